@@ -38,29 +38,29 @@ class Adoption:
     def choose(
         self,
         choice: loop_messages.Adopt,
-        wanted: desired.Desired | None,
-        memory: observed_state.ObservedState,
+        desired_state: desired.Desired | None,
+        state: observed_state.ObservedState,
     ) -> bool:
         """Somebody says which jobs are new: the others count as done."""
-        if not self.pending or wanted is None or wanted.generation <= 0:
+        if not self.pending or desired_state is None or desired_state.generation <= 0:
             return False  # what there is to adopt is not known
-        jobs = wanted.jobs
+        jobs = desired_state.jobs
         new = set(jobs) if choice.everything else set(choice.names)
         self.runs = tuple(spec.key for name, spec in jobs.items() if name not in new)
-        memory.past_runs.update(self.runs)
+        state.past_runs.update(self.runs)
         self.pending = False
         log.info("adopted: %d jobs are new, %d are done", len(new), len(self.runs))
         return True
 
-    def in_force(self, wanted: desired.Desired) -> desired.Desired:
+    def in_force(self, desired_state: desired.Desired) -> desired.Desired:
         """The desired state, without its jobs while it is not known which of them are new."""
         if not self.pending:
-            return wanted
+            return desired_state
         status = msgspec.structs.replace(
-            wanted.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
+            desired_state.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
         )
-        waiting = dict.fromkeys(wanted.jobs, desired.AWAITS_ADOPTION)
-        refused = {**wanted.refused, **waiting}
+        waiting = dict.fromkeys(desired_state.jobs, desired.AWAITS_ADOPTION)
+        refused = {**desired_state.refused, **waiting}
         return msgspec.structs.replace(
-            wanted, generation=GENERATION, jobs={}, refused=refused, status=status
+            desired_state, generation=GENERATION, jobs={}, refused=refused, status=status
         )

@@ -111,7 +111,7 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
         self._link = server_link.LinkServer(socket_path, self._selector)
-        self._memory = observed_state.ObservedState(store.load(), leader_since=clock())
+        self._state = observed_state.ObservedState(store.load(), leader_since=clock())
         self._engine = agents.AgentsEngine(epoch)
         self._before = before
         self._decide_by = decide
@@ -121,7 +121,7 @@ class Loop:
         self._search = job_bisection.JobBisection(time.monotonic)
         self._passed_incumbents = accepted
         self._adoption = adoption.Adoption(pending=adopting)
-        self._in_force = job_bisection.CycleDesired(self._adoption, self._search, self._memory)
+        self._in_force = job_bisection.CycleDesired(self._adoption, self._search, self._state)
         self._desired: desired.Desired | None = None
         self._wake_at: float | None = None
         self._counters = metrics.Counters(clock())
@@ -131,7 +131,7 @@ class Loop:
         self._commits = cycle_commit.Committer(
             store,
             epoch,
-            memory=self._memory,
+            state=self._state,
             meter=self._meter,
             defects=self._defects,
             spare=self._spare,
@@ -202,12 +202,12 @@ class Loop:
                 self._inbox.drain()
                 due = self._take_desired() or due
                 for answer in self._inbox.take_provisioned():
-                    self._memory.add_provisioned(answer)
+                    self._state.add_provisioned(answer)
                     due = True
             elif key.data == "listener":
                 if self._link.accept():
                     structure = (self._desired or _NOTHING).structure
-                    self._teller.everything(structure, self._memory)
+                    self._teller.everything(structure, self._state)
                     self._publish(anew=True)
             else:
                 if events & selectors.EVENT_WRITE:
@@ -233,8 +233,8 @@ class Loop:
     def _as_before(self) -> desired.Desired:
         """What goes on where nothing newer can: what a cycle passed with last."""
         if self._passed is None:
-            return isolate_failures.after_restart(self._before, self._memory)
-        return self._passed.taken if self._adoption.pending else self._passed.wanted
+            return isolate_failures.after_restart(self._before, self._state)
+        return self._passed.taken if self._adoption.pending else self._passed.desired_state
 
     def _take_message(self, message: loop_messages.ToLoop) -> bool:
         match message:
@@ -243,23 +243,23 @@ class Loop:
                 if message.question and not self._defects.is_unheard(node):
                     # whatever becomes of the report, who is confirmed counts as heard of
                     self._teller.questions[node] = message.question
-                    self._memory.answered[node] = message.received_at
+                    self._state.answered[node] = message.received_at
                 if self._defects.is_aside(node, self._clock()):  # no cycle would answer otherwise
                     return node in self._teller.questions
                 with self._defects.spare("usage"):
-                    loop_inbox.measure(message, self._meter, self._memory)
-                self._memory.add_report(loop_inbox.report_of(message))
+                    loop_inbox.measure(message, self._meter, self._state)
+                self._state.add_report(loop_inbox.report_of(message))
                 return True
             case loop_messages.Answered(node=node, at=at):
-                self._memory.answered[node] = at
+                self._state.answered[node] = at
                 return False
             case loop_messages.Hint():
                 self._hint()
                 return False
             case loop_messages.Adopt():
-                return self._adoption.choose(message, self._desired, self._memory)
+                return self._adoption.choose(message, self._desired, self._state)
             case loop_messages.OverrideAsked(request=request):
-                self._memory.ask(request)
+                self._state.ask(request)
                 return True
 
     def cycle(self) -> outcome.Outcome | None:
@@ -268,9 +268,9 @@ class Loop:
             return None
         now = self._clock()
         self._mind_clock(now)
-        asked, scripts = self._memory.take_asked(), self._memory.take_provisioned()
+        asked, scripts = self._state.take_asked(), self._state.take_provisioned()
         unheard = frozenset(self._defects.unheard(isolate_failures.CycleInput()))
-        came = isolate_failures.CycleInput(*self._memory.take_input(), asked, scripts, unheard)
+        came = isolate_failures.CycleInput(*self._state.take_input(), asked, scripts, unheard)
         got = self._attempt(came, now)
         result = self._contain(got, came, now) if isinstance(got, Exception) else got
         return self._find_jobs(result, now) if self._search.is_open else result
@@ -280,9 +280,9 @@ class Loop:
     ) -> outcome.Outcome | Exception:
         """Decide by what is desired and carry it out, or leave everything as it was."""
         started = time.perf_counter()
-        wanted = self._in_force.of(self._desired or _NOTHING)
+        desired_state = self._in_force.of(self._desired or _NOTHING)
         try:
-            result, decide_s = self._decide(wanted, came, now)
+            result, decide_s = self._decide(desired_state, came, now)
         except Exception as defect:
             if not self._defects.contained or errors.is_of_store(defect):
                 raise
@@ -290,7 +290,7 @@ class Loop:
             return defect
         commit_s = time.perf_counter() - started - decide_s
         self._defects.heard(came)
-        self._act(result, wanted)
+        self._act(result, desired_state)
         with self._defects.spare("metrics"):
             self._counters.cycle(result, decide_s=decide_s, commit_s=commit_s)
         self._publish()
@@ -298,18 +298,18 @@ class Loop:
         return result
 
     def _decide(
-        self, wanted: desired.Desired, came: isolate_failures.CycleInput, now: float
+        self, desired_state: desired.Desired, came: isolate_failures.CycleInput, now: float
     ) -> tuple[outcome.Outcome, float]:
         """Decide, and make it durable; how long deciding took. What raises here has done nothing
         that ``_undo`` does not undo."""
         started, phases = time.perf_counter(), self._counters.phases
         phases.begin()
-        if wanted.generation != self._memory.desired_generation:
-            self._memory.share_specs(wanted.jobs)
-        self._memory.leave_out(wanted.aside.keys())
+        if desired_state.generation != self._state.desired_generation:
+            self._state.share_specs(desired_state.jobs)
+        self._state.leave_out(desired_state.aside.keys())
         with self._commits.writing():
-            self._commits.journal.begin(wanted, self._memory.observed((), {}), now)
-        observed = self._memory.observed(
+            self._commits.journal.begin(desired_state, self._state.observed((), {}), now)
+        observed = self._state.observed(
             came.reports,
             came.answered,
             came.asked,
@@ -317,20 +317,24 @@ class Loop:
             self._defects.unheard(came),
         )
         phases("journal")
-        result = self._decide_by(wanted, observed, now, recall=self._memory.recall, ended=phases)
+        result = self._decide_by(
+            desired_state, observed, now, recall=self._state.recall, ended=phases
+        )
         phases("outcome")
         decide_s = time.perf_counter() - started
         adopted = self._adoption.runs
         if adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
         with self._commits.writing():
-            self._commits.journal.add(wanted, observed, result, adopted=adopted, decide_s=decide_s)
+            self._commits.journal.add(
+                desired_state, observed, result, adopted=adopted, decide_s=decide_s
+            )
         phases("journal")
         incumbents = self._commits.incumbents
-        self._commits.take(result, wanted, self._adoption.view)
+        self._commits.take(result, desired_state, self._adoption.view)
         phases("commit")
         self._adoption.runs = ()
-        taken = self._desired or wanted
+        taken = self._desired or desired_state
         in_force = self._adoption.in_force(taken)
         self._passed = isolate_failures.Passed(taken, in_force, self._adoption.pending)
         self._inbox.adopt(self._passed.taken.generation)
@@ -338,18 +342,18 @@ class Loop:
             self._passed_incumbents = incumbents
         return result, decide_s
 
-    def _act(self, result: outcome.Outcome, wanted: desired.Desired) -> None:
+    def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
         """Take an outcome over, now that it is durable, and tell everybody of it."""
         with self._defects.spare("notices"):
-            self._happened(result, self._memory, wanted)
-        self._memory.absorb(result)
+            self._happened(result, self._state, desired_state)
+        self._state.absorb(result)
         self._commits.journal.told(result)
         self._wake_at = result.wake_at
         if result.actions:
             failpoints.reach("committed-not-sent")
-        self._teller.tell(result, wanted.structure, self._memory)
+        self._teller.tell(result, desired_state.structure, self._state)
         if self._event_lines is not None:
-            revision = wanted.status.jobs_revision or ""
+            revision = desired_state.status.jobs_revision or ""
             with self._defects.spare("lines"):
                 self._event_lines.write(result.events, cycle=self._commits.cycle, revision=revision)
         self._counters.phases("act")
@@ -404,9 +408,9 @@ class Loop:
             )
         if found.left_out:
             nodes = self._defects.unheard(isolate_failures.CycleInput())
-            self._teller.doubt(nodes, found.basis.wanted.structure, self._memory)
+            self._teller.doubt(nodes, found.basis.desired_state.structure, self._state)
         if found.left_out or not found.waiting.is_bare:
-            isolate_failures.put_back(found.waiting, self._memory)
+            isolate_failures.put_back(found.waiting, self._state)
             self._wake_at = now
         return found.result
 
@@ -417,19 +421,21 @@ class Loop:
 
         What came in is decided so; which of them it takes to leave out is found afterwards.
         """
-        wanted = self._adoption.in_force(self._desired or _NOTHING)
-        self._memory.leave_out(wanted.aside.keys())
+        desired_state = self._adoption.in_force(self._desired or _NOTHING)
+        self._state.leave_out(desired_state.aside.keys())
         names = (quarantined_jobs.unfinished if started else quarantined_jobs.waiting)(
-            wanted, self._memory
+            desired_state, self._state
         )
-        names = [one for one in names if one not in wanted.aside and one not in self._search.found]
+        names = [
+            one for one in names if one not in desired_state.aside and one not in self._search.found
+        ]
         if not names:
             return None
         if not (started or came.is_bare):
             is_doubted, clock = self._defects.is_doubted(now), time.monotonic
 
             def probe(out: Mapping[str, str], *, whole: bool) -> bool:
-                tried = self._in_force.without(wanted, {**self._search.aside, **out})
+                tried = self._in_force.without(desired_state, {**self._search.aside, **out})
                 return self._would_pass(tried, came if whole else came.bare(), now)
 
             if job_bisection.blames_input(probe, names, is_doubted=is_doubted, clock=clock):
@@ -444,18 +450,20 @@ class Loop:
         self, tried: desired.Desired, came: isolate_failures.CycleInput, now: float
     ) -> bool:
         """Whether a cycle can be decided; nothing comes of it."""
-        self._memory.leave_out(tried.aside.keys())
+        self._state.leave_out(tried.aside.keys())
         said = (came.reports, came.answered, came.asked, came.provisioned)
         try:
-            self._decide_by(tried, self._memory.observed(*said, self._defects.unheard(came)), now)
+            self._decide_by(tried, self._state.observed(*said, self._defects.unheard(came)), now)
         except Exception:
             return False
         return True
 
     def _find_jobs(self, result: outcome.Outcome, now: float) -> outcome.Outcome:
         """Find which of the jobs that were left out have to stay so, for as long as a turn may."""
-        wanted = self._desired or _NOTHING
-        got = self._search.go_on(lambda: self._attempt(isolate_failures.CycleInput(), now), wanted)
+        desired_state = self._desired or _NOTHING
+        got = self._search.go_on(
+            lambda: self._attempt(isolate_failures.CycleInput(), now), desired_state
+        )
         if self._search.is_open:
             self._wake_at = now
             return got if got is not None else result
@@ -464,12 +472,12 @@ class Loop:
         self._search.stop()
         if not found:
             return got if got is not None else result
-        self._desired = job_bisection.told(wanted, found, next(self._in_force.numbers))
+        self._desired = job_bisection.told(desired_state, found, next(self._in_force.numbers))
         last = self._attempt(isolate_failures.CycleInput(), now)
         problem = found[0].problem("")
         self._refuse(
             isolate_failures.RevisionRefusal(
-                wanted.generation, problem, self._passed_incumbents, found
+                desired_state.generation, problem, self._passed_incumbents, found
             )
         )
         return result if isinstance(last, Exception) else last
@@ -482,16 +490,16 @@ class Loop:
         is_whole: bool,
     ) -> isolate_failures.Sifted:
         """Go on by what is refused but for its jobs that can't be decided, or without it."""
-        found = isolate_failures.Sifted(self._kept or newest.wanted)
+        found = isolate_failures.Sifted(self._kept or newest.desired_state)
         if not (self._adoption.pending or is_whole):
             found = revision_bisection.sift(
-                lambda wanted: attempt(
-                    isolate_failures.CycleBasis(wanted, None), isolate_failures.CycleInput()
+                lambda desired_state: attempt(
+                    isolate_failures.CycleBasis(desired_state, None), isolate_failures.CycleInput()
                 ),
-                *(newest.wanted, found.wanted, self._in_force.numbers),
+                *(newest.desired_state, found.desired_state, self._in_force.numbers),
                 clock=time.monotonic,
             )
-        self._desired = found.wanted
+        self._desired = found.desired_state
         self._commits.incumbents = newest.incumbents if found.is_whole else None
         return found
 
@@ -502,19 +510,21 @@ class Loop:
         """
         if step_s := self._steps.take(now):
             log.warning("the clock was set by %.1f s", step_s)
-            self._memory.leader_since = now
+            self._state.leader_since = now
             self._pruner.clock_set(now)
             self._commits.committed_at = min(self._commits.committed_at, now)
         elif self._passed is None:  # who begins can't tell what the clock was before
-            self._memory.leader_since = now
+            self._state.leader_since = now
 
     def _publish(self, *, anew: bool = False) -> None:
         """Tell the server how the loop stands."""
         cycle, pending = self._commits.cycle, self._adoption.pending
         self._publisher.publish(
-            self._desired, self._memory, cycle=cycle, adopting=pending, anew=anew
+            self._desired, self._state, cycle=cycle, adopting=pending, anew=anew
         )
 
     def _prune(self) -> None:
-        wanted = self._desired
-        self._pruner.prune(wanted.structure.settings if wanted else None, self._clock())
+        desired_state = self._desired
+        self._pruner.prune(
+            desired_state.structure.settings if desired_state else None, self._clock()
+        )

@@ -45,14 +45,14 @@ class Committer:
         store: sql_store.Store,
         epoch: int,
         *,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
         meter: usage_accounting.Meter,
         defects: defects.Defects,
         spare: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self._store = store
         self._epoch = epoch
-        self._memory = memory
+        self._state = state
         self._meter = meter
         self._defects = defects
         self._spare = spare
@@ -77,7 +77,7 @@ class Committer:
     def take(
         self,
         result: outcome.Outcome,
-        wanted: desired.Desired,
+        desired_state: desired.Desired,
         view: Mapping[str, bytes],
     ) -> None:
         """Make an outcome durable, or let it wait where there is little in it.
@@ -89,37 +89,37 @@ class Committer:
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
             self._unsaved_nodes.pop(name, None)
-        if self._must_commit(result, wanted):
-            self._commit(result, wanted, view)
+        if self._must_commit(result, desired_state):
+            self._commit(result, desired_state, view)
         else:
             self._use(result)
 
     def undo(self) -> None:
         """Forget what a cycle has left that was not decided to its end."""
-        self._memory.recall_anew()
+        self._state.recall_anew()
         self.journal.anew()
-        nodes = self._memory.nodes
+        nodes = self._state.nodes
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
 
-    def _must_commit(self, result: outcome.Outcome, wanted: desired.Desired) -> bool:
+    def _must_commit(self, result: outcome.Outcome, desired_state: desired.Desired) -> bool:
         """Whether the outcome has more in it than times and usage of nodes."""
         is_due = result.now - self.committed_at >= NODES_COMMIT_EVERY_S
         return bool(
-            self._memory.is_changed_by(result)
+            self._state.is_changed_by(result)
             or self.incumbents is not None
-            or wanted.status != self._shown
+            or desired_state.status != self._shown
             or self.journal.full
             or (self._unsaved_nodes and is_due)
         )
 
     def _commit(
-        self, result: outcome.Outcome, wanted: desired.Desired, view: Mapping[str, bytes]
+        self, result: outcome.Outcome, desired_state: desired.Desired, view: Mapping[str, bytes]
     ) -> None:
         views = dict(view)
-        if wanted.status != self._shown:
-            views[job_views.SYNC] = self._encoder.encode(wanted.status)
+        if desired_state.status != self._shown:
+            views[job_views.SYNC] = self._encoder.encode(desired_state.status)
         with self._spare("views"):
-            views |= self._views(result, wanted)
+            views |= self._views(result, desired_state)
         written = cycle_journal.NOTHING
         with self.writing():
             written = self.journal.take()
@@ -143,14 +143,16 @@ class Committer:
         self._unsaved_nodes = {}
         self.committed_at = result.now
         self.incumbents = None
-        self._shown = wanted.status
+        self._shown = desired_state.status
 
     def _use(self, result: outcome.Outcome) -> None:
         with self._defects.spare("usage"):
-            self._meter.cycle(result, self._memory)
+            self._meter.cycle(result, self._state)
 
-    def _views(self, result: outcome.Outcome, wanted: desired.Desired) -> Mapping[str, bytes]:
+    def _views(
+        self, result: outcome.Outcome, desired_state: desired.Desired
+    ) -> Mapping[str, bytes]:
         views = job_views.cycle_views(result)
-        if result.desired_generation != self._memory.desired_generation:
-            views |= job_views.desired_views(wanted)
+        if result.desired_generation != self._state.desired_generation:
+            views |= job_views.desired_views(desired_state)
         return views

@@ -58,53 +58,51 @@ class Dispatcher:
         self,
         result: outcome.Outcome,
         structure: desired.Structure,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
     ) -> None:
         """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
         touched = self._engine.touched(result.actions)
-        waiting = {*self.questions, *(self._unserved & memory.nodes.keys())}
+        waiting = {*self.questions, *(self._unserved & state.nodes.keys())}
         self._unserved.clear()
         if result.desired_generation != self._told_generation:
-            waiting |= self._behind(structure, memory)
+            waiting |= self._behind(structure, state)
             self._told_generation = result.desired_generation
         for node in (*touched, *sorted(waiting - touched.keys())):
             with self._serving(node):
-                update = self._engine.update(node, structure, memory, touched.get(node, ()))
+                update = self._engine.update(node, structure, state, touched.get(node, ()))
                 confirms = self.questions.get(node, 0)
                 self._server.send(msgspec.structs.replace(update, confirms=confirms))
                 self.questions.pop(node, None)
         self._complain(result.now)
-        if memory.provisions is not self._provisions:  # the first time, and when it changed
+        if state.provisions is not self._provisions:  # the first time, and when it changed
             with self._defects.spare("tell"):
                 self._provision(
                     order
-                    for pool in memory.provisions.values()
+                    for pool in state.provisions.values()
                     for order in instance_records.orders(pool)
                 )
-                self._provisions = memory.provisions
+                self._provisions = state.provisions
         for identity, refused in result.answers.items():
             self._server.send(loop_messages.OverrideAnswered(identity, refused))
 
-    def everything(
-        self, structure: desired.Structure, memory: observed_state.ObservedState
-    ) -> None:
+    def everything(self, structure: desired.Structure, state: observed_state.ObservedState) -> None:
         """A server has connected: every node's set. Who asked the one before has gone."""
         self.questions.clear()
-        for node in memory.nodes:
+        for node in state.nodes:
             with self._serving(node):
-                self._server.send(self._engine.update(node, structure, memory))
+                self._server.send(self._engine.update(node, structure, state))
 
     def doubt(
         self,
         nodes: Iterable[str],
         structure: desired.Structure,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
     ) -> None:
         """Let no lease of these nodes be renewed: what they say can't be decided."""
         for node in nodes:
             self.questions.pop(node, None)
             with self._serving(node):
-                update = self._engine.update(node, structure, memory)
+                update = self._engine.update(node, structure, state)
                 self._server.send(msgspec.structs.replace(update, doubts=True))
 
     @contextlib.contextmanager
@@ -116,13 +114,13 @@ class Dispatcher:
             self._unserved.discard(node)
 
     def _behind(
-        self, structure: desired.Structure, memory: observed_state.ObservedState
+        self, structure: desired.Structure, state: observed_state.ObservedState
     ) -> set[str]:
         """Nodes that have to hear of another plan than they know."""
         found = set()
-        for node in self._engine.planned(memory):
+        for node in self._engine.planned(state):
             with self._serving(node):
-                if self._engine.is_behind(node, structure, memory):
+                if self._engine.is_behind(node, structure, state):
                     found.add(node)
         return found
 

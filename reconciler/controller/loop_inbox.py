@@ -118,15 +118,15 @@ def report_of(message: loop_messages.Reported) -> records.NodeReport:
 def measure(
     message: loop_messages.Reported,
     meter: usage_accounting.Meter,
-    memory: observed_state.ObservedState,
+    state: observed_state.ObservedState,
 ) -> None:
     """Take down how busy the GPUs of a node's attempts are."""
     node = message.request.node
     if message.gpu_ratios:
-        attempts = memory.attempts
+        attempts = state.attempts
         meter.reported(
             node,
             dict(message.gpu_ratios),
             message.received_at,
-            [attempts[one] for one in memory.attempts_by_node.get(node, ()) if one in attempts],
+            [attempts[one] for one in state.attempts_by_node.get(node, ()) if one in attempts],
         )

@@ -82,8 +82,8 @@ class Publisher:
 
     def publish(
         self,
-        wanted: desired.Desired | None,
-        memory: observed_state.ObservedState,
+        desired_state: desired.Desired | None,
+        state: observed_state.ObservedState,
         *,
         cycle: int,
         adopting: bool,
@@ -93,42 +93,42 @@ class Publisher:
 
         ``anew``: this server has seen no page yet.
         """
-        if wanted is None or not self._server.connected or anew:
+        if desired_state is None or not self._server.connected or anew:
             self._page.forget()
         if not self._server.connected:
             return
         page: bytes | None = b""
-        if wanted is not None:
+        if desired_state is not None:
             for look in self._inbox.take_looks():
                 self._counters.look(look)
-            desired_, known = wanted, memory
+            desired_, known = desired_state, state
             page = self._page.render_if_due(lambda: self._render(desired_, known))
         elif not anew:
             return
-        settings = wanted.structure.settings if wanted else desired.ClusterSettings()
+        settings = desired_state.structure.settings if desired_state else desired.ClusterSettings()
         leases = [settings.lease_s, settings.node_silence_s]
         self._server.send(
             loop_messages.Published(
                 epoch=self._epoch,
                 cycle=cycle,
                 at=self._clock(),
-                ready=wanted is not None,
+                ready=desired_state is not None,
                 poll_s=max(0.5, min(30.0, min(leases) / 3)),
                 metrics=page,
-                revision=wanted.status.jobs_revision if wanted else None,
+                revision=desired_state.status.jobs_revision if desired_state else None,
                 events=self._store.last_event_sequence,
                 adopting=adopting,
                 untold=self._told.untold(),
             )
         )
 
-    def _render(self, wanted: desired.Desired, memory: observed_state.ObservedState) -> bytes:
+    def _render(self, desired_state: desired.Desired, state: observed_state.ObservedState) -> bytes:
         """The page; where it can't be made, the one before, whose age is told of by an alert."""
         with self._defects.spare("metrics"):
             self._rendered = metrics.render_cluster(
                 counters=self._counters,
-                memory=memory,
-                wanted=wanted,
+                memory=state,
+                wanted=desired_state,
                 epoch=self._epoch,
                 now=self._clock(),
                 disk=metrics.disk_of(self._state_folder, self._store.path),

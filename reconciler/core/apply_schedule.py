@@ -23,34 +23,34 @@ RENDEZVOUS_PORTS = range(29_400, 32_700)
 
 
 def apply(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     situation: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
     """Write what was decided into the work: new attempts, stop orders, reasons."""
-    given = _Given(work, situation)
+    given = _Given(context, situation)
     touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
         placed.setdefault((placement.job, placement.element), []).append(placement)
     for (job, _), parts in placed.items():
-        draft = work.draft(job)
+        draft = context.draft(job)
         if draft is not None:
             touched[job] = draft
-            _place(work, draft, parts, given)
+            _place(context, draft, parts, given)
     for eviction in decided.evictions:
-        draft = work.draft(eviction.job)
+        draft = context.draft(eviction.job)
         if draft is not None:
             touched[eviction.job] = draft
-            _evict(work, draft, eviction)
+            _evict(context, draft, eviction)
     for draft in touched.values():
-        lifecycle.settle(work, draft)
-    _reasons(work, situation, decided)
-    _deadlines(work, situation, decided)
+        lifecycle.settle(context, draft)
+    _reasons(context, situation, decided)
+    _deadlines(context, situation, decided)
 
 
 def _evict(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     eviction: decisions.EvictionDecision,
 ) -> None:
@@ -60,26 +60,26 @@ def _evict(
     if eviction.tasks:
         names = [group.name for group in draft.spec.groups]
         leaving = {(names[group], index) for group, index in eviction.tasks}
-        lifecycle.dismiss(work, draft, element, leaving, by=eviction.for_job)
+        lifecycle.dismiss(context, draft, element, leaving, by=eviction.for_job)
         several = "s" if len(leaving) != 1 else ""
         what = f"{len(leaving)} task{several}{draft.spec.of_element(element)}"
     else:
         lifecycle.give_verdict(
-            work, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
+            context, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
         )
         if moving:
-            _goes_first(work, eviction.for_job)
+            _goes_first(context, eviction.for_job)
     whom = f" for {eviction.for_job}" if eviction.for_job else ""
     verb = ("move" if moving else "leave") + ("" if len(eviction.tasks) > 1 else "s")
-    work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
+    context.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
 
 
-def _goes_first(work: cycle_context.CycleContext, job: str) -> None:
+def _goes_first(context: cycle_context.CycleContext, job: str) -> None:
     """Who others move for starts before them, also where it once moved for somebody itself.
 
     Else the one that moves now would go back to where it was, and move again, and so on.
     """
-    draft = work.draft(job)
+    draft = context.draft(job)
     if draft is None:
         return
     for element, note in sorted(draft.notes.items()):
@@ -91,24 +91,24 @@ class _Given:
     """What placements are turned into attempts with: names, ports, MIG instances."""
 
     def __init__(
-        self, work: cycle_context.CycleContext, situation: snapshot_builder.SnapshotResult
+        self, context: cycle_context.CycleContext, situation: snapshot_builder.SnapshotResult
     ) -> None:
         self.nodes = situation.nodes
-        self._work = work
+        self._context = context
         self._ports: _Ports | None = None
         self._instances: dict[tuple[str, str], set[int]] | None = None
 
     def port(self, count: int) -> int:
         """The first of so many ports for a gang."""
         if self._ports is None:
-            self._ports = _Ports(self._work)
+            self._ports = _Ports(self._context)
         return self._ports.take(count)
 
     def _taken(self) -> dict[tuple[str, str], set[int]]:
         """MIG instances that are in use, by node and profile."""
         if self._instances is None:
             self._instances = {}
-            for attempt in self._work.live_attempts():
+            for attempt in self._context.live_attempts():
                 if attempt.instances:
                     key = (attempt.node, attempt.mig_profile)
                     self._instances.setdefault(key, set()).update(attempt.instances)
@@ -131,7 +131,7 @@ class _Given:
 
 
 def _place(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     parts: list[decisions.Placement],
     given: _Given,
@@ -143,18 +143,18 @@ def _place(
     )
     names = given.nodes.names
     grows = parts[0].action == "grow"
-    present = work.attempts_of_element(spec.name, element) if grows else []
+    present = context.attempts_of_element(spec.name, element) if grows else []
     note = draft.note(element)
     if not grows and note.verdict is not None:  # as older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
     number = 1 + max(note.tries, cycle_context.try_number_of(present, note) if present else 0)
-    ranks = _ranks(work, spec, tasks, names, given)
+    ranks = _ranks(context, spec, tasks, names, given)
     for task, rank in zip(tasks, ranks, strict=True):
         name = names[task.node]
-        node = work.node(name)
+        node = context.node(name)
         group = spec.groups[task.group].name
         profile, instances = given.instances(task)
-        work.add_attempt(
+        context.add_attempt(
             records.AttemptRecord(
                 id=identifiers.attempt_id(spec, element, group, task.index, number),
                 job=spec.name,
@@ -168,11 +168,11 @@ def _place(
                 boot_id=node.boot_id if node else "",
                 resources=Resources(*task.amounts),
                 state=AttemptState.ASSIGNED,
-                assigned_at=work.now,
+                assigned_at=context.now,
                 devices=task.devices,
                 rank=rank,
                 lease_s=spec.lease_s,
-                grace_s=cycle_context.lease_grace_s(work, spec, name),
+                grace_s=cycle_context.lease_grace_s(context, spec, name),
                 mig_profile=profile,
                 instances=instances,
                 saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
@@ -188,15 +188,15 @@ def _place(
     why = f" ({parts[0].why})" if parts[0].why else ""
     which = "" if spec.array_count is None else f"element {element}, "
     what = f"{which}growth by" if grows else f"{which}try {number}:"
-    work.event("JobPlaced", f"{what} {places}{why}{_waited_for(work, draft)}", job=spec.name)
+    context.event("JobPlaced", f"{what} {places}{why}{_waited_for(context, draft)}", job=spec.name)
 
 
-def _waited_for(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
+def _waited_for(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
     """The reason that it carried until now: nobody could tell it later without a replay.
 
     An array tells none: of many elements it would be told again and again.
     """
-    told = work.observed.reasons.get(draft.reason_key, ())
+    told = context.observed.reasons.get(draft.reason_key, ())
     if not told or draft.spec.array_count is not None:
         return ""
     if (
@@ -209,7 +209,7 @@ def _waited_for(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> 
 
 
 def _ranks(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     spec: desired.Job,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
@@ -222,11 +222,11 @@ def _ranks(
     """
     if spec.framework == "none":
         return [records.RankPlacement()] * len(tasks)
-    order = _by_topology(work, tasks, node_names)
+    order = _by_topology(context, tasks, node_names)
     sizes = Counter(tasks[number].node for number in order)
-    first = work.node(node_names[tasks[order[0]].node])
+    first = context.node(node_names[tasks[order[0]].node])
     hosts = hostlists.fold_in_order(node_names[node] for node in sizes)
-    ports = _ports_needed(work, {node_names[node]: count for node, count in sizes.items()})
+    ports = _ports_needed(context, {node_names[node]: count for node, count in sizes.items()})
     base = records.RankPlacement(
         world_size=len(tasks),
         master_address=first.inventory.address if first else "127.0.0.1",
@@ -253,11 +253,11 @@ def _ranks(
     return ranks
 
 
-def _ports_needed(work: cycle_context.CycleContext, tasks: Mapping[str, int]) -> int:
+def _ports_needed(context: cycle_context.CycleContext, tasks: Mapping[str, int]) -> int:
     """How many tasks of a gang are at the address that has most; ``tasks``: by node."""
     found: Counter[str] = Counter()
     for name, count in tasks.items():
-        node = work.node(name)
+        node = context.node(name)
         found[node.inventory.address if node else name] += count
     return max(found.values())
 
@@ -276,7 +276,7 @@ def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]
 
 
 def _by_topology(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
 ) -> list[int]:
@@ -286,8 +286,8 @@ def _by_topology(
     for task in tasks:
         if task.node not in keys:
             name = node_names[task.node]
-            node = work.node(name)
-            pool = work.desired.structure.pools.get(node.pool) if node else None
+            node = context.node(name)
+            pool = context.desired.structure.pools.get(node.pool) if node else None
             path = (*(pool.domains.get(name, ()) if pool else ()), name)
             parts = [path[: depth + 1] for depth in range(len(path))]
             keys[task.node] = tuple([met.setdefault(part, len(met)) for part in parts])
@@ -299,15 +299,15 @@ def _by_topology(
 class _Ports:
     """Rendezvous ports that no gang of this moment has, as many in a row as one needs."""
 
-    def __init__(self, work: cycle_context.CycleContext) -> None:
+    def __init__(self, context: cycle_context.CycleContext) -> None:
         self._used: set[int] = set()
-        for attempt in work.live_attempts():
+        for attempt in context.live_attempts():
             port = attempt.rank.master_port
             if port and port not in self._used:
                 counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
                 count = attempt.rank.ports or max(counts, default=1)
                 self._used.update(range(port, port + count))
-        self._next = RENDEZVOUS_PORTS.start + work.next_order % len(RENDEZVOUS_PORTS)
+        self._next = RENDEZVOUS_PORTS.start + context.next_order % len(RENDEZVOUS_PORTS)
 
     def take(self, count: int) -> int:
         """The first of so many free ones in a row; after a whole round the next, free or not."""
@@ -324,7 +324,7 @@ class _Ports:
 
 
 def _reasons(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     situation: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
@@ -333,10 +333,10 @@ def _reasons(
     Plain jobs whose line is told the same as in the last cycle are not looked at.
     """
     reasons = {**situation.reasons, **decided.reasons}
-    part = work.recall.part(pending_cache.PendingCache)
+    part = context.cache.part(pending_cache.PendingCache)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
     found = dict(situation.reason_of)
-    visit = part.begin_telling(work.reasons)
+    visit = part.begin_telling(context.reasons)
     # Lines of whose claims some start, or wait for a cause of their own.
     apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
     slots, keys = situation.waiting.slots, np.array(decided.reason_of_line, dtype=object)
@@ -353,36 +353,36 @@ def _reasons(
     part.told[slots[together]] = keys[together]
     found |= decided.reason_of
     # What autoscaling has told of jobs beside this stands in their records until now.
-    visit.update(work.observed.recollection.growing.helped)
-    visit = visit.union(found, part.changed, part.others, work.drafts)
-    for name in cycle_cache.in_order(visit, work.observed.jobs):
+    visit.update(context.observed.recollection.growing.helped)
+    visit = visit.union(found, part.changed, part.others, context.drafts)
+    for name in cycle_cache.in_order(visit, context.observed.jobs):
         key = found.get(name, "")
         group = None if key else part.group_of.get(name)
         if group is not None and group not in apart:
             key = part.told[group.slot] or ""
-        _point(work, name, key)
+        _point(context, name, key)
     used.update(found.values())
     used.discard("")
     for key in sorted(used):
-        if work.observed.reasons.get(key) != reasons[key]:
-            work.reasons[key] = reasons[key]
-    for key in work.observed.reasons:
+        if context.observed.reasons.get(key) != reasons[key]:
+            context.reasons[key] = reasons[key]
+    for key in context.observed.reasons:
         if key not in used:
-            work.reasons[key] = ()
+            context.reasons[key] = ()
 
 
-def _point(work: cycle_context.CycleContext, name: str, key: str) -> None:
+def _point(context: cycle_context.CycleContext, name: str, key: str) -> None:
     """Write a key into a job's record, if it waits or this cycle has touched it."""
-    draft = work.drafts.get(name)
+    draft = context.drafts.get(name)
     if draft is not None:
         if not draft.finished:
             draft.reason_key = key
-    elif name in work.recall.waiting.known and work.observed.jobs[name].reason_key != key:
-        work.pointed[name] = key
+    elif name in context.cache.waiting.known and context.observed.jobs[name].reason_key != key:
+        context.pointed[name] = key
 
 
 def _deadlines(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     situation: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
@@ -399,20 +399,20 @@ def _deadlines(
         if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
-        draft = work.draft(name)
+        draft = context.draft(name)
         if draft is None or job_draft.PENDING not in draft.elements:
             continue
-        message = _late(draft, latest, work.now)
+        message = _late(draft, latest, context.now)
         if draft.message != message:
             known = draft.message.startswith(job_draft.LATE)
             draft.message = message
             if not known:
-                work.event("DeadlineOutOfReach", message, job=name)
+                context.event("DeadlineOutOfReach", message, job=name)
     for name in situation.in_time:
-        draft = work.draft(name) if name not in late else None
+        draft = context.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(job_draft.LATE):
             draft.message = ""
-    for draft in work.drafts.values():  # among them all that has started in this cycle
+    for draft in context.drafts.values():  # among them all that has started in this cycle
         waits = job_draft.PENDING in draft.elements and draft.spec.deadline is not None
         if draft.message.startswith(job_draft.LATE) and not waits:
             draft.message = ""

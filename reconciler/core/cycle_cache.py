@@ -32,9 +32,9 @@ class CachePart:
         jobs, nodes: names of what changed since the part was last brought up to date.
     """
 
-    def __init__(self, recall: "CycleCache") -> None:
-        self.jobs: set[str] = set(recall.by_job)
-        self.nodes: set[str] = set(recall.nodes.known)
+    def __init__(self, cache: "CycleCache") -> None:
+        self.jobs: set[str] = set(cache.by_job)
+        self.nodes: set[str] = set(cache.nodes.known)
 
     def absorb(self, result: outcome.Outcome) -> None:
         """An outcome is so now; names of what it changes are noted already."""

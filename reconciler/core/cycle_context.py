@@ -8,7 +8,6 @@ function. Every change of state passes through here and is checked against the t
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,9 +18,6 @@ from reconciler.model.policy import drift_kinds
 from reconciler.model.state import events, outcome, records, states
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState, EndReason, JobState
-
-if TYPE_CHECKING:
-    from reconciler.core import pool_state
 
 _NOTHING: Mapping[int, dict[str, None]] = {}
 
@@ -43,22 +39,22 @@ class CycleContext:
 
     def __init__(
         self,
-        wanted: desired.Desired,
+        desired_state: desired.Desired,
         observed: records.Observed,
         now: float,
-        recall: cycle_cache.CycleCache | None = None,
+        cache: cycle_cache.CycleCache | None = None,
     ) -> None:
         """``recall``: what earlier cycles with these very records worked out.
 
         Raises:
             ValueError: it knows other records.
         """
-        if recall is None:
-            recall = cycle_cache.CycleCache.of(observed)
-        elif recall.attempts is not observed.attempts:
+        if cache is None:
+            cache = cycle_cache.CycleCache.of(observed)
+        elif cache.attempts is not observed.attempts:
             raise ValueError("what is recalled is of other records than those observed")
-        self.recall = recall
-        self.desired = wanted
+        self.cache = cache
+        self.desired = desired_state
         self.observed = observed
         self.now = now
         self.drafts: dict[str, job_draft.JobDraft] = {}
@@ -85,8 +81,7 @@ class CycleContext:
         self.answers: dict[str, str] = {}
         #: Drains that are in force though git does not say them, by node.
         self.override_drains: dict[str, desired.NodeDrain] = {}
-        #: Pools whose nodes come and go, and slots of theirs behind which nothing is to be.
-        self.books: dict[str, pool_state.PoolState] = {}
+        #: Names of provisioned nodes behind which no machine is to be.
         self.absent: set[str] = set()
         #: Keys of runs that somebody cancelled before they could begin.
         self.barred: set[str] = set()
@@ -156,7 +151,7 @@ class CycleContext:
     def active_names(self) -> list[str]:
         """Names of jobs that are not finished, those of this cycle included, sorted."""
         alive = {name: not draft.finished for name, draft in self.drafts.items()}
-        return self.recall.active.with_drafts(alive)
+        return self.cache.active.with_drafts(alive)
 
     def waiting_names(self) -> list[str]:
         """Of the active names those of jobs that are not simply running, sorted.
@@ -164,7 +159,7 @@ class CycleContext:
         Jobs that this cycle has touched are among them, whatever they do.
         """
         alive = {name: not draft.finished for name, draft in self.drafts.items()}
-        return self.recall.waiting.with_drafts(alive)
+        return self.cache.waiting.with_drafts(alive)
 
     def names_besides(self, some: AbstractSet[str]) -> list[str]:
         """Some active jobs, and those that this cycle has touched, sorted."""
@@ -200,24 +195,24 @@ class CycleContext:
     def attempts_of_element(self, job: str, element: int) -> list[records.AttemptRecord]:
         """The attempts of the element's try under way, those that ended in it included."""
         renewed, known = self.attempts, self.observed.attempts
-        ids: Iterable[str] = self.recall.by_job.get(job, _NOTHING).get(element, ())
+        ids: Iterable[str] = self.cache.by_job.get(job, _NOTHING).get(element, ())
         if job in self._added_by_job:
             ids = (*ids, *self._added_by_job[job].get(element, ()))
         return [renewed.get(attempt_id) or known[attempt_id] for attempt_id in ids]
 
     def elements_with_attempts(self, job: str) -> list[int]:
         """Elements of a job that have attempts under way, ascending."""
-        found = self.recall.by_job.get(job, _NOTHING).keys()
+        found = self.cache.by_job.get(job, _NOTHING).keys()
         return sorted(found | self._added_by_job.get(job, {}).keys())
 
     def has_attempts(self, job: str) -> bool:
         """Whether a job has attempts under way."""
-        return job in self.recall.by_job or job in self._added_by_job
+        return job in self.cache.by_job or job in self._added_by_job
 
     def attempts_of_node(self, node: str) -> list[records.AttemptRecord]:
         """The attempts on a node that have not ended."""
         renewed, known = self.attempts, self.observed.attempts
-        ids: Iterable[str] = self.recall.by_node.get(node, ())
+        ids: Iterable[str] = self.cache.by_node.get(node, ())
         if node in self._added_by_node:
             ids = (*ids, *self._added_by_node[node])
         found = [renewed.get(attempt_id) or known[attempt_id] for attempt_id in ids]
@@ -235,7 +230,7 @@ class CycleContext:
     def node_names(self) -> list[str]:
         """Names of all nodes ever seen or declared, sorted."""
         there = dict.fromkeys(self.nodes, True) | dict.fromkeys(self.left_nodes, False)
-        return self.recall.nodes.with_drafts(there)
+        return self.cache.nodes.with_drafts(there)
 
     def remedies_of(self, cause: str) -> list[drift_kinds.DriftRemedy]:
         """Tries at one difference, oldest first."""
@@ -402,7 +397,7 @@ class CycleContext:
 
 
 def stop_order(
-    work: CycleContext,
+    context: CycleContext,
     spec: desired.Job,
     attempt: records.AttemptRecord,
     reason: EndReason,
@@ -414,23 +409,25 @@ def stop_order(
             reason=reason,
             signal=spec.checkpoint.signal,
             grace_s=spec.checkpoint.grace_s,
-            at=work.now,
+            at=context.now,
             by=by,
         )
-    grace_s = _grace_s(work, spec, attempt.node)
-    return records.StopOrder(reason=reason, signal="SIGTERM", grace_s=grace_s, at=work.now, by=by)
+    grace_s = _grace_s(context, spec, attempt.node)
+    return records.StopOrder(
+        reason=reason, signal="SIGTERM", grace_s=grace_s, at=context.now, by=by
+    )
 
 
-def lease_grace_s(work: CycleContext, spec: desired.Job, node: str) -> int:
+def lease_grace_s(context: CycleContext, spec: desired.Job, node: str) -> int:
     """How long a task that starts now on ``node`` may take to leave when its lease has ended."""
-    return _grace_s(work, spec, node) if spec.checkpoint is None else spec.checkpoint.grace_s
+    return _grace_s(context, spec, node) if spec.checkpoint is None else spec.checkpoint.grace_s
 
 
-def _grace_s(work: CycleContext, spec: desired.Job, node_name: str) -> int:
+def _grace_s(context: CycleContext, spec: desired.Job, node_name: str) -> int:
     if spec.grace_s is not None:
         return spec.grace_s
-    node = work.node(node_name)
-    pool = work.desired.structure.pools.get(node.pool) if node else None
+    node = context.node(node_name)
+    pool = context.desired.structure.pools.get(node.pool) if node else None
     return pool.grace_s if pool else 30
 
 

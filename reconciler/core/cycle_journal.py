@@ -418,7 +418,7 @@ class Replay:
         }
         self.muster = start.muster
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
-        self._memory = observed_state.ObservedState.as_of(start.observed)
+        self._state = observed_state.ObservedState.as_of(start.observed)
         self._told = start.told
 
     def through(self, inputs: Iterable[Input]) -> Iterator[JournalledCycle]:
@@ -426,16 +426,16 @@ class Replay:
         for one in inputs:
             cycle = self._call(one)
             yield cycle
-            self._memory.absorb(cycle.result)
+            self._state.absorb(cycle.result)
 
     def _call(self, one: Input) -> JournalledCycle:
-        memory = self._memory
+        state = self._state
         if one.wanted is not None:
             self._wanted = changed(self._wanted, one.wanted)
-        memory.past_runs.update(one.adopted)
-        memory.leader_since = one.leader_since
-        memory.leave_out(self._wanted.aside.keys())
-        observed = memory.observed(
+        state.past_runs.update(one.adopted)
+        state.leader_since = one.leader_since
+        state.leave_out(self._wanted.aside.keys())
+        observed = state.observed(
             one.reports, one.answered, one.asked, one.provisioned, one.unheard
         )
         result = reconcile.reconcile(self._wanted, observed, one.now)

@@ -23,105 +23,105 @@ EVERY_S = 600.0
 AGAIN_S = 5.0
 
 
-def apply(work: cycle_context.CycleContext) -> None:
+def apply(context: cycle_context.CycleContext) -> None:
     """Let go of what is due, and say when the next look is."""
-    due_at = work.observed.look_at
-    if due_at is not None and due_at <= work.now:
-        work.look_at = min(_jobs(work), _nodes(work))
-    elif _something_new(work):
-        soon = work.now + EVERY_S
-        work.look_at = soon if due_at is None else min(due_at, soon)
+    due_at = context.observed.look_at
+    if due_at is not None and due_at <= context.now:
+        context.look_at = min(_jobs(context), _nodes(context))
+    elif _something_new(context):
+        soon = context.now + EVERY_S
+        context.look_at = soon if due_at is None else min(due_at, soon)
     else:
-        work.look_at = math.inf if due_at is None else due_at
-    if work.look_at < math.inf:
-        work.wake(work.look_at)
+        context.look_at = math.inf if due_at is None else due_at
+    if context.look_at < math.inf:
+        context.wake(context.look_at)
 
 
-def _something_new(work: cycle_context.CycleContext) -> bool:
+def _something_new(context: cycle_context.CycleContext) -> bool:
     """Whether there may be something to leave that the last look did not see."""
-    wanted, observed = work.desired, work.observed
-    if any(name not in wanted.jobs for name in work.finished_now):
+    desired_state, observed = context.desired, context.observed
+    if any(name not in desired_state.jobs for name in context.finished_now):
         return True
-    is_other = wanted.generation != observed.desired_generation
+    is_other = desired_state.generation != observed.desired_generation
     if is_other and len(observed.jobs) > len(observed.active):
         return True
-    known = work.observed.nodes
+    known = context.observed.nodes
     return any(
         node.state is NodeState.GONE and (name not in known or known[name].state is not node.state)
-        for name, node in work.nodes.items()
+        for name, node in context.nodes.items()
     )
 
 
-def _jobs(work: cycle_context.CycleContext) -> float:
+def _jobs(context: cycle_context.CycleContext) -> float:
     """Let finished jobs without a document go; when to look again."""
-    if work.desired.status.sync == "Unknown":
-        return work.now + EVERY_S  # what can't be read says nothing of what is no longer there
-    settings = work.desired.structure.settings
-    unasked = _unasked(work)
+    if context.desired.status.sync == "Unknown":
+        return context.now + EVERY_S  # what can't be read says nothing of what is no longer there
+    settings = context.desired.structure.settings
+    unasked = _unasked(context)
     excess = len(unasked) - settings.retain_finished_jobs_max
     due: list[str] = []
     next_at = math.inf
     for position, record in enumerate(unasked):
         leaves_at = (record.ended_at or 0.0) + settings.retain_finished_jobs_s
-        if position < excess or leaves_at <= work.now:
+        if position < excess or leaves_at <= context.now:
             due.append(record.name)
         else:
             next_at = leaves_at
             break
     if due:
-        needed = _needed(work)
+        needed = _needed(context)
         due = [name for name in due if name not in needed]
-    work.left_jobs += due[:BATCH]
+    context.left_jobs += due[:BATCH]
     if len(due) > BATCH:
-        return work.now + AGAIN_S
-    return max(next_at, work.now + EVERY_S)
+        return context.now + AGAIN_S
+    return max(next_at, context.now + EVERY_S)
 
 
-def _unasked(work: cycle_context.CycleContext) -> list[records.JobRecord]:
+def _unasked(context: cycle_context.CycleContext) -> list[records.JobRecord]:
     """Finished jobs that no document asks for, those that ended first in front."""
-    wanted, observed = work.desired, work.observed
+    desired_state, observed = context.desired, context.observed
     found = [
         record
         for name, record in observed.jobs.items()
         if name not in observed.active
-        and name not in wanted.jobs
-        and name not in wanted.refused
-        and name not in work.drafts
+        and name not in desired_state.jobs
+        and name not in desired_state.refused
+        and name not in context.drafts
     ]
     return sorted(found, key=lambda record: (record.ended_at or 0.0, record.order))
 
 
-def _needed(work: cycle_context.CycleContext) -> set[str]:
+def _needed(context: cycle_context.CycleContext) -> set[str]:
     """Jobs on whose end others wait, now or in the run that git asks for next."""
     needed: set[str] = set()
-    for name in work.active_names():
-        draft = work.drafts.get(name)
-        spec = draft.spec if draft else work.observed.jobs[name].spec
+    for name in context.active_names():
+        draft = context.drafts.get(name)
+        spec = draft.spec if draft else context.observed.jobs[name].spec
         needed.update(dependency.job for dependency in spec.depends_on)
-        following = work.desired.jobs.get(name)
+        following = context.desired.jobs.get(name)
         if following is not None:
             needed.update(dependency.job for dependency in following.depends_on)
-    for record in work.observed.aside.values():
+    for record in context.observed.aside.values():
         needed.update(dependency.job for dependency in record.spec.depends_on)
     return needed
 
 
-def _nodes(work: cycle_context.CycleContext) -> float:
+def _nodes(context: cycle_context.CycleContext) -> float:
     """Let nodes go that are gone for long; when to look again."""
-    retain_s = work.desired.structure.settings.retain_gone_nodes_s
+    retain_s = context.desired.structure.settings.retain_gone_nodes_s
     next_at = math.inf
     due: list[str] = []
-    for name in work.node_names():
-        node = work.node(name)
+    for name in context.node_names():
+        node = context.node(name)
         if node is None or node.state is not NodeState.GONE or node.pool:
             continue
         leaves_at = health.last_contact(node) + retain_s
-        if leaves_at <= work.now:
+        if leaves_at <= context.now:
             due.append(name)
         else:
             next_at = min(next_at, leaves_at)
     for name in due[:BATCH]:
-        work.let_node_go(name)
+        context.let_node_go(name)
     if len(due) > BATCH:
-        return work.now + AGAIN_S
-    return max(next_at, work.now + EVERY_S)
+        return context.now + AGAIN_S
+    return max(next_at, context.now + EVERY_S)

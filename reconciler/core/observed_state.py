@@ -65,9 +65,9 @@ class ObservedState:
     @classmethod
     def as_of(cls, observed: records.Observed) -> Self:
         """The memory that hands out ``observed``, but for what came in."""
-        memory = cls(observed, observed.leader_since)
-        memory.desired_generation = observed.desired_generation
-        return memory
+        state = cls(observed, observed.leader_since)
+        state.desired_generation = observed.desired_generation
+        return state
 
     def add_report(self, report: records.NodeReport) -> None:
         """Keep what a node said for the next cycle."""

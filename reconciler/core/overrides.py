@@ -33,8 +33,8 @@ class _Suspended(cycle_cache.CachePart):
     are told, which names who suspended it, until when, and why.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self._of: tuple[desired.Structure, tuple[records.Override, ...]] | None = None
 
     def of(
@@ -48,57 +48,57 @@ class _Suspended(cycle_cache.CachePart):
         return self._made
 
 
-def apply(work: cycle_context.CycleContext) -> None:
+def apply(context: cycle_context.CycleContext) -> None:
     """Take up what was asked for, let go of what has ended, and put the rest into force."""
-    if not work.observed.overrides and not work.observed.asked:
+    if not context.observed.overrides and not context.observed.asked:
         return
-    structure = work.desired.structure
+    structure = context.desired.structure
     pools = {node: structure.pools[name] for node, name in structure.pool_of_node().items()}
-    overrides: Overrides = {one.key: one for one in work.observed.overrides}
-    cancels = Counter(one.owner for one in overrides.values() if _still_cancels(work, one))
-    for request in work.observed.asked:
+    overrides: Overrides = {one.key: one for one in context.observed.overrides}
+    cancels = Counter(one.owner for one in overrides.values() if _still_cancels(context, one))
+    for request in context.observed.asked:
         if isinstance(request, records.PutOverride):
             asked = request.override
-            why = _put(work, overrides, asked, pools, cancels[asked.owner])
-            work.answers[request.id] = why
+            why = _put(context, overrides, asked, pools, cancels[asked.owner])
+            context.answers[request.id] = why
             cancels[asked.owner] += asked.verb == "cancel" and not why
         else:
-            work.answers[request.id] = _clear(work, overrides, request)
-    _forget_oldest(work, overrides)
+            context.answers[request.id] = _clear(context, overrides, request)
+    _forget_oldest(context, overrides)
     for one in list(overrides.values()):
-        ended = _ended(work, one, pools.get(one.subject))
+        ended = _ended(context, one, pools.get(one.subject))
         if ended is not None:
             kind, message = ended
             del overrides[one.key]
-            _event(work, kind, one, message)
+            _event(context, kind, one, message)
         else:
-            work.wake(one.expires_at)
-            _enforce(work, one)
-    work.overrides = tuple(overrides.values())
-    suspending = suspensions(work.overrides)
+            context.wake(one.expires_at)
+            _enforce(context, one)
+    context.overrides = tuple(overrides.values())
+    suspending = suspensions(context.overrides)
     if suspending:
-        made = work.recall.part(_Suspended).of(structure, suspending)
-        work.desired = msgspec.structs.replace(work.desired, structure=made)
+        made = context.cache.part(_Suspended).of(structure, suspending)
+        context.desired = msgspec.structs.replace(context.desired, structure=made)
 
 
-def _still_cancels(work: cycle_context.CycleContext, one: records.Override) -> bool:
+def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:
     """Whether it is of a run that is not over yet."""
-    record = work.job(one.subject) if one.verb == "cancel" else None
+    record = context.job(one.subject) if one.verb == "cancel" else None
     return record is not None and not record.finished and record.key == one.run_key
 
 
-def _forget_oldest(work: cycle_context.CycleContext, overrides: Overrides) -> None:
+def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) -> None:
     """Of each owner's cancels of runs that are over, the newest stay, as drift, until they end."""
     over: dict[str, list[records.Override]] = {}
     for one in overrides.values():
-        if one.verb == "cancel" and not _still_cancels(work, one):
+        if one.verb == "cancel" and not _still_cancels(context, one):
             over.setdefault(one.owner, []).append(one)
     for owner, all_of_them in over.items():
         all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
         for one in all_of_them[OVERRIDES_MAX:]:
             del overrides[one.key]
             told = f"its run is over, and {owner} has made {OVERRIDES_MAX} others since"
-            _event(work, "OverrideExpired", one, f"{told}; it was {describe(one)}")
+            _event(context, "OverrideExpired", one, f"{told}; it was {describe(one)}")
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
@@ -148,7 +148,7 @@ def settled_by(one: records.Override, *, signed: bool) -> str:
 
 
 def _put(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     overrides: Overrides,
     asked: records.Override,
     pools: dict[str, desired.Pool],
@@ -161,7 +161,7 @@ def _put(
         pools: of each node. cancels: how many of the owner's cancel runs that are not over.
     """
     known = overrides.get(asked.key)
-    if asked.expires_at <= work.now:
+    if asked.expires_at <= context.now:
         return "it would have ended before it could begin"
     if asked.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
         return (
@@ -170,43 +170,45 @@ def _put(
             "`muster overrides clear`"
         )
     if asked.verb == "cancel":
-        record = work.job(asked.subject)
+        record = context.job(asked.subject)
         if record is None:
             return f"no job {asked.subject} is known"
         asked = msgspec.structs.replace(asked, run_key=record.key)
         if known is None or known.run_key != asked.run_key:
             if record.finished:
                 return f"run {record.spec.run} of it is {record.state.value} already"
-            draft = work.drafts.get(asked.subject)
+            draft = context.drafts.get(asked.subject)
             if (draft or record).removed:
                 return f"run {record.spec.run} of it is being cancelled already"
-        _bar_changed(work, record)
+        _bar_changed(context, record)
     elif asked.verb == "drain":
-        why_not = _not_drainable(work, asked.subject, pools.get(asked.subject))
+        why_not = _not_drainable(context, asked.subject, pools.get(asked.subject))
         if why_not:
             return why_not
     else:
-        suspended = _is_suspended(work.desired.structure, asked.subject)
+        suspended = _is_suspended(context.desired.structure, asked.subject)
         if suspended is None:
             return f"there is no {asked.subject.replace('/', ' ', 1)} in the structure in force"
         if suspended:
             return "git suspends it already"
     overrides[asked.key] = asked
-    _event(work, "OverrideMade", asked, f"{asked.verb} {describe(asked)}")
+    _event(context, "OverrideMade", asked, f"{asked.verb} {describe(asked)}")
     return ""
 
 
-def _bar_changed(work: cycle_context.CycleContext, record: records.JobRecord) -> None:
+def _bar_changed(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
     """What git says of the cancelled run now does not begin either, where it was changed."""
-    spec = work.desired.jobs.get(record.name)
+    spec = context.desired.jobs.get(record.name)
     if spec is not None and spec.run == record.spec.run and spec.key != record.key:
-        work.barred.add(spec.key)
-        work.new_runs.append(spec.key)
+        context.barred.add(spec.key)
+        context.new_runs.append(spec.key)
 
 
-def _not_drainable(work: cycle_context.CycleContext, node: str, pool: desired.Pool | None) -> str:
+def _not_drainable(
+    context: cycle_context.CycleContext, node: str, pool: desired.Pool | None
+) -> str:
     """Why a node can't be drained by an override; empty where it can."""
-    if pool is None and work.node(node) is None:
+    if pool is None and context.node(node) is None:
         return f"no node {node} is known"
     if pool is not None and node in pool.drains:
         return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
@@ -224,65 +226,67 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
 
 
 def _clear(
-    work: cycle_context.CycleContext, overrides: Overrides, asked: records.ClearOverride
+    context: cycle_context.CycleContext, overrides: Overrides, asked: records.ClearOverride
 ) -> str:
     """End an override; why not, or nothing."""
     known = overrides.pop((asked.verb, asked.subject), None)
     if known is None:
         return f"there is no override that would {asked.verb} {asked.subject}"
-    _event(work, "OverrideCleared", known, f"{asked.owner} ended it; it was {describe(known)}")
+    _event(context, "OverrideCleared", known, f"{asked.owner} ended it; it was {describe(known)}")
     return ""
 
 
 def _ended(
-    work: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
+    context: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
 ) -> tuple[str, str] | None:
     """The kind of event and message with which an override ends now, if it does."""
-    if one.expires_at <= work.now:
+    if one.expires_at <= context.now:
         return "OverrideExpired", f"{one.verb} {describe(one)}"
     if one.verb == "drain":
         if pool is not None and one.subject in pool.drains:
             return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
         return None
     if one.verb == "suspend":
-        if _is_suspended(work.desired.structure, one.subject):
+        if _is_suspended(context.desired.structure, one.subject):
             return "OverrideCommitted", f"git suspends {one.subject}"
         return None
-    if work.desired.status.sync == "Unknown":
+    if context.desired.status.sync == "Unknown":
         return None  # what can't be read says nothing of what is no longer there
-    spec = work.desired.jobs.get(one.subject)
+    spec = context.desired.jobs.get(one.subject)
     if spec is None:
-        if one.subject in work.desired.refused:
+        if one.subject in context.desired.refused:
             return None
         return "OverrideCommitted", "its document left the repository"
-    record = work.job(one.subject)
+    record = context.job(one.subject)
     if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
         return "OverrideCommitted", f"git asks for run {spec.run} instead"
     return None
 
 
-def _enforce(work: cycle_context.CycleContext, one: records.Override) -> None:
+def _enforce(context: cycle_context.CycleContext, one: records.Override) -> None:
     """Do what an override that is in force says."""
     if one.verb == "drain":
-        work.override_drains[one.subject] = desired.NodeDrain(one.reason, one.owner, one.expires_at)
+        context.override_drains[one.subject] = desired.NodeDrain(
+            one.reason, one.owner, one.expires_at
+        )
         return
     if one.verb == "suspend":
         return  # it is in the structure that the rest of the cycle goes by
-    record = work.job(one.subject)
+    record = context.job(one.subject)
     if record is None or record.finished or record.key != one.run_key:
         return
-    draft = work.draft(one.subject)
+    draft = context.draft(one.subject)
     if draft is not None and not draft.removed:
         draft.removed = True
         draft.message = f"cancelled {describe(one)}"
 
 
 def _event(
-    work: cycle_context.CycleContext, kind: str, one: records.Override, message: str
+    context: cycle_context.CycleContext, kind: str, one: records.Override, message: str
 ) -> None:
     if one.verb == "cancel":
-        work.event(kind, message, job=one.subject)
+        context.event(kind, message, job=one.subject)
     elif one.verb == "drain":
-        work.event(kind, message, node=one.subject)
+        context.event(kind, message, node=one.subject)
     else:
-        work.event(kind, f"{one.subject}: {message}")
+        context.event(kind, f"{one.subject}: {message}")

@@ -63,16 +63,16 @@ def idle_reason(structure: desired.Structure, pool: str) -> str:
     return ""
 
 
-def stand_of(work: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> Stand:
+def stand_of(context: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> Stand:
     """How a difference stands that policy wants made right."""
-    limits = work.desired.structure.settings.remediation
-    tried = work.remedies_of(cause)
+    limits = context.desired.structure.settings.remediation
+    tried = context.remedies_of(cause)
     count = len(tried)
-    why_idle = idle_reason(work.desired.structure, pool)
+    why_idle = idle_reason(context.desired.structure, pool)
     if why_idle:
         return Stand(f"would be remedied ({KINDS[kind].remedy}), but {why_idle}", count)
     if not tried:
-        next_at = max(work.now, _rate_at(work, pool, limits.per_hour))
+        next_at = max(context.now, _rate_at(context, pool, limits.per_hour))
         return Stand("", 0, next_at, next_at)
     last = tried[-1]
     if last.open:
@@ -82,11 +82,11 @@ def stand_of(work: cycle_context.CycleContext, kind: str, cause: str, pool: str)
     said = f": {last.message}" if last.message else ""
     if count >= limits.attempts:
         ends_at = since + wait_s
-        if ends_at <= work.now:
+        if ends_at <= context.now:
             return Stand(f"given up after {_tries(count)}{said}", count, given_up=True)
         text = f"the last of {_tries(count)} has to show by {times.format_time(ends_at)}{said}"
         return Stand(text, count, looks_at=ends_at)
-    next_at = max(since + wait_s, _rate_at(work, pool, limits.per_hour))
+    next_at = max(since + wait_s, _rate_at(context, pool, limits.per_hour))
     often = quantities.counted(limits.attempts, "time")
     text = f"tried {count} of {often}, next at {times.format_time(next_at)}{said}"
     return Stand(text, count, next_at, next_at)
@@ -96,45 +96,49 @@ def _tries(count: int) -> str:
     return quantities.counted(count, "try", "tries")
 
 
-def _rate_at(work: cycle_context.CycleContext, pool: str, per_hour: int) -> float:
+def _rate_at(context: cycle_context.CycleContext, pool: str, per_hour: int) -> float:
     """When the pool may see another try."""
-    recent = [one.at for one in work.remedies if one.pool == pool and one.at > work.now - HOUR_S]
-    return work.now if len(recent) < per_hour else recent[-per_hour] + HOUR_S
+    recent = [
+        one.at for one in context.remedies if one.pool == pool and one.at > context.now - HOUR_S
+    ]
+    return context.now if len(recent) < per_hour else recent[-per_hour] + HOUR_S
 
 
 def begin(
-    work: cycle_context.CycleContext, verb: RemedyVerb, cause: str, pool: str, **details: object
+    context: cycle_context.CycleContext, verb: RemedyVerb, cause: str, pool: str, **details: object
 ) -> DriftRemedy:
     """Note a try; one that a node carries out is open until the node tells of it."""
-    number = len(work.remedies_of(cause)) + 1
-    identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(work.now * 1000)}.{number}"
+    number = len(context.remedies_of(cause)) + 1
+    identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(context.now * 1000)}.{number}"
     open_ = "node" in details
     remedy = DriftRemedy(
         id=identity,
         verb=verb,
         cause=cause,
         pool=pool,
-        at=work.now,
+        at=context.now,
         state="ordered" if open_ else "done",
-        ended_at=None if open_ else work.now,
+        ended_at=None if open_ else context.now,
         **details,  # type: ignore[arg-type]
     )
-    work.add_remedy(remedy)
+    context.add_remedy(remedy)
     return remedy
 
 
-def healing_of(work: cycle_context.CycleContext, pool: str, subject: str) -> desired.Healing | None:
+def healing_of(
+    context: cycle_context.CycleContext, pool: str, subject: str
+) -> desired.Healing | None:
     """What a pool says is to be done about a failed check, ``NODE/CHECK``."""
-    declared = work.desired.structure.pools.get(pool)
+    declared = context.desired.structure.pools.get(pool)
     return declared.remedies.get(subject.rpartition("/")[2]) if declared else None
 
 
-def may_begin(work: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> bool:
+def may_begin(context: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> bool:
     """Whether policy and limits allow a try at a difference that is there now."""
-    if action_of(work.desired.structure, kind, pool) != "remediate":
+    if action_of(context.desired.structure, kind, pool) != "remediate":
         return False
-    next_at = stand_of(work, kind, cause, pool).next_at
-    return next_at is not None and next_at <= work.now
+    next_at = stand_of(context, kind, cause, pool).next_at
+    return next_at is not None and next_at <= context.now
 
 
 def shorten(message: str) -> str:

@@ -18,31 +18,37 @@ from reconciler.scheduling.inputs import snapshots
 SAMPLE_S = 60.0
 
 
-def find(work: cycle_context.CycleContext) -> records.ScheduleInputs | None:
+def find(context: cycle_context.CycleContext) -> records.ScheduleInputs | None:
     """The last schedule's standing if the phases before it changed nothing it was made from."""
-    standing = work.observed.standing
-    if standing is None or standing.generation != work.desired.generation:
+    standing = context.observed.standing
+    if standing is None or standing.generation != context.desired.generation:
         return None
     # not their subjects alone: reasons name who, until when, and why
-    if overrides.suspensions(work.overrides) != overrides.suspensions(work.observed.overrides):
+    if overrides.suspensions(context.overrides) != overrides.suspensions(
+        context.observed.overrides
+    ):
         return None
-    if work.left_nodes:
+    if context.left_nodes:
         return None
-    if work.now < standing.at:
+    if context.now < standing.at:
         return None  # the clock was set back
     for moment in (standing.wake_at, standing.stale_at):
-        if moment is not None and moment <= work.now:
+        if moment is not None and moment <= context.now:
             return None
-    if work.attempts or work.replaced or any(draft.changed for draft in work.drafts.values()):
+    if (
+        context.attempts
+        or context.replaced
+        or any(draft.changed for draft in context.drafts.values())
+    ):
         return None
-    known = work.observed.nodes
-    if any(_other(known.get(name), node) for name, node in work.nodes.items()):
+    known = context.observed.nodes
+    if any(_other(known.get(name), node) for name, node in context.nodes.items()):
         return None
     return standing
 
 
 def made(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     at: float,
     situation: snapshots.Snapshot,
     decided: decisions.Decisions,
@@ -50,12 +56,12 @@ def made(
     """What a schedule stands for; None where it changed what the next one is made from."""
     if decided.placements or decided.evictions:
         return None
-    if list(decided.promised.items()) != list(work.observed.promised.items()):
+    if list(decided.promised.items()) != list(context.observed.promised.items()):
         return None
     if decided.kept != situation.kept or decided.turns != situation.turns:
         return None
     stale_at = at + SAMPLE_S if situation.lines else None
-    return records.ScheduleInputs(at, work.desired.generation, work.schedule_at, stale_at)
+    return records.ScheduleInputs(at, context.desired.generation, context.schedule_at, stale_at)
 
 
 def _other(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:

@@ -84,11 +84,11 @@ class AgentsEngine:
         self,
         actions: Iterable[outcome.Action],
         structure: desired.Structure,
-        memory: EngineState,
+        state: EngineState,
     ) -> list[loop_messages.NodeUpdate]:
         """The updates that follow from a committed outcome, one for each node it touches."""
         return [
-            self.update(node, structure, memory, acknowledged)
+            self.update(node, structure, state, acknowledged)
             for node, acknowledged in self.touched(actions).items()
         ]
 
@@ -108,25 +108,25 @@ class AgentsEngine:
             changed.setdefault(action.node)
         return {node: tuple(acknowledged.get(node, ())) for node in changed}
 
-    def planned(self, memory: EngineState) -> list[str]:
+    def planned(self, state: EngineState) -> list[str]:
         """Nodes that were told what to see to beside their tasks."""
-        return [node for node in self._plans if node in memory.nodes]
+        return [node for node in self._plans if node in state.nodes]
 
-    def is_behind(self, node: str, structure: desired.Structure, memory: EngineState) -> bool:
+    def is_behind(self, node: str, structure: desired.Structure, state: EngineState) -> bool:
         """Whether a node was told to see to something else than its pool has now."""
-        return self._plans.get(node) != _watched(node, structure, memory)
+        return self._plans.get(node) != _watched(node, structure, state)
 
     def update(
         self,
         node: str,
         structure: desired.Structure,
-        memory: EngineState,
+        state: EngineState,
         acknowledged: tuple[str, ...] = (),
     ) -> loop_messages.NodeUpdate:
         """The node's whole set as it is now, under a new version."""
         version = self._versions.get(node, 0) + 1
         self._versions[node] = version
-        wanted = self._set(node, structure, memory)
+        wanted = self._set(node, structure, state)
         leases = [one.lease_s for one in wanted.templates.values() if one.lease_s is not None]
         return loop_messages.NodeUpdate(
             node=node,
@@ -138,19 +138,19 @@ class AgentsEngine:
         )
 
     def _set(
-        self, node: str, structure: desired.Structure, memory: EngineState
+        self, node: str, structure: desired.Structure, state: EngineState
     ) -> agent_messages.AssignmentSet:
         templates: dict[str, agent_messages.TaskTemplate] = {}
         assignments = []
-        for attempt_id in memory.attempts_by_node.get(node, ()):
-            attempt = memory.attempts[attempt_id]
-            job = memory.jobs.get(attempt.job) or memory.aside.get(attempt.job)
+        for attempt_id in state.attempts_by_node.get(node, ()):
+            attempt = state.attempts[attempt_id]
+            job = state.jobs.get(attempt.job) or state.aside.get(attempt.job)
             if job is None or attempt.state is AttemptState.ENDED:
                 continue
             alike = identifiers.template_id(job.spec, attempt.group)
             template = f"{alike}.{attempt.lease_s}.{attempt.grace_s}"
             if template not in templates:
-                record = memory.nodes.get(node)
+                record = state.nodes.get(node)
                 templates[template] = self._template(job.spec, attempt, structure, record)
             assignments.append(
                 agent_messages.Assignment(
@@ -167,15 +167,15 @@ class AgentsEngine:
                     share_milli=attempt.share_milli or 1000,
                     mig_profile=attempt.mig_profile,
                     instances=attempt.instances,
-                    addresses=_addresses(attempt, memory),
+                    addresses=_addresses(attempt, state),
                     secret=self._secret(attempt) if job.spec.framework == "mpi" else "",
                     saved=_saved(job, attempt.element),
-                    hold=self._holds(job.spec, attempt, memory),
+                    hold=self._holds(job.spec, attempt, state),
                     saves_every_s=attempt.saves_every_s,
                 )
             )
-        remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
-        watched = self._plans[node] = _watched(node, structure, memory)
+        remedies = tuple(one for one in state.remedies if one.open and one.node == node)
+        watched = self._plans[node] = _watched(node, structure, state)
         return agent_messages.AssignmentSet(
             templates=templates,
             assignments=tuple(assignments),
@@ -186,9 +186,7 @@ class AgentsEngine:
             pool=watched.pool,
         )
 
-    def _holds(
-        self, spec: desired.Job, attempt: records.AttemptRecord, memory: EngineState
-    ) -> bool:
+    def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, state: EngineState) -> bool:
         """Whether a task is to wait because an image of its gang is not there yet."""
         if not spec.waits_for_images:
             return False
@@ -199,7 +197,7 @@ class AgentsEngine:
                 for group in spec.groups
                 for index in range(group.count)
             )
-            found = filter(None, map(memory.attempts.get, names))
+            found = filter(None, map(state.attempts.get, names))
             self._holding[gang] = any(one.lacks_image for one in found)
         return self._holding[gang]
 
@@ -251,11 +249,11 @@ class AgentsEngine:
         )
 
 
-def _addresses(attempt: records.AttemptRecord, memory: EngineState) -> dict[str, str]:
+def _addresses(attempt: records.AttemptRecord, state: EngineState) -> dict[str, str]:
     """Where the nodes of a gang are reached."""
     if not attempt.rank.hosts:
         return {}
-    nodes = {name: memory.nodes.get(name) for name in hostlists.expand(attempt.rank.hosts)}
+    nodes = {name: state.nodes.get(name) for name in hostlists.expand(attempt.rank.hosts)}
     return {name: node.inventory.address for name, node in nodes.items() if node is not None}
 
 
@@ -298,9 +296,9 @@ def _stage(spec: desired.Job, structure: desired.Structure) -> storage.StagingPl
     )
 
 
-def _watched(node: str, structure: desired.Structure, memory: EngineState) -> _Watched:
+def _watched(node: str, structure: desired.Structure, state: EngineState) -> _Watched:
     """What the pool of a node asks for, and the volumes that it is to have."""
-    record = memory.nodes.get(node)
+    record = state.nodes.get(node)
     pool = record.pool if record else ""
     volumes = tuple(
         storage.WantedVolume(
@@ -309,7 +307,7 @@ def _watched(node: str, structure: desired.Structure, memory: EngineState) -> _W
         for one in structure.volumes.values()
         if pool and one.objects is None and (not one.pools or pool in one.pools)
     )
-    plan, cut = plan_of(node, structure, memory), _cut(structure.pools.get(pool))
+    plan, cut = plan_of(node, structure, state), _cut(structure.pools.get(pool))
     return _Watched(plan, volumes, cut, pool)
 
 
@@ -321,10 +319,10 @@ def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:
 
 
 def plan_of(
-    node: str, structure: desired.Structure, memory: EngineState
+    node: str, structure: desired.Structure, state: EngineState
 ) -> health_checks.CheckPlan | None:
     """The checks that the pool of a node asks for."""
-    record = memory.nodes.get(node)
+    record = state.nodes.get(node)
     pool = structure.pools.get(record.pool) if record else None
     return pool.checks if pool else None
 

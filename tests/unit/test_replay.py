@@ -64,7 +64,7 @@ class Leader:
 
     def report(self, *reports: records.NodeReport) -> None:
         for report in reports:
-            self.loop._memory.add_report(report)
+            self.loop._state.add_report(report)
 
     def cycle(self) -> outcome.Outcome:
         before = self.store.cycle
@@ -110,7 +110,7 @@ class Lived(test_storm.Story):
 
     def _begin(self) -> None:
         self.leader = Leader(self.folder, self.now)
-        self.memory = self.leader.loop._memory
+        self.memory = self.leader.loop._state
         self.engine = self.leader.loop._engine
 
     def end(self) -> None:

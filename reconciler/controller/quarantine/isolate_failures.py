@@ -132,7 +132,7 @@ class CycleBasis(NamedTuple):
         incumbents: what has to be remembered with it over a restart, None: as before.
     """
 
-    wanted: desired.Desired
+    desired_state: desired.Desired
     incumbents: bytes | None
 
 
@@ -140,7 +140,7 @@ class Passed(NamedTuple):
     """What a cycle passed with: as it was taken from the inbox, and what was in force of it."""
 
     taken: desired.Desired
-    wanted: desired.Desired
+    desired_state: desired.Desired
     adopting: bool
 
 
@@ -169,7 +169,7 @@ class Sifted(NamedTuple):
         is_whole: all of it passed after all.
     """
 
-    wanted: desired.Desired
+    desired_state: desired.Desired
     apart: tuple[job_quarantine.QuarantinedJob, ...] = ()
     defects: tuple[Exception, ...] = ()
     is_whole: bool = False
@@ -277,14 +277,14 @@ def _by_parts(
     return QuarantineResult(basis, result, tuple(apart), tuple(left_out), joined(waiting))
 
 
-def put_back(came: CycleInput, memory: observed_state.ObservedState) -> None:
+def put_back(came: CycleInput, state: observed_state.ObservedState) -> None:
     """Keep what came in, and was not come to, for the next cycle."""
     for report in came.reports:
-        memory.add_report(report)
+        state.add_report(report)
     for request in came.asked:
-        memory.ask(request)
+        state.ask(request)
     for answer in came.provisioned:
-        memory.add_provisioned(answer)
+        state.add_provisioned(answer)
 
 
 def _halves(sources: list[CycleInput]) -> list[list[CycleInput]]:
@@ -379,10 +379,10 @@ def accepted_in(before: last_good.LastGood) -> desired.Desired:
     )
 
 
-def after_restart(before: desired.Desired, memory: observed_state.ObservedState) -> desired.Desired:
+def after_restart(before: desired.Desired, state: observed_state.ObservedState) -> desired.Desired:
     """What goes on at a start by the store alone: what was in force, with the runs it knows.
 
     Those that have ended start nothing again, and stay for as long as their documents may.
     """
-    jobs = {name: record.spec for name, record in memory.jobs.items()}
-    return msgspec.structs.replace(before, generation=memory.desired_generation, jobs=jobs)
+    jobs = {name: record.spec for name, record in state.jobs.items()}
+    return msgspec.structs.replace(before, generation=state.desired_generation, jobs=jobs)

@@ -82,15 +82,15 @@ class JobBisection:
         """Leave nothing out any longer."""
         self._parts, self.found, self.defects = [], {}, []
 
-    def renew(self, wanted: desired.Desired) -> None:
+    def renew(self, desired_state: desired.Desired) -> None:
         """Something newer is asked for: who is written otherwise is tried by that."""
         if not self._parts:
             self.stop()
         for name, one in list(self.found.items()):
-            if wanted.jobs.get(name) != one.spec:
+            if desired_state.jobs.get(name) != one.spec:
                 del self.found[name]
 
-    def go_on(self, attempt: Attempt, wanted: desired.Desired) -> outcome.Outcome | None:
+    def go_on(self, attempt: Attempt, desired_state: desired.Desired) -> outcome.Outcome | None:
         """Let jobs come back for as long as this turn may take; what came of the last cycle."""
         began, tries = self._clock(), 0
         last: outcome.Outcome | None = None
@@ -107,12 +107,15 @@ class JobBisection:
                 middle = len(part) // 2
                 self._parts += [part[middle:], part[:middle]]
             else:
-                self._leave(part[0], wanted, got)
+                self._leave(part[0], desired_state, got)
         return last
 
-    def _leave(self, name: str, wanted: desired.Desired, defect: Exception) -> None:
+    def _leave(self, name: str, desired_state: desired.Desired, defect: Exception) -> None:
         self.found[name] = job_quarantine.QuarantinedJob(
-            name, wanted.jobs.get(name), isolate_failures.problem_of_job_aside(defect), aside=True
+            name,
+            desired_state.jobs.get(name),
+            isolate_failures.problem_of_job_aside(defect),
+            aside=True,
         )
         self.defects.append(defect)
 
@@ -152,18 +155,18 @@ def blames_input(
 
 
 def told(
-    wanted: desired.Desired, found: Sequence[job_quarantine.QuarantinedJob], generation: int
+    desired_state: desired.Desired, found: Sequence[job_quarantine.QuarantinedJob], generation: int
 ) -> desired.Desired:
     """The same without jobs that were found, until who reads the repository has judged it anew."""
     problems = tuple(one.problem(one.spec.path if one.spec is not None else "") for one in found)
     status = msgspec.structs.replace(
-        wanted.status,
+        desired_state.status,
         sync="OutOfSync",
         message=f"{len(found)} of its jobs could not be decided",
-        problems=(*problems, *wanted.status.problems),
+        problems=(*problems, *desired_state.status.problems),
     )
-    aside = {**wanted.aside, **{one.name: one.message for one in found}}
-    return msgspec.structs.replace(wanted, generation=generation, aside=aside, status=status)
+    aside = {**desired_state.aside, **{one.name: one.message for one in found}}
+    return msgspec.structs.replace(desired_state, generation=generation, aside=aside, status=status)
 
 
 class CycleDesired:
@@ -178,18 +181,18 @@ class CycleDesired:
         self,
         adoption: adoption.Adoption,
         search: JobBisection,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
     ) -> None:
         self._adoption = adoption
         self._search = search
-        self._memory = memory
+        self._state = state
         #: Generations that no other desired state has.
         self.numbers = itertools.count(GENERATION, -1)
         self._last: tuple[desired.Desired, Mapping[str, str], desired.Desired] | None = None
 
-    def of(self, wanted: desired.Desired) -> desired.Desired:
+    def of(self, desired_state: desired.Desired) -> desired.Desired:
         """What a cycle goes by where this is asked for."""
-        known, found = self._adoption.in_force(wanted), self._search.aside
+        known, found = self._adoption.in_force(desired_state), self._search.aside
         if not known.aside and not found:
             return known
         if self._last is None or self._last[0] is not known or self._last[1] != found:
@@ -198,5 +201,5 @@ class CycleDesired:
 
     def without(self, known: desired.Desired, found: Mapping[str, str]) -> desired.Desired:
         """The same without some more jobs."""
-        made = quarantined_jobs.without(known, {**known.aside, **found}, self._memory)
+        made = quarantined_jobs.without(known, {**known.aside, **found}, self._state)
         return msgspec.structs.replace(made, generation=next(self.numbers)) if found else made

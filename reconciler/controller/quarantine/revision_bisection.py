@@ -132,7 +132,7 @@ class RevisionBisection:
         refused = {name: one.message for name, one in self._apart.items() if name not in self._jobs}
         blocked = [name for name in self._blocked if name not in self._jobs]
         refused |= dict.fromkeys(blocked, job_quarantine.BLOCKED)
-        wanted = self._state(self._jobs, {**self._newer.refused, **refused})
+        desired_state = self._state(self._jobs, {**self._newer.refused, **refused})
         problems = tuple(
             desired.Problem(
                 isolate_failures.RULE,
@@ -151,9 +151,9 @@ class RevisionBisection:
                 message=f"{len(problems)} of its jobs could not be decided",
                 problems=(*problems, *status.problems),
             )
-        wanted = msgspec.structs.replace(wanted, status=status)
-        if not isinstance(self._attempt(wanted), Exception):
-            self._last = wanted
+        desired_state = msgspec.structs.replace(desired_state, status=status)
+        if not isinstance(self._attempt(desired_state), Exception):
+            self._last = desired_state
         return isolate_failures.Sifted(
             self._last,
             tuple(self._apart.values()),

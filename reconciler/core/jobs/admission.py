@@ -22,33 +22,33 @@ _Next = tuple[desired.Desired, dict[str, desired.Job], dict[str, desired.Job]]
 class _Compared(cycle_cache.CachePart):
     """The documents that records were compared with, as of the last outcome that was absorbed."""
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self._last = desired.Desired(generation=-1)
         self._jobs: dict[str, desired.Job] = {}
         self._next: _Next = (self._last, self._jobs, {})
 
-    def look(self, work: cycle_context.CycleContext) -> tuple[Iterator[str], Iterable[str]]:
+    def look(self, context: cycle_context.CycleContext) -> tuple[Iterator[str], Iterable[str]]:
         """Names to look at, for what changed since then: of documents, in order, and of jobs.
 
         Documents are looked at that are other objects, or whose record is; active jobs, where some
         may be without a document that were not before.
         """
-        jobs, before, active = work.desired.jobs, self._jobs, work.observed.active
+        jobs, before, active = context.desired.jobs, self._jobs, context.observed.active
         differ = _differing(before, jobs)
         if differ is None:
             changed = [name for name, spec in jobs.items() if before.get(name) is not spec]
-            self._next = (work.desired, dict(jobs), {})
+            self._next = (context.desired, dict(jobs), {})
         else:
             changed = [spec.name for spec in differ]
-            self._next = (work.desired, before, dict(zip(changed, differ, strict=True)))
-            if self._last.generation >= 0 and work.desired.refused == self._last.refused:
+            self._next = (context.desired, before, dict(zip(changed, differ, strict=True)))
+            if self._last.generation >= 0 and context.desired.refused == self._last.refused:
                 active = frozenset()
         without = itertools.filterfalse(jobs.__contains__, active)
-        known = work.observed.jobs
+        known = context.observed.jobs
         touched = {
             name
-            for name in self.take_jobs(work.touched_jobs())
+            for name in self.take_jobs(context.touched_jobs())
             if name in jobs and (name not in known or known[name].spec is not jobs[name])
         }
         if touched <= set(changed):
@@ -57,10 +57,10 @@ class _Compared(cycle_cache.CachePart):
 
     def absorb(self, result: outcome.Outcome) -> None:
         """What was compared is so now."""
-        wanted, jobs, news = self._next
-        if wanted.generation == result.desired_generation:
+        desired_state, jobs, news = self._next
+        if desired_state.generation == result.desired_generation:
             jobs.update(news)
-            self._last, self._jobs = msgspec.structs.replace(wanted, jobs={}), jobs
+            self._last, self._jobs = msgspec.structs.replace(desired_state, jobs={}), jobs
 
 
 def _differing(
@@ -80,53 +80,57 @@ def _differing(
     return [*[new for _, new in other], *itertools.islice(jobs.values(), len(before), None)]
 
 
-def admit(work: cycle_context.CycleContext) -> None:
+def admit(context: cycle_context.CycleContext) -> None:
     """Compare desired jobs with their records, unless nothing changed since the last time."""
-    if work.desired.generation == work.observed.desired_generation:
+    if context.desired.generation == context.observed.desired_generation:
         return
-    known, wanted, refused = work.observed.jobs, work.desired.jobs, work.desired.refused
-    names, without = work.recall.part(_Compared).look(work)
+    known, desired_state, refused = (
+        context.observed.jobs,
+        context.desired.jobs,
+        context.desired.refused,
+    )
+    names, without = context.cache.part(_Compared).look(context)
     for name in names:
-        record, spec = known.get(name), wanted[name]
+        record, spec = known.get(name), desired_state[name]
         if record is None or record.spec is not spec:
-            admit_job(work, spec)
+            admit_job(context, spec)
     for name in sorted(name for name in without if name not in refused):
-        draft = work.draft(name)
+        draft = context.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True
             draft.message = "its document left the repository"
-            work.event("JobRemoved", draft.message, job=name)
+            context.event("JobRemoved", draft.message, job=name)
 
 
-def admit_successors(work: cycle_context.CycleContext) -> None:
+def admit_successors(context: cycle_context.CycleContext) -> None:
     """Begin what waited for an earlier run of the same name to end in this cycle."""
-    for name in work.finished_now:
-        spec = work.desired.jobs.get(name)
-        draft = work.drafts.get(name)
-        if spec is None or draft is None or work.has_been(spec.key):
+    for name in context.finished_now:
+        spec = context.desired.jobs.get(name)
+        draft = context.drafts.get(name)
+        if spec is None or draft is None or context.has_been(spec.key):
             continue
         if draft.spec.key != spec.key:
-            work.archive_finished(name)
-            admit_job(work, spec)
+            context.archive_finished(name)
+            admit_job(context, spec)
 
 
-def admit_job(work: cycle_context.CycleContext, spec: desired.Job) -> None:
+def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
     """Begin, renew or replace one job's run."""
-    record = work.job(spec.name)
+    record = context.job(spec.name)
     if record is None:
-        if not work.has_been(spec.key):
-            work.add_job(spec)
+        if not context.has_been(spec.key):
+            context.add_job(spec)
         return
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
-            _take_over(work, spec)
+            _take_over(context, spec)
         return
-    if work.has_been(spec.key):
+    if context.has_been(spec.key):
         return
     if record.finished:
-        work.add_job(spec)
+        context.add_job(spec)
         return
-    draft = work.draft(spec.name)
+    draft = context.draft(spec.name)
     if draft is None:
         return
     if spec.run == record.spec.run:
@@ -136,24 +140,24 @@ def admit_job(work: cycle_context.CycleContext, spec: desired.Job) -> None:
         )
         if draft.message != message:
             draft.message = message
-            work.event("JobChangeIgnored", message, job=spec.name)
+            context.event("JobChangeIgnored", message, job=spec.name)
     elif not draft.removed:
         draft.removed = True
         draft.message = f"replaced by run {spec.run}"
-        work.event("JobReplaced", draft.message, job=spec.name)
+        context.event("JobReplaced", draft.message, job=spec.name)
 
 
-def _take_over(work: cycle_context.CycleContext, spec: desired.Job) -> None:
+def _take_over(context: cycle_context.CycleContext, spec: desired.Job) -> None:
     """Queue, priority, limits, labels and holds may change under a live run."""
-    draft = work.draft(spec.name)
+    draft = context.draft(spec.name)
     if draft is None:
         return
     if draft.spec.suspend != spec.suspend:
         if spec.suspend:
-            work.event("JobHoldAsked", "it is held by its document", job=spec.name)
+            context.event("JobHoldAsked", "it is held by its document", job=spec.name)
         else:
-            work.event("JobReleased", "its document holds it no longer", job=spec.name)
+            context.event("JobReleased", "its document holds it no longer", job=spec.name)
             if draft.state is JobState.HELD:
                 draft.spec = spec
-                work.set_job_state(draft, JobState.PENDING)
+                context.set_job_state(draft, JobState.PENDING)
     draft.spec = spec

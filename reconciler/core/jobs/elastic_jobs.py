@@ -45,28 +45,28 @@ def gpu_seconds(attempt: records.AttemptRecord) -> float:
     return attempt.resources.gpu_milli / 1000 * max(0.0, attempt.ended_at - attempt.started_at)
 
 
-def let_go(work: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
+def let_go(context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
     """Part with tasks that have left, where the element goes on without them."""
     spec = draft.spec
-    attempts = [a for a in work.attempts_of_element(spec.name, element) if not a.concluded]
+    attempts = [a for a in context.attempts_of_element(spec.name, element) if not a.concluded]
     gone = [a for a in attempts if a.state is AttemptState.ENDED and not has_succeeded(a)]
     staying = [a for a in attempts if a not in gone and a.stop is None]
     if gone and not staying and not any(a.stop is not None for a in attempts if a not in gone):
         return  # nothing is left of it: it ends as others do
     short = any(sum(a.group == group.name for a in staying) < group.least for group in spec.groups)
-    grace_s = work.desired.structure.settings.scheduling.stale_gang_s
+    grace_s = context.desired.structure.settings.scheduling.stale_gang_s
     if short and not grace_s:
         return
     for attempt in gone:
         if not _may_leave(draft, element, attempt):
             return
-        _part(work, draft, element, attempt)
+        _part(context, draft, element, attempt)
     if short:
         key = f"{spec.name}/{element}"
-        since = work.observed.recollection.short_since.get(key, work.now)
-        work.short_since[key] = since
-        if since + grace_s > work.now:
-            work.wake_schedule(since + grace_s)
+        since = context.observed.recollection.short_since.get(key, context.now)
+        context.short_since[key] = since
+        if since + grace_s > context.now:
+            context.wake_schedule(since + grace_s)
 
 
 def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
@@ -77,7 +77,7 @@ def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.Attempt
 
 
 def _part(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     attempt: records.AttemptRecord,
@@ -92,11 +92,11 @@ def _part(
             retries_spent=note.retries_spent + failed,
         ),
     )
-    work.renew_attempt(attempt, concluded=True)
+    context.renew_attempt(attempt, concluded=True)
     if attempt.end_reason not in LOSSES and (used := gpu_seconds(attempt)):
-        work.ended.append(cycle_context.Ended(draft.spec, used))
+        context.ended.append(cycle_context.Ended(draft.spec, used))
     how = attempt.end_reason.value if attempt.end_reason else "unknown"
-    work.event(
+    context.event(
         "TaskLeft",
         f"task {attempt.group}-{attempt.index}{draft.spec.of_element(element)} left ({how}); "
         "the others go on",

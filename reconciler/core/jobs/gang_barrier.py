@@ -12,12 +12,12 @@ from reconciler.model.state.states import AttemptState
 
 
 def release(
-    work: cycle_context.CycleContext, spec: desired.Job, attempts: list[records.AttemptRecord]
+    context: cycle_context.CycleContext, spec: desired.Job, attempts: list[records.AttemptRecord]
 ) -> None:
     """Have a gang go whose last task has become ready in this cycle."""
     if not spec.waits_for_images or any(one.lacks_image for one in attempts):
         return
     ready = [one for one in attempts if one.state is AttemptState.READY and one.stop is None]
-    if any(one.id in work.attempts for one in ready):
+    if any(one.id in context.attempts for one in ready):
         for one in ready:
-            work.actions.append(outcome.StartAttempt(attempt=one.id, node=one.node))
+            context.actions.append(outcome.StartAttempt(attempt=one.id, node=one.node))

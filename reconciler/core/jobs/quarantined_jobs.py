@@ -25,7 +25,7 @@ WAITS = (
 
 
 def without(
-    wanted: desired.Desired, aside: Mapping[str, str], memory: observed_state.ObservedState
+    desired_state: desired.Desired, aside: Mapping[str, str], state: observed_state.ObservedState
 ) -> desired.Desired:
     """What git asks for, but for some jobs and those that have not begun and depend on them.
 
@@ -36,38 +36,38 @@ def without(
     """
     out = dict(aside)
     users: dict[str, list[desired.Job]] = {}
-    for spec in wanted.jobs.values():
+    for spec in desired_state.jobs.values():
         for dependency in spec.depends_on:
             users.setdefault(dependency.job, []).append(spec)
     new = list(aside)
     while new:
         name = new.pop()
         for spec in users.get(name, ()):
-            if spec.name not in out and waits(spec, memory):
+            if spec.name not in out and waits(spec, state):
                 out[spec.name] = WAITS.format(job=name)
                 new.append(spec.name)
     return msgspec.structs.replace(
-        wanted,
-        jobs={name: spec for name, spec in wanted.jobs.items() if name not in out},
-        refused={**wanted.refused, **out},
+        desired_state,
+        jobs={name: spec for name, spec in desired_state.jobs.items() if name not in out},
+        refused={**desired_state.refused, **out},
         aside=out,
     )
 
 
-def end_overdue(work: cycle_context.CycleContext) -> None:
+def end_overdue(context: cycle_context.CycleContext) -> None:
     """Tell tasks of jobs that are left out to leave when their time is up, and wake for that."""
-    for name, record in sorted(work.observed.aside.items()):
-        for element in work.elements_with_attempts(name):
-            attempts = work.attempts_of_element(name, element)
+    for name, record in sorted(context.observed.aside.items()):
+        for element in context.elements_with_attempts(name):
+            attempts = context.attempts_of_element(name, element)
             ends_at = _ends_at(record.spec, attempts)
             if ends_at is None:
                 continue
-            if ends_at > work.now:
-                work.wake(ends_at)
+            if ends_at > context.now:
+                context.wake(ends_at)
                 continue
             for attempt in attempts:
-                order = cycle_context.stop_order(work, record.spec, attempt, EndReason.TIMED_OUT)
-                work.order_stop(attempt, order)
+                order = cycle_context.stop_order(context, record.spec, attempt, EndReason.TIMED_OUT)
+                context.order_stop(attempt, order)
 
 
 def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
@@ -76,44 +76,44 @@ def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float 
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def waits(spec: desired.Job, memory: observed_state.ObservedState) -> bool:
+def waits(spec: desired.Job, state: observed_state.ObservedState) -> bool:
     """Whether a run that git asks for has nothing on a node, and has not come to its end."""
-    record = memory.jobs.get(spec.name) or memory.aside.get(spec.name)
+    record = state.jobs.get(spec.name) or state.aside.get(spec.name)
     if record is None:
-        return spec.key not in memory.past_runs
-    if record.finished and (record.key == spec.key or spec.key in memory.past_runs):
+        return spec.key not in state.past_runs
+    if record.finished and (record.key == spec.key or spec.key in state.past_runs):
         return False
-    return not memory.has_attempts(spec.name)
+    return not state.has_attempts(spec.name)
 
 
-def waiting(wanted: desired.Desired, memory: observed_state.ObservedState) -> list[str]:
+def waiting(desired_state: desired.Desired, state: observed_state.ObservedState) -> list[str]:
     """Jobs that may be left out without leaving anything on a node alone."""
-    found = [name for name, spec in wanted.jobs.items() if waits(spec, memory)]
-    gone = sorted(memory.active - wanted.jobs.keys())
-    found += [name for name in gone if not memory.has_attempts(name)]
-    return in_order(found, wanted, memory)
+    found = [name for name, spec in desired_state.jobs.items() if waits(spec, state)]
+    gone = sorted(state.active - desired_state.jobs.keys())
+    found += [name for name in gone if not state.has_attempts(name)]
+    return in_order(found, desired_state, state)
 
 
-def unfinished(wanted: desired.Desired, memory: observed_state.ObservedState) -> list[str]:
+def unfinished(desired_state: desired.Desired, state: observed_state.ObservedState) -> list[str]:
     """All jobs about which there may be anything to decide."""
-    found = dict.fromkeys(waiting(wanted, memory))
-    found |= dict.fromkeys(sorted(memory.active))
-    return in_order(found, wanted, memory)
+    found = dict.fromkeys(waiting(desired_state, state))
+    found |= dict.fromkeys(sorted(state.active))
+    return in_order(found, desired_state, state)
 
 
 def in_order(
-    names: Iterable[str], wanted: desired.Desired, memory: observed_state.ObservedState
+    names: Iterable[str], desired_state: desired.Desired, state: observed_state.ObservedState
 ) -> list[str]:
     """Jobs in the order in which they would be served: what others depend on before those."""
 
     def place(name: str) -> tuple[int, int]:
-        record, spec = memory.jobs.get(name), wanted.jobs.get(name)
+        record, spec = state.jobs.get(name), desired_state.jobs.get(name)
         known = spec or (record.spec if record is not None else None)
-        order = record.order if record is not None else memory.next_order
+        order = record.order if record is not None else state.next_order
         return (-known.priority if known is not None else 0, order)
 
     ordered = sorted(names, key=place)
-    return dependencies_first(ordered, wanted.jobs)
+    return dependencies_first(ordered, desired_state.jobs)
 
 
 def dependencies_first(names: Sequence[str], jobs: Mapping[str, desired.Job]) -> list[str]:

@@ -29,11 +29,11 @@ class Readiness:
 
 
 def readiness(
-    work: cycle_context.CycleContext, record: records.JobRecord, elements: bytes
+    context: cycle_context.CycleContext, record: records.JobRecord, elements: bytes
 ) -> Readiness:
     """Which of the waiting elements of an active job may start in this cycle."""
     spec = record.spec
-    blocked = _blocked_whole(work, record)
+    blocked = _blocked_whole(context, record)
     if blocked is not None:
         return blocked
     limited = spec.depends_on or spec.parallelism is not None
@@ -45,19 +45,19 @@ def readiness(
     indexes = waiting
     per_element = [d for d in spec.depends_on if d.per_element]
     if per_element:
-        indexes = [i for i in indexes if all(_element_met(work, d, i) for d in per_element)]
+        indexes = [i for i in indexes if all(_element_met(context, d, i) for d in per_element)]
         if not indexes:
-            return _same_elements(work, spec, per_element, waiting)
+            return _same_elements(context, spec, per_element, waiting)
     if record.notes:
         next_at = 0.0
-        ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= work.now]
+        ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= context.now]
         if len(ready) < len(indexes):
             next_at = min(
                 record.notes[i].not_before
                 for i in indexes
-                if i in record.notes and record.notes[i].not_before > work.now
+                if i in record.notes and record.notes[i].not_before > context.now
             )
-            work.wake_schedule(next_at)
+            context.wake_schedule(next_at)
         if not ready:
             return Readiness(
                 reason_key=f"BackingOff/{spec.name}",
@@ -116,9 +116,11 @@ def _suspended_behind_git(made: records.Override) -> Readiness:
     )
 
 
-def _blocked_whole(work: cycle_context.CycleContext, record: records.JobRecord) -> Readiness | None:
+def _blocked_whole(
+    context: cycle_context.CycleContext, record: records.JobRecord
+) -> Readiness | None:
     spec = record.spec
-    structure = work.desired.structure
+    structure = context.desired.structure
     if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
         why = spec.suspend_reason if spec.suspend else ""
         return Readiness(
@@ -132,7 +134,7 @@ def _blocked_whole(work: cycle_context.CycleContext, record: records.JobRecord) 
             ),
         )
     if structure.settings.suspend:
-        made = overrides.suspension(work.overrides, records.SUSPENDED_CLUSTER)
+        made = overrides.suspension(context.overrides, records.SUSPENDED_CLUSTER)
         if made is not None:
             return _suspended_behind_git(made)
         return Readiness(
@@ -153,16 +155,16 @@ def _blocked_whole(work: cycle_context.CycleContext, record: records.JobRecord) 
             ),
         )
     for dependency in spec.depends_on:
-        blocked = _dependency_blocks(work, spec, dependency)
+        blocked = _dependency_blocks(context, spec, dependency)
         if blocked is not None:
             return blocked
     return None
 
 
 def _dependency_blocks(
-    work: cycle_context.CycleContext, spec: desired.Job, dependency: desired.Dependency
+    context: cycle_context.CycleContext, spec: desired.Job, dependency: desired.Dependency
 ) -> Readiness | None:
-    state = work.job_state(dependency.job)
+    state = context.job_state(dependency.job)
     if state is None:
         return _unknown(spec, dependency)
     if dependency.per_element:
@@ -187,16 +189,16 @@ def _condition_met(condition: str, state: JobState) -> bool:
     return (state is JobState.SUCCEEDED) == (condition == "afterOk")
 
 
-def _elements_of(work: cycle_context.CycleContext, job: str) -> bytes:
-    draft = work.drafts.get(job)
-    record = work.observed.jobs.get(job)
+def _elements_of(context: cycle_context.CycleContext, job: str) -> bytes:
+    draft = context.drafts.get(job)
+    record = context.observed.jobs.get(job)
     return bytes(draft.elements) if draft else record.elements if record else b""
 
 
 def _element_met(
-    work: cycle_context.CycleContext, dependency: desired.Dependency, element: int
+    context: cycle_context.CycleContext, dependency: desired.Dependency, element: int
 ) -> bool:
-    elements = _elements_of(work, dependency.job)
+    elements = _elements_of(context, dependency.job)
     if element >= len(elements):
         return False
     code = elements[element]
@@ -220,7 +222,7 @@ def _dependency_reason(
 
 
 def _same_elements(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     spec: desired.Job,
     dependencies: Sequence[desired.Dependency],
     waiting: Sequence[int],
@@ -228,10 +230,10 @@ def _same_elements(
     """Every element waits for one of the same number: which of those have not ended yet."""
     dependency, unmet = dependencies[0], list(waiting)
     for dependency in dependencies:
-        unmet = [i for i in waiting if not _element_met(work, dependency, i)]
+        unmet = [i for i in waiting if not _element_met(context, dependency, i)]
         if unmet:
             break
-    elements = _elements_of(work, dependency.job)
+    elements = _elements_of(context, dependency.job)
     still = (i for i in unmet if i < len(elements) and elements[i] < _FINISHED_FROM)
     names = [f"{dependency.job}[{i}]" for i in islice(still, ELEMENTS_TOLD + 1)]
     ends = f"one of {', '.join(names[:ELEMENTS_TOLD])}" if len(names) > 1 else "".join(names)

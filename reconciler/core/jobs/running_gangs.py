@@ -68,8 +68,8 @@ class RunningGangs(cycle_cache.CachePart):
         unmade: keys of entries whose holdings have to be made, again or for the first time.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.entries: dict[tuple[str, int], RunningGang] = {}
         #: Keys in order of name and element, and the entries in the same order.
         self._ordered: list[tuple[str, int]] = []
@@ -101,14 +101,14 @@ class RunningGangs(cycle_cache.CachePart):
         """What is held, in order of name and element: the same whenever what changed."""
         return self._in_order
 
-    def renew(self, work: cycle_context.CycleContext) -> None:
+    def renew(self, context: cycle_context.CycleContext) -> None:
         """Look again at jobs that may have changed."""
         several: list[tuple[records.JobRecord | None, str, Parts]] = []
-        for job in sorted(self.take_jobs(work.changed_jobs())):
-            if job not in self._of_job and not work.has_attempts(job):
+        for job in sorted(self.take_jobs(context.changed_jobs())):
+            if job not in self._of_job and not context.has_attempts(job):
                 continue
-            record = record_of(work, job) or _aside(work, job)
-            parts = {} if record is None else _parts(work, job)
+            record = record_of(context, job) or _aside(context, job)
+            parts = {} if record is None else _parts(context, job)
             if not self._is_known(job, record, parts):
                 several.append((record, job, parts))
         if len(several) > FEW_MAX:
@@ -179,21 +179,21 @@ class RunningGangs(cycle_cache.CachePart):
             jobs.pop(spec.name, None)
 
 
-def gather(work: cycle_context.CycleContext) -> RunningGangs:
+def gather(context: cycle_context.CycleContext) -> RunningGangs:
     """All attempts that have not ended, by element, with what each queue is charged."""
-    held = work.recall.part(RunningGangs)
-    held.renew(work)
+    held = context.cache.part(RunningGangs)
+    held.renew(context)
     return held
 
 
 _NOTHING = (0, 0, 0)
 
 
-def _parts(work: cycle_context.CycleContext, job: str) -> Parts:
+def _parts(context: cycle_context.CycleContext, job: str) -> Parts:
     """What a job holds, by element, ascending."""
     found: Parts = {}
-    for element in work.elements_with_attempts(job):
-        attempts, used_gpu_s = _parted(work.attempts_of_element(job, element))
+    for element in context.elements_with_attempts(job):
+        attempts, used_gpu_s = _parted(context.attempts_of_element(job, element))
         if attempts:
             found[element] = (attempts, used_gpu_s)
     return found
@@ -219,27 +219,27 @@ def _sum(attempts: Attempts) -> snapshots.Vector:
     return (cpu, memory, gpu)
 
 
-def record_of(work: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
+def record_of(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
     """A job's record as this cycle has it so far."""
-    draft = work.drafts.get(job)
-    return draft.record() if draft is not None else work.observed.jobs.get(job)
+    draft = context.drafts.get(job)
+    return draft.record() if draft is not None else context.observed.jobs.get(job)
 
 
-def _aside(work: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
+def _aside(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
     """The record of a job that nothing is decided about: it has its room, and nobody takes it."""
-    record = work.observed.aside.get(job)
+    record = context.observed.aside.get(job)
     if record is None:
         return None
     spec = msgspec.structs.replace(record.spec, preemptible=False)
     return msgspec.structs.replace(record, spec=spec)
 
 
-def spec_of(work: cycle_context.CycleContext, job: str) -> desired.Job | None:
+def spec_of(context: cycle_context.CycleContext, job: str) -> desired.Job | None:
     """A job as this cycle has it, also one that nothing is decided about: what it has counts."""
-    draft = work.drafts.get(job)
+    draft = context.drafts.get(job)
     if draft is not None:
         return draft.spec
-    record = work.observed.jobs.get(job) or _aside(work, job)
+    record = context.observed.jobs.get(job) or _aside(context, job)
     return record.spec if record else None
 
 

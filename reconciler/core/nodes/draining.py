@@ -20,42 +20,42 @@ from reconciler.model.values import times
 _HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
 
 
-def apply(work: cycle_context.CycleContext) -> None:
+def apply(context: cycle_context.CycleContext) -> None:
     """Tell work to leave that has had its time."""
-    for name in health.out_of_service(work):
-        node = work.node(name)
+    for name in health.out_of_service(context):
+        node = context.node(name)
         if node is None or node.state not in _HEARS or node.leave is None:
             continue
         if node.drain_since:
-            _drain(work, node, node.leave)
+            _drain(context, node, node.leave)
 
 
 def _drain(
-    work: cycle_context.CycleContext, node: records.NodeRecord, policy: desired.Leaving
+    context: cycle_context.CycleContext, node: records.NodeRecord, policy: desired.Leaving
 ) -> None:
     told: set[tuple[str, int]] = set()
-    for attempt in work.attempts_of_node(node.name):
+    for attempt in context.attempts_of_node(node.name):
         key = (attempt.job, attempt.element)
         if key in told or attempt.state is AttemptState.ENDED or attempt.stop is not None:
             continue
         told.add(key)
-        draft = work.draft(attempt.job)
+        draft = context.draft(attempt.job)
         if draft is None or draft.finished:
             continue
         at = policy.leaves_at(draft.spec, node.drain_since)
         if at is None:
             continue
-        if at > work.now:
-            work.wake(at)
+        if at > context.now:
+            context.wake(at)
             continue
         live = draft.elements[attempt.element] in job_draft.LIVE_CODES
         if live and draft.note(attempt.element).verdict is None:
-            lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
+            lifecycle.give_verdict(context, draft, attempt.element, EndReason.DRAINED)
             why = node.message if node.drain is None else health.drain_message(node.drain)
             who = draft.spec.element_text(attempt.element)
             message = (
                 f"{who} leaves {node.name}, which is out of service since "
                 f"{times.format_time(node.drain_since)}: {why}"
             )
-            work.event("JobDrained", message, job=attempt.job, node=node.name)
-            lifecycle.settle(work, draft)
+            context.event("JobDrained", message, job=attempt.job, node=node.name)
+            lifecycle.settle(context, draft)

@@ -21,7 +21,7 @@ TURNS_MAX = 16
 
 
 def look(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     node: records.NodeRecord,
     pool: desired.Pool | None,
     *,
@@ -34,10 +34,10 @@ def look(
     if pool is None or pool.checks is None or pool.flapping.out_s == 0 or drained:
         now = health_checks.CheckFlapping(failing=bool(failed))
     elif failed and not before.failing:
-        now = _turned_failing(work, node, pool, failed[0])
+        now = _turned_failing(context, node, pool, failed[0])
     elif not failed and before.held:
-        now = _is_well(work, before, pool.flapping)
-    return node if now == before else work.renew_node(node, flapping=now)
+        now = _is_well(context, before, pool.flapping)
+    return node if now == before else context.renew_node(node, flapping=now)
 
 
 def keeps_out(node: records.NodeRecord, pool: desired.Pool) -> bool:
@@ -74,14 +74,14 @@ def _out_s(was: health_checks.CheckFlapping, rule: desired.FlappingPolicy) -> in
 
 
 def _turned_failing(
-    work: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool, check: str
+    context: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool, check: str
 ) -> health_checks.CheckFlapping:
     rule, was = pool.flapping, node.flapping
-    recent = [at for at in was.at if at > work.now - rule.window_s]
-    at = (*recent, work.now)[-TURNS_MAX:]
+    recent = [at for at in was.at if at > context.now - rule.window_s]
+    at = (*recent, context.now)[-TURNS_MAX:]
     if not was.held and len(at) < rule.failures:
         return msgspec.structs.replace(was, failing=True, at=at, check=check)
-    calm = not was.held and work.now - was.until > rule.window_s
+    calm = not was.held and context.now - was.until > rule.window_s
     holds = 1 if calm else was.holds + 1
     now = health_checks.CheckFlapping(failing=True, at=at, held=True, holds=holds, check=check)
     if not was.held:
@@ -89,17 +89,19 @@ def _turned_failing(
         window = quantities.format_duration(rule.window_s)
         often = quantities.counted(len(at), "time")
         said = f"its checks failed {often} within {window}, last {check}: {out}"
-        work.event("NodeFlapping", f"{said} out once they are well", node=node.name)
+        context.event("NodeFlapping", f"{said} out once they are well", node=node.name)
     return now
 
 
 def _is_well(
-    work: cycle_context.CycleContext, was: health_checks.CheckFlapping, rule: desired.FlappingPolicy
+    context: cycle_context.CycleContext,
+    was: health_checks.CheckFlapping,
+    rule: desired.FlappingPolicy,
 ) -> health_checks.CheckFlapping:
     """One that is kept out and is well: since now, or for a while; or for long enough."""
-    ends_at = work.now + _out_s(was, rule)
+    ends_at = context.now + _out_s(was, rule)
     # Earlier than it was to be where git says less now, or the clock was set back.
     until = ends_at if was.failing else min(was.until, ends_at)
-    if until <= work.now:
+    if until <= context.now:
         return health_checks.CheckFlapping(holds=was.holds, until=until, check=was.check)
     return msgspec.structs.replace(was, failing=False, until=until)

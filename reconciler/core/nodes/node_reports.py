@@ -32,28 +32,30 @@ _CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
-def apply_reports(work: cycle_context.CycleContext) -> None:
+def apply_reports(context: cycle_context.CycleContext) -> None:
     """Apply every report, oldest first, then the times at which nodes were answered."""
-    for report in work.observed.reports:
-        _apply_report(work, report)
-    for name, told_at in work.observed.answered.items():
-        node, at = work.node(name), min(work.now, told_at)
+    for report in context.observed.reports:
+        _apply_report(context, report)
+    for name, told_at in context.observed.answered.items():
+        node, at = context.node(name), min(context.now, told_at)
         if node is not None and at > node.last_answer_at:
-            work.renew_node(node, last_answer_at=at)
+            context.renew_node(node, last_answer_at=at)
 
 
-def _apply_report(work: cycle_context.CycleContext, report: records.NodeReport) -> None:
-    node = work.node(report.node)
+def _apply_report(context: cycle_context.CycleContext, report: records.NodeReport) -> None:
+    node = context.node(report.node)
     if node is None:
-        pool = work.desired.structure.pool_of_node().get(report.node, "")
+        pool = context.desired.structure.pool_of_node().get(report.node, "")
         node = records.NodeRecord(
             name=report.node,
             state=NodeState.UNKNOWN,
             pool=pool,
             first_seen_at=report.received_at,
         )
-        work.nodes[node.name] = node
-        work.event("NodeSeen", "an agent of this name reports for the first time", node=node.name)
+        context.nodes[node.name] = node
+        context.event(
+            "NodeSeen", "an agent of this name reports for the first time", node=node.name
+        )
     crossed = (
         report.incarnation == node.incarnation
         and report.boot_id == node.boot_id
@@ -61,30 +63,30 @@ def _apply_report(work: cycle_context.CycleContext, report: records.NodeReport) 
     )
     if crossed:
         return
-    heard_at = max(node.last_report_at, min(work.now, report.received_at))
+    heard_at = max(node.last_report_at, min(context.now, report.received_at))
     if tells_nothing(report):
-        work.renew_node(node, undecided=report.undecided, last_report_at=heard_at)
+        context.renew_node(node, undecided=report.undecided, last_report_at=heard_at)
         return
     if node.boot_id and report.boot_id != node.boot_id:
-        _lose_earlier_boot(work, node, report)
+        _lose_earlier_boot(context, node, report)
     if node.incarnation and report.incarnation != node.incarnation:
-        work.event("AgentRestarted", "a new agent process reports", node=node.name)
-    node = work.renew_node(
+        context.event("AgentRestarted", "a new agent process reports", node=node.name)
+    node = context.renew_node(
         node,
         boot_id=report.boot_id,
         incarnation=report.incarnation,
         sequence=report.sequence,
         inventory=_inventory(node, report),
-        usage=report_limits.usage(report.usage, work.now) if report.usage else node.usage,
+        usage=report_limits.usage(report.usage, context.now) if report.usage else node.usage,
         # what waited while the clock was set back was not received after now
         last_report_at=heard_at,
         undecided=report.undecided,
-        unwanted=_unwanted(work, node, report),
+        unwanted=_unwanted(context, node, report),
     )
     for told in report.attempts:
-        _apply_attempt(work, node, told)
+        _apply_attempt(context, node, told)
     if report.complete:
-        _lose_unlisted(work, node, {told.id for told in report.attempts})
+        _lose_unlisted(context, node, {told.id for told in report.attempts})
 
 
 def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.Inventory:
@@ -105,7 +107,7 @@ def tells_nothing(report: records.NodeReport) -> bool:
 
 
 def _unwanted(
-    work: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
+    context: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> tuple[str, ...]:
     """Attempts that live on the node though nobody wants them there."""
     found = set() if report.complete else set(node.unwanted)
@@ -113,72 +115,74 @@ def _unwanted(
         if told.state is AttemptState.ENDED:
             found.discard(told.id)
         elif told.state not in _AHEAD:
-            attempt = work.attempt(told.id)
+            attempt = context.attempt(told.id)
             if attempt is None or attempt.state is AttemptState.ENDED:
                 found.add(told.id)
     return tuple(sorted(found))
 
 
 def _apply_attempt(
-    work: cycle_context.CycleContext, node: records.NodeRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext, node: records.NodeRecord, told: records.AttemptReport
 ) -> None:
-    attempt = work.attempt(told.id)
+    attempt = context.attempt(told.id)
     if attempt is None or attempt.node != node.name:
         if told.state is AttemptState.ENDED:
-            work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+            context.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
         return
     if told.state is AttemptState.ENDED:
         if attempt.state is not AttemptState.ENDED:
-            _end(work, attempt, told)
-        work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+            _end(context, attempt, told)
+        context.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
         return
     if attempt.state is AttemptState.ENDED:
         return  # given up as lost, yet it lives: the node is not told to have it and stops it
     state = AttemptState.STOPPING if attempt.stop is not None else told.state
     if told.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
         state = attempt.state
-    started_at, saved = _started_at(work, attempt, told), _saved(work, attempt, told)
+    started_at, saved = _started_at(context, attempt, told), _saved(context, attempt, told)
     if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
-        work.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
+        context.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
-            work.event(
+            context.event(
                 "AttemptRunning",
-                f"{_task(work, attempt)} runs",
+                f"{_task(context, attempt)} runs",
                 job=attempt.job,
                 node=attempt.node,
                 attempt=attempt.id,
             )
 
 
-def _task(work: cycle_context.CycleContext, attempt: records.AttemptRecord) -> str:
+def _task(context: cycle_context.CycleContext, attempt: records.AttemptRecord) -> str:
     """``task main-0``, in an array ``task main-0 of element 7``: events say which of many."""
-    spec = running_gangs.spec_of(work, attempt.job)
+    spec = running_gangs.spec_of(context, attempt.job)
     of_array = spec is not None and spec.array_count is not None
     element = f" of element {attempt.element}" if of_array else ""
     return f"task {attempt.group}-{attempt.index}{element}"
 
 
-def _moment(work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: float) -> float:
+def _moment(
+    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: float
+) -> float:
     """A moment by a node's clock, which may differ from ours: after the assignment, not to come."""
-    return min(work.now, max(attempt.assigned_at, told))  # in this order NaN loses
+    return min(context.now, max(attempt.assigned_at, told))  # in this order NaN loses
 
 
 def _started_at(
-    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> float | None:
     if attempt.started_at is not None or told.started_at is None:
         return attempt.started_at
-    return _moment(work, attempt, told.started_at)
+    return _moment(context, attempt, told.started_at)
 
 
 def _saved(
-    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> task_reports.Saved | None:
     """The newest checkpoint; one that the node has not seen since stays known."""
     one = told.checkpoint
     if one is None or not one.path or len(one.path) > task_reports.PATH_CHARACTERS_MAX:
         return attempt.saved
-    at = min(work.now, max(0.0, one.at))  # in this order NaN loses
+    at = min(context.now, max(0.0, one.at))  # in this order NaN loses
     if attempt.saved is not None and at <= attempt.saved.at:
         return attempt.saved
     step = one.step if one.step is not None and math.isfinite(one.step) else None
@@ -190,16 +194,16 @@ def _within(number: int | None, most: int) -> int | None:
 
 
 def _end(
-    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> None:
     code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
     reason = told.end_reason or EndReason.EXITED
     message = task_reports.told_text(told.message, MESSAGE_CHARACTERS_MAX)
-    work.renew_attempt(
+    context.renew_attempt(
         attempt,
         state=AttemptState.ENDED,
-        started_at=_started_at(work, attempt, told),
-        ended_at=work.now if told.ended_at is None else _moment(work, attempt, told.ended_at),
+        started_at=_started_at(context, attempt, told),
+        ended_at=context.now if told.ended_at is None else _moment(context, attempt, told.ended_at),
         exit_code=code,
         signal=signal,
         end_reason=reason,
@@ -208,55 +212,55 @@ def _end(
         cpu_s=min(float(report_limits.AMOUNT_MAX), max(0.0, told.cpu_s)),
         read_bytes=min(report_limits.AMOUNT_MAX, max(0, told.read_bytes)),
         written_bytes=min(report_limits.AMOUNT_MAX, max(0, told.written_bytes)),
-        saved=_saved(work, attempt, told),
+        saved=_saved(context, attempt, told),
     )
-    _count_failure(work, work.attempts[attempt.id])
+    _count_failure(context, context.attempts[attempt.id])
     how = f" with signal {signal}" if signal else "" if code is None else f" with status {code}"
     detail = f": {message}" if message else ""
-    work.event(
+    context.event(
         "AttemptEnded",
-        f"{_task(work, attempt)}: {reason.value}{how}{detail}",
+        f"{_task(context, attempt)}: {reason.value}{how}{detail}",
         job=attempt.job,
         node=attempt.node,
         attempt=attempt.id,
     )
 
 
-def _count_failure(work: cycle_context.CycleContext, ended: records.AttemptRecord) -> None:
+def _count_failure(context: cycle_context.CycleContext, ended: records.AttemptRecord) -> None:
     """Remember that a task failed by itself on its node; one that succeeded sets all aside."""
-    node = work.node(ended.node)
-    pool = work.desired.structure.pools.get(node.pool) if node else None
+    node = context.node(ended.node)
+    pool = context.desired.structure.pools.get(node.pool) if node else None
     if node is None or pool is None or pool.black_hole is None or ended.stop is not None:
         return
     if ended.end_reason is not EndReason.EXITED or ended.started_at is None:
         return
     if ended.exit_code == 0:
         if node.failures:
-            work.renew_node(node, failures=())
+            context.renew_node(node, failures=())
         return
-    draft, record = work.drafts.get(ended.job), work.observed.jobs.get(ended.job)
+    draft, record = context.drafts.get(ended.job), context.observed.jobs.get(ended.job)
     spec = draft.spec if draft else record.spec if record else None
     owner = spec.owner if spec else ""
-    ran_s = max(0.0, (ended.ended_at or work.now) - ended.started_at)
+    ran_s = max(0.0, (ended.ended_at or context.now) - ended.started_at)
     others = tuple(one for one in node.failures if one.owner != owner)
-    failures = (*others, records.QuickFailure(owner, work.now, ran_s))[-FAILURES_MAX:]
-    work.renew_node(node, failures=failures)
+    failures = (*others, records.QuickFailure(owner, context.now, ran_s))[-FAILURES_MAX:]
+    context.renew_node(node, failures=failures)
 
 
 def lose(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     attempt: records.AttemptRecord,
     reason: EndReason,
     message: str,
 ) -> None:
     """End an attempt of which nothing will be heard any more."""
-    work.renew_attempt(
-        attempt, state=AttemptState.ENDED, ended_at=work.now, end_reason=reason, message=message
+    context.renew_attempt(
+        attempt, state=AttemptState.ENDED, ended_at=context.now, end_reason=reason, message=message
     )
-    work.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
-    work.event(
+    context.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
+    context.event(
         "AttemptLost",
-        f"{_task(work, attempt)}: {message}",
+        f"{_task(context, attempt)}: {message}",
         job=attempt.job,
         node=attempt.node,
         attempt=attempt.id,
@@ -264,23 +268,23 @@ def lose(
 
 
 def _lose_earlier_boot(
-    work: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
+    context: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> None:
     """A machine that has booted again runs nothing of its earlier life."""
     ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
-    for attempt in work.attempts_of_node(node.name):
+    for attempt in context.attempts_of_node(node.name):
         if attempt.boot_id != report.boot_id and attempt.id not in ended:
-            lose(work, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
-    work.event("NodeRebooted", "another boot of the node reports", node=node.name)
+            lose(context, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
+    context.event("NodeRebooted", "another boot of the node reports", node=node.name)
 
 
 def _lose_unlisted(
-    work: cycle_context.CycleContext, node: records.NodeRecord, listed: set[str]
+    context: cycle_context.CycleContext, node: records.NodeRecord, listed: set[str]
 ) -> None:
     """What the node had told of and knows no longer is lost; the rest is on its way to it."""
-    for attempt in work.attempts_of_node(node.name):
+    for attempt in context.attempts_of_node(node.name):
         if attempt.id in listed or attempt.boot_id != node.boot_id:
             continue
         seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None
         if seen:
-            lose(work, attempt, EndReason.LOST, f"{node.name} no longer knows of it")
+            lose(context, attempt, EndReason.LOST, f"{node.name} no longer knows of it")

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.core import cycle_context, pool_state
+from reconciler.core import cycle_context
 from reconciler.core.nodes import health
+from reconciler.core.pools import pool_state
 from reconciler.model import desired
 from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
@@ -30,11 +31,19 @@ FREED_SILENCES = 10
 #: Who drains a node that leaves its pool.
 OWNER = "provisioner"
 
+#: Pools whose nodes come and go, by name.
+PoolStates = dict[str, pool_state.PoolState]
 
-def apply(work: cycle_context.CycleContext) -> None:
-    """Take what scripts answered, move every instance on, and say which nodes are not there."""
-    known = work.observed.provisions
-    pools = work.desired.structure.pools
+
+def apply(context: cycle_context.CycleContext) -> PoolStates:
+    """Apply the scripts' results, advance every instance, and mark nodes without a machine.
+
+    Returns:
+        The state of each provisioned pool, by name. Later phases of the cycle change it.
+    """
+    states: PoolStates = {}
+    known = context.observed.provisions
+    pools = context.desired.structure.pools
     scaled = {name for name, pool in pools.items() if pool.provisioning is not None}
     for name in sorted(scaled | known.keys()):
         pool = pools.get(name) if name in scaled else None
@@ -43,30 +52,31 @@ def apply(work: cycle_context.CycleContext) -> None:
             if pool is None or pool.provisioning is None:
                 continue
             base = instance_records.Provision(name, pool.provisioning)
-        work.books[name] = pool_state.PoolState(work, base, pool)
-    for result in work.observed.provisioned:
-        book = work.books.get(result.pool)
+        states[name] = pool_state.PoolState(context, base, pool)
+    for result in context.observed.provisioned:
+        book = states.get(result.pool)
         if book is not None:
             _take(book, result)
-    for book in work.books.values():
+    for book in states.values():
         _progress(book)
         _mark(book)
+    return states
 
 
-def replace(work: cycle_context.CycleContext, node: str, why: str) -> str:
+def replace(states: PoolStates, node: str, why: str) -> str:
     """Have the machine behind a node destroyed, once nothing runs there, and made anew.
 
     Returns:
         Why that is not possible; empty where it has begun, or had begun before.
     """
-    for book in work.books.values():
+    for book in states.values():
         one = book.instances.get(node)
         if one is None:
             continue
         if one.state is InstanceState.UP:
             book.move(one, InstanceState.DRAINING, f"it is replaced: {why}")
-            work.override_drains.setdefault(node, _drain(book.instances[node].why))
-            work.wake(work.now)
+            book.context.override_drains.setdefault(node, _drain(book.instances[node].why))
+            book.context.wake(book.context.now)
         return ""
     return f"{node} is in no pool whose nodes are made by a provisioner"
 
@@ -81,9 +91,9 @@ class InstanceDifference(NamedTuple):
     node: str = ""
 
 
-def differences(work: cycle_context.CycleContext) -> Iterator[InstanceDifference]:
+def differences(states: PoolStates) -> Iterator[InstanceDifference]:
     """What is other than pools ask for and could not be made so."""
-    for book in work.books.values():
+    for book in states.values():
         for orphan in book.orphans.values():
             if orphan.seen < LISTS_MIN:
                 continue
@@ -148,12 +158,12 @@ def _told(
             book.empty(one)
         return
     message = f"{result.verb} of {one.request} failed: {result.failure}"
-    book.work.event("ProvisionerFailed", message, node=one.node)
+    book.context.event("ProvisionerFailed", message, node=one.node)
     if creating and one.tries > book.asked.retries:
         book.failed(message)
         book.begin(book.move(one, InstanceState.DESTROYING, message))
         return
-    retry_at = book.work.now + pool_state.backoff_s(one.tries)
+    retry_at = book.context.now + pool_state.backoff_s(one.tries)
     book.put(one, open=False, failure=result.failure, retry_at=retry_at)
 
 
@@ -164,24 +174,24 @@ def _orphan_told(
 ) -> None:
     if not result.failure:
         del book.orphans[orphan.id]
-        book.work.event("OrphanDestroyed", f"{orphan.id} of pool {book.name}", node=orphan.node)
+        book.context.event("OrphanDestroyed", f"{orphan.id} of pool {book.name}", node=orphan.node)
         return
-    book.work.event("ProvisionerFailed", f"{orphan.request}: {result.failure}", node=orphan.node)
+    book.context.event("ProvisionerFailed", f"{orphan.request}: {result.failure}", node=orphan.node)
     book.orphans[orphan.id] = msgspec.structs.replace(
         orphan,
         open=False,
         failure=result.failure,
-        retry_at=book.work.now + pool_state.backoff_s(orphan.tries),
+        retry_at=book.context.now + pool_state.backoff_s(orphan.tries),
     )
 
 
 def _listed(book: pool_state.PoolState, result: instance_records.OrderResult) -> None:
     """Compare what there is with what was asked for."""
-    now, first = book.work.now, book.listed_at == 0
+    now, first = book.context.now, book.listed_at == 0
     book.list_open = False
     if result.failure:
         if result.failure != book.list_failure:
-            book.work.event("ProvisionerFailed", f"list of {book.name}: {result.failure}")
+            book.context.event("ProvisionerFailed", f"list of {book.name}: {result.failure}")
         book.list_failure = result.failure
         book.list_at = now + pool_state.backoff_s(book.list_tries)
         return
@@ -243,20 +253,20 @@ def _adopt(book: pool_state.PoolState, found: instance_records.Listed) -> None:
         found.node,
         InstanceState.CREATING,
         found.request or book.new_request(found.node),
-        book.work.now,
+        book.context.now,
         "it was there",
         id=found.id,
         made_up=not found.request,
     )
     book.instances[found.node] = one
-    book.work.event("InstanceAdopted", f"{found.id} is there already", node=found.node)
+    book.context.event("InstanceAdopted", f"{found.id} is there already", node=found.node)
 
 
 # --- how instances go on --------------------------------------------------------------------
 
 
 def _progress(book: pool_state.PoolState) -> None:
-    work, asked = book.work, book.asked
+    context, asked = book.context, book.asked
     slots = frozenset(book.slots)
     for one in list(book.instances.values()):
         if one.state is InstanceState.CREATING:
@@ -274,25 +284,27 @@ def _progress(book: pool_state.PoolState) -> None:
                 least = quantities.counted(asked.minimum, "node")
                 book.create(slot, f"the pool has at least {least}")
     if book.scripted and not book.list_open:
-        if book.list_at <= work.now:
+        if book.list_at <= context.now:
             book.list_open = True
             book.list_tries += 1
-            work.actions.append(outcome.RunProvisioner("list", book.name, "list", book.list_tries))
+            context.actions.append(
+                outcome.RunProvisioner("list", book.name, "list", book.list_tries)
+            )
         else:
-            work.wake(book.list_at)
+            context.wake(book.list_at)
     _progress_orphans(book)
-    silence_s = work.desired.structure.settings.node_silence_s
-    oldest = work.now - FREED_SILENCES * silence_s
+    silence_s = context.desired.structure.settings.node_silence_s
+    oldest = context.now - FREED_SILENCES * silence_s
     book.freed = {name: at for name, at in book.freed.items() if at > oldest}
 
 
 def may_create(book: pool_state.PoolState) -> bool:
     """Whether nodes may be asked for now."""
-    work = book.work
-    if work.desired.structure.settings.suspend or not book.is_known:
+    context = book.context
+    if context.desired.structure.settings.suspend or not book.is_known:
         return False
-    if book.retry_at > work.now:
-        work.wake(book.retry_at)
+    if book.retry_at > context.now:
+        context.wake(book.retry_at)
         return False
     return True
 
@@ -300,113 +312,115 @@ def may_create(book: pool_state.PoolState) -> bool:
 def _creating(
     book: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
 ) -> None:
-    work, asked = book.work, book.asked
+    context, asked = book.context, book.asked
     if not stays:
         book.begin(book.move(one, InstanceState.DESTROYING, "it is no longer asked for"))
         return
-    node = work.node(one.node)
+    node = context.node(one.node)
     if node is not None and node.last_report_at > one.since:
         book.failures, book.retry_at, book.failure = 0, 0.0, ""
         up = book.move(one, InstanceState.UP, "its agent reports")
-        book.put(up, idle_since=work.now)
+        book.put(up, idle_since=context.now)
         return
     late_at = one.since + asked.create_timeout_s
-    if late_at <= work.now:
+    if late_at <= context.now:
         why = f"its agent was not heard of within {asked.create_timeout_s} s"
         if one.failure:
             why += f"; create failed: {one.failure}"
         book.failed(f"{one.request}: {why}")
         book.begin(book.move(one, InstanceState.DESTROYING, why))
         return
-    work.wake(late_at)
+    context.wake(late_at)
     if not one.id:
         book.begin(one)
 
 
 def _up(book: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool) -> None:
-    work = book.work
-    node = work.node(one.node)
+    context = book.context
+    node = context.node(one.node)
     silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
     if one.missed >= LISTS_MIN and silent:
         book.empty(book.put(one, why="its script lists it no longer, and it is silent"))
         return
-    busy = _has_work(work, one.node)
+    busy = _has_work(context, one.node)
     if busy is (one.idle_since is not None):
-        one = book.put(one, idle_since=None if busy else work.now)
+        one = book.put(one, idle_since=None if busy else context.now)
     if not stays:
         book.move(one, InstanceState.DRAINING, "it is no longer asked for")
-        work.wake(work.now)
+        context.wake(context.now)
 
 
 def _draining(book: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
-    work = book.work
-    node = work.node(one.node)
-    if _has_work(work, one.node):
+    context = book.context
+    node = context.node(one.node)
+    if _has_work(context, one.node):
         return
     if node is None or node.state is not NodeState.READY:  # nothing new is sent there
         book.begin(book.move(one, InstanceState.DESTROYING, one.why))
-        work.wake(work.now)
+        context.wake(context.now)
     else:
-        work.wake(work.now)
+        context.wake(context.now)
 
 
-def _has_work(work: cycle_context.CycleContext, name: str) -> bool:
+def _has_work(context: cycle_context.CycleContext, name: str) -> bool:
     """Whether anything runs on a node, or is to."""
-    node = work.node(name)
-    return bool(work.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
+    node = context.node(name)
+    return bool(context.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
 
 
 def _destroying(book: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
-    work = book.work
+    context = book.context
     if book.scripted:
         book.begin(one)
         return
-    node = work.node(one.node)
-    silence_s = work.desired.structure.settings.node_silence_s
+    node = context.node(one.node)
+    silence_s = context.desired.structure.settings.node_silence_s
     silent_at = 0.0 if node is None else health.last_contact(node) + silence_s
-    if silent_at <= work.now:
+    if silent_at <= context.now:
         book.empty(one)
     else:
-        work.wake(silent_at)
+        context.wake(silent_at)
 
 
 def _adopt_reporting(book: pool_state.PoolState) -> None:
     """Nodes that report from slots of which nothing is known are instances like the others."""
-    work = book.work
-    silence_s = work.desired.structure.settings.node_silence_s
+    context = book.context
+    silence_s = context.desired.structure.settings.node_silence_s
     for slot in book.free():
-        node = work.node(slot)
+        node = context.node(slot)
         if node is None or node.last_report_at <= book.freed.get(slot, 0.0):
             continue
-        if node.last_report_at + silence_s > work.now:
+        if node.last_report_at + silence_s > context.now:
             one = instance_records.InstanceRecord(
                 slot,
                 InstanceState.UP,
                 book.new_request(slot),
-                work.now,
+                context.now,
                 "it was there",
-                idle_since=work.now,
+                idle_since=context.now,
                 made_up=True,
             )
             book.instances[slot] = one
-            work.event("InstanceAdopted", "its agent reports, and nobody asked for it", node=slot)
+            context.event(
+                "InstanceAdopted", "its agent reports, and nobody asked for it", node=slot
+            )
 
 
 def _progress_orphans(book: pool_state.PoolState) -> None:
-    work = book.work
-    if book.asked.orphans != "destroy" or work.desired.structure.settings.suspend:
+    context = book.context
+    if book.asked.orphans != "destroy" or context.desired.structure.settings.suspend:
         return
     for orphan in list(book.orphans.values()):
         if orphan.open or orphan.seen < LISTS_MIN:
             continue
-        if orphan.node and _has_work(work, orphan.node):
+        if orphan.node and _has_work(context, orphan.node):
             continue  # should it be the machine of that node after all, its work would end
-        if orphan.retry_at > work.now:
-            work.wake(orphan.retry_at)
+        if orphan.retry_at > context.now:
+            context.wake(orphan.retry_at)
             continue
         tries = orphan.tries + 1
         book.orphans[orphan.id] = msgspec.structs.replace(orphan, open=True, tries=tries)
-        work.actions.append(outcome.RunProvisioner("destroy", book.name, orphan.request, tries))
+        context.actions.append(outcome.RunProvisioner("destroy", book.name, orphan.request, tries))
 
 
 # --- what follows for nodes -----------------------------------------------------------------
@@ -423,19 +437,19 @@ _GOING = _drain("its machine is being destroyed", gone=True)
 
 def _mark(book: pool_state.PoolState) -> None:
     """Nothing starts on nodes that leave, and nodes that are not there are not missed."""
-    work = book.work
+    context = book.context
     for slot in dict.fromkeys((*book.slots, *book.instances)):
         one = book.instances.get(slot)
         if one is not None and one.state is InstanceState.UP:
             continue
         if one is not None and one.state is InstanceState.DRAINING:
-            work.override_drains.setdefault(slot, _drain(one.why))
+            context.override_drains.setdefault(slot, _drain(one.why))
             continue
-        work.absent.add(slot)
-        if work.node(slot) is None:
+        context.absent.add(slot)
+        if context.node(slot) is None:
             continue
         if one is None:
-            work.override_drains[slot] = _NOTHING_THERE
+            context.override_drains[slot] = _NOTHING_THERE
         else:
             creating = one.state is InstanceState.CREATING
-            work.override_drains[slot] = _COMING if creating else _GOING
+            context.override_drains[slot] = _COMING if creating else _GOING

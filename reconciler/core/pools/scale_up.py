@@ -41,7 +41,7 @@ class ScaleUpProbe(msgspec.Struct, frozen=True):
 
 
 def probe(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     jobs: Iterable[str],
     coming: Sequence[str],
     possible: Sequence[str],
@@ -54,13 +54,13 @@ def probe(
         coming: nodes that are being made.
         possible: nodes that could be made, the most welcome first.
     """
-    pool_of = work.desired.structure.pool_of_node()
+    pool_of = context.desired.structure.pool_of_node()
     made = cycle_context.CycleContext(
-        work.desired,
-        _observed(work, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
-        work.now,
+        context.desired,
+        _observed(context, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
+        context.now,
     )
-    situation = snapshot_builder.build(made, work.now)
+    situation = snapshot_builder.build(made, context.now)
     decided = scheduling_cycle.schedule(_preferring(situation, coming, possible))
     names, new = situation.node_names, {*coming, *possible}
     used: set[str] = set()
@@ -77,30 +77,30 @@ def probe(
 
 
 def _observed(
-    work: cycle_context.CycleContext, jobs: list[str], names: list[str], pool_of: dict[str, str]
+    context: cycle_context.CycleContext, jobs: list[str], names: list[str], pool_of: dict[str, str]
 ) -> records.Observed:
     """The records as the cycle has them, the nodes asked about among them."""
-    before = work.observed
-    renewed = work.renewed_jobs()
+    before = context.observed
+    renewed = context.renewed_jobs()
     attempts = {
         name: one
-        for name, one in {**before.attempts, **work.attempts}.items()
+        for name, one in {**before.attempts, **context.attempts}.items()
         if one.state is not AttemptState.ENDED
     }
-    nodes = {**before.nodes, **work.nodes}
-    for name in work.left_nodes:
+    nodes = {**before.nodes, **context.nodes}
+    for name in context.left_nodes:
         nodes.pop(name, None)
     siblings: dict[str, records.NodeRecord] = {}
     for node in nodes.values():
         if node.pool and node.last_report_at:
             siblings.setdefault(node.pool, node)
     for name in names:
-        nodes[name] = _imagined(work, name, pool_of[name], siblings.get(pool_of[name]))
+        nodes[name] = _imagined(context, name, pool_of[name], siblings.get(pool_of[name]))
     active = {attempt.job for attempt in attempts.values()}
     active.update(jobs)
     return msgspec.structs.replace(
         before,
-        desired_generation=work.desired.generation,
+        desired_generation=context.desired.generation,
         jobs=ChainMap(renewed, before.jobs),  # type: ignore[arg-type]
         active=frozenset(active),
         attempts=attempts,
@@ -115,16 +115,16 @@ def _observed(
 
 
 def _imagined(
-    work: cycle_context.CycleContext, name: str, pool: str, sibling: records.NodeRecord | None
+    context: cycle_context.CycleContext, name: str, pool: str, sibling: records.NodeRecord | None
 ) -> records.NodeRecord:
     """A node as it would report: what its pool declares, the rest as of another node of it."""
-    capacity = work.desired.structure.pools[pool].node_resources
+    capacity = context.desired.structure.pools[pool].node_resources
     like = sibling.inventory if sibling else records.Inventory()
     inventory = records.Inventory(
         capacity=capacity, labels=like.labels, runs_as_root=like.runs_as_root
     )
     return records.NodeRecord(
-        name, NodeState.READY, pool, inventory=inventory, last_report_at=work.now
+        name, NodeState.READY, pool, inventory=inventory, last_report_at=context.now
     )
 
 

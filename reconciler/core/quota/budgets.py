@@ -6,19 +6,19 @@ from reconciler.core.quota import quota_usage
 from reconciler.model.state.states import EndReason
 
 
-def enforce(work: cycle_context.CycleContext) -> None:
+def enforce(context: cycle_context.CycleContext) -> None:
     """Tell work of exhausted budgets to leave; it waits then, as ``OverBudget``."""
-    for job, quota in quota_usage.spent_budgets(work).items():
-        draft = work.draft(job)
+    for job, quota in quota_usage.spent_budgets(context).items():
+        draft = context.draft(job)
         if draft is None or draft.finished:
             continue
-        for element in work.elements_with_attempts(job):
+        for element in context.elements_with_attempts(job):
             if (
                 draft.note(element).verdict is None
                 and draft.elements[element] in job_draft.LIVE_CODES
             ):
-                lifecycle.give_verdict(work, draft, element, EndReason.PREEMPTED)
+                lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)
                 who = draft.spec.element_text(element)
                 message = f"{who} leaves: the budget of Quota {quota} is used up"
-                work.event("JobEvicted", message, job=job)
-        lifecycle.settle(work, draft)
+                context.event("JobEvicted", message, job=job)
+        lifecycle.settle(context, draft)

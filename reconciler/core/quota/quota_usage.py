@@ -18,8 +18,7 @@ from collections.abc import Sequence
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import run_times, running_gangs
-from reconciler.core.quota import quota_accounts
-from reconciler.core.snapshot import learned_mix
+from reconciler.core.quota import queue_tree, quota_accounts
 from reconciler.model import desired
 from reconciler.model.rules import quota_limits
 from reconciler.model.rules.quota_limits import HOUR_S, reserved_s
@@ -32,24 +31,26 @@ from reconciler.scheduling.queues import job_order
 class QuotaAccounts:
     """The accounts of all quotas as this cycle finds them."""
 
-    def __init__(self, work: cycle_context.CycleContext, held: running_gangs.RunningGangs) -> None:
-        structure = work.desired.structure
+    def __init__(
+        self, context: cycle_context.CycleContext, held: running_gangs.RunningGangs
+    ) -> None:
+        structure = context.desired.structure
         self._structure = structure
-        self._work = work
+        self._context = context
         self._of: dict[tuple[str, str], tuple[quota_accounts.QuotaAccount, ...]] = {}
         self.all = [quota_accounts.QuotaAccount(quota) for quota in structure.quotas.values()]
         if not self.all:
             return
-        spent = work.observed.recollection.spent
+        spent = context.observed.recollection.spent
         for account in self.all:
-            oldest = (work.now - account.quota.window_s) / HOUR_S
+            oldest = (context.now - account.quota.window_s) / HOUR_S
             hours = spent.get(account.quota.name, {})
             account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
-        for one in work.ended:  # in this very cycle: it is not in the books of hours yet
+        for one in context.ended:  # in this very cycle: it is not in the books of hours yet
             for account in self.of(one.spec):
                 account.spent_gpu_s += one.gpu_s
         for (job, _), entry in held.items():
-            spec = running_gangs.spec_of(work, job)
+            spec = running_gangs.spec_of(context, job)
             if spec is not None:
                 self._count(spec, entry.attempts, entry.used_gpu_s)
         self._go_on()
@@ -58,8 +59,8 @@ class QuotaAccounts:
         """Jobs of which more waits hold something after what runs of them has ended."""
         for account in self.all:
             for job in account.ends if account.quota.running else ():
-                draft = self._work.drafts.get(job)
-                record = draft.record() if draft else self._work.observed.jobs.get(job)
+                draft = self._context.drafts.get(job)
+                record = draft.record() if draft else self._context.observed.jobs.get(job)
                 # of one that is left out nobody decides anything while it runs
                 if record is None or job_draft.PENDING in record.elements:
                     account.goes_on.add(job)
@@ -81,7 +82,7 @@ class QuotaAccounts:
                     part[index] += amount
                 gpus = attempt.resources.gpu_milli / 1000
                 began = attempt.started_at or attempt.assigned_at
-                ran_s = max(0.0, self._work.now - began)
+                ran_s = max(0.0, self._context.now - began)
                 account.gpus += gpus
                 account.running_gpu_s += gpus * ran_s
                 account.reserved_gpu_s += gpus * max(ran_s, reserved_s(spec, account.quota))
@@ -98,10 +99,10 @@ class QuotaAccounts:
         What was spent leaves the window; what runs is spent by the hour in which its time limit and
         grace are up. Work without a time limit is not among it.
         """
-        now, quota = self._work.now, account.quota
-        spent = dict(self._work.observed.recollection.spent.get(quota.name, {}))
+        now, quota = self._context.now, account.quota
+        spent = dict(self._context.observed.recollection.spent.get(quota.name, {}))
         this_hour = int(now // HOUR_S)
-        for one in self._work.ended:  # in this very cycle
+        for one in self._context.ended:  # in this very cycle
             if account in self.of(one.spec):
                 spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
         for ends_at, _, gpu_s, grace_s in account.parts:
@@ -119,7 +120,7 @@ class QuotaAccounts:
         key = (spec.owner, spec.queue)
         if key not in self._of:
             groups = self._structure.access.groups_of(spec.owner)
-            above = learned_mix.ancestors(self._structure, spec.queue)
+            above = queue_tree.path_to_root(self._structure.queues, spec.queue)
             self._of[key] = tuple(
                 account
                 for account in self.all
@@ -157,7 +158,7 @@ class QuotaAccounts:
         for account in accounts:
             count, reason = self._fitting(account, spec, each)
             if not count:
-                if self._work.now - since >= job_order.WAIT_MAX_S:
+                if self._context.now - since >= job_order.WAIT_MAX_S:
                     self._keep(accounts, spec, each)
                 return 0, reason
             allowed = min(allowed, count)
@@ -185,7 +186,7 @@ class QuotaAccounts:
         self, account: quota_accounts.QuotaAccount, spec: desired.Job, each: Sequence[int]
     ) -> float:
         """By when a cap leaves enough for a job, if nobody new starts; infinite: nobody knows."""
-        found = self._work.now
+        found = self._context.now
         for index, cap in enumerate(account.quota.resources.as_vector()):
             lacks = 0 if cap is None else account.used[index] + each[index] - cap
             if each[index] and lacks > 0:
@@ -258,7 +259,7 @@ class QuotaAccounts:
     ) -> tuple[int, Reason | None]:
         quota = account.quota
         most = 10**9
-        kept = quota_accounts.kept_from(account, spec, each, self._work.now)
+        kept = quota_accounts.kept_from(account, spec, each, self._context.now)
         if kept is not None:
             return 0, kept
         for index, cap in enumerate(quota.resources.as_vector()):
@@ -300,14 +301,14 @@ class QuotaAccounts:
         return math.inf if at == len(account.returned) else account.returned[at][1]
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
-        hours = set(self._work.observed.recollection.spent.get(quota.name, {}))
-        if any(one.gpu_s for one in self._work.ended):
-            hours.add(int(self._work.now // HOUR_S))
+        hours = set(self._context.observed.recollection.spent.get(quota.name, {}))
+        if any(one.gpu_s for one in self._context.ended):
+            hours.add(int(self._context.now // HOUR_S))
         # those that have left the window are in the books until the end of this cycle
         back = ((hour + 1) * HOUR_S + quota.window_s for hour in hours)
-        back_at = min((at for at in back if at > self._work.now), default=None)
+        back_at = min((at for at in back if at > self._context.now), default=None)
         if back_at is not None:
-            self._work.wake_schedule(back_at)
+            self._context.wake_schedule(back_at)
 
 
 def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
@@ -333,16 +334,16 @@ def _first_never(
     return next((reason for reason in found if reason is not None), None)
 
 
-def spent_budgets(work: cycle_context.CycleContext) -> dict[str, str]:
+def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
     """Jobs that have to leave since a budget that ends work is used up, with its name.
 
     Asks for a cycle at the moment when the next one will be.
     """
-    ending = [quota for quota in work.desired.structure.quotas.values() if quota.ends]
+    ending = [quota for quota in context.desired.structure.quotas.values() if quota.ends]
     if not ending:
         return {}
-    held = running_gangs.gather(work)
-    accounts = QuotaAccounts(work, held)
+    held = running_gangs.gather(context)
+    accounts = QuotaAccounts(context, held)
     found: dict[str, str] = {}
     for account in accounts.all:
         quota = account.quota
@@ -350,12 +351,12 @@ def spent_budgets(work: cycle_context.CycleContext) -> dict[str, str]:
             continue
         left_s = quota.budget_gpu_s - account.spent_gpu_s - account.running_gpu_s
         if left_s > 0:
-            work.wake(work.now + left_s / account.gpus)
+            context.wake(context.now + left_s / account.gpus)
             continue
         for job in sorted(account.jobs):
-            if job in work.observed.aside:
+            if job in context.observed.aside:
                 continue  # nothing is decided about it
-            spec = running_gangs.spec_of(work, job)
+            spec = running_gangs.spec_of(context, job)
             if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
                 found[job] = quota.name
     return found

@@ -30,7 +30,9 @@ def key_of(code: ReasonCode, job: str) -> str:
     return f"{code.value}/{job}"
 
 
-def kinds(work: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]) -> frozenset[Kind]:
+def kinds(
+    context: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]
+) -> frozenset[Kind]:
     """The kinds of which a job carries a reason that no waiting ends.
 
     There are none where nodes are made for what waits: it is those claims which no node holds that
@@ -41,7 +43,7 @@ def kinds(work: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]) 
         work: with the reasons of the last cycle, or, after its schedule, of this one.
         capped: jobs that a quota holds for, with their kinds.
     """
-    structure = work.desired.structure
+    structure = context.desired.structure
     if any(pool.provisioning is not None for pool in structure.pools.values()):
         return frozenset()
     strict = {name for name, queue in structure.queues.items() if queue.strict}
@@ -50,27 +52,27 @@ def kinds(work: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]) 
     for job, kind in capped:
         if kind in found or kind[0] in strict:
             continue
-        key = work.reason_key(job)
+        key = context.reason_key(job)
         code, _, whose = key.partition("/")
         if whose == job and code in _OF_QUOTAS:
             continue  # told by a quota, see ``key_of``
         if key not in final:
-            final[key] = _says_final(work, key)
+            final[key] = _says_final(context, key)
         if final[key]:
             found.add(kind)
     return frozenset(found)
 
 
-def since_changed(work: cycle_context.CycleContext) -> bool:
+def since_changed(context: cycle_context.CycleContext) -> bool:
     """Whether documents or nodes are others than those by which the last cycle told its reasons.
 
     What it found may have passed: then all are let through in order, and told anew.
     """
-    if work.desired.generation != work.observed.desired_generation:
+    if context.desired.generation != context.observed.desired_generation:
         return True
-    before = work.observed.nodes
-    for name in work.node_names():
-        node, known = work.node(name), before.get(name)
+    before = context.observed.nodes
+    for name in context.node_names():
+        node, known = context.node(name), before.get(name)
         if node is not known and (
             node is None or known is None or node.inventory != known.inventory
         ):
@@ -78,8 +80,8 @@ def since_changed(work: cycle_context.CycleContext) -> bool:
     return False
 
 
-def _says_final(work: cycle_context.CycleContext, key: str) -> bool:
-    told = work.reasons.get(key)
+def _says_final(context: cycle_context.CycleContext, key: str) -> bool:
+    told = context.reasons.get(key)
     if told is None:
-        told = work.observed.reasons.get(key, ())
+        told = context.observed.reasons.get(key, ())
     return never_starts(told)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core.quota import over_limit
+from reconciler.core.quota import over_limit, queue_tree
 from reconciler.core.safety import capacity, digests, job_impact, structure_diff
 from reconciler.model import desired
 from reconciler.model.state import records
@@ -280,15 +280,14 @@ def above_limits(
     holders: dict[tuple[str, str], set[str]] = {}
     for job, attempts in job_impact.live(observed).items():
         record = observed.jobs.get(job)
-        at = record.spec.queue if record is not None else None
-        while at is not None and at in after.queues:
+        path = queue_tree.path_to_root(after.queues, record.spec.queue) if record else ()
+        for at in path:
             for attempt in attempts:
                 for pool in {"", pool_of.get(attempt.node, "")}:
                     row = used.setdefault((at, pool), [0, 0, 0])
                     for position, amount in enumerate(attempt.resources.as_vector()):
                         row[position] += amount
                     holders.setdefault((at, pool), set()).add(job)
-            at = after.queues[at].parent
     for name, pool, position, bound in lowered:
         has = used.get((name, pool), [0, 0, 0])[position]
         if has > bound:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from reconciler.core import recurrence
 from reconciler.core.safety import digests, impact
 from reconciler.model import desired
-from reconciler.model.rules import review_findings
+from reconciler.model.rules import recurrence, review_findings
 from reconciler.model.state import records
 from reconciler.model.values import quantities, times
 

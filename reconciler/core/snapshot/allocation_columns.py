@@ -21,7 +21,7 @@ class AllocationBuilder:
 
     def __init__(
         self,
-        work: cycle_context.CycleContext,
+        context: cycle_context.CycleContext,
         at: float,
         *,
         nodes: node_columns.NodeTable,
@@ -29,13 +29,13 @@ class AllocationBuilder:
         shapes: task_shapes.Shapes,
         expected_s: Callable[[desired.Job], float],
     ) -> None:
-        self._work = work
+        self._context = context
         self._at = at
         self._nodes = nodes
         self._selectors = selectors
         self._shapes = shapes
         self._expected_s = expected_s
-        structure = work.desired.structure
+        structure = context.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(structure.queues)}
         self._scheduling = structure.settings.scheduling
         self._learns = self._scheduling.learned_quantile is not None
@@ -96,7 +96,7 @@ class AllocationBuilder:
         leaving: bool,
     ) -> snapshots.Allocation:
         spec = record.spec
-        queue = self._work.desired.structure.queues[spec.queue]
+        queue = self._context.desired.structure.queues[spec.queue]
         began, try_began = run_times.began(attempts), self._try_began(spec, element, attempts)
         saved = [a.saved.at for a in attempts if a.saved is not None]
         minimum_s = queue.min_runtime_s
@@ -145,7 +145,7 @@ class AllocationBuilder:
     ) -> float:
         """When the try began by whose start its time limit counts: with a task that may have ended,
         or is leaving, while others that came later go on."""
-        whole = self._work.attempts_of_element(spec.name, element)
+        whole = self._context.attempts_of_element(spec.name, element)
         if len(whole) <= len(attempts):
             return run_times.began(attempts)
         return run_times.began([one for one in whole if not one.concluded] or attempts)
@@ -155,7 +155,7 @@ class AllocationBuilder:
     ) -> float:
         """Until when it is not evicted: its minimum run time, or the grace of a gang in part."""
         until = began + minimum_s if minimum_s else 0.0
-        since = self._work.short_since.get(f"{record.name}/{element}")
+        since = self._context.short_since.get(f"{record.name}/{element}")
         if since is not None:
             until = max(until, since + self._scheduling.stale_gang_s)
         return until

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import elastic_jobs, readiness, run_times, running_gangs
-from reconciler.core.quota import quota_usage, unschedulable
+from reconciler.core.quota import queue_tree, quota_usage, unschedulable
 from reconciler.core.snapshot import learned_mix, pending_cache, task_shapes, windows
 from reconciler.model import desired
 from reconciler.model.state import records
@@ -65,42 +65,42 @@ class PendingGroupBuilder:
 
     def __init__(
         self,
-        work: cycle_context.CycleContext,
+        context: cycle_context.CycleContext,
         at: float,
         *,
         shapes: task_shapes.Shapes,
         held: running_gangs.RunningGangs,
         opened: tuple[snapshots.Window, ...],
     ) -> None:
-        self._work = work
+        self._context = context
         self._at = at
         self._shapes = shapes
         self._held = held
         self._windows = opened
-        self._structure = work.desired.structure
+        self._structure = context.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
-        self._expected_s = learned_mix.expected_s(work)
-        self._accounts = quota_usage.QuotaAccounts(work, held)
-        self._turns = {name: turn for turn, name in enumerate(work.observed.promised)}
+        self._expected_s = learned_mix.expected_s(context)
+        self._accounts = quota_usage.QuotaAccounts(context, held)
+        self._turns = {name: turn for turn, name in enumerate(context.observed.promised)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._judged: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, readiness.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
-        self._pending = work.recall.part(pending_cache.PendingCache)
+        self._pending = context.cache.part(pending_cache.PendingCache)
         self._made = PendingInput(pending_cache.NOTHING)
 
     def all(self) -> PendingInput:
         """Go through all jobs that are not finished: plain ones by group, each of the others."""
-        work = self._work
-        self._pending.renew(work, self._shapes)
+        context = self._context
+        self._pending.renew(context, self._shapes)
         numbers = self._shapes.number(self._pending.forms())
         self._made.pending_jobs = {
             queue: count for queue, count in self._pending.counts.items() if count
         }
         for name in sorted(self._pending.others):
-            draft = work.drafts.get(name)
-            record = draft.record() if draft else work.observed.jobs[name]
+            draft = context.drafts.get(name)
+            record = draft.record() if draft else context.observed.jobs[name]
             self._job(record)
         self._let_through()
         self._made.made = self._pending.lines(numbers, self._found)
@@ -114,14 +114,14 @@ class PendingGroupBuilder:
 
         What can't start as the last cycle found it takes nobody's place: it comes last.
         """
-        made, promised = self._made, self._work.observed.promised
+        made, promised = self._made, self._context.observed.promised
         self._capped.sort(key=lambda one: one[:2])
         made.capped = tuple(
             (record.name, unschedulable.kind_of(record.spec, shape))
             for _, _, record, _, shape in self._capped
         )
-        found = unschedulable.kinds(self._work, made.capped)
-        if found and not unschedulable.since_changed(self._work):
+        found = unschedulable.kinds(self._context, made.capped)
+        if found and not unschedulable.since_changed(self._context):
             made.let_last = found
         granted = {
             record.name: self._promised(record, ready)
@@ -146,7 +146,7 @@ class PendingGroupBuilder:
         held = spec.suspend or record.state is JobState.HELD
         if job_draft.PENDING not in record.elements and not spec.is_elastic and not held:
             return  # all of it runs
-        ready = readiness.readiness(self._work, record, record.elements)
+        ready = readiness.readiness(self._context, record, record.elements)
         if job_draft.PENDING in record.elements:
             self._note_deadline(spec)
             made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
@@ -185,7 +185,7 @@ class PendingGroupBuilder:
             self._made.unreachable[spec.name] = latest
         elif latest < math.inf:
             self._made.in_time.append(spec.name)
-            self._work.wake_schedule(math.nextafter(latest, math.inf))
+            self._context.wake_schedule(math.nextafter(latest, math.inf))
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._made.reasons[key] = (reason,)
@@ -201,7 +201,7 @@ class PendingGroupBuilder:
     def _promised(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
         """Let those elements through that room is kept for, before anything else that waits."""
         tasks, capped = self._asked(record.spec)
-        kept = min(self._work.observed.promised[record.name], ready.startable)
+        kept = min(self._context.observed.promised[record.name], ready.startable)
         count = self._accounts.admit_promised(record.spec, kept, tasks)
         return _Granted(count, tasks, capped)
 
@@ -266,7 +266,7 @@ class PendingGroupBuilder:
             owner=spec.owner,
             slack_s=slack_s,
             submitted_at=record.submitted_at,
-            promised=self._work.observed.promised.get(spec.name, 0),
+            promised=self._context.observed.promised.get(spec.name, 0),
             promise_turn=self._turns.get(spec.name, 0),
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
@@ -289,8 +289,8 @@ class PendingGroupBuilder:
             return
         # room is promised to jobs: what its waiting elements leave of that is for tasks; without
         # it who made room for them would start there again, have to leave again, and so on
-        promised = max(0, self._work.observed.promised.get(spec.name, 0) - claimed)
-        for element in self._work.elements_with_attempts(spec.name):
+        promised = max(0, self._context.observed.promised.get(spec.name, 0) - claimed)
+        for element in self._context.elements_with_attempts(spec.name):
             missing = self._admitted(spec, self._missing(record, element))
             if missing:
                 claim = snapshots.PendingJob(
@@ -313,7 +313,7 @@ class PendingGroupBuilder:
 
         In whole minutes, rounded up, so that what grows stays alike for a while.
         """
-        attempts = self._work.attempts_of_element(spec.name, element)
+        attempts = self._context.attempts_of_element(spec.name, element)
         began = run_times.began(attempts)
         left_s = run_times.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
         return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
@@ -339,7 +339,7 @@ class PendingGroupBuilder:
             return ()
         if record.notes.get(element, _NO_NOTE).verdict is not None:
             return ()
-        attempts = self._work.attempts_of_element(record.name, element)
+        attempts = self._context.attempts_of_element(record.name, element)
         if not attempts or any(elastic_jobs.has_succeeded(a) for a in attempts):
             return ()
         present = {
@@ -371,15 +371,15 @@ class PendingGroupBuilder:
     def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
         key = (spec.owner, spec.queue, spec.reservation)
         if key not in self._usable:
-            above = learned_mix.ancestors(self._structure, spec.queue)
+            above = queue_tree.path_to_root(self._structure.queues, spec.queue)
             self._usable[key] = windows.usable_by(spec, self._structure, self._windows, above)
         return self._usable[key]
 
 
-def affine_specs(work: cycle_context.CycleContext) -> Iterable[desired.Job]:
+def affine_specs(context: cycle_context.CycleContext) -> Iterable[desired.Job]:
     """Jobs that are near to or apart from others, of those that wait or hold something."""
-    for name in work.names_besides(work.recall.affine):
-        draft = work.drafts.get(name)
-        spec = draft.spec if draft else work.observed.jobs[name].spec
+    for name in context.names_besides(context.cache.affine):
+        draft = context.drafts.get(name)
+        spec = draft.spec if draft else context.observed.jobs[name].spec
         if spec.affinities:
             yield spec

@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.core import cycle_context
 from reconciler.core.jobs import run_times, running_gangs
+from reconciler.core.quota import queue_tree
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state.scheduler_state import KeptRoom, Recollection, TaskKind, Turn
@@ -102,24 +103,24 @@ def _group_of(kind: TaskKind) -> snapshots.TaskGroupShape:
 # --- run times ------------------------------------------------------------------------------
 
 
-def expected_s(work: cycle_context.CycleContext) -> Callable[[desired.Job], float]:
+def expected_s(context: cycle_context.CycleContext) -> Callable[[desired.Job], float]:
     """How long one run of a job is expected to take: its limit, or less where it is learned."""
-    quantile = work.desired.structure.settings.scheduling.learned_quantile
+    quantile = context.desired.structure.settings.scheduling.learned_quantile
     if quantile is None:
         return run_times.limit_of
-    book = run_times.RunTimes(work.observed.recollection)
+    book = run_times.RunTimes(context.observed.recollection)
     return lambda spec: book.cautious_s(spec, quantile)
 
 
-def usual_s(work: cycle_context.CycleContext) -> Callable[[str, float], float] | None:
+def usual_s(context: cycle_context.CycleContext) -> Callable[[str, float], float] | None:
     """How long a run of a job takes as a rule, given how long it has run; None: nothing is known.
 
     Nobody plans by it: it is for telling when what waits may start.
     """
-    book = run_times.RunTimes(work.observed.recollection)
+    book = run_times.RunTimes(context.observed.recollection)
 
     def usual(job: str, ran_s: float) -> float:
-        spec = running_gangs.spec_of(work, job)
+        spec = running_gangs.spec_of(context, job)
         return snapshots.ENDLESS if spec is None else book.usual_s(spec, ran_s)
 
     return usual if book else None
@@ -187,56 +188,46 @@ def use_in_window(
 
 
 def _with_spent(
-    work: cycle_context.CycleContext, known: Mapping[str, Mapping[int, float]]
+    context: cycle_context.CycleContext, known: Mapping[str, Mapping[int, float]]
 ) -> Mapping[str, Mapping[int, float]]:
-    quotas = work.desired.structure.quotas
+    quotas = context.desired.structure.quotas
     budgets = [quota for quota in quotas.values() if quota.budget_gpu_s is not None]
     if not budgets:
         return {} if known else known
-    hour = int(work.now // HOUR_S)
+    hour = int(context.now // HOUR_S)
     found = {name: dict(hours) for name, hours in known.items() if name in quotas}
-    for one in work.ended:
+    for one in context.ended:
         if not one.gpu_s:
             continue
-        structure, owner = work.desired.structure, one.spec.owner
+        structure, owner = context.desired.structure, one.spec.owner
         groups = structure.access.groups_of(owner)
-        above = ancestors(structure, one.spec.queue)
+        above = queue_tree.path_to_root(structure.queues, one.spec.queue)
         for quota in budgets:
             if quota.holds_for(owner, groups, above):
                 spent = found.setdefault(quota.name, {})
                 spent[hour] = spent.get(hour, 0.0) + one.gpu_s
     for quota in budgets:
-        oldest = int((work.now - quota.window_s) // HOUR_S)
+        oldest = int((context.now - quota.window_s) // HOUR_S)
         spent = found.get(quota.name, {})
         for then in [then for then in spent if then < max(oldest, hour - HOURS_MAX)]:
             del spent[then]
     return known if found == known else found
 
 
-def ancestors(structure: desired.Structure, queue: str) -> tuple[str, ...]:
-    """A queue and those above it."""
-    found: list[str] = []
-    name: str | None = queue
-    while name is not None and name in structure.queues and name not in found:
-        found.append(name)
-        name = structure.queues[name].parent
-    return tuple(found)
-
-
 # --- all of it ------------------------------------------------------------------------------
 
 
-def renewed(work: cycle_context.CycleContext) -> Recollection:
+def renewed(context: cycle_context.CycleContext) -> Recollection:
     """What is remembered after the arrivals and ends of this cycle."""
-    before = work.observed.recollection
-    times, parts = run_times.renewed(before, work.ended)
+    before = context.observed.recollection
+    times, parts = run_times.renewed(before, context.ended)
     found = msgspec.structs.replace(
         before,
-        arrivals=with_arrivals(before.arrivals, work.arrived),
+        arrivals=with_arrivals(before.arrivals, context.arrived),
         run_times=times,
         limit_parts=parts,
-        spent=_with_spent(work, before.spent),
-        short_since=work.short_since,
+        spent=_with_spent(context, before.spent),
+        short_since=context.short_since,
     )
     return before if found == before else found
 
@@ -264,12 +255,12 @@ def rooms_of(
     )
 
 
-def turns_of(work: cycle_context.CycleContext, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+def turns_of(context: cycle_context.CycleContext, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
     """Those of them whose job still is: what is held or backs off now keeps its turn."""
     found = []
     for turn in turns:
-        draft = work.drafts.get(turn.job)
-        record = draft.record() if draft else work.observed.jobs.get(turn.job)
+        draft = context.drafts.get(turn.job)
+        record = draft.record() if draft else context.observed.jobs.get(turn.job)
         if record is not None and not record.finished and record.order == turn.of:
             found.append(turn)
     return tuple(found)

@@ -70,8 +70,8 @@ class _Kept(cycle_cache.CachePart):
     ``raw`` amounts are what attempts leave of the whole, below zero where nodes have shrunk.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.structure: desired.Structure | None = None
         self.names: tuple[str, ...] = ()
         self.row_of: Mapping[str, int] = {}
@@ -83,19 +83,22 @@ class _Kept(cycle_cache.CachePart):
         self._inner_is_given = False
 
     def renew(
-        self, work: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
+        self,
+        context: cycle_context.CycleContext,
+        asked: GpuDemand,
+        held: running_gangs.RunningGangs,
     ) -> None:
         """Bring everything up to date: by what changed, or anew where the frame is another."""
-        structure, names = work.desired.structure, tuple(work.node_names())
+        structure, names = context.desired.structure, tuple(context.node_names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
         profiles = _profiles(pools, asked.profiles)
-        changed = self.take_nodes(work.nodes)
+        changed = self.take_nodes(context.nodes)
         if (
             self.structure is structure
             and names == self.names
             and profiles == self.profiles
             and asked.inner == self.wants_inner
-            and all(self._look(work, name) for name in changed)
+            and all(self._look(context, name) for name in changed)
         ):
             self._take(held.gone, -1)
             self._take(held.come, 1)
@@ -103,14 +106,14 @@ class _Kept(cycle_cache.CachePart):
             self.structure, self.pools, self.profiles = structure, pools, profiles
             self.names, self.row_of = names, {name: row for row, name in enumerate(names)}
             self.wants_inner = asked.inner
-            self._begin(work, names)
+            self._begin(context, names)
             self._take(held.entries.values(), 1)
         held.gone.clear()
         held.come.clear()
 
-    def _look(self, work: cycle_context.CycleContext, name: str) -> bool:
+    def _look(self, context: cycle_context.CycleContext, name: str) -> bool:
         """Take note of a node's state; whether it is in the pool that it was in."""
-        row, node = self.row_of.get(name), work.node(name)
+        row, node = self.row_of.get(name), context.node(name)
         if row is None:
             return True  # it has left again
         index = self._index.get(node.pool, -1) if node is not None else -1
@@ -159,7 +162,7 @@ class _Kept(cycle_cache.CachePart):
         if not found:
             del self._unmade[row]
 
-    def _begin(self, work: cycle_context.CycleContext, names: tuple[str, ...]) -> None:
+    def _begin(self, context: cycle_context.CycleContext, names: tuple[str, ...]) -> None:
         """As if nothing ran."""
         pools = self.pools
         self._index = {pool.name: number for number, pool in enumerate(pools)}
@@ -167,13 +170,13 @@ class _Kept(cycle_cache.CachePart):
         self.accepts = np.zeros(len(names), dtype=np.bool_)
         self.closed: dict[int, str] = {}
         for row, name in enumerate(names):
-            node = work.node(name)
+            node = context.node(name)
             self.pool_of[row] = self._index.get(node.pool, -1) if node is not None else -1
         self.capacity, self.whole, self._instances = _capacity(pools, self.pool_of, self.profiles)
         self.memory = _per_pool([p.gpu_memory_bytes or 0 for p in pools], self.pool_of, 0)
         shareable = _per_pool([int(pool.shareable) for pool in pools], self.pool_of, 0)
         self.shareable = shareable.astype(np.bool_)
-        self.levels = work.desired.structure.levels()
+        self.levels = context.desired.structure.levels()
         self.domains = _domains(names, pools, self.pool_of, self.levels)
         self._free = self.capacity.copy()
         self._devices = self.whole.copy()
@@ -190,7 +193,7 @@ class _Kept(cycle_cache.CachePart):
         #: What agents told of the devices of a node, when its domains were last worked out.
         self._told: dict[int, tuple[records.Gpu, ...]] = {}
         for name in names:
-            self._look(work, name)
+            self._look(context, name)
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
             array.setflags(write=False)
 
@@ -254,7 +257,7 @@ class _Kept(cycle_cache.CachePart):
 
 
 def nodes(
-    work: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
+    context: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
 ) -> NodeTable:
     """Every node as it is now.
 
@@ -263,8 +266,8 @@ def nodes(
         asked: what work asks of GPUs, beside what pools have.
         held: what is held.
     """
-    kept = work.recall.part(_Kept)
-    kept.renew(work, asked, held)
+    kept = context.cache.part(_Kept)
+    kept.renew(context, asked, held)
     return NodeTable(
         kept.columns(),
         kept.names,

@@ -129,12 +129,12 @@ class PendingCache(cycle_cache.CachePart):
 
     # -- what changed
 
-    def renew(self, work: cycle_context.CycleContext, shapes: task_shapes.Shapes) -> None:
+    def renew(self, context: cycle_context.CycleContext, shapes: task_shapes.Shapes) -> None:
         """Look again at jobs that may have changed."""
         self._trusted, self._sure, self._expected = self._sure, False, None
-        structure = work.desired.structure
-        changed = self.take_jobs(work.changed_jobs())
-        promised = set(work.observed.promised)
+        structure = context.desired.structure
+        changed = self.take_jobs(context.changed_jobs())
+        promised = set(context.observed.promised)
         changed |= promised | self._promised
         self._promised = promised
         if structure is not self._structure or shapes.epoch is not self._epoch:
@@ -142,8 +142,8 @@ class PendingCache(cycle_cache.CachePart):
             self._rows = {name: row for row, name in enumerate(structure.queues)}
             self._some_plain = _has_plain(structure)
             changed |= self.start_anew()
-        draft = work.drafts.get
-        known = work.observed.jobs
+        draft = context.drafts.get
+        known = context.observed.jobs
         for name in cycle_cache.in_order(changed, known):
             one = draft(name)
             record = one.record() if one is not None else known.get(name)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import cycle_cache, cycle_context, overrides
+from reconciler.core.quota import queue_tree
 from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
 from reconciler.model.rules import guarantees
@@ -22,8 +23,8 @@ from reconciler.scheduling.inputs.snapshots import UNLIMITED
 class _Tree(cycle_cache.CachePart):
     """What follows of the queues from the structure alone."""
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self._structure: desired.Structure | None = None
 
     def of(self, structure: desired.Structure) -> snapshots.QueueColumns:
@@ -35,7 +36,7 @@ class _Tree(cycle_cache.CachePart):
 
 
 def queues(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     allocated: Mapping[str, Sequence[int]],
     firm: Mapping[str, Sequence[int]],
     usage: Mapping[str, float],
@@ -47,7 +48,7 @@ def queues(
         allocated, firm: amounts by queue, without those of queues below it.
         usage: faded use of a queue and all below it as a share of what there was to give.
     """
-    made = work.recall.part(_Tree).of(work.desired.structure)
+    made = context.cache.part(_Tree).of(context.desired.structure)
     taken = _summed(made.names, made.parent, allocated)
     sure = _summed(made.names, made.parent, firm)
     faded = np.array([usage.get(name, 0.0) for name in made.names], dtype=np.float64)
@@ -55,7 +56,7 @@ def queues(
         array.setflags(write=False)
     behind_git = {
         one.subject.removeprefix(records.SUSPENDED_QUEUE): overrides.describe(one)
-        for one in work.overrides
+        for one in context.overrides
         if one.verb == "suspend" and one.subject.startswith(records.SUSPENDED_QUEUE)
     }
     return dataclasses.replace(
@@ -133,8 +134,8 @@ def _summed(
 class _Pools(cycle_cache.CachePart):
     """Amounts by pool, as long as structure and nodes are the same."""
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self._of: tuple[desired.Structure, NDArray[np.int64]] | None = None
         self._made: snapshots.PoolColumns | None = None
 
@@ -152,10 +153,10 @@ class _Pools(cycle_cache.CachePart):
 
 
 def pools(
-    work: cycle_context.CycleContext, nodes: node_columns.NodeTable
+    context: cycle_context.CycleContext, nodes: node_columns.NodeTable
 ) -> snapshots.PoolColumns | None:
     """What queues and quotas have by pool; None: nobody names a pool."""
-    return work.recall.part(_Pools).of(work.desired.structure, nodes)
+    return context.cache.part(_Pools).of(context.desired.structure, nodes)
 
 
 def by_pool(
@@ -242,14 +243,11 @@ def _cap(quotas: Iterable[desired.Quota], pool: str) -> tuple[list[int], str]:
 
 
 def _order(
-    tree: Mapping[str, desired.Queue], name: str, rows: Mapping[str, int]
+    queues: Mapping[str, desired.Queue], name: str, rows: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Pools that a queue names, or the nearest above it that names any."""
-    at: str | None = name
-    for _ in tree:
-        if at is None or at not in tree:
-            break
-        if tree[at].flavors:
-            return tuple([rows[flavor.pool] for flavor in tree[at].flavors])
-        at = tree[at].parent
+    """Return the pools of a queue's flavors, or of the nearest ancestor's that has any."""
+    for queue in queue_tree.path_to_root(queues, name):
+        flavors = queues[queue].flavors
+        if flavors:
+            return tuple([rows[flavor.pool] for flavor in flavors])
     return ()

@@ -63,8 +63,8 @@ class _Known(cycle_cache.CachePart):
         epoch: another object whenever everything was forgotten.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.epoch = object()
         self._frame: tuple[object, ...] = ()
         self._selectors: tuple[Selector, ...] = ()
@@ -78,31 +78,34 @@ class _Known(cycle_cache.CachePart):
         self.as_root: snapshots.Mask | None = None
 
     def renew(
-        self, work: cycle_context.CycleContext, nodes: node_columns.NodeTable, selectors: Selectors
+        self,
+        context: cycle_context.CycleContext,
+        nodes: node_columns.NodeTable,
+        selectors: Selectors,
     ) -> None:
         """Forget everything that is made of something else than is there now."""
-        frame = (work.desired.structure, nodes.pool_of)  # another array when nodes come or go
+        frame = (context.desired.structure, nodes.pool_of)  # another array when nodes come or go
         same = len(self._frame) == len(frame) and all(
             known is now for known, now in zip(self._frame, frame, strict=True)
         )
-        changed = self.take_nodes(work.nodes)
+        changed = self.take_nodes(context.nodes)
         if (
             same
             and self._selectors == selectors.all
             and len(self.made) <= FORMS_MAX
-            and all(self._facts.get(name) == _facts(work, name) for name in changed)
+            and all(self._facts.get(name) == _facts(context, name) for name in changed)
         ):
             return
         self._frame, self._selectors = frame, selectors.all
-        self._facts = {name: _facts(work, name) for name in work.node_names()}
+        self._facts = {name: _facts(context, name) for name in context.node_names()}
         self.epoch, self.as_root = object(), None
         for kept in (self.forms, self.made, self.masks, self.opened, self.eligible):
             kept.clear()
 
 
-def _facts(work: cycle_context.CycleContext, name: str) -> _Facts:
+def _facts(context: cycle_context.CycleContext, name: str) -> _Facts:
     """What of a node's own report tells who may go there."""
-    node = work.node(name)
+    node = context.node(name)
     if node is None:
         return {}, False, ()
     return node.inventory.labels, node.inventory.runs_as_root, node.inventory.volumes
@@ -117,14 +120,17 @@ class Shapes:
     """
 
     def __init__(
-        self, work: cycle_context.CycleContext, nodes: node_columns.NodeTable, selectors: Selectors
+        self,
+        context: cycle_context.CycleContext,
+        nodes: node_columns.NodeTable,
+        selectors: Selectors,
     ) -> None:
-        self._work = work
+        self._context = context
         self._nodes = nodes
         self._selectors = selectors
-        self._structure = work.desired.structure
-        self._known = work.recall.part(_Known)
-        self._known.renew(work, nodes, selectors)
+        self._structure = context.desired.structure
+        self._known = context.cache.part(_Known)
+        self._known.renew(context, nodes, selectors)
         self._number: dict[str, int] = {}
         self.made: list[snapshots.Shape] = []
         self.epoch = self._known.epoch
@@ -261,7 +267,7 @@ class Shapes:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
                 number = self._nodes.pool_of[row]
-                node = self._work.node(name)
+                node = self._context.node(name)
                 if number >= 0 and node is not None:
                     pool = self._nodes.pools[number]
                     mask[row] = _label(label, name, pool, node.inventory.labels) == value
@@ -318,7 +324,7 @@ class Shapes:
         """Nodes that say that a volume is not there as it has to be, by what they say of it."""
         found: dict[str, snapshots.Mask] = {}
         for row, name in enumerate(self._nodes.names):
-            node = self._work.node(name)
+            node = self._context.node(name)
             for one in node.inventory.volumes if node is not None else ():
                 if one.name == volume and one.problem:
                     why = f"volume {volume}: {one.problem}"
@@ -331,7 +337,7 @@ class Shapes:
         if self._known.as_root is None:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
-                node = self._work.node(name)
+                node = self._context.node(name)
                 mask[row] = node is not None and node.inventory.runs_as_root
             self._known.as_root = mask & ~self._in_pools(lambda pool: pool.allow_root)
         return self._known.as_root

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from reconciler.core import recurrence
 from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.scheduling.inputs import snapshots
 
 

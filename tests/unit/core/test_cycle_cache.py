@@ -36,12 +36,12 @@ def test_columns_kept_by_changes_are_those_built_anew(
 ) -> None:
     original, compared = snapshot_builder.build, 0
 
-    def build(work: cycle_context.CycleContext, at: float) -> snapshot_builder.SnapshotResult:
+    def build(context: cycle_context.CycleContext, at: float) -> snapshot_builder.SnapshotResult:
         nonlocal compared
-        twin = copy.copy(work)
-        twin.recall = cycle_cache.CycleCache.of(work.observed)
+        twin = copy.copy(context)
+        twin.cache = cycle_cache.CycleCache.of(context.observed)
         anew = original(twin, at)
-        made = original(work, at)
+        made = original(context, at)
         alike(made.snapshot, anew.snapshot)
         assert made.pending_jobs == anew.pending_jobs
         assert made.held.running.items() >= anew.held.running.items()

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import recurrence
 from reconciler.desired.apply import validate
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.model.values import quantities
 from reconciler.operations.views import job_views
 from tests.unit.core.world import VirtualNode, World

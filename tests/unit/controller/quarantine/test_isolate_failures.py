@@ -142,10 +142,10 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     leader.revision(job("fine"), job("other"), queue=POISON)
     leader.now += 1
     leader.hear("n0")
-    leader.loop._memory.ask(records.ClearOverride("o1", "drain", "n1", "ada@example.org"))
+    leader.loop._state.ask(records.ClearOverride("o1", "drain", "n1", "ada@example.org"))
     result = leader.cycle()
     assert "o1" in result.answers, "what was asked went into the second try"
-    assert leader.loop._memory.nodes["n0"].last_report_at == leader.now
+    assert leader.loop._state.nodes["n0"].last_report_at == leader.now
     assert set(leader.states()) == {"fine"}
     status = leader.sync()
     assert (status.sync, status.attempted_revision) == ("OutOfSync", f"{2:040d}")
@@ -162,7 +162,7 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     traces = [one for one in caplog.records if one.exc_info]
     assert len(traces) == 1
     assert isolate_failures.MARK in traces[0].getMessage()
-    kinds = {one.kind for one in leader.loop._memory.drift}
+    kinds = {one.kind for one in leader.loop._state.drift}
     assert "head-not-applied" in kinds
     leader.core.calls = 0
     leader.now += 1
@@ -191,7 +191,7 @@ def test_at_a_start_the_store_alone_is_gone_by(tmp_path: Path, world: World) -> 
     first.revision(job("runs"), job("done"))
     first.hear(*world.nodes)
     first.cycle()
-    world.memory = first.loop._memory
+    world.memory = first.loop._state
     was = desired.SyncStatus(jobs_revision="a" * 40, structure_revision="b" * 40)
     before = desired.Desired(structure=world.structure, status=was)
     first.close()
@@ -242,7 +242,7 @@ def test_a_report_that_cannot_be_decided_costs_only_its_node(
     leader.core.nodes = poisoned
     leader.hear(*leader.world.nodes)
     leader.cycle()
-    assert leader.loop._memory.nodes.keys() == leader.world.nodes.keys() - poisoned
+    assert leader.loop._state.nodes.keys() == leader.world.nodes.keys() - poisoned
     assert leader.sync().sync == "Synced"
     assert not leader.refusals
     assert leader.counts == {"input": 1}
@@ -260,7 +260,7 @@ def test_a_new_revision_passes_though_a_report_beside_it_does_not(leader: Contai
     assert set(leader.states()) == {"fine", "new"}
     assert leader.sync().sync == "Synced"
     assert leader.counts == {"input": 1}
-    assert leader.loop._memory.nodes.keys() == {"n0"}
+    assert leader.loop._state.nodes.keys() == {"n0"}
 
 
 def test_a_poisonous_revision_and_a_poisonous_report_at_once(leader: Contained) -> None:
@@ -271,7 +271,7 @@ def test_a_poisonous_revision_and_a_poisonous_report_at_once(leader: Contained) 
     leader.hear("n0", "n1")
     leader.cycle()
     assert set(leader.states()) == {"fine"}
-    assert leader.loop._memory.nodes.keys() == {"n0"}
+    assert leader.loop._state.nodes.keys() == {"n0"}
     assert leader.counts == {"input": 1, "revision": 1}
 
 
@@ -294,7 +294,7 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
         )
 
     assert not say(0)
-    assert not leader.loop._memory.answered
+    assert not leader.loop._state.answered
     assert say(7), "only a cycle answers how it stands, and no lease is renewed before that"
     with server(leader) as client:
         leader.loop._teller.questions["n1"] = 7  # another server has asked since
@@ -302,12 +302,12 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
         (told,) = [m for m in client() if isinstance(m, loop_messages.NodeUpdate) and m.confirms]
     assert (told.node, told.confirms) == ("n1", 7)
     assert not leader.loop._teller.questions
-    assert leader.loop._memory.nodes["n1"].undecided, "what it said is not listened to"
+    assert leader.loop._state.nodes["n1"].undecided, "what it said is not listened to"
     leader.now += isolate_failures.ASIDE_S + 1
     leader.core.nodes = set()
     assert say(8)
     leader.cycle()
-    assert not leader.loop._memory.nodes["n1"].undecided
+    assert not leader.loop._state.nodes["n1"].undecided
 
 
 def test_what_was_said_counts_as_heard_while_it_waits_to_be_decided(
@@ -319,7 +319,7 @@ def test_what_was_said_counts_as_heard_while_it_waits_to_be_decided(
     leader.revision(job("a", lease_s=5))
     leader.hear("n0", "n1")
     leader.cycle()
-    (attempt,) = leader.loop._memory.attempts.values()
+    (attempt,) = leader.loop._state.attempts.values()
     running = records.AttemptReport(
         id=attempt.id, state=AttemptState.RUNNING, started_at=leader.now
     )
@@ -342,10 +342,10 @@ def test_when_nodes_were_answered_is_known_whatever_is_left_out(leader: Containe
     leader.cycle()
     leader.core.nodes = {"n1"}
     leader.now += 5
-    leader.loop._memory.answered["n1"] = leader.now
+    leader.loop._state.answered["n1"] = leader.now
     leader.hear("n1")
     leader.cycle()
-    assert leader.loop._memory.nodes["n1"].last_answer_at == leader.now
+    assert leader.loop._state.nodes["n1"].last_answer_at == leader.now
 
 
 def test_where_nothing_can_be_decided_the_loop_ends_and_says_what_to_send(
@@ -410,7 +410,7 @@ def test_what_comes_of_a_decision_may_fail_by_itself(
             leader.cycle()
         assert part in leader.counts
         assert leader.states() == {"fine": JobState.STARTING}
-        (started,) = leader.loop._memory.attempts.values()
+        (started,) = leader.loop._state.attempts.values()
         told = [one for one in client() if isinstance(one, loop_messages.NodeUpdate)]
         assert started.node in {one.node for one in told}
         assert leader.sync().sync == "Synced"
@@ -448,13 +448,13 @@ def test_a_set_that_cannot_be_made_costs_only_its_node(leader: Contained) -> Non
     leader.revision(job("fine"), job("big", cpu=4))
     leader.hear("n0", "n1")
     leader.cycle()
-    node_of = {one.job: one.node for one in leader.loop._memory.attempts.values()}
+    node_of = {one.job: one.node for one in leader.loop._state.attempts.values()}
     assert node_of["fine"] != node_of["big"]
-    record = leader.loop._memory.jobs["big"]
+    record = leader.loop._state.jobs["big"]
     (group,) = record.spec.groups
     worse = msgspec.structs.replace(group, command=(2**70,))  # no message can hold it
     spec = msgspec.structs.replace(record.spec, groups=(worse,))
-    leader.loop._memory.jobs["big"] = msgspec.structs.replace(record, spec=spec)
+    leader.loop._state.jobs["big"] = msgspec.structs.replace(record, spec=spec)
     with server(leader) as client:
         told = {one.node for one in client() if isinstance(one, loop_messages.NodeUpdate)}
         assert told == {node_of["fine"]}

@@ -104,7 +104,7 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
 
     leader.revision(job("fine", cpu=1))
     cycle()
-    (attempt,) = leader.loop._memory.attempts.values()
+    (attempt,) = leader.loop._state.attempts.values()
     leader.world.nodes[attempt.node].end(attempt.id, leader.now, exit_code=0)
     leader.loop._commits.journal.anew()
     with monkeypatch.context() as broken:

@@ -38,11 +38,11 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
         many.cycle()
         assert many.core.calls <= isolate_failures.TRIES_MAX + 4
         assert many.loop._defects._aside.keys() <= many.core.nodes, "only what raised by itself"
-        if not many.loop._memory.reports:
+        if not many.loop._state.reports:
             break
         assert many.loop._wake_at == many.now, "the next one follows at once"
-    assert not many.loop._memory.reports
-    assert many.loop._memory.nodes.keys() == healthy
+    assert not many.loop._state.reports
+    assert many.loop._state.nodes.keys() == healthy
     assert many.loop._defects._aside.keys() == many.core.nodes
 
 
@@ -50,7 +50,7 @@ def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
     """They say it once, and nodes say again what nobody has come to."""
     many.hear(*many.world.nodes)
     came = isolate_failures.CycleInput(
-        reports=tuple(many.loop._memory.reports),
+        reports=tuple(many.loop._state.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
         provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
     )
@@ -61,11 +61,11 @@ def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
 def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
     many.hear("n1", "n2")
     came = isolate_failures.CycleInput(
-        reports=tuple(many.loop._memory.reports),
+        reports=tuple(many.loop._state.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
         provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
     )
-    memory = many.loop._memory
+    memory = many.loop._state
     memory.take_input()
     isolate_failures.put_back(came, memory)
     again = isolate_failures.CycleInput(
@@ -98,9 +98,9 @@ class Site(Contained):
         loop = self.loop
         structure = self.world.structure
         for name, node in self.world.nodes.items():
-            update = loop._engine.update(name, structure, loop._memory)
+            update = loop._engine.update(name, structure, loop._state)
             assert update.payload is not None
-            alive = loop._memory.attempts_by_node.get(name, {})
+            alive = loop._state.attempts_by_node.get(name, {})
             ended = tuple(one for one in node.attempts if one not in alive)
             node.take(update.payload, ended, self.now)
         self.now += seconds
@@ -134,15 +134,15 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
         POISON: JobState.STARTING,
     }
     said = next(one for one in caplog.messages if "left out" in one)
-    (poison,) = [one.id for one in site.loop._memory.attempts.values() if one.job == POISON]
+    (poison,) = [one.id for one in site.loop._state.attempts.values() if one.job == POISON]
     assert f"attempt {poison} on node n0: that is left out" in said
-    (fine,) = [one.id for one in site.loop._memory.attempts.values() if one.job == "fine"]
+    (fine,) = [one.id for one in site.loop._state.attempts.values() if one.job == "fine"]
     site.world.nodes["n0"].end(fine, site.now, exit_code=0)
     for _ in range(6):
         site.pass_time(20)
     assert site.states()["fine"] is JobState.SUCCEEDED
     assert site.states()["later"] is JobState.RUNNING
-    node = site.loop._memory.nodes["n0"]
+    node = site.loop._state.nodes["n0"]
     assert (node.state, node.message) == (NodeState.UNHEALTHY, isolate_failures.UNDECIDED)
     site.revision(job("fine"), job("later"), job(POISON), job("new"))
     site.pass_time(20)
@@ -151,7 +151,7 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
     for _ in range(6):
         site.pass_time(20)
     assert site.states()[POISON] is JobState.RUNNING
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.loop._state.nodes["n0"].state is NodeState.READY
     assert site.states()["new"] in {JobState.STARTING, JobState.RUNNING}
     site.close()
 
@@ -174,17 +174,17 @@ def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: 
     site.revision(job("fine"))
     site.world.nodes["n0"].boot_id = "boot-of-n0"
     site.pass_time(20)
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.loop._state.nodes["n0"].state is NodeState.READY
     site.world.nodes["n0"].boot_id = "another"
     for _ in range(8):
         site.pass_time(20)
-        node = site.loop._memory.nodes["n0"]
+        node = site.loop._state.nodes["n0"]
         assert (node.state, node.boot_id) == (NodeState.UNHEALTHY, "boot-of-n0")
-    assert site.loop._memory.nodes["n1"].state is NodeState.READY
+    assert site.loop._state.nodes["n1"].state is NodeState.READY
     site.is_fixed = True
     for _ in range(4):
         site.pass_time(20)
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.loop._state.nodes["n0"].state is NodeState.READY
     site.close()
 
 

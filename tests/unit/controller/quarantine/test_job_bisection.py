@@ -69,7 +69,7 @@ def led(folder: Path, world: World, core: Placing, **options: Any) -> Contained:
 
 
 def placed(leader: Contained) -> set[str]:
-    return {one.job for one in leader.loop._memory.attempts.values()}
+    return {one.job for one in leader.loop._state.attempts.values()}
 
 
 def test_a_job_that_raises_when_nodes_come_costs_no_node_and_nobody_else(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_job_that_raises_when_nodes_come_costs_no_node_and_nobody_else(tmp_pat
         leader.cycle()
     assert placed(leader) == {"fine", "b", "d"}
     assert leader.states()[POISON] is JobState.PENDING, "its record stays as it was"
-    assert {one.state for one in leader.loop._memory.nodes.values()} == {NodeState.READY}
+    assert {one.state for one in leader.loop._state.nodes.values()} == {NodeState.READY}
     assert leader.counts == {"job": 1}
     status = leader.sync()
     (problem,) = status.problems
@@ -123,7 +123,7 @@ def test_a_job_for_which_others_make_room_costs_no_node(tmp_path: Path) -> None:
         site.end(node)
         for _ in range(3):
             site.pass_time(25)
-    assert {one.state for one in site.loop._memory.nodes.values()} == {NodeState.READY}
+    assert {one.state for one in site.loop._state.nodes.values()} == {NodeState.READY}
     assert site.states()["later"] is JobState.RUNNING
     assert site.states()[POISON] is JobState.PENDING
     site.close()
@@ -139,7 +139,7 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
     leader.cycle()
     leader.hear(*world.nodes)
     leader.cycle()
-    assert leader.loop._memory.aside.keys() == {POISON, "after", "last"}
+    assert leader.loop._state.aside.keys() == {POISON, "after", "last"}
     assert placed(leader) == {"fine"}
     assert leader.states().keys() == {POISON, "after", "last", "fine"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
@@ -163,7 +163,7 @@ def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     core.there = {POISON}
     leader.now = 1_000_060
     leader.cycle()
-    assert leader.loop._memory.aside.keys() == {POISON}
+    assert leader.loop._state.aside.keys() == {POISON}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
     assert (POISON in placed(leader)) is is_placed
     leader.now += 1
@@ -221,11 +221,11 @@ def test_a_node_by_whose_word_any_job_raises_is_the_cause_and_no_job_is(tmp_path
     leader.cycle()
     assert leader.counts == {"input": 1}
     assert not leader.refusals
-    assert leader.loop._memory.nodes["n0"].state is NodeState.UNHEALTHY
+    assert leader.loop._state.nodes["n0"].state is NodeState.UNHEALTHY
     leader.now += 1
     leader.hear("n1")
     leader.cycle()
-    assert {one.node for one in leader.loop._memory.attempts.values()} == {"n1"}
+    assert {one.node for one in leader.loop._state.attempts.values()} == {"n1"}
     leader.close()
 
 
@@ -250,11 +250,11 @@ def test_a_turn_tries_no_more_than_it_may_and_the_search_goes_on_behind_what_com
         core.calls = 0
         leader.cycle()
         assert core.calls <= job_bisection.TRIES_MAX + 2
-        assert leader.loop._memory.nodes["n7"].last_report_at == leader.now, "it is heard meanwhile"
+        assert leader.loop._state.nodes["n7"].last_report_at == leader.now, "it is heard meanwhile"
         turns += 1
     assert turns > 1
     assert placed(leader) == set(names) - core.jobs
-    assert leader.loop._memory.aside.keys() == core.jobs
+    assert leader.loop._state.aside.keys() == core.jobs
     assert leader.counts == {"job": 3}
     leader.close()
 
@@ -270,7 +270,7 @@ def test_jobs_come_back_in_the_order_in_which_they_would_be_served(tmp_path: Pat
     site.pass_time(1)
     site.end("n0")
     site.pass_time(25)
-    assert {one.job for one in site.loop._memory.attempts.values()} == {"w7"}
+    assert {one.job for one in site.loop._state.attempts.values()} == {"w7"}
     site.close()
 
 
@@ -353,7 +353,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
         until(site, lambda wait_s=wait_s: waits_s() >= wait_s)  # type: ignore[misc]
         site.until(head, "OutOfSync")
     assert placed(site.leader) == {"a"}
-    assert not site.leader.loop._memory.jobs.get(POISON)
+    assert not site.leader.loop._state.jobs.get(POISON)
     core.jobs = set()
     site.until(head, "Synced")
     until(site, lambda: placed(site.leader) == {"a", POISON})
@@ -400,7 +400,7 @@ def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(
     site.revision(first)
     for _ in range(3):
         site.pass_time(1)
-    ((node, _),) = {(one.node, one.job) for one in site.loop._memory.attempts.values()}
+    ((node, _),) = {(one.node, one.job) for one in site.loop._state.attempts.values()}
     (other,) = {"n0", "n1"} - {node}
     deaf.add(node)
     for _ in range(40):
@@ -408,7 +408,7 @@ def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(
     site.revision(first, job("later", cpu=1))
     for _ in range(4):
         site.pass_time(7)
-    memory = site.loop._memory
+    memory = site.loop._state
     assert memory.nodes[node].state is NodeState.UNKNOWN, "nobody has answered it since"
     live = {one.job: one.node for one in memory.attempts.values() if one.state in LIVE}
     assert live == {"a": other}, "it is full, and 'later' waits for it"

@@ -82,7 +82,7 @@ def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
     assert POISON in last.jobs
     assert site.leader.counts["job"] == found, "it was not tried again before its time"
     site.commit({"b.yaml": repositories.job("b")})
-    until(site, lambda: "b" in {one.job for one in site.leader.loop._memory.attempts.values()})
+    until(site, lambda: "b" in {one.job for one in site.leader.loop._state.attempts.values()})
 
 
 def test_one_that_is_written_otherwise_and_raises_so_too_makes_neither_be_tried_again(

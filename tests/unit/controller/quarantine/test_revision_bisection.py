@@ -53,7 +53,7 @@ def test_a_job_that_cannot_be_decided_costs_nobody_else(leader: Contained) -> No
     states = leader.states()
     assert states.keys() == {"fine", "goes", "new", "held"}
     assert states["held"] is JobState.HELD
-    memory = leader.loop._memory
+    memory = leader.loop._state
     assert memory.jobs["goes"].removed or memory.jobs["goes"].finished, "a cancel applies"
     assert memory.jobs["fine"].spec.priority == 7
     status = leader.sync()
@@ -91,8 +91,8 @@ def test_the_version_in_force_stays_where_the_newer_one_raises(tmp_path: Path) -
     leader.now += 1
     leader.cycle()
     assert leader.states().keys() == {POISON, "fine", "new"}
-    assert leader.loop._memory.jobs[POISON].spec.priority == 50
-    assert not leader.loop._memory.jobs[POISON].removed
+    assert leader.loop._state.jobs[POISON].spec.priority == 50
+    assert not leader.loop._state.jobs[POISON].removed
     assert "what was in force of it stays so" in leader.sync().problems[0].message
     leader.close()
 
@@ -111,7 +111,7 @@ def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
     leader.now += 1
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes", "new"}
-    assert not leader.loop._memory.jobs["goes"].removed
+    assert not leader.loop._state.jobs["goes"].removed
     (left,) = leader.refusals[0].jobs
     assert (left.name, left.spec) == ("goes", None)
 
@@ -148,7 +148,7 @@ def test_a_job_that_the_store_refuses_costs_nobody_else(
     leader.now += 1
     leader.hear("n0")
     leader.cycle()
-    assert leader.loop._memory.nodes["n0"].last_report_at == leader.now
+    assert leader.loop._state.nodes["n0"].last_report_at == leader.now
 
 
 def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:
@@ -158,7 +158,7 @@ def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:
     assert leader.states().keys() == {"fine", "goes"}
     assert leader.counts == {"revision": 1}
     assert leader.refusals[0].jobs == ()
-    assert not any(one.removed for one in leader.loop._memory.jobs.values())
+    assert not any(one.removed for one in leader.loop._state.jobs.values())
 
 
 def test_structure_without_the_queue_of_a_job_that_stays_is_not_torn_from_its_jobs(
@@ -174,7 +174,7 @@ def test_structure_without_the_queue_of_a_job_that_stays_is_not_torn_from_its_jo
     leader.revision(*moved)
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes"}
-    assert {one.spec.queue for one in leader.loop._memory.jobs.values()} == {"default"}
+    assert {one.spec.queue for one in leader.loop._state.jobs.values()} == {"default"}
     assert leader.refusals[0].jobs == (), "all of it is refused"
 
 
@@ -211,7 +211,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_named(
     assert leader.core.calls <= revision_bisection.TRIES_MAX + 5
     found = {one.name: one.tried for one in leader.refusals[0].jobs}
     assert {name for name, tried in found.items() if tried} <= leader.core.jobs
-    assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
+    assert leader.loop._state.jobs.keys() == {"fine", "goes", *names} - found.keys()
     if poisoned == 1:
         assert found.keys() == leader.core.jobs
 
@@ -228,7 +228,7 @@ def test_a_search_that_takes_long_finds_one_and_leaves_the_rest_for_later(
     assert leader.core.calls <= 2 * len(names).bit_length() + 12
     found = {one.name: one.tried for one in leader.refusals[0].jobs}
     assert True in found.values()
-    assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
+    assert leader.loop._state.jobs.keys() == {"fine", "goes", *names} - found.keys()
 
 
 def test_what_passes_in_halves_is_replayed_as_it_was_decided(
@@ -339,7 +339,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     assert now.jobs.keys() == {"a", "b"}
     assert now.refused.keys() == {POISON}
     assert now.structure.queues["research"].limit.cpu_milli == 2000
-    assert site.leader.loop._memory.jobs["c"].removed or site.leader.loop._memory.jobs["c"].finished
+    assert site.leader.loop._state.jobs["c"].removed or site.leader.loop._state.jobs["c"].finished
     packed = site.leader.store.incumbents()
     assert packed is not None
     assert last_good.decode(packed).head == bad

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reconciler.core import cycle_context
 from reconciler.core.pools import provisioning
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
@@ -337,11 +338,12 @@ def test_a_node_is_replaced_once_its_work_has_ended() -> None:
     replaced: list[str] = []
     apply = provisioning.apply
 
-    def and_replace(work: object) -> None:
-        apply(work)  # type: ignore[arg-type]
+    def and_replace(context: cycle_context.CycleContext) -> provisioning.PoolStates:
+        states = apply(context)
         if not replaced:
-            replaced.append(provisioning.replace(work, "c-0", "its GPU fails"))  # type: ignore[arg-type]
-            replaced.append(provisioning.replace(work, "n9", "none"))  # type: ignore[arg-type]
+            replaced.append(provisioning.replace(states, "c-0", "its GPU fails"))
+            replaced.append(provisioning.replace(states, "n9", "none"))
+        return states
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provisioning, "apply", and_replace)

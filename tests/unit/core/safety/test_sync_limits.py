@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import recurrence
 from reconciler.core.safety import digests, impact, structure_diff, sync_limits
 from reconciler.desired.documents import cron
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.model.state import instance_records, records
 from reconciler.model.values import times
 from tests.unit.core import world

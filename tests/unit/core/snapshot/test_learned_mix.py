@@ -54,8 +54,8 @@ def test_expected_run_times(
     spec = job("train-12", owner="ada", time_limit_s=limit_s)
     known = Recollection(run_times={"ada\ntrain": times})
     observed = records.Observed(recollection=known)
-    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, 0.0)
-    assert learned_mix.expected_s(work)(spec) == expected
+    context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, 0.0)
+    assert learned_mix.expected_s(context)(spec) == expected
 
 
 def test_use_counts_half_after_a_half_life() -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import cycle_context, recurrence
+from reconciler.core import cycle_context
 from reconciler.core.jobs import running_gangs
 from reconciler.core.snapshot import node_columns, windows
 from reconciler.desired.documents import cron
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.model.state import records
 from reconciler.scheduling.inputs import snapshots
 from tests.unit.core.world import World
@@ -109,8 +110,8 @@ def opened(
         world.structure, reservations={one.name: one for one in reservations}
     )
     observed = records.Observed(nodes=dict(world.memory.nodes))
-    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
-    nodes = node_columns.nodes(work, node_columns.GpuDemand(), running_gangs.gather(work))
+    context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
+    nodes = node_columns.nodes(context, node_columns.GpuDemand(), running_gangs.gather(context))
     return windows.all_of(structure, nodes, world.now if at is None else at), nodes.names
 
 

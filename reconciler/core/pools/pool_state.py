@@ -29,30 +29,30 @@ class PoolState:
 
     def __init__(
         self,
-        work: cycle_context.CycleContext,
+        context: cycle_context.CycleContext,
         base: instance_records.Provision,
         pool: desired.Pool | None,
     ) -> None:
         """``pool`` None: git asks for it no longer."""
-        self.work = work
+        self.context = context
         self.pool = pool
         self.base = base
         # nothing of it lies in the future, and no wait is longer than it was to be, unless the
         # clock was set back
-        self.instances = {slot: _past(one, work.now) for slot, one in base.instances.items()}
-        self.orphans = {key: _bounded(one, work.now) for key, one in base.orphans.items()}
-        self.freed = {slot: min(at, work.now) for slot, at in base.freed.items()}
+        self.instances = {slot: _past(one, context.now) for slot, one in base.instances.items()}
+        self.orphans = {key: _bounded(one, context.now) for key, one in base.orphans.items()}
+        self.freed = {slot: min(at, context.now) for slot, at in base.freed.items()}
         self.asked = base.asked
         if pool is not None and pool.provisioning is not None:
             self.asked = pool.provisioning
         other = self.asked != base.asked  # somebody has seen to it: failures count anew
         self.next_number = base.next_number
         self.failures = 0 if other else base.failures
-        self.retry_at = 0.0 if other else min(base.retry_at, work.now + self._rest_s())
+        self.retry_at = 0.0 if other else min(base.retry_at, context.now + self._rest_s())
         self.failure = "" if other else base.failure
-        self.changed_at = min(base.changed_at, work.now)
-        self.listed_at = min(base.listed_at, work.now)
-        self.list_at = min(base.list_at, work.now + BACKOFF_S_MAX)
+        self.changed_at = min(base.changed_at, context.now)
+        self.listed_at = min(base.listed_at, context.now)
+        self.list_at = min(base.list_at, context.now + BACKOFF_S_MAX)
         self.list_tries, self.list_open = base.list_tries, base.list_open
         self.list_failure = base.list_failure
 
@@ -125,8 +125,10 @@ class PoolState:
         self, one: instance_records.InstanceRecord, state: InstanceState, why: str
     ) -> instance_records.InstanceRecord:
         """Bring an instance into its next state; that is an event."""
-        renewed = self.instances[one.node] = instance_records.moved(one, state, self.work.now, why)
-        self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
+        renewed = self.instances[one.node] = instance_records.moved(
+            one, state, self.context.now, why
+        )
+        self.context.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
         return renewed
 
     def new_request(self, slot: str) -> str:
@@ -135,7 +137,7 @@ class PoolState:
         The time (in milliseconds) is in it, since a record goes with its pool and can be lost, and
         scripts remember requests for longer than that.
         """
-        number = max(self.next_number, int(self.work.now * 1000))
+        number = max(self.next_number, int(self.context.now * 1000))
         self.next_number = number + 1
         return f"{slot}.{number}"
 
@@ -148,46 +150,46 @@ class PoolState:
     def create(self, slot: str, why: str) -> None:
         """Ask for a machine behind a free slot."""
         request = self.new_request(slot)
-        self.changed_at = self.work.now
+        self.changed_at = self.context.now
         one = instance_records.InstanceRecord(
-            slot, InstanceState.CREATING, request, self.work.now, why
+            slot, InstanceState.CREATING, request, self.context.now, why
         )
         self.instances[slot] = one
-        self.work.event("InstanceCreating", f"{request}: {why}", node=slot)
-        self.work.wake(self.work.now)
+        self.context.event("InstanceCreating", f"{request}: {why}", node=slot)
+        self.context.wake(self.context.now)
         self.begin(one)
 
     def begin(self, one: instance_records.InstanceRecord) -> None:
         """Have the script of an instance's state run, where there is one and it is time."""
-        work = self.work
-        if not self.scripted or one.open or work.desired.structure.settings.suspend:
+        context = self.context
+        if not self.scripted or one.open or context.desired.structure.settings.suspend:
             return
-        if one.retry_at > work.now:
-            work.wake(one.retry_at)
+        if one.retry_at > context.now:
+            context.wake(one.retry_at)
             return
         one = self.put(one, open=True, tries=one.tries + 1)
         verb: instance_records.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
-        work.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
+        context.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
 
     def empty(self, one: instance_records.InstanceRecord) -> None:
         """There is nothing behind a slot any more."""
         del self.instances[one.node]
-        self.freed[one.node] = self.work.now
-        self.work.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
+        self.freed[one.node] = self.context.now
+        self.context.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
 
     def failed(self, message: str) -> None:
         """Making a node came to nothing."""
         self.failures += 1
         self.failure = message
         if self.failures > self.asked.retries:
-            self.retry_at = self.work.now + self._rest_s()
-            self.work.event(
+            self.retry_at = self.context.now + self._rest_s()
+            self.context.event(
                 "PoolPaused",
                 f"pool {self.name} makes no nodes until {times.format_time(self.retry_at)}: "
                 f"{self.failures} in a row came to nothing, the last: {message}",
             )
         else:
-            self.retry_at = self.work.now + self._rest_s()
+            self.retry_at = self.context.now + self._rest_s()
 
     def _rest_s(self) -> float:
         """How long making nodes rests after as many failures in a row as there were."""
