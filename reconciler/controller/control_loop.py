@@ -1,8 +1,8 @@
-"""The loop: observe, diff, schedule, record, act; one cycle at a time, on input or at ``wake_at``.
+"""The control loop: observe, diff, schedule, commit, act, one cycle at a time.
 
-Reports come in from the server process over a local socket, revisions from the repository's
-thread. A cycle calls the pure core, commits its outcome in one transaction, and only then tells
-nodes of it. Killed at any moment it loses nothing that anybody was told.
+Reports arrive from the server process over a local socket, revisions from the git watcher. A cycle
+calls the pure core, commits the outcome in one transaction, and only then dispatches it: killed at
+any moment, the loop loses nothing that anybody was told.
 """
 
 import logging
@@ -27,13 +27,15 @@ from reconciler.controller import (
     wall_clock,
 )
 from reconciler.controller.quarantine import (
+    cycle_input,
+    cycle_rescue,
     defects,
-    isolate_failures,
     job_bisection,
     revision_bisection,
 )
-from reconciler.core import observed_state, reconcile
+from reconciler.core import cycle_context, observed_state, reconcile
 from reconciler.core.jobs import quarantined_jobs
+from reconciler.desired.apply import job_quarantine
 from reconciler.engines import agents
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
@@ -45,12 +47,12 @@ log = logging.getLogger("muster.loop")
 
 #: Input that arrives within this time of the first is decided in one cycle.
 GATHER_S = 0.004
-#: Where cycles are dearer than that, input is gathered for as long as the last one took, so that
-#: each decides about more, but never for longer than this.
+#: If cycles take longer than that, input is gathered for as long as the last one took, so that each
+#: cycle processes more, but never for longer than this.
 GATHER_S_MAX = 0.02
-#: After so long without a cycle the first input is decided at once: a burst would have come before.
+#: After so long without a cycle the first input is processed at once, because it begins no burst.
 QUIET_S = 0.05
-#: The longest time without a look at the clock, whatever ``wake_at`` says.
+#: The longest sleep, whatever ``wake_at`` says.
 SLEEP_S_MAX = 30.0
 _NOTHING = desired.Desired()
 
@@ -59,24 +61,28 @@ class Loop:
     """The control loop over a store that it leads.
 
     Args:
-        store: opened; ``epoch`` comes from ``store.lead``.
+        store: opened.
+        epoch: from ``store.lead``.
         socket_path: where the server process connects.
         inbox: from which revisions come.
-        hint: called when somebody says that the repository may have changed.
-        before: what was in force before a restart, for as long as nothing newer is: its jobs are
-            those that the store knows. accepted: what was remembered with it.
-        adopting: the store is empty and the repository was run before: its jobs wait for
-            somebody to say which of them are new, and nodes are left alone.
-        provision: given all open orders of pools whose nodes come and go, whenever they change;
-            it returns at once, and puts what comes of them into ``inbox``.
-        event_lines: where what happens is written, if anywhere.
-        told: who is told of the cluster, and who can't be.
-        happened: given each outcome once it is durable, with what was known before and what was
-            desired; it returns at once.
+        hint: called if the repository may have changed.
+        before: what was in force before a restart. Its jobs are those of the store.
+        accepted: what was remembered with ``before``.
+        adopting: the store is empty and the repository was run before. Its jobs wait for adoption,
+            and
+            nodes are left alone.
+        provision: given all open orders of provisioned pools whenever they change. It returns at
+            once
+            and puts results into ``inbox``.
+        event_lines: where events are written, if anywhere.
+        told: counts notices to people, and those that can't be sent.
+        happened: given each outcome once it is durable, with the state before it and the desired
+            state.
+            It returns at once.
         clock: seconds since the epoch.
-        decide: the core. refuse: told of each desired state that no cycle passed with.
-        contained: whether to go on where the core raises (see ``containing``), which is for those
-            who serve people; else whoever drives the loop gets what it raised.
+        decide: the core.
+        refuse: given each desired state that was not applied as a whole.
+        contained: survive internal errors (see ``cycle_rescue``); otherwise they are raised.
     """
 
     def __init__(
@@ -98,7 +104,7 @@ class Loop:
         ] = (lambda *_: None),
         clock: Callable[[], float] = time.time,
         decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
-        refuse: Callable[[isolate_failures.RevisionRefusal], None] = lambda _: None,
+        refuse: Callable[[cycle_rescue.RevisionRefusal], None] = lambda _: None,
         contained: bool = False,
     ) -> None:
         self._store = store
@@ -116,8 +122,8 @@ class Loop:
         self._before = before
         self._decide_by = decide
         self._refuse = refuse
-        self._passed: isolate_failures.Passed | None = None
-        self._kept: desired.Desired | None = None  # instead of what no cycle passed with
+        self._passed: cycle_rescue.Passed | None = None
+        self._kept: desired.Desired | None = None  # in force instead of a refused one
         self._search = job_bisection.JobBisection(time.monotonic)
         self._passed_incumbents = accepted
         self._adoption = adoption.Adoption(pending=adopting)
@@ -154,12 +160,12 @@ class Loop:
         self._steps = wall_clock.ClockSteps(clock())
 
     def stop(self) -> None:
-        """Leave after the cycle under way."""
+        """End the loop after the current cycle."""
         self._stopping = True
         self._inbox.wake()
 
     def run(self) -> None:
-        """Go round until ``stop``."""
+        """Run cycles until ``stop`` is called."""
         try:
             while not self._stopping:
                 if self._wait():
@@ -176,18 +182,20 @@ class Loop:
             self._selector.close()
 
     def _wait(self) -> bool:
-        """Sleep until there is input or time itself changes something; whether a cycle is due."""
+        """Sleep until input arrives or ``wake_at`` is reached. Return True if a cycle is due."""
         now = self._clock()
         due_at = self._wake_at if self._wake_at is not None else now + SLEEP_S_MAX
         timeout_s = min(max(0.0, due_at - now), max(0.0, self._publisher.wait_s()), SLEEP_S_MAX)
         due = self._take(self._selector.select(timeout_s))
         now = self._clock()
         if self._steps.of(now):
-            return True  # ``wake_at`` is by the clock as it was
+            return True  # ``wake_at`` was computed by the old clock
         return due or (self._wake_at is not None and now >= self._wake_at)
 
     def _gather(self) -> None:
-        """Let input that comes together be decided together, unless there has been none."""
+        """Wait a moment for more input, unless the loop was idle, so that one cycle processes it
+        all.
+        """
         if time.monotonic() - self._cycled_at > QUIET_S:
             return
         ends_at = time.monotonic() + min(GATHER_S_MAX, max(GATHER_S, self._cycle_s))
@@ -195,7 +203,7 @@ class Loop:
             self._take(self._selector.select(left_s))
 
     def _take(self, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
-        """Take over what has arrived; whether any of it asks for a cycle."""
+        """Read what has arrived. Return True if it needs a cycle."""
         due = False
         for key, events in ready:
             if key.data == "inbox":
@@ -231,9 +239,9 @@ class Loop:
         return True
 
     def _as_before(self) -> desired.Desired:
-        """What goes on where nothing newer can: what a cycle passed with last."""
+        """Return the last good desired state."""
         if self._passed is None:
-            return isolate_failures.after_restart(self._before, self._state)
+            return cycle_rescue.after_restart(self._before, self._state)
         return self._passed.taken if self._adoption.pending else self._passed.desired_state
 
     def _take_message(self, message: loop_messages.ToLoop) -> bool:
@@ -241,10 +249,10 @@ class Loop:
             case loop_messages.Reported():
                 node = message.request.node
                 if message.question and not self._defects.is_unheard(node):
-                    # whatever becomes of the report, who is confirmed counts as heard of
+                    # the node counts as heard even if its report can't be processed
                     self._teller.questions[node] = message.question
                     self._state.answered[node] = message.received_at
-                if self._defects.is_aside(node, self._clock()):  # no cycle would answer otherwise
+                if self._defects.is_aside(node, self._clock()):  # only a cycle answers
                     return node in self._teller.questions
                 with self._defects.spare("usage"):
                     loop_inbox.measure(message, self._meter, self._state)
@@ -263,31 +271,29 @@ class Loop:
                 return True
 
     def cycle(self) -> outcome.Outcome | None:
-        """One cycle, if there is a desired state to go by, and what came of it."""
+        """Run one cycle and return its outcome, or None if there is no desired state yet."""
         if self._desired is None:
             return None
         now = self._clock()
         self._mind_clock(now)
         asked, scripts = self._state.take_asked(), self._state.take_provisioned()
-        unheard = frozenset(self._defects.unheard(isolate_failures.CycleInput()))
-        came = isolate_failures.CycleInput(*self._state.take_input(), asked, scripts, unheard)
+        unheard = frozenset(self._defects.unheard(cycle_input.CycleInput()))
+        came = cycle_input.CycleInput(*self._state.take_input(), asked, scripts, unheard)
         got = self._attempt(came, now)
         result = self._contain(got, came, now) if isinstance(got, Exception) else got
         return self._find_jobs(result, now) if self._search.is_open else result
 
-    def _attempt(
-        self, came: isolate_failures.CycleInput, now: float
-    ) -> outcome.Outcome | Exception:
-        """Decide by what is desired and carry it out, or leave everything as it was."""
+    def _attempt(self, came: cycle_input.CycleInput, now: float) -> outcome.Outcome | Exception:
+        """Decide one cycle and carry it out. Return the error instead if nothing was changed."""
         started = time.perf_counter()
         desired_state = self._in_force.of(self._desired or _NOTHING)
         try:
             result, decide_s = self._decide(desired_state, came, now)
-        except Exception as defect:
-            if not self._defects.contained or errors.is_of_store(defect):
+        except Exception as error:
+            if not self._defects.contained or errors.is_of_store(error):
                 raise
             self._commits.undo()
-            return defect
+            return error
         commit_s = time.perf_counter() - started - decide_s
         self._defects.heard(came)
         self._act(result, desired_state)
@@ -298,10 +304,12 @@ class Loop:
         return result
 
     def _decide(
-        self, desired_state: desired.Desired, came: isolate_failures.CycleInput, now: float
+        self, desired_state: desired.Desired, came: cycle_input.CycleInput, now: float
     ) -> tuple[outcome.Outcome, float]:
-        """Decide, and make it durable; how long deciding took. What raises here has done nothing
-        that ``_undo`` does not undo."""
+        """Decide and commit. Return the outcome and how many seconds deciding took.
+
+        An error that this raises leaves only what ``Committer.undo`` reverts.
+        """
         started, phases = time.perf_counter(), self._counters.phases
         phases.begin()
         if desired_state.generation != self._state.desired_generation:
@@ -336,14 +344,14 @@ class Loop:
         self._adoption.runs = ()
         taken = self._desired or desired_state
         in_force = self._adoption.in_force(taken)
-        self._passed = isolate_failures.Passed(taken, in_force, self._adoption.pending)
+        self._passed = cycle_rescue.Passed(taken, in_force, self._adoption.pending)
         self._inbox.adopt(self._passed.taken.generation)
         if incumbents is not None:
             self._passed_incumbents = incumbents
         return result, decide_s
 
     def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
-        """Take an outcome over, now that it is durable, and tell everybody of it."""
+        """Absorb an outcome that is durable, and dispatch it."""
         with self._defects.spare("notices"):
             self._happened(result, self._state, desired_state)
         self._state.absorb(result)
@@ -359,86 +367,138 @@ class Loop:
         self._counters.phases("act")
 
     def _is_new(self) -> bool:
-        """Whether no cycle has passed with what is desired, and there is something before it."""
+        """Return True if no cycle has passed with the desired state, so that it can be refused."""
         known, pending = self._passed, self._adoption.pending
         passed = known is not None and known.adopting == pending and known.taken is self._desired
         return not passed and self._desired is not self._kept
 
     def _spare(self, part: str) -> AbstractContextManager[None]:
-        """Go on whatever the block raises, unless there is a desired state to refuse for it."""
+        """Return a block that suppresses errors, unless a new desired state can be refused for
+        them.
+        """
         return nullcontext() if self._is_new() else self._defects.spare(part)
 
     def _contain(
-        self, defect: Exception, came: isolate_failures.CycleInput, now: float
+        self, error: Exception, came: cycle_input.CycleInput, now: float
     ) -> outcome.Outcome:
-        """Decide a cycle that raised with less than it had; raises it where that does not help."""
+        """Decide a cycle that raised with less than it had, or raise the error if that fails."""
         newer = self._desired or _NOTHING
-        bases = [isolate_failures.CycleBasis(newer, self._commits.incumbents)]
-        problem = isolate_failures.problem_of(defect)
+        newest = cycle_rescue.CycleBasis(newer, self._commits.incumbents)
+        bases = [newest]
+        raised = {id(newest): error}
         if self._is_new():
-            self._kept = isolate_failures.refused(newer.status, self._as_before(), problem)
-            bases.append(isolate_failures.CycleBasis(self._kept, None))
+            problem = defects.revision_problem(error)
+            self._kept = cycle_rescue.refused(newer.status, self._as_before(), problem)
+            bases.append(cycle_rescue.CycleBasis(self._kept, None))
 
         def attempt(
-            basis: isolate_failures.CycleBasis, part: isolate_failures.CycleInput
-        ) -> isolate_failures.Got:
+            basis: cycle_rescue.CycleBasis, part: cycle_input.CycleInput
+        ) -> cycle_rescue.Got:
             self._desired, self._commits.incumbents = basis
-            return self._attempt(part, now)
+            got = self._attempt(part, now)
+            if isinstance(got, Exception):
+                raised[id(basis)] = got
+            return got
 
         def without_jobs(
-            basis: isolate_failures.CycleBasis, part: isolate_failures.CycleInput, *, started: bool
-        ) -> isolate_failures.Got | None:
+            basis: cycle_rescue.CycleBasis, part: cycle_input.CycleInput, *, started: bool
+        ) -> cycle_rescue.Got | None:
             self._desired, self._commits.incumbents = basis
-            return self._without_jobs(part, now, started=started)
+            job = cycle_context.job_of_error(raised[id(basis)])
+            return self._without_jobs(part, now, started=started, named=job)
 
-        found = isolate_failures.rescue(attempt, bases, came, without_jobs)
-        sifted = None
-        if found and found.basis is not bases[0]:
-            sifted = self._sift(attempt, bases[0], is_whole=self._search.is_open)
-        self._defects.explain(found, newer, defect, now, sifted)
+        found = cycle_rescue.rescue(attempt, bases, came, without_jobs)
         if found is None:
-            raise defect
-        if sifted is not None and sifted.is_whole:
-            self._inbox.adopt(newer.generation)
-        elif sifted is not None:
-            self._refuse(
-                isolate_failures.RevisionRefusal(
-                    newer.generation, problem, self._passed_incumbents, sifted.apart
-                )
-            )
-        if found.left_out:
-            nodes = self._defects.unheard(isolate_failures.CycleInput())
+            self._defects.note("input", error)
+            log.critical(defects.LAST_WORDS)
+            raise error
+        is_revision = found.basis is not newest
+        if is_revision:
+            self._apply_revision(attempt, newest, error)
+        if found.failed or not (is_revision or found.by_jobs):
+            self._defects.note("input", error)
+        if found.divided or found.failed:
+            self._defects.ignore_nodes(found.divided, found.failed, now)
+        if found.failed:
+            nodes = self._defects.unheard(cycle_input.CycleInput())
             self._teller.doubt(nodes, found.basis.desired_state.structure, self._state)
-        if found.left_out or not found.waiting.is_bare:
-            isolate_failures.put_back(found.waiting, self._state)
+        if found.failed or not found.waiting.is_bare:
+            cycle_input.put_back(found.waiting, self._state)
             self._wake_at = now
         return found.result
 
-    def _without_jobs(
-        self, came: isolate_failures.CycleInput, now: float, *, started: bool
-    ) -> isolate_failures.Got | None:
-        """Decide without the jobs that wait, or with ``started`` without all; None: nobody does.
+    def _apply_revision(
+        self, attempt: cycle_rescue.Attempt, newest: cycle_rescue.CycleBasis, error: Exception
+    ) -> None:
+        """Apply a refused revision except for its jobs that raise, or go on without it."""
+        newer = newest.desired_state
+        applied = revision_bisection.AppliedRevision(self._kept or newer)
+        if not (self._adoption.pending or self._search.is_open):
+            applied = revision_bisection.apply_revision(
+                lambda state: attempt(
+                    cycle_rescue.CycleBasis(state, None), cycle_input.CycleInput()
+                ),
+                newer,
+                applied.desired_state,
+                self._in_force.numbers,
+                clock=time.monotonic,
+            )
+        self._desired = applied.desired_state
+        self._commits.incumbents = newest.incumbents if applied.is_whole else None
+        revision_bisection.log_result(applied, newer.status.attempted_revision, error)
+        for raised in applied.errors:
+            self._defects.note("job", raised)
+        if not applied.quarantined:
+            self._defects.note("revision", error)
+        if applied.is_whole:
+            self._inbox.adopt(newer.generation)
+            return
+        problem = defects.revision_problem(error)
+        self._refuse_revision(newer.generation, problem, applied.quarantined)
 
-        What came in is decided so; which of them it takes to leave out is found afterwards.
+    def _refuse_revision(
+        self,
+        generation: int,
+        problem: desired.Problem,
+        jobs: tuple[job_quarantine.QuarantinedJob, ...],
+    ) -> None:
+        """Tell the git watcher what was not applied."""
+        refusal = cycle_rescue.RevisionRefusal(generation, problem, self._passed_incumbents, jobs)
+        self._refuse(refusal)
+
+    def _without_jobs(
+        self, came: cycle_input.CycleInput, now: float, *, started: bool, named: str | None
+    ) -> cycle_rescue.Got | None:
+        """Decide without the pending jobs, or with ``started`` without all unfinished ones.
+
+        A job that the core named is set aside alone if that helps. Otherwise it is found
+        afterwards which jobs have to stay aside.
+
+        Returns:
+            The outcome or the error; None if jobs are not the cause.
         """
-        desired_state = self._adoption.in_force(self._desired or _NOTHING)
-        self._state.leave_out(desired_state.aside.keys())
-        names = (quarantined_jobs.unfinished if started else quarantined_jobs.waiting)(
-            desired_state, self._state
-        )
-        names = [
-            one for one in names if one not in desired_state.aside and one not in self._search.found
-        ]
+        state = self._adoption.in_force(self._desired or _NOTHING)
+        self._state.leave_out(state.aside.keys())
+        known = state.aside.keys() | self._search.found.keys()
+        unfinished = quarantined_jobs.unfinished(state, self._state)
+        if named is not None:
+            result = self._without_named(came, now, named, unfinished)
+            if result is not None:
+                return result
+        names = unfinished if started else quarantined_jobs.waiting(state, self._state)
+        names = [name for name in names if name not in known]
         if not names:
             return None
         if not (started or came.is_bare):
-            is_doubted, clock = self._defects.is_doubted(now), time.monotonic
 
-            def probe(out: Mapping[str, str], *, whole: bool) -> bool:
-                tried = self._in_force.without(desired_state, {**self._search.aside, **out})
+            def probe(without: Mapping[str, str], *, whole: bool) -> bool:
+                tried = self._in_force.without(state, {**self._search.aside, **without})
                 return self._would_pass(tried, came if whole else came.bare(), now)
 
-            if job_bisection.blames_input(probe, names, is_doubted=is_doubted, clock=clock):
+            is_doubted = self._defects.is_doubted(now)
+            if job_bisection.blames_input(
+                probe, names, is_doubted=is_doubted, clock=time.monotonic
+            ):
                 return None
         self._search.begin(names)
         got = self._attempt(came, now)
@@ -446,10 +506,21 @@ class Loop:
             self._search.drop()
         return got
 
-    def _would_pass(
-        self, tried: desired.Desired, came: isolate_failures.CycleInput, now: float
-    ) -> bool:
-        """Whether a cycle can be decided; nothing comes of it."""
+    def _without_named(
+        self, came: cycle_input.CycleInput, now: float, job: str | None, unfinished: list[str]
+    ) -> outcome.Outcome | None:
+        """Set jobs aside as long as the core names one. Return None if it raises without a name."""
+        while job in unfinished and job not in self._search.aside:
+            self._search.begin([job, *self._search.untried])
+            got = self._attempt(came, now)
+            if not isinstance(got, Exception):
+                return got
+            job = cycle_context.job_of_error(got)
+        self._search.drop()
+        return None
+
+    def _would_pass(self, tried: desired.Desired, came: cycle_input.CycleInput, now: float) -> bool:
+        """Return True if a cycle can be decided. Nothing comes of it."""
         self._state.leave_out(tried.aside.keys())
         said = (came.reports, came.answered, came.asked, came.provisioned)
         try:
@@ -459,65 +530,44 @@ class Loop:
         return True
 
     def _find_jobs(self, result: outcome.Outcome, now: float) -> outcome.Outcome:
-        """Find which of the jobs that were left out have to stay so, for as long as a turn may."""
-        desired_state = self._desired or _NOTHING
-        got = self._search.go_on(
-            lambda: self._attempt(isolate_failures.CycleInput(), now), desired_state
-        )
+        """Find which of the jobs set aside have to stay so, for as long as one turn may take."""
+        state = self._desired or _NOTHING
+        got = self._search.go_on(lambda: self._attempt(cycle_input.CycleInput(), now), state)
+        last = got if got is not None else result
         if self._search.is_open:
             self._wake_at = now
-            return got if got is not None else result
+            return last
         found = tuple(self._search.found.values())
-        self._defects.explain_jobs_aside(found, self._search.defects)
+        for raised in self._search.errors:
+            self._defects.note("job", raised)
         self._search.stop()
         if not found:
-            return got if got is not None else result
-        self._desired = job_bisection.told(desired_state, found, next(self._in_force.numbers))
-        last = self._attempt(isolate_failures.CycleInput(), now)
-        problem = found[0].problem("")
-        self._refuse(
-            isolate_failures.RevisionRefusal(
-                desired_state.generation, problem, self._passed_incumbents, found
-            )
+            return last
+        log.error(
+            "%s: set aside, because no cycle can be decided with them: %s; retried later",
+            defects.MARK,
+            defects.shorten([f"job {one.name}" for one in found]),
         )
-        return result if isinstance(last, Exception) else last
-
-    def _sift(
-        self,
-        attempt: isolate_failures.Attempt,
-        newest: isolate_failures.CycleBasis,
-        *,
-        is_whole: bool,
-    ) -> isolate_failures.Sifted:
-        """Go on by what is refused but for its jobs that can't be decided, or without it."""
-        found = isolate_failures.Sifted(self._kept or newest.desired_state)
-        if not (self._adoption.pending or is_whole):
-            found = revision_bisection.sift(
-                lambda desired_state: attempt(
-                    isolate_failures.CycleBasis(desired_state, None), isolate_failures.CycleInput()
-                ),
-                *(newest.desired_state, found.desired_state, self._in_force.numbers),
-                clock=time.monotonic,
-            )
-        self._desired = found.desired_state
-        self._commits.incumbents = newest.incumbents if found.is_whole else None
-        return found
+        self._desired = job_bisection.without_found(state, found, next(self._in_force.numbers))
+        final = self._attempt(cycle_input.CycleInput(), now)
+        self._refuse_revision(state.generation, found[0].problem(""), found)
+        return last if isinstance(final, Exception) else final
 
     def _mind_clock(self, now: float) -> None:
-        """Start all silence, and what is done now and then, anew when the wall clock was set.
+        """Restart all waits for silent nodes and housekeeping if the wall clock was set.
 
-        A step forward would look as if all nodes had been silent, and start their work elsewhere.
+        After a step forward all nodes would seem silent, and their work would start elsewhere.
         """
         if step_s := self._steps.take(now):
             log.warning("the clock was set by %.1f s", step_s)
             self._state.leader_since = now
             self._pruner.clock_set(now)
             self._commits.committed_at = min(self._commits.committed_at, now)
-        elif self._passed is None:  # who begins can't tell what the clock was before
+        elif self._passed is None:  # at a start the earlier clock is unknown
             self._state.leader_since = now
 
     def _publish(self, *, anew: bool = False) -> None:
-        """Tell the server how the loop stands."""
+        """Send the server the state of the loop."""
         cycle, pending = self._commits.cycle, self._adoption.pending
         self._publisher.publish(
             self._desired, self._state, cycle=cycle, adopting=pending, anew=anew

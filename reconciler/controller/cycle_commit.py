@@ -1,7 +1,7 @@
-"""Makes what a cycle decided durable: outcome, journal, views and metering in one transaction.
+"""Commits a cycle: outcome, journal, views and metering in one transaction, before any dispatch.
 
-Before anybody is told. A cycle that brought no more than times and usage of nodes is not committed
-by itself; its input waits with the journal for the next one.
+A cycle that only brought times and usage of nodes is not committed on its own. Its input waits,
+with the journal, for the next commit.
 """
 
 import logging
@@ -21,23 +21,26 @@ from reconciler.store import sql_store
 
 log = logging.getLogger("muster.loop")
 
-#: Times and usage of nodes are committed this often, whatever else there is to commit.
+#: How often times and usage of nodes are committed if nothing else is.
 NODES_COMMIT_EVERY_S = 60.0
 
 
 class Committer:
-    """What is durable of what was decided, and what waits to be.
+    """A writer of outcomes to the store.
 
     Args:
-        store: opened; ``epoch`` comes from ``store.lead``.
-        memory: records as of the last outcome.
-        meter: is told of each outcome. defects: counts what may fail by itself.
-        spare: goes on whatever its block raises, unless there is something to refuse for it.
+        store: opened.
+        epoch: from ``store.lead``.
+        state: records as of the last outcome.
+        meter: counts each outcome.
+        defects: suppresses errors of parts that may fail.
+        spare: returns a block that suppresses errors, unless a new desired state can be refused for
+            them.
 
     Attributes:
-        cycle: number of the last commit. committed_at: its time.
-        incumbents: what has to be remembered over a restart from the next commit on, None: nothing
-            else than before.
+        cycle: number of the last commit.
+        committed_at: its time.
+        incumbents: what the next commit has to store for a restart; None: as before.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Committer:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What can't be written down ends the journal; it begins anew with the next cycle."""
+        """Restart the journal with the next cycle if the block can't write it."""
         with self._spare("journal"):
             try:
                 yield
@@ -80,11 +83,12 @@ class Committer:
         desired_state: desired.Desired,
         view: Mapping[str, bytes],
     ) -> None:
-        """Make an outcome durable, or let it wait where there is little in it.
+        """Commit an outcome, or let it wait if it only has times and usage of nodes.
 
         Args:
-            result: what was decided. wanted: what it was decided by.
-            view: what is stored besides for showing.
+            result: of the cycle.
+            desired_state: of the cycle.
+            view: additional stored views.
         """
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
@@ -95,14 +99,16 @@ class Committer:
             self._use(result)
 
     def undo(self) -> None:
-        """Forget what a cycle has left that was not decided to its end."""
+        """Revert what a cycle left that raised."""
         self._state.recall_anew()
         self.journal.anew()
         nodes = self._state.nodes
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
 
     def _must_commit(self, result: outcome.Outcome, desired_state: desired.Desired) -> bool:
-        """Whether the outcome has more in it than times and usage of nodes."""
+        """Return True if the outcome has more than times and usage of nodes, or if those
+        are due.
+        """
         is_due = result.now - self.committed_at >= NODES_COMMIT_EVERY_S
         return bool(
             self._state.is_changed_by(result)

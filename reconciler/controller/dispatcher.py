@@ -1,7 +1,7 @@
-"""Tells nodes, scripts and people of a decision once it is durable.
+"""Sends a decision to nodes and provisioners once it is durable.
 
-A node gets its whole set whenever an outcome touches it, or when the server asks how it stands. A
-set that can't be made is a defect that costs its node the news, and nobody else.
+A node gets its whole assignment set if an outcome touches it or if the server asks. An internal
+error while a set is built costs only that node its update.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from reconciler.controller import server_link
-from reconciler.controller.quarantine import defects, isolate_failures
+from reconciler.controller.quarantine.defects import MARK, Defects, shorten
 from reconciler.core import observed_state
 from reconciler.engines import agents
 from reconciler.model import desired
@@ -21,18 +21,18 @@ from reconciler.model.state import instance_records, outcome
 
 log = logging.getLogger("muster.loop")
 
-#: How often it is said which nodes can't be told anything.
+#: How often nodes that can't be updated are logged.
 COMPLAIN_EVERY_S = 60.0
 
 
 class Dispatcher:
-    """What the loop says to the server process and to provisioners.
+    """The sender of assignments, orders and answers.
 
     Args:
         server: the connection to the server process.
-        engine: makes the sets of nodes.
+        engine: builds assignment sets.
         provision: given all open orders whenever they change.
-        defects: counts sets that can't be made.
+        defects: counts sets that can't be built.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Dispatcher:
         server: server_link.LinkServer,
         engine: agents.AgentsEngine,
         provision: Callable[[Iterable[instance_records.Order]], None],
-        defects: defects.Defects,
+        defects: Defects,
     ) -> None:
         self._server = server
         self._engine = engine
@@ -48,10 +48,10 @@ class Dispatcher:
         self._defects = defects
         self._provisions: object = None
         self._told_generation: int | None = None
-        #: Nodes whose sets could not be made: each decision tries them again.
+        #: Nodes whose sets could not be built. Each decision tries them again.
         self._unserved: set[str] = set()
         self._said_at = -math.inf
-        #: Which question about each node waits for the next decision.
+        #: By node the server's question that the next decision answers.
         self.questions: dict[str, int] = {}
 
     def tell(
@@ -60,7 +60,7 @@ class Dispatcher:
         structure: desired.Structure,
         state: observed_state.ObservedState,
     ) -> None:
-        """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
+        """Update the nodes that an outcome touches, and those that wait for an answer."""
         touched = self._engine.touched(result.actions)
         waiting = {*self.questions, *(self._unserved & state.nodes.keys())}
         self._unserved.clear()
@@ -74,7 +74,7 @@ class Dispatcher:
                 self._server.send(msgspec.structs.replace(update, confirms=confirms))
                 self.questions.pop(node, None)
         self._complain(result.now)
-        if state.provisions is not self._provisions:  # the first time, and when it changed
+        if state.provisions is not self._provisions:  # at the start, and after each change
             with self._defects.spare("tell"):
                 self._provision(
                     order
@@ -86,7 +86,9 @@ class Dispatcher:
             self._server.send(loop_messages.OverrideAnswered(identity, refused))
 
     def everything(self, structure: desired.Structure, state: observed_state.ObservedState) -> None:
-        """A server has connected: every node's set. Who asked the one before has gone."""
+        """Update every node after a server has connected. Questions of the previous server are
+        dropped.
+        """
         self.questions.clear()
         for node in state.nodes:
             with self._serving(node):
@@ -98,7 +100,7 @@ class Dispatcher:
         structure: desired.Structure,
         state: observed_state.ObservedState,
     ) -> None:
-        """Let no lease of these nodes be renewed: what they say can't be decided."""
+        """Stop renewing the leases of nodes whose reports can't be processed."""
         for node in nodes:
             self.questions.pop(node, None)
             with self._serving(node):
@@ -107,7 +109,7 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def _serving(self, node: str) -> Iterator[None]:
-        """What raises costs this node the news until the next decision, and nobody else."""
+        """Suppress errors of a node's update, which the next decision tries again."""
         self._unserved.add(node)
         with self._defects.spare("tell"):
             yield
@@ -116,7 +118,7 @@ class Dispatcher:
     def _behind(
         self, structure: desired.Structure, state: observed_state.ObservedState
     ) -> set[str]:
-        """Nodes that have to hear of another plan than they know."""
+        """Return the nodes whose plan has changed since their last update."""
         found = set()
         for node in self._engine.planned(state):
             with self._serving(node):
@@ -125,12 +127,12 @@ class Dispatcher:
         return found
 
     def _complain(self, now: float) -> None:
-        """Name the nodes that can't be told anything, now and then for as long as it is so."""
+        """Log the nodes that can't be updated, once a minute."""
         if not self._unserved or self._said_at <= now < self._said_at + COMPLAIN_EVERY_S:
             return
         self._said_at = now
         log.error(
-            "%s: what is wanted of %s can't be told there; they go on by what they were told last",
-            isolate_failures.MARK,
-            isolate_failures.listed([f"node {node}" for node in sorted(self._unserved)]),
+            "%s prevents updates of %s: they continue with their last assignments",
+            MARK,
+            shorten([f"node {node}" for node in sorted(self._unserved)]),
         )

@@ -22,6 +22,36 @@ from reconciler.model.state.states import AttemptState, EndReason, JobState
 _NOTHING: Mapping[int, dict[str, None]] = {}
 
 
+class JobError(Exception):
+    """An error that the core raised while it processed one job; the error itself is its cause."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"an error occurred while job {job} was processed")
+        self.job = job
+
+
+class _Isolation:
+    """A block about one job; what it raises becomes a ``JobError``."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+
+    def __enter__(self) -> None:
+        """Enter the block."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Name the job if the block raises."""
+        if isinstance(error, Exception) and not isinstance(error, JobError):
+            raise JobError(self._job) from error
+
+
+def job_of_error(error: Exception) -> str | None:
+    """Return the job that an error names, if any."""
+    return error.job if isinstance(error, JobError) else None
+
+
 class Ended(msgspec.Struct, frozen=True):
     """A task, or all tasks of a try, that came to an end in this cycle.
 
@@ -96,6 +126,11 @@ class CycleContext:
         #: Ids of attempts that this cycle adds, by job and element, and by node.
         self._added_by_job: dict[str, dict[int, list[str]]] = {}
         self._added_by_node: dict[str, list[str]] = {}
+
+    @staticmethod
+    def isolate(job: str) -> _Isolation:
+        """Return a block in which an error is attributed to a job, which is then quarantined."""
+        return _Isolation(job)
 
     # -- reading
 

@@ -93,7 +93,8 @@ def admit(context: cycle_context.CycleContext) -> None:
     for name in names:
         record, spec = known.get(name), desired_state[name]
         if record is None or record.spec is not spec:
-            admit_job(context, spec)
+            with context.isolate(name):
+                admit_job(context, spec)
     for name in sorted(name for name in without if name not in refused):
         draft = context.draft(name)
         if draft is not None and not draft.removed:
@@ -110,8 +111,9 @@ def admit_successors(context: cycle_context.CycleContext) -> None:
         if spec is None or draft is None or context.has_been(spec.key):
             continue
         if draft.spec.key != spec.key:
-            context.archive_finished(name)
-            admit_job(context, spec)
+            with context.isolate(name):
+                context.archive_finished(name)
+                admit_job(context, spec)
 
 
 def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:

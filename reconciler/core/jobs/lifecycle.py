@@ -55,11 +55,12 @@ def progress(context: cycle_context.CycleContext) -> None:
         draft = context.draft(name)
         if draft is None:
             continue
-        _enforce(context, draft)
-        for element in context.elements_with_attempts(name):
-            _judge(context, draft, element)
-        settle(context, draft)
-        _rest(context, draft)
+        with context.isolate(name):
+            _enforce(context, draft)
+            for element in context.elements_with_attempts(name):
+                _judge(context, draft, element)
+            settle(context, draft)
+            _rest(context, draft)
     moment = context.cache.next_moment()
     if moment is not None:
         context.wake(moment)
@@ -69,8 +70,9 @@ def progress(context: cycle_context.CycleContext) -> None:
             continue
         draft = context.draft(name)
         if draft is not None and not draft.finished:
-            _enforce(context, draft)
-            settle(context, draft)
+            with context.isolate(name):
+                _enforce(context, draft)
+                settle(context, draft)
 
 
 def _rest(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
@@ -95,8 +97,9 @@ def progress_successors(context: cycle_context.CycleContext) -> None:
     for name in list(context.finished_now):
         draft = context.drafts.get(name)
         if draft is not None and draft.is_new:
-            _enforce(context, draft)
-            settle(context, draft)
+            with context.isolate(name):
+                _enforce(context, draft)
+                settle(context, draft)
 
 
 def _needs_attention(context: cycle_context.CycleContext, record: records.JobRecord) -> bool:

@@ -12,13 +12,19 @@ def enforce(context: cycle_context.CycleContext) -> None:
         draft = context.draft(job)
         if draft is None or draft.finished:
             continue
-        for element in context.elements_with_attempts(job):
-            if (
-                draft.note(element).verdict is None
-                and draft.elements[element] in job_draft.LIVE_CODES
-            ):
-                lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)
-                who = draft.spec.element_text(element)
-                message = f"{who} leaves: the budget of Quota {quota} is used up"
-                context.event("JobEvicted", message, job=job)
-        lifecycle.settle(context, draft)
+        with context.isolate(job):
+            _end_elements(context, draft, quota)
+            lifecycle.settle(context, draft)
+
+
+def _end_elements(
+    context: cycle_context.CycleContext, draft: job_draft.JobDraft, quota: str
+) -> None:
+    job = draft.spec.name
+    for element in context.elements_with_attempts(job):
+        is_live = draft.elements[element] in job_draft.LIVE_CODES
+        if is_live and draft.note(element).verdict is None:
+            lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)
+            who = draft.spec.element_text(element)
+            message = f"{who} leaves: the budget of Quota {quota} is used up"
+            context.event("JobEvicted", message, job=job)

@@ -14,8 +14,8 @@ from reconciler.core.jobs import elastic_jobs, readiness, run_times, running_gan
 from reconciler.core.quota import queue_tree, quota_usage, unschedulable
 from reconciler.core.snapshot import learned_mix, pending_cache, task_shapes, windows
 from reconciler.model import desired
-from reconciler.model.state import records
-from reconciler.model.state.pending_reasons import CAN_NOT_START, Reason
+from reconciler.model.state import pending_reasons, records
+from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import resources
 from reconciler.scheduling.inputs import snapshots
@@ -101,7 +101,8 @@ class PendingGroupBuilder:
         for name in sorted(self._pending.others):
             draft = context.drafts.get(name)
             record = draft.record() if draft else context.observed.jobs[name]
-            self._job(record)
+            with context.isolate(name):
+                self._job(record)
         self._let_through()
         self._made.made = self._pending.lines(numbers, self._found)
         self._made.judged = tuple(
@@ -223,7 +224,7 @@ class PendingGroupBuilder:
         )
         startable += granted.count
         if not startable and reason is not None:
-            if not hopeful and CAN_NOT_START not in reason.message:
+            if not hopeful and not pending_reasons.is_barred([reason]):
                 self._judge(record, ready, shape, reason)
                 return
             self._explain(spec.name, unschedulable.key_of(reason.code, spec.name), reason)

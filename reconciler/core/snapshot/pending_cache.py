@@ -151,7 +151,8 @@ class PendingCache(cycle_cache.CachePart):
                 continue
             self._drop(name)
             if record is not None and not record.finished:
-                self._put(record, shapes)
+                with context.isolate(name):
+                    self._put(record, shapes)
         self.changed = changed
 
     def absorb(self, result: outcome.Outcome) -> None:

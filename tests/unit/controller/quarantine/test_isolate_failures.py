@@ -16,7 +16,7 @@ import pytest
 
 from reconciler import log_format
 from reconciler.controller import publisher
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_rescue, defects
 from reconciler.core import reconcile
 from reconciler.core.nodes import node_reports
 from reconciler.model import desired
@@ -68,7 +68,7 @@ class Contained(Leader):
     def __init__(self, folder: Path, world: World, **options: Any) -> None:
         self.core = Core()
         self.world = world
-        self.refusals: list[isolate_failures.RevisionRefusal] = []
+        self.refusals: list[cycle_rescue.RevisionRefusal] = []
         options = {"contained": True} | options
         super().__init__(
             folder, world.now, decide=self.core, refuse=self.refusals.append, **options
@@ -157,11 +157,11 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     assert "Traceback" not in problem.message
     assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
     assert leader.store.incumbents() == b"accepted 1", "it has to be judged again"
-    assert leader.refusals == [isolate_failures.RevisionRefusal(2, problem, b"accepted 1")]
+    assert leader.refusals == [cycle_rescue.RevisionRefusal(2, problem, b"accepted 1")]
     assert leader.counts == {"revision": 1}
     traces = [one for one in caplog.records if one.exc_info]
     assert len(traces) == 1
-    assert isolate_failures.MARK in traces[0].getMessage()
+    assert defects.MARK in traces[0].getMessage()
     kinds = {one.kind for one in leader.loop._state.drift}
     assert "head-not-applied" in kinds
     leader.core.calls = 0
@@ -303,7 +303,7 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
     assert (told.node, told.confirms) == ("n1", 7)
     assert not leader.loop._teller.questions
     assert leader.loop._state.nodes["n1"].undecided, "what it said is not listened to"
-    leader.now += isolate_failures.ASIDE_S + 1
+    leader.now += defects.ASIDE_S + 1
     leader.core.nodes = set()
     assert say(8)
     leader.cycle()

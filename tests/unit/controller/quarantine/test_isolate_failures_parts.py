@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_input, cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.nodes import node_reports
 from reconciler.model.protocol import agent_messages, loop_messages
@@ -36,7 +36,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
     for _ in range(10):
         many.core.calls = 0
         many.cycle()
-        assert many.core.calls <= isolate_failures.TRIES_MAX + 4
+        assert many.core.calls <= cycle_rescue.TRIES_MAX + 4
         assert many.loop._defects._aside.keys() <= many.core.nodes, "only what raised by itself"
         if not many.loop._state.reports:
             break
@@ -49,7 +49,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
 def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
     """They say it once, and nodes say again what nobody has come to."""
     many.hear(*many.world.nodes)
-    came = isolate_failures.CycleInput(
+    came = cycle_input.CycleInput(
         reports=tuple(many.loop._state.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
         provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
@@ -60,15 +60,15 @@ def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
 
 def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
     many.hear("n1", "n2")
-    came = isolate_failures.CycleInput(
+    came = cycle_input.CycleInput(
         reports=tuple(many.loop._state.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
         provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
     )
     memory = many.loop._state
     memory.take_input()
-    isolate_failures.put_back(came, memory)
-    again = isolate_failures.CycleInput(
+    cycle_input.put_back(came, memory)
+    again = cycle_input.CycleInput(
         reports=memory.take_input()[0],
         asked=memory.take_asked(),
         provisioned=memory.take_provisioned(),
@@ -135,7 +135,7 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
     }
     said = next(one for one in caplog.messages if "left out" in one)
     (poison,) = [one.id for one in site.loop._state.attempts.values() if one.job == POISON]
-    assert f"attempt {poison} on node n0: that is left out" in said
+    assert f"attempt {poison} on node n0 was left out" in said
     (fine,) = [one.id for one in site.loop._state.attempts.values() if one.job == "fine"]
     site.world.nodes["n0"].end(fine, site.now, exit_code=0)
     for _ in range(6):
@@ -143,7 +143,7 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
     assert site.states()["fine"] is JobState.SUCCEEDED
     assert site.states()["later"] is JobState.RUNNING
     node = site.loop._state.nodes["n0"]
-    assert (node.state, node.message) == (NodeState.UNHEALTHY, isolate_failures.UNDECIDED)
+    assert (node.state, node.message) == (NodeState.UNHEALTHY, cycle_input.UNDECIDED)
     site.revision(job("fine"), job("later"), job(POISON), job("new"))
     site.pass_time(20)
     assert site.states()["new"] is JobState.PENDING, "nothing new goes there"
@@ -193,7 +193,7 @@ def report(**changes: Any) -> records.NodeReport:
 
 
 def left(**changes: Any) -> records.NodeReport:
-    return report(complete=False, undecided=isolate_failures.UNDECIDED, **changes)
+    return report(complete=False, undecided=cycle_input.UNDECIDED, **changes)
 
 
 ONE, TWO = (records.AttemptReport(id=name, state=AttemptState.RUNNING) for name in ("a", "b"))
@@ -221,9 +221,9 @@ INVENTORY = records.Inventory()
 def test_what_a_node_said_comes_apart_and_a_piece_does_not(
     reports: tuple[records.NodeReport, ...], pieces: tuple[records.NodeReport, ...]
 ) -> None:
-    found = isolate_failures.CycleInput(reports=reports).pieces()
-    assert isolate_failures.joined(found).reports == pieces
+    found = cycle_input.CycleInput(reports=reports).pieces()
+    assert cycle_input.join(found).reports == pieces
     assert all(not one.pieces() for one in found)
-    assert not isolate_failures.CycleInput(
+    assert not cycle_input.CycleInput(
         asked=(records.ClearOverride("o", "drain", "n", "a"),)
     ).pieces()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.controller import git_watcher
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_rescue
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source, watch
 from reconciler.model import desired
@@ -77,7 +77,7 @@ class Site:
         self.leader = Contained(
             state,
             World(nodes=4),
-            before=isolate_failures.accepted_in(before),
+            before=cycle_rescue.accepted_in(before),
             accepted=packed or b"",
         )
         read = source.GitSource(str(repository.path), state=state)
@@ -311,7 +311,7 @@ def test_a_revision_that_is_refused_twice_is_taken_back_once(
     refuse = site.reading.refuse
     tries: list[int] = []
 
-    def twice(refusal: isolate_failures.RevisionRefusal) -> None:
+    def twice(refusal: cycle_rescue.RevisionRefusal) -> None:
         tries.append(refusal.generation)
         site.reading._refusals.append(refusal)
         refuse(refusal)
@@ -341,7 +341,7 @@ def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
             raise LookupError
         return load(fetch=fetch)
 
-    def refused(refusal: isolate_failures.RevisionRefusal) -> None:
+    def refused(refusal: cycle_rescue.RevisionRefusal) -> None:
         tries.append(refusal.generation)
         refuse(refusal)
 

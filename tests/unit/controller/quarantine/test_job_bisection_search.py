@@ -18,8 +18,8 @@ def passes_without(*guilty: str, with_input: bool) -> job_bisection.CycleProbe:
     """A cycle that raises for these jobs, or for what came in as long as there are any."""
     names = [f"j{number}" for number in range(20)]
 
-    def probe(out: Any, *, whole: bool) -> bool:
-        left = [name for name in names if name not in out]
+    def probe(without: Any, *, whole: bool) -> bool:
+        left = [name for name in names if name not in without]
         if with_input:
             return not (whole and left)
         return not (whole and set(left) & set(guilty))

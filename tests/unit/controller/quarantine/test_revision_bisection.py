@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures, revision_bisection
+from reconciler.controller.quarantine import defects, revision_bisection
 from reconciler.desired.apply import job_quarantine, last_good
 from reconciler.model import desired
 from reconciler.model.state import outcome
@@ -93,7 +93,7 @@ def test_the_version_in_force_stays_where_the_newer_one_raises(tmp_path: Path) -
     assert leader.states().keys() == {POISON, "fine", "new"}
     assert leader.loop._state.jobs[POISON].spec.priority == 50
     assert not leader.loop._state.jobs[POISON].removed
-    assert "what was in force of it stays so" in leader.sync().problems[0].message
+    assert "the version in force stays" in leader.sync().problems[0].message
     leader.close()
 
 
@@ -183,7 +183,7 @@ def test_what_leaves_and_what_is_held_is_tried_first() -> None:
     before = {one.name: one for one in (job("gone"), job("held"), job("same"))}
     held = msgspec.structs.replace(job("held"), suspend=True)
     wanted = {one.name: one for one in (job("new"), held, job("same"))}
-    assert revision_bisection.in_parts(before, wanted) == [["new"], ["held", "gone"]]
+    assert revision_bisection.group_changes(before, wanted) == [["held", "gone"], ["new"]]
 
 
 def test_what_depends_on_a_job_that_is_left_out_waits_with_it(leader: Contained) -> None:
@@ -352,7 +352,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     site.close()
     note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
     assert "OutOfSync with 1 errors" in note
-    assert f"Job/{POISON}: {isolate_failures.MARK}" in note
+    assert f"Job/{POISON}: {defects.MARK}" in note
     lines = audit_log.Log(tmp_path / audit_log.FILE).tail(10)[::-1]
     assert [(one.entry.revision, one.entry.result) for one in lines] == [
         (good, "Synced"),
