@@ -8,7 +8,7 @@ any moment, the loop loses nothing that anybody was told.
 import logging
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -27,15 +27,14 @@ from reconciler.controller import (
     wall_clock,
 )
 from reconciler.controller.quarantine import (
+    containment,
     cycle_input,
     cycle_rescue,
     defects,
+    desired_track,
     job_bisection,
-    revision_bisection,
 )
-from reconciler.core import cycle_context, observed_state, reconcile
-from reconciler.core.jobs import quarantined_jobs
-from reconciler.desired.apply import job_quarantine
+from reconciler.core import observed_state, reconcile
 from reconciler.engines import agents
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
@@ -69,16 +68,13 @@ class Loop:
         before: what was in force before a restart. Its jobs are those of the store.
         accepted: what was remembered with ``before``.
         adopting: the store is empty and the repository was run before. Its jobs wait for adoption,
-            and
-            nodes are left alone.
+            and nodes are left alone.
         provision: given all open orders of provisioned pools whenever they change. It returns at
-            once
-            and puts results into ``inbox``.
+            once and puts results into ``inbox``.
         event_lines: where events are written, if anywhere.
         told: counts notices to people, and those that can't be sent.
         happened: given each outcome once it is durable, with the state before it and the desired
-            state.
-            It returns at once.
+            state. It returns at once.
         clock: seconds since the epoch.
         decide: the core.
         refuse: given each desired state that was not applied as a whole.
@@ -119,20 +115,15 @@ class Loop:
         self._link = server_link.LinkServer(socket_path, self._selector)
         self._state = observed_state.ObservedState(store.load(), leader_since=clock())
         self._engine = agents.AgentsEngine(epoch)
-        self._before = before
         self._decide_by = decide
-        self._refuse = refuse
-        self._passed: cycle_rescue.Passed | None = None
-        self._kept: desired.Desired | None = None  # in force instead of a refused one
         self._search = job_bisection.JobBisection(time.monotonic)
-        self._passed_incumbents = accepted
         self._adoption = adoption.Adoption(pending=adopting)
         self._in_force = job_bisection.CycleDesired(self._adoption, self._search, self._state)
-        self._desired: desired.Desired | None = None
+        self._track = desired_track.DesiredTrack(before, accepted, self._adoption, self._state)
         self._wake_at: float | None = None
         self._counters = metrics.Counters(clock())
         self._defects = defects.Defects(self._counters.defects, contained=contained)
-        self._teller = dispatcher.Dispatcher(self._link, self._engine, provision, self._defects)
+        self._dispatcher = dispatcher.Dispatcher(self._link, self._engine, provision, self._defects)
         self._meter = usage_accounting.Meter(self._counters)
         self._commits = cycle_commit.Committer(
             store,
@@ -140,7 +131,16 @@ class Loop:
             state=self._state,
             meter=self._meter,
             defects=self._defects,
-            spare=self._spare,
+            suppress=self._suppress,
+        )
+        self._containment = containment.Containment(
+            self._track,
+            self._commits,
+            self._in_force,
+            self._defects,
+            containment.Trials(self._attempt, self._would_pass),
+            refuse=refuse,
+            adopt=inbox.adopt,
         )
         self._publisher = publisher.Publisher(
             server=self._link,
@@ -214,8 +214,8 @@ class Loop:
                     due = True
             elif key.data == "listener":
                 if self._link.accept():
-                    structure = (self._desired or _NOTHING).structure
-                    self._teller.everything(structure, self._state)
+                    structure = (self._track.current).structure
+                    self._dispatcher.dispatch_all(structure, self._state)
                     self._publish(anew=True)
             else:
                 if events & selectors.EVENT_WRITE:
@@ -230,19 +230,13 @@ class Loop:
         if value is None:
             return False
         if value.generation == 0:
-            self._desired = msgspec.structs.replace(self._as_before(), status=value.status)
+            self._track.keep_status(value.status)
             return True
-        self._desired = value
+        self._track.desired = value
         self._search.renew(value)
         if incumbents is not None:
             self._commits.incumbents = incumbents
         return True
-
-    def _as_before(self) -> desired.Desired:
-        """Return the last good desired state."""
-        if self._passed is None:
-            return cycle_rescue.after_restart(self._before, self._state)
-        return self._passed.taken if self._adoption.pending else self._passed.desired_state
 
     def _take_message(self, message: loop_messages.ToLoop) -> bool:
         match message:
@@ -250,11 +244,11 @@ class Loop:
                 node = message.request.node
                 if message.question and not self._defects.is_unheard(node):
                     # the node counts as heard even if its report can't be processed
-                    self._teller.questions[node] = message.question
+                    self._dispatcher.questions[node] = message.question
                     self._state.answered[node] = message.received_at
-                if self._defects.is_aside(node, self._clock()):  # only a cycle answers
-                    return node in self._teller.questions
-                with self._defects.spare("usage"):
+                if self._defects.is_ignored(node, self._clock()):  # only a cycle answers
+                    return node in self._dispatcher.questions
+                with self._defects.suppress("usage"):
                     loop_inbox.measure(message, self._meter, self._state)
                 self._state.add_report(loop_inbox.report_of(message))
                 return True
@@ -265,28 +259,47 @@ class Loop:
                 self._hint()
                 return False
             case loop_messages.Adopt():
-                return self._adoption.choose(message, self._desired, self._state)
+                return self._adoption.choose(message, self._track.desired, self._state)
             case loop_messages.OverrideAsked(request=request):
                 self._state.ask(request)
                 return True
 
     def cycle(self) -> outcome.Outcome | None:
         """Run one cycle and return its outcome, or None if there is no desired state yet."""
-        if self._desired is None:
+        if self._track.desired is None:
             return None
         now = self._clock()
-        self._mind_clock(now)
+        self._check_clock(now)
         asked, scripts = self._state.take_asked(), self._state.take_provisioned()
         unheard = frozenset(self._defects.unheard(cycle_input.CycleInput()))
         came = cycle_input.CycleInput(*self._state.take_input(), asked, scripts, unheard)
         got = self._attempt(came, now)
-        result = self._contain(got, came, now) if isinstance(got, Exception) else got
-        return self._find_jobs(result, now) if self._search.is_open else result
+        result = self._rescue(got, came, now) if isinstance(got, Exception) else got
+        if not self._search.is_open:
+            return result
+        result = self._containment.search_jobs(result, now)
+        if self._search.is_open:
+            self._wake_at = now
+        return result
+
+    def _rescue(
+        self, error: Exception, came: cycle_input.CycleInput, now: float
+    ) -> outcome.Outcome:
+        """Decide a cycle that raised with less than it had, or raise the error if that fails."""
+        found = self._containment.rescue(error, came, now)
+        if found.failed:
+            nodes = self._defects.unheard(cycle_input.CycleInput())
+            structure = found.basis.desired_state.structure
+            self._dispatcher.stop_renewing(nodes, structure, self._state)
+        if found.failed or not found.waiting.is_bare:
+            cycle_input.put_back(found.waiting, self._state)
+            self._wake_at = now
+        return found.result
 
     def _attempt(self, came: cycle_input.CycleInput, now: float) -> outcome.Outcome | Exception:
         """Decide one cycle and carry it out. Return the error instead if nothing was changed."""
         started = time.perf_counter()
-        desired_state = self._in_force.of(self._desired or _NOTHING)
+        desired_state = self._in_force.of(self._track.current)
         try:
             result, decide_s = self._decide(desired_state, came, now)
         except Exception as error:
@@ -297,7 +310,7 @@ class Loop:
         commit_s = time.perf_counter() - started - decide_s
         self._defects.heard(came)
         self._act(result, desired_state)
-        with self._defects.spare("metrics"):
+        with self._defects.suppress("metrics"):
             self._counters.cycle(result, decide_s=decide_s, commit_s=commit_s)
         self._publish()
         self._counters.phases("publish")
@@ -342,182 +355,30 @@ class Loop:
         self._commits.take(result, desired_state, self._adoption.view)
         phases("commit")
         self._adoption.runs = ()
-        taken = self._desired or desired_state
-        in_force = self._adoption.in_force(taken)
-        self._passed = cycle_rescue.Passed(taken, in_force, self._adoption.pending)
-        self._inbox.adopt(self._passed.taken.generation)
-        if incumbents is not None:
-            self._passed_incumbents = incumbents
+        self._inbox.adopt(self._track.note_passed(desired_state, incumbents))
         return result, decide_s
 
     def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
         """Absorb an outcome that is durable, and dispatch it."""
-        with self._defects.spare("notices"):
+        with self._defects.suppress("notices"):
             self._happened(result, self._state, desired_state)
         self._state.absorb(result)
         self._commits.journal.told(result)
         self._wake_at = result.wake_at
         if result.actions:
             failpoints.reach("committed-not-sent")
-        self._teller.tell(result, desired_state.structure, self._state)
+        self._dispatcher.dispatch(result, desired_state.structure, self._state)
         if self._event_lines is not None:
             revision = desired_state.status.jobs_revision or ""
-            with self._defects.spare("lines"):
+            with self._defects.suppress("lines"):
                 self._event_lines.write(result.events, cycle=self._commits.cycle, revision=revision)
         self._counters.phases("act")
 
-    def _is_new(self) -> bool:
-        """Return True if no cycle has passed with the desired state, so that it can be refused."""
-        known, pending = self._passed, self._adoption.pending
-        passed = known is not None and known.adopting == pending and known.taken is self._desired
-        return not passed and self._desired is not self._kept
-
-    def _spare(self, part: str) -> AbstractContextManager[None]:
+    def _suppress(self, part: str) -> AbstractContextManager[None]:
         """Return a block that suppresses errors, unless a new desired state can be refused for
         them.
         """
-        return nullcontext() if self._is_new() else self._defects.spare(part)
-
-    def _contain(
-        self, error: Exception, came: cycle_input.CycleInput, now: float
-    ) -> outcome.Outcome:
-        """Decide a cycle that raised with less than it had, or raise the error if that fails."""
-        newer = self._desired or _NOTHING
-        newest = cycle_rescue.CycleBasis(newer, self._commits.incumbents)
-        bases = [newest]
-        raised = {id(newest): error}
-        if self._is_new():
-            problem = defects.revision_problem(error)
-            self._kept = cycle_rescue.refused(newer.status, self._as_before(), problem)
-            bases.append(cycle_rescue.CycleBasis(self._kept, None))
-
-        def attempt(
-            basis: cycle_rescue.CycleBasis, part: cycle_input.CycleInput
-        ) -> cycle_rescue.Got:
-            self._desired, self._commits.incumbents = basis
-            got = self._attempt(part, now)
-            if isinstance(got, Exception):
-                raised[id(basis)] = got
-            return got
-
-        def without_jobs(
-            basis: cycle_rescue.CycleBasis, part: cycle_input.CycleInput, *, started: bool
-        ) -> cycle_rescue.Got | None:
-            self._desired, self._commits.incumbents = basis
-            job = cycle_context.job_of_error(raised[id(basis)])
-            return self._without_jobs(part, now, started=started, named=job)
-
-        found = cycle_rescue.rescue(attempt, bases, came, without_jobs)
-        if found is None:
-            self._defects.note("input", error)
-            log.critical(defects.LAST_WORDS)
-            raise error
-        is_revision = found.basis is not newest
-        if is_revision:
-            self._apply_revision(attempt, newest, error)
-        if found.failed or not (is_revision or found.by_jobs):
-            self._defects.note("input", error)
-        if found.divided or found.failed:
-            self._defects.ignore_nodes(found.divided, found.failed, now)
-        if found.failed:
-            nodes = self._defects.unheard(cycle_input.CycleInput())
-            self._teller.doubt(nodes, found.basis.desired_state.structure, self._state)
-        if found.failed or not found.waiting.is_bare:
-            cycle_input.put_back(found.waiting, self._state)
-            self._wake_at = now
-        return found.result
-
-    def _apply_revision(
-        self, attempt: cycle_rescue.Attempt, newest: cycle_rescue.CycleBasis, error: Exception
-    ) -> None:
-        """Apply a refused revision except for its jobs that raise, or go on without it."""
-        newer = newest.desired_state
-        applied = revision_bisection.AppliedRevision(self._kept or newer)
-        if not (self._adoption.pending or self._search.is_open):
-            applied = revision_bisection.apply_revision(
-                lambda state: attempt(
-                    cycle_rescue.CycleBasis(state, None), cycle_input.CycleInput()
-                ),
-                newer,
-                applied.desired_state,
-                self._in_force.numbers,
-                clock=time.monotonic,
-            )
-        self._desired = applied.desired_state
-        self._commits.incumbents = newest.incumbents if applied.is_whole else None
-        revision_bisection.log_result(applied, newer.status.attempted_revision, error)
-        for raised in applied.errors:
-            self._defects.note("job", raised)
-        if not applied.quarantined:
-            self._defects.note("revision", error)
-        if applied.is_whole:
-            self._inbox.adopt(newer.generation)
-            return
-        problem = defects.revision_problem(error)
-        self._refuse_revision(newer.generation, problem, applied.quarantined)
-
-    def _refuse_revision(
-        self,
-        generation: int,
-        problem: desired.Problem,
-        jobs: tuple[job_quarantine.QuarantinedJob, ...],
-    ) -> None:
-        """Tell the git watcher what was not applied."""
-        refusal = cycle_rescue.RevisionRefusal(generation, problem, self._passed_incumbents, jobs)
-        self._refuse(refusal)
-
-    def _without_jobs(
-        self, came: cycle_input.CycleInput, now: float, *, started: bool, named: str | None
-    ) -> cycle_rescue.Got | None:
-        """Decide without the pending jobs, or with ``started`` without all unfinished ones.
-
-        A job that the core named is set aside alone if that helps. Otherwise it is found
-        afterwards which jobs have to stay aside.
-
-        Returns:
-            The outcome or the error; None if jobs are not the cause.
-        """
-        state = self._adoption.in_force(self._desired or _NOTHING)
-        self._state.leave_out(state.aside.keys())
-        known = state.aside.keys() | self._search.found.keys()
-        unfinished = quarantined_jobs.unfinished(state, self._state)
-        if named is not None:
-            result = self._without_named(came, now, named, unfinished)
-            if result is not None:
-                return result
-        names = unfinished if started else quarantined_jobs.waiting(state, self._state)
-        names = [name for name in names if name not in known]
-        if not names:
-            return None
-        if not (started or came.is_bare):
-
-            def probe(without: Mapping[str, str], *, whole: bool) -> bool:
-                tried = self._in_force.without(state, {**self._search.aside, **without})
-                return self._would_pass(tried, came if whole else came.bare(), now)
-
-            is_doubted = self._defects.is_doubted(now)
-            if job_bisection.blames_input(
-                probe, names, is_doubted=is_doubted, clock=time.monotonic
-            ):
-                return None
-        self._search.begin(names)
-        got = self._attempt(came, now)
-        if isinstance(got, Exception):
-            self._search.drop()
-        return got
-
-    def _without_named(
-        self, came: cycle_input.CycleInput, now: float, job: str | None, unfinished: list[str]
-    ) -> outcome.Outcome | None:
-        """Set jobs aside as long as the core names one. Return None if it raises without a name."""
-        while job in unfinished and job not in self._search.aside:
-            self._search.begin([job, *self._search.untried])
-            got = self._attempt(came, now)
-            if not isinstance(got, Exception):
-                return got
-            job = cycle_context.job_of_error(got)
-        self._search.drop()
-        return None
+        return nullcontext() if self._track.is_new else self._defects.suppress(part)
 
     def _would_pass(self, tried: desired.Desired, came: cycle_input.CycleInput, now: float) -> bool:
         """Return True if a cycle can be decided. Nothing comes of it."""
@@ -529,31 +390,7 @@ class Loop:
             return False
         return True
 
-    def _find_jobs(self, result: outcome.Outcome, now: float) -> outcome.Outcome:
-        """Find which of the jobs set aside have to stay so, for as long as one turn may take."""
-        state = self._desired or _NOTHING
-        got = self._search.go_on(lambda: self._attempt(cycle_input.CycleInput(), now), state)
-        last = got if got is not None else result
-        if self._search.is_open:
-            self._wake_at = now
-            return last
-        found = tuple(self._search.found.values())
-        for raised in self._search.errors:
-            self._defects.note("job", raised)
-        self._search.stop()
-        if not found:
-            return last
-        log.error(
-            "%s: set aside, because no cycle can be decided with them: %s; retried later",
-            defects.MARK,
-            defects.shorten([f"job {one.name}" for one in found]),
-        )
-        self._desired = job_bisection.without_found(state, found, next(self._in_force.numbers))
-        final = self._attempt(cycle_input.CycleInput(), now)
-        self._refuse_revision(state.generation, found[0].problem(""), found)
-        return last if isinstance(final, Exception) else final
-
-    def _mind_clock(self, now: float) -> None:
+    def _check_clock(self, now: float) -> None:
         """Restart all waits for silent nodes and housekeeping if the wall clock was set.
 
         After a step forward all nodes would seem silent, and their work would start elsewhere.
@@ -563,18 +400,18 @@ class Loop:
             self._state.leader_since = now
             self._pruner.clock_set(now)
             self._commits.committed_at = min(self._commits.committed_at, now)
-        elif self._passed is None:  # at a start the earlier clock is unknown
+        elif self._track.passed is None:  # at a start the earlier clock is unknown
             self._state.leader_since = now
 
     def _publish(self, *, anew: bool = False) -> None:
         """Send the server the state of the loop."""
         cycle, pending = self._commits.cycle, self._adoption.pending
         self._publisher.publish(
-            self._desired, self._state, cycle=cycle, adopting=pending, anew=anew
+            self._track.desired, self._state, cycle=cycle, adopting=pending, anew=anew
         )
 
     def _prune(self) -> None:
-        desired_state = self._desired
+        desired_state = self._track.desired
         self._pruner.prune(
             desired_state.structure.settings if desired_state else None, self._clock()
         )

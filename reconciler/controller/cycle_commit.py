@@ -34,8 +34,8 @@ class Committer:
         state: records as of the last outcome.
         meter: counts each outcome.
         defects: suppresses errors of parts that may fail.
-        spare: returns a block that suppresses errors, unless a new desired state can be refused for
-            them.
+        suppress: returns a block that suppresses errors, unless a new desired state can be refused
+            for them.
 
     Attributes:
         cycle: number of the last commit.
@@ -51,14 +51,14 @@ class Committer:
         state: observed_state.ObservedState,
         meter: usage_accounting.Meter,
         defects: defects.Defects,
-        spare: Callable[[str], AbstractContextManager[None]],
+        suppress: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self._store = store
         self._epoch = epoch
         self._state = state
         self._meter = meter
         self._defects = defects
-        self._spare = spare
+        self._suppress = suppress
         self.cycle = store.cycle
         self.journal = cycle_journal.Recorder(reconciler.__version__)
         self.committed_at = 0.0
@@ -70,7 +70,7 @@ class Committer:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Restart the journal with the next cycle if the block can't write it."""
-        with self._spare("journal"):
+        with self._suppress("journal"):
             try:
                 yield
             except Exception:
@@ -124,7 +124,7 @@ class Committer:
         views = dict(view)
         if desired_state.status != self._shown:
             views[job_views.SYNC] = self._encoder.encode(desired_state.status)
-        with self._spare("views"):
+        with self._suppress("views"):
             views |= self._views(result, desired_state)
         written = cycle_journal.NOTHING
         with self.writing():
@@ -152,7 +152,7 @@ class Committer:
         self._shown = desired_state.status
 
     def _use(self, result: outcome.Outcome) -> None:
-        with self._defects.spare("usage"):
+        with self._defects.suppress("usage"):
             self._meter.cycle(result, self._state)
 
     def _views(

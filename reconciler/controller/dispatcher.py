@@ -47,14 +47,14 @@ class Dispatcher:
         self._provision = provision
         self._defects = defects
         self._provisions: object = None
-        self._told_generation: int | None = None
+        self._sent_generation: int | None = None
         #: Nodes whose sets could not be built. Each decision tries them again.
         self._unserved: set[str] = set()
-        self._said_at = -math.inf
+        self._complained_at = -math.inf
         #: By node the server's question that the next decision answers.
         self.questions: dict[str, int] = {}
 
-    def tell(
+    def dispatch(
         self,
         result: outcome.Outcome,
         structure: desired.Structure,
@@ -64,9 +64,9 @@ class Dispatcher:
         touched = self._engine.touched(result.actions)
         waiting = {*self.questions, *(self._unserved & state.nodes.keys())}
         self._unserved.clear()
-        if result.desired_generation != self._told_generation:
-            waiting |= self._behind(structure, state)
-            self._told_generation = result.desired_generation
+        if result.desired_generation != self._sent_generation:
+            waiting |= self._outdated(structure, state)
+            self._sent_generation = result.desired_generation
         for node in (*touched, *sorted(waiting - touched.keys())):
             with self._serving(node):
                 update = self._engine.update(node, structure, state, touched.get(node, ()))
@@ -75,7 +75,7 @@ class Dispatcher:
                 self.questions.pop(node, None)
         self._complain(result.now)
         if state.provisions is not self._provisions:  # at the start, and after each change
-            with self._defects.spare("tell"):
+            with self._defects.suppress("tell"):
                 self._provision(
                     order
                     for pool in state.provisions.values()
@@ -85,7 +85,9 @@ class Dispatcher:
         for identity, refused in result.answers.items():
             self._server.send(loop_messages.OverrideAnswered(identity, refused))
 
-    def everything(self, structure: desired.Structure, state: observed_state.ObservedState) -> None:
+    def dispatch_all(
+        self, structure: desired.Structure, state: observed_state.ObservedState
+    ) -> None:
         """Update every node after a server has connected. Questions of the previous server are
         dropped.
         """
@@ -94,7 +96,7 @@ class Dispatcher:
             with self._serving(node):
                 self._server.send(self._engine.update(node, structure, state))
 
-    def doubt(
+    def stop_renewing(
         self,
         nodes: Iterable[str],
         structure: desired.Structure,
@@ -111,11 +113,11 @@ class Dispatcher:
     def _serving(self, node: str) -> Iterator[None]:
         """Suppress errors of a node's update, which the next decision tries again."""
         self._unserved.add(node)
-        with self._defects.spare("tell"):
+        with self._defects.suppress("tell"):
             yield
             self._unserved.discard(node)
 
-    def _behind(
+    def _outdated(
         self, structure: desired.Structure, state: observed_state.ObservedState
     ) -> set[str]:
         """Return the nodes whose plan has changed since their last update."""
@@ -128,9 +130,12 @@ class Dispatcher:
 
     def _complain(self, now: float) -> None:
         """Log the nodes that can't be updated, once a minute."""
-        if not self._unserved or self._said_at <= now < self._said_at + COMPLAIN_EVERY_S:
+        if (
+            not self._unserved
+            or self._complained_at <= now < self._complained_at + COMPLAIN_EVERY_S
+        ):
             return
-        self._said_at = now
+        self._complained_at = now
         log.error(
             "%s prevents updates of %s: they continue with their last assignments",
             MARK,

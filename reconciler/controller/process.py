@@ -338,7 +338,7 @@ def run(
         options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         why = error.strerror or str(error)
-        raise errors.StoreError(f"can't create --state {options.state}: {why}") from error
+        raise errors.StoreError(f"--state {options.state} can't be created: {why}") from error
     store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
     store = sql_store.Store.open(store_url)
     with contextlib.closing(store):

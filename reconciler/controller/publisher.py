@@ -131,7 +131,7 @@ class Publisher:
 
     def _render(self, desired_state: desired.Desired, state: observed_state.ObservedState) -> bytes:
         """Return the page, or the previous one if rendering fails. An alert watches its age."""
-        with self._defects.spare("metrics"):
+        with self._defects.suppress("metrics"):
             self._rendered = metrics.render_cluster(
                 counters=self._counters,
                 memory=state,

@@ -1,12 +1,8 @@
-"""What is finished and no longer asked for leaves the memory, a bounded number at a time.
+"""Forgets finished jobs and gone nodes, a bounded number per cycle. The store keeps them as
+history.
 
-Git says what is wanted, so a finished job leaves some time after its document has: until then it
-is shown. A node leaves some time after it was last heard of, when no pool declares it and nothing
-of it is left. The keys of runs stay for ever (``model.runs``). What leaves the memory stays in the
-store as history; the store's own retention ends that.
-
-Looking for what may leave goes through all jobs, so it is done at times of its own: when the
-first thing is due, never twice within ``EVERY_S`` but to go on where a batch was full.
+A finished job is shown for some time after its document has left git. A node is forgotten some time
+after its last report, if no pool declares it and nothing of it is left. Keys of runs stay for ever.
 """
 
 import math
@@ -16,15 +12,15 @@ from reconciler.core.nodes import health
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 
-#: The most jobs, and the most nodes, that leave in one cycle.
+#: The most jobs, and the most nodes, that are forgotten in one cycle.
 BATCH = 1000
-#: The least time between two looks, and between two that each let a whole batch go.
+#: The shortest time between two looks, and between two that each forget a whole batch.
 EVERY_S = 600.0
 AGAIN_S = 5.0
 
 
 def apply(context: cycle_context.CycleContext) -> None:
-    """Let go of what is due, and say when the next look is."""
+    """Forget what is due, and request the next look."""
     due_at = context.observed.look_at
     if due_at is not None and due_at <= context.now:
         context.look_at = min(_jobs(context), _nodes(context))
@@ -38,7 +34,7 @@ def apply(context: cycle_context.CycleContext) -> None:
 
 
 def _something_new(context: cycle_context.CycleContext) -> bool:
-    """Whether there may be something to leave that the last look did not see."""
+    """Return True if there may be something to forget that the last look did not see."""
     desired_state, observed = context.desired, context.observed
     if any(name not in desired_state.jobs for name in context.finished_now):
         return True
@@ -53,9 +49,9 @@ def _something_new(context: cycle_context.CycleContext) -> bool:
 
 
 def _jobs(context: cycle_context.CycleContext) -> float:
-    """Let finished jobs without a document go; when to look again."""
+    """Forget finished jobs without a document. Return when to look again."""
     if context.desired.status.sync == "Unknown":
-        return context.now + EVERY_S  # what can't be read says nothing of what is no longer there
+        return context.now + EVERY_S  # an unreadable repository removes nothing
     settings = context.desired.structure.settings
     unasked = _unasked(context)
     excess = len(unasked) - settings.retain_finished_jobs_max
@@ -78,7 +74,7 @@ def _jobs(context: cycle_context.CycleContext) -> float:
 
 
 def _unasked(context: cycle_context.CycleContext) -> list[records.JobRecord]:
-    """Finished jobs that no document asks for, those that ended first in front."""
+    """Return finished jobs without a document, those that ended first in front."""
     desired_state, observed = context.desired, context.observed
     found = [
         record
@@ -92,7 +88,7 @@ def _unasked(context: cycle_context.CycleContext) -> list[records.JobRecord]:
 
 
 def _needed(context: cycle_context.CycleContext) -> set[str]:
-    """Jobs on whose end others wait, now or in the run that git asks for next."""
+    """Return jobs for whose end others wait, now or in the run that git asks for next."""
     needed: set[str] = set()
     for name in context.active_names():
         draft = context.drafts.get(name)
@@ -107,7 +103,7 @@ def _needed(context: cycle_context.CycleContext) -> set[str]:
 
 
 def _nodes(context: cycle_context.CycleContext) -> float:
-    """Let nodes go that are gone for long; when to look again."""
+    """Forget nodes that are gone for long. Return when to look again."""
     retain_s = context.desired.structure.settings.retain_gone_nodes_s
     next_at = math.inf
     due: list[str] = []
@@ -121,7 +117,7 @@ def _nodes(context: cycle_context.CycleContext) -> float:
         else:
             next_at = min(next_at, leaves_at)
     for name in due[:BATCH]:
-        context.let_node_go(name)
+        context.forget_node(name)
     if len(due) > BATCH:
         return context.now + AGAIN_S
     return max(next_at, context.now + EVERY_S)

@@ -1,11 +1,8 @@
-"""Second phase, second part: what people do behind git while git can't take it.
+"""Overrides: people cancel jobs, drain nodes, or suspend queues or the cluster while git is down.
 
-They cancel jobs, drain nodes, and suspend queues or the whole cluster.
-
-An override is no second source of truth: it has an end, it is drift for as long as it lasts, and
-it goes by itself as soon as git says the same. What it did to a run stays done, since a run
-happens once; what it did to a node ends with it, and so does a suspension: while one lasts, the
-rest of the cycle goes by a structure in which it is written.
+An override has an end, is drift while it lasts, and ends by itself once git says the same. A
+cancelled run stays cancelled. A drain or suspension ends with its override; while one lasts, the
+rest of the cycle uses a structure that contains it.
 """
 
 from collections import Counter
@@ -18,19 +15,19 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values import times
 
-#: The most cancels of one owner in force at once whose runs are not over; as many that are over are
-#: kept besides. Drains and suspensions are bounded by what there is, and always have room: nobody
-#: takes the brake away from others.
+#: The most cancels of one owner in force whose runs are not over; as many others are kept besides.
+#: Drains and suspensions are not limited, because they stop the cluster in an emergency, and there
+#: are no more of them than nodes and queues.
 OVERRIDES_MAX = 1000
 
 Overrides = dict[tuple[str, str], records.Override]
 
 
 class _Suspended(cycle_cache.CachePart):
-    """The structure with what overrides suspend: the same object for as long as they are the same.
+    """The structure with all suspensions, kept as one object while they stay the same.
 
-    Much that is worked out is kept for as long as the structure is the same object: also what jobs
-    are told, which names who suspended it, until when, and why.
+    Many results are cached per structure object, among them reasons, which say who suspended what,
+    until when and why.
     """
 
     def __init__(self, cache: cycle_cache.CycleCache) -> None:
@@ -40,7 +37,7 @@ class _Suspended(cycle_cache.CachePart):
     def of(
         self, structure: desired.Structure, suspending: tuple[records.Override, ...]
     ) -> desired.Structure:
-        """The structure in which the subjects of all of them are suspended."""
+        """Return the structure in which all subjects are suspended."""
         if self._of is None or self._of[0] is not structure or self._of[1] != suspending:
             self._of = (structure, suspending)
             subjects = frozenset(one.subject for one in suspending)
@@ -49,7 +46,7 @@ class _Suspended(cycle_cache.CachePart):
 
 
 def apply(context: cycle_context.CycleContext) -> None:
-    """Take up what was asked for, let go of what has ended, and put the rest into force."""
+    """Add requested overrides, end those that are over, and enforce the others."""
     if not context.observed.overrides and not context.observed.asked:
         return
     structure = context.desired.structure
@@ -82,13 +79,13 @@ def apply(context: cycle_context.CycleContext) -> None:
 
 
 def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:
-    """Whether it is of a run that is not over yet."""
+    """Return True if the override is about a run that is not over."""
     record = context.job(one.subject) if one.verb == "cancel" else None
     return record is not None and not record.finished and record.key == one.run_key
 
 
 def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) -> None:
-    """Of each owner's cancels of runs that are over, the newest stay, as drift, until they end."""
+    """Drop the oldest of each owner's cancels of runs that are over."""
     over: dict[str, list[records.Override]] = {}
     for one in overrides.values():
         if one.verb == "cancel" and not _still_cancels(context, one):
@@ -102,12 +99,12 @@ def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) ->
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
-    """Those of the overrides that suspend something."""
+    """Return the overrides that suspend something."""
     return tuple([one for one in overrides if one.verb == "suspend"])
 
 
 def suspension(overrides: Iterable[records.Override], subject: str) -> records.Override | None:
-    """The override that suspends something, if one does."""
+    """Return the override that suspends something, if any."""
     for one in overrides:
         if one.verb == "suspend" and one.subject == subject:
             return one
@@ -128,22 +125,24 @@ def _with_suspended(structure: desired.Structure, subjects: frozenset[str]) -> d
 
 
 def describe(one: records.Override) -> str:
-    """Who, until when, and why; free of durations, so that it stays the same while it lasts."""
+    """Return who made an override, until when, and why, without durations that would change."""
     until = times.format_time(one.expires_at)
     return f"by override of {one.owner} until {until}: {one.reason}"
 
 
 def commit_command(one: records.Override, *, signed: bool = False) -> str:
-    """What makes git say the same; ``signed``: from a clone, as people have to sign."""
+    """Return the command that makes git say the same; ``signed``: from a clone, as people have to
+    sign.
+    """
     reason = one.reason.replace("'", "'\\''")
     clone = " --clone ." if signed else ""
     return f"muster {one.verb} {one.subject}{clone} --reason '{reason}'"
 
 
 def settled_by(one: records.Override, *, signed: bool) -> str:
-    """What has to happen in git so that it says the same, in words."""
+    """Return what has to happen in git so that it says the same."""
     if one.commit:
-        return f"committed in {one.commit[:12]}, which is not in force (`muster status` says why)"
+        return f"committed in {one.commit[:12]}, which is not in force (`muster status` shows why)"
     return f"to commit it: {commit_command(one, signed=signed)}"
 
 
@@ -154,15 +153,18 @@ def _put(
     pools: dict[str, desired.Pool],
     cancels: int,
 ) -> str:
-    """Put an override into force; why not, or nothing.
+    """Put an override into force. Return why that is refused; empty if it is not.
 
     Args:
-        work, overrides, asked: what is decided, those in force, and what is asked for.
-        pools: of each node. cancels: how many of the owner's cancel runs that are not over.
+        context: of this cycle.
+        overrides: those in force.
+        asked: the requested one.
+        pools: pool of each node.
+        cancels: how many of the owner's overrides cancel runs that are not over.
     """
     known = overrides.get(asked.key)
     if asked.expires_at <= context.now:
-        return "it would have ended before it could begin"
+        return "it would end before it begins"
     if asked.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
         return (
             f"{asked.owner} cancels {OVERRIDES_MAX} runs by override that are not over yet, and no "
@@ -197,17 +199,17 @@ def _put(
 
 
 def _bar_changed(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
-    """What git says of the cancelled run now does not begin either, where it was changed."""
+    """Prevent the run that git now asks for too, if the cancelled one was changed there."""
     spec = context.desired.jobs.get(record.name)
     if spec is not None and spec.run == record.spec.run and spec.key != record.key:
-        context.barred.add(spec.key)
+        context.cancelled_runs.add(spec.key)
         context.new_runs.append(spec.key)
 
 
 def _not_drainable(
     context: cycle_context.CycleContext, node: str, pool: desired.Pool | None
 ) -> str:
-    """Why a node can't be drained by an override; empty where it can."""
+    """Return why a node can't be drained by an override; empty if it can."""
     if pool is None and context.node(node) is None:
         return f"no node {node} is known"
     if pool is not None and node in pool.drains:
@@ -216,7 +218,7 @@ def _not_drainable(
 
 
 def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
-    """Whether the structure in force itself suspends something; None: there is no such thing."""
+    """Return True if git itself suspends something; None if that does not exist."""
     if subject == records.SUSPENDED_CLUSTER:
         return structure.settings.suspend
     queue = structure.queues.get(subject.removeprefix(records.SUSPENDED_QUEUE))
@@ -228,7 +230,7 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
 def _clear(
     context: cycle_context.CycleContext, overrides: Overrides, asked: records.ClearOverride
 ) -> str:
-    """End an override; why not, or nothing."""
+    """End an override. Return why that is refused; empty if it is not."""
     known = overrides.pop((asked.verb, asked.subject), None)
     if known is None:
         return f"there is no override that would {asked.verb} {asked.subject}"
@@ -239,7 +241,7 @@ def _clear(
 def _ended(
     context: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
 ) -> tuple[str, str] | None:
-    """The kind of event and message with which an override ends now, if it does."""
+    """Return the event kind and message with which an override ends now, if it does."""
     if one.expires_at <= context.now:
         return "OverrideExpired", f"{one.verb} {describe(one)}"
     if one.verb == "drain":
@@ -251,12 +253,12 @@ def _ended(
             return "OverrideCommitted", f"git suspends {one.subject}"
         return None
     if context.desired.status.sync == "Unknown":
-        return None  # what can't be read says nothing of what is no longer there
+        return None  # an unreadable repository does not mean that something was removed
     spec = context.desired.jobs.get(one.subject)
     if spec is None:
         if one.subject in context.desired.refused:
             return None
-        return "OverrideCommitted", "its document left the repository"
+        return "OverrideCommitted", "its document was removed from git"
     record = context.job(one.subject)
     if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
         return "OverrideCommitted", f"git asks for run {spec.run} instead"
@@ -264,14 +266,14 @@ def _ended(
 
 
 def _enforce(context: cycle_context.CycleContext, one: records.Override) -> None:
-    """Do what an override that is in force says."""
+    """Enforce an override."""
     if one.verb == "drain":
         context.override_drains[one.subject] = desired.NodeDrain(
             one.reason, one.owner, one.expires_at
         )
         return
     if one.verb == "suspend":
-        return  # it is in the structure that the rest of the cycle goes by
+        return  # the rest of the cycle uses a structure that contains it
     record = context.job(one.subject)
     if record is None or record.finished or record.key != one.run_key:
         return

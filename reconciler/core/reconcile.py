@@ -52,14 +52,14 @@ def reconcile(
         now: seconds since the epoch.
         always_schedule: make the schedule even if the last one is still valid. The outcome is the
             same (see ``schedule_reuse``).
-        recall: what earlier cycles computed from exactly these records
-            (``ObservedState.recall``). The outcome is the same without it, but takes longer.
+        recall: what earlier cycles computed from exactly these records (``ObservedState.recall``).
+            The outcome is the same without it, but takes longer.
         ended: called with each phase when it ends, so that the caller can time it. It must not
             change anything.
     """
     context = cycle_context.CycleContext(desired_state, observed, now, recall)
     pools = _update(context, ended)
-    last = schedule_reuse.find(context)
+    last = schedule_reuse.valid_inputs(context)
     if last is None or always_schedule:
         schedule = _schedule(context, pools, last, ended)
     else:
@@ -145,12 +145,12 @@ def _schedule(
     ended("place")
     if at < decided.wake_at < math.inf:
         context.wake_schedule(decided.wake_at)
-    inputs = schedule_reuse.made(context, at, built.snapshot, decided)
+    inputs = schedule_reuse.inputs_of(context, at, built.snapshot, decided)
     queues = queue_usage.usage_of_queues(context, built, decided)
     state = autoscaling.decide(
         context, pools, _scheduler_state(context, built, decided, queues), scheduled=True
     )
-    if unschedulable.kinds(context, built.capped) != built.let_last:
+    if unschedulable.unschedulable_kinds(context, built.capped) != built.let_last:
         inputs = None  # quotas now count other jobs first
         context.wake(context.now + unschedulable.AGAIN_S)
     if inputs is None and context.schedule_at is not None:

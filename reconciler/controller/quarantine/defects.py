@@ -53,7 +53,7 @@ class Defects:
         self._aside: dict[str, float] = {}
         self._unheard: set[str] = set()
 
-    def note(self, part: str, error: Exception) -> None:
+    def count(self, part: str, error: Exception) -> None:
         """Count an error, and log its trace the first time."""
         self._counts[part] += 1
         known = (part, type(cause_of(error)).__name__, place_of(error))
@@ -63,14 +63,14 @@ class Defects:
         log.error("%s (%s)", MARK, metrics.DEFECT_PARTS[part], exc_info=error)
 
     @contextlib.contextmanager
-    def spare(self, part: str) -> Iterator[None]:
+    def suppress(self, part: str) -> Iterator[None]:
         """Suppress any error of the block except those of the store."""
         try:
             yield
         except Exception as error:
             if not self.contained or errors.is_of_store(error):
                 raise
-            self.note(part, error)
+            self.count(part, error)
 
     def ignore_nodes(
         self,
@@ -98,7 +98,7 @@ class Defects:
         for one in failed:
             self._unheard |= {report.node for report in one.reports if one.is_notice}
 
-    def is_doubted(self, now: float) -> bool:
+    def ignores_any(self, now: float) -> bool:
         """Return True if any node is ignored."""
         return any(until > now for until in self._aside.values())
 
@@ -114,7 +114,7 @@ class Defects:
         """Return True if none of a node's reports can be processed."""
         return node in self._unheard
 
-    def is_aside(self, node: str, now: float) -> bool:
+    def is_ignored(self, node: str, now: float) -> bool:
         """Return True if a node is ignored."""
         until = self._aside.get(node)
         return until is not None and now < until <= now + ASIDE_S

@@ -183,16 +183,16 @@ class CycleDesired:
         search: JobBisection,
         state: observed_state.ObservedState,
     ) -> None:
-        self._adoption = adoption
-        self._search = search
-        self._state = state
+        self.adoption = adoption
+        self.search = search
+        self.state = state
         #: Generations that no other desired state has.
         self.numbers = itertools.count(GENERATION, -1)
         self._last: tuple[desired.Desired, Mapping[str, str], desired.Desired] | None = None
 
     def of(self, desired_state: desired.Desired) -> desired.Desired:
         """Return what a cycle goes by if this is asked for."""
-        known, aside = self._adoption.in_force(desired_state), self._search.aside
+        known, aside = self.adoption.in_force(desired_state), self.search.aside
         if not known.aside and not aside:
             return known
         if self._last is None or self._last[0] is not known or self._last[1] != aside:
@@ -201,5 +201,5 @@ class CycleDesired:
 
     def without(self, known: desired.Desired, aside: Mapping[str, str]) -> desired.Desired:
         """Return a desired state without some more jobs."""
-        fewer = quarantined_jobs.without(known, {**known.aside, **aside}, self._state)
+        fewer = quarantined_jobs.without(known, {**known.aside, **aside}, self.state)
         return msgspec.structs.replace(fewer, generation=next(self.numbers)) if aside else fewer

@@ -1,8 +1,8 @@
-"""Last phase: what is observed and not what git says, as a list that lives as long as it lasts.
+"""Last phase: detects differences between git and the cluster.
 
-Nodes, attempts, queues and the state of the repository come in; typed differences go out, each with
-its evidence, what is done about it by policy, and how that stands. Nothing here acts: ``remedies``
-does, in the cycle after, so that whatever is made right was listed before.
+Nodes, attempts, queues and the sync status come in; typed differences go out, each with evidence,
+the policy's action, and its progress. Nothing acts here. ``remediation`` acts in the next cycle, so
+that every difference is listed before anything is done about it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,23 +21,23 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
 from reconciler.model.values import quantities, resources, times
 
-#: The most processes that are listed of one node.
+#: The most processes listed for one node.
 FOREIGN_MAX = 64
-#: A task that its node has not taken up after so long is missing there.
+#: A task that its node has not started after so long is missing.
 START_WITHIN_S = 60.0
-#: How long a killed task is listed of which nothing is wanted any more: as often as it is scraped.
+#: How long a killed task is listed that need not run again, so that metrics are scraped meanwhile.
 KILLED_TOLD_S = 30.0
 _FIRST_ENDED = bytes([ELEMENT_CODE[JobState.SUCCEEDED]])
 _MESSAGE_CHARACTERS_MAX = 500
-#: A node may say any number; this one is in the year 2100.
+#: The latest time that a node may report, in the year 2100.
 _TIME_MAX = 4.1e9
-#: What such a node last said may be long over.
+#: States of nodes whose last report may be outdated.
 _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
 
 class _Alike(cycle_cache.CachePart):
-    """Nodes that may be other than git has them; of all the rest it was found that they are not."""
+    """A cache of nodes that may differ from git. The other nodes were found not to."""
 
     def __init__(self, cache: cycle_cache.CycleCache) -> None:
         super().__init__(cache)
@@ -46,7 +46,7 @@ class _Alike(cycle_cache.CachePart):
         self._made_for: desired.Structure | None = None
 
     def look(self, context: cycle_context.CycleContext) -> list[str]:
-        """Names of nodes to look at, sorted."""
+        """Return the names of nodes to compare, sorted."""
         structure, count = context.desired.structure, len(self.missing)
         changed = self.take_nodes({*context.nodes, *context.left_nodes})
         if self._made_for is not structure:
@@ -62,7 +62,7 @@ class _Alike(cycle_cache.CachePart):
 
 
 class DetectedDrift(NamedTuple):
-    """A difference as it is found, before anybody asks since when and what to do about it."""
+    """A difference as it is found, before its age and action are known."""
 
     kind: str
     subject: str
@@ -80,7 +80,13 @@ def find(
     states: provisioning.PoolStates,
     queues: Iterable[outcome.QueueUsage] | None,
 ) -> tuple[Drift, ...]:
-    """Every difference now. ``queues`` None: they are as in the cycle before."""
+    """Return every current difference.
+
+    Args:
+        context: of this cycle, after every other phase.
+        states: of provisioned pools.
+        queues: use of each queue; None: as in the cycle before.
+    """
     known = {one.key: one for one in context.observed.drift}
     found = [
         *_of_nodes(context),
@@ -99,7 +105,7 @@ def _row(
     one: DetectedDrift,
     known: dict[str, Drift],
 ) -> Drift:
-    """A difference as it is listed."""
+    """Return a difference with its age, action and progress."""
     kind = KINDS[one.kind]
     key = f"{one.kind}:{one.subject}"
     before = known.get(key)
@@ -115,7 +121,7 @@ def _row(
         if stand.looks_at is not None and one.kind in rate_limits.ACTED_ON:
             if stand.looks_at > context.now:
                 context.wake(stand.looks_at)
-            elif before is None:  # later nothing was found to do: only news changes that
+            elif before is None:  # later only news changes that
                 context.wake(context.now + rate_limits.LISTED_S)
         if stand.given_up and (before is None or not before.given_up):
             context.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
@@ -145,7 +151,7 @@ def _is_due(stand: rate_limits.Stand, now: float) -> bool:
 
 
 def _of_provisioners(states: provisioning.PoolStates) -> Iterator[DetectedDrift]:
-    """Instances, and pools of them, that are not as they were asked for."""
+    """Yield instances, and pools of them, that are not as requested."""
     for one in provisioning.differences(states):
         yield DetectedDrift(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
 
@@ -167,14 +173,14 @@ def _of_nodes(context: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
     for name in alike.missing:
         if name in context.absent:
             continue
-        message, pool_name = "declared, and no agent reports", declared[name]
+        message, pool_name = "declared, but no agent reports", declared[name]
         yield DetectedDrift(
             "node-missing", name, message, "reporting", "absent", pool=pool_name, node=name
         )
 
 
 def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[DetectedDrift]:
-    """What is other on one node than git says."""
+    """Yield the differences of one node."""
     name, heard = node.name, node.state not in _NOT_HEARD
     if pool is None and node.state is not NodeState.GONE:
         message = "no pool declares it"
@@ -194,7 +200,7 @@ def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[De
 
 
 def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
-    """What a node has less or other than its pool declares."""
+    """Yield what a node has less or other than its pool declares."""
     inventory = node.inventory
     for one in [
         *mismatches.of(inventory, pool),
@@ -208,7 +214,7 @@ def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Dete
 
 
 def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
-    """What its health checks found, and whether it is out as a black hole."""
+    """Yield failed health checks of a node, and that it is a black hole."""
     for one in node.inventory.checks if pool.checks is not None else ():
         kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
         subject = f"{node.name}/{one.name}"
@@ -232,7 +238,7 @@ def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Detecte
 def _beyond(
     context: cycle_context.CycleContext, node: str, pool: desired.Pool
 ) -> Iterator[DetectedDrift]:
-    """Tasks on GPUs that the pool of their node declares no more."""
+    """Yield tasks on GPUs that their node's pool no longer declares."""
     for attempt in sorted(context.attempts_of_node(node), key=lambda one: one.id):
         one = mismatches.held(attempt, pool)
         if one is not None:
@@ -254,7 +260,7 @@ def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
 
 def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
     for attempt in node.unwanted:
-        message = "it runs there and was given up, or is not known; its node is ending it"
+        message = "still runs although it was given up or is unknown; the node is ending it"
         yield DetectedDrift(
             "task-unwanted", f"{node.name}/{attempt}", message, "absent", "running",
             pool=pool, node=node.name, attempt=attempt,
@@ -262,7 +268,7 @@ def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
 
 
 def _who(process: devices.GpuProcess) -> str:
-    """What is known of a process on a GPU that is no task's."""
+    """Return what is known of a process on a GPU that belongs to no task."""
     parts = [f"{process.name or 'a process'} ({process.pid})"]
     if process.user:
         parts.append(f"of user {process.user}")
@@ -281,7 +287,7 @@ def _who(process: devices.GpuProcess) -> str:
 def _of_attempts(
     context: cycle_context.CycleContext, known: dict[str, Drift]
 ) -> Iterator[DetectedDrift]:
-    """Tasks that somebody ended, and tasks that do not start where they were given to."""
+    """Yield tasks that somebody else ended, and tasks that do not start on their node."""
     yield from _killed(context, known)
     listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
     looked_at = {one.id: one for name in context.nodes for one in context.attempts_of_node(name)}
@@ -299,8 +305,8 @@ def _of_attempts(
             is_array = _is_array(context, attempt.job)
             yield DetectedDrift(
                 "task-missing", external_kills.subject(attempt, is_array=is_array),
-                f"given to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
-                "reports and does not have it",
+                f"assigned to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
+                "reports but does not have it",
                 "running", "absent",
                 pool=node.pool, node=attempt.node, job=attempt.job, attempt=attempt.id,
             )  # fmt: skip
@@ -309,7 +315,7 @@ def _of_attempts(
 def _killed(
     context: cycle_context.CycleContext, known: dict[str, Drift]
 ) -> Iterator[DetectedDrift]:
-    """Tasks that somebody ended, until they run again or are wanted no more."""
+    """Yield tasks that somebody else ended, until they run again or are not needed."""
     now: dict[str, DetectedDrift] = {}
     for attempt in context.attempts.values():
         before = context.observed.attempts.get(attempt.id)
@@ -317,7 +323,7 @@ def _killed(
         if not external_kills.was_killed(attempt) or ended_before:
             continue
         subject = external_kills.subject(attempt, is_array=_is_array(context, attempt.job))
-        message = f"signal {attempt.signal} ended it on {attempt.node}, and Muster sent none"
+        message = f"ended on {attempt.node} by signal {attempt.signal}, which Muster did not send"
         now[subject] = DetectedDrift(
             "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
             pool=context.pool_of(attempt.node), node=attempt.node, job=attempt.job,
@@ -333,10 +339,10 @@ def _killed(
 
 
 def _still_missing(context: cycle_context.CycleContext, row: Drift) -> bool:
-    """Whether a task that was ended does not run again though its job wants it to.
+    """Return True if an ended task does not run again although its job needs it.
 
-    Where the job has ended by it, or its element has, nothing is left to want: the difference is
-    listed for ``KILLED_TOLD_S`` more, so that it is seen at all.
+    If the job or element ended with it, the difference is listed for ``KILLED_TOLD_S`` more, so
+    that it is seen at all.
     """
     draft = context.drafts.get(row.job)
     record = context.observed.jobs.get(row.job)
@@ -421,7 +427,7 @@ def _of_overrides(context: cycle_context.CycleContext) -> Iterator[DetectedDrift
 
 
 def _why(status: desired.SyncStatus) -> str:
-    """Why the newest revision is not in force, with the first error and how many there are more."""
+    """Return why the newest revision is not applied: the first error and the number of others."""
     errors = [
         redaction.unquoted(one).text()  # everybody who may look sees it
         for one in status.problems

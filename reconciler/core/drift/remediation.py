@@ -1,7 +1,6 @@
-"""Makes differences right where policy says so: what the last cycle listed is acted on in this one.
+"""Remediates differences that the last cycle listed, if policy says so.
 
-A difference is therefore always listed before anything is done about it. What a node has to do
-goes to it as an order that it carries out once; what became of it comes back with its reports.
+A node gets an order that it carries out once, and reports the result.
 """
 
 from collections.abc import Callable
@@ -23,22 +22,22 @@ from reconciler.model.state import outcome
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
 
-#: A node that has not told of an order after so long never got it, or is away.
+#: An order without a result after so long was never received, or its node is away.
 LOST_AFTER_S = 300.0
-#: How much longer it may take where its machine boots: large ones test their memory for long.
+#: Additional time if the machine reboots. Large machines test their memory for long.
 BOOT_S = 1800.0
-#: How long a node waits for another look whether it is its turn.
+#: How often a waiting node is checked again.
 TURN_S = 60.0
-#: States of a machine on its way out.
+#: States of a machine that is going away.
 _LEAVING = (InstanceState.DRAINING, InstanceState.DESTROYING)
-#: The most nodes that are named whose turn comes first.
+#: The most nodes named in a message.
 NAMED_MAX = 3
-#: The most elements that leave an overfull queue at once.
+#: The most elements evicted from a queue at once.
 EVICT_MAX = 200
 
 
 def apply(context: cycle_context.CycleContext, states: provisioning.PoolStates) -> None:
-    """Take up what nodes tell of their orders, and order what is due."""
+    """Take the results that nodes report, and order what is due."""
     before = context.observed.remedies
     if not before and not any(row.action == "remediate" for row in context.observed.drift):
         return
@@ -46,7 +45,7 @@ def apply(context: cycle_context.CycleContext, states: provisioning.PoolStates) 
     for one in list(context.remedies):
         lost_at = one.at + LOST_AFTER_S + (BOOT_S if one.verb == "reboot" else one.timeout_s)
         if one.open and lost_at <= context.now:
-            _end(context, one, "lost", f"{one.node} has not told what became of it")
+            _end(context, one, "lost", f"{one.node} did not report a result")
         elif one.open:
             context.wake(lost_at)
     context.forget_remedies(context.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
@@ -75,7 +74,7 @@ def _take_reports(context: cycle_context.CycleContext) -> None:
 def _end(
     context: cycle_context.CycleContext, one: DriftRemedy, state: RemedyState, message: str
 ) -> None:
-    """A try is over; a node that was kept out by it alone is looked at again."""
+    """End a remediation. A node that only it kept out of service is judged again."""
     context.end_remedy(one, state, message)
     if one.verb in IDLE_VERBS:
         context.wake(context.now)
@@ -84,7 +83,7 @@ def _end(
 def _end_process(
     context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift
 ) -> None:
-    """Have the node end a process that holds a device of its and is no task's."""
+    """Order a node to end a process that uses a GPU and belongs to no task."""
     node = context.node(row.node)
     if node is None:
         return
@@ -108,7 +107,7 @@ def _end_process(
 
 
 def _tell(context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift) -> None:
-    """Tell a node its whole set again, where it has not taken up an attempt."""
+    """Send a node its whole set again, because it has not started an attempt."""
     attempt = context.attempt(row.attempt)
     if attempt is not None and attempt.state is AttemptState.ASSIGNED:
         _order(context, row, rate_limits.begin(context, "tell", row.key, row.pool))
@@ -116,7 +115,7 @@ def _tell(context: cycle_context.CycleContext, _: provisioning.PoolStates, row: 
 
 
 def _evict(context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift) -> None:
-    """Tell preemptible work of an overfull queue to leave, the newest first."""
+    """Evict preemptible elements from a queue above its limit, the newest first."""
     queue = context.desired.structure.queues.get(row.subject)
     if queue is None:
         return
@@ -127,25 +126,25 @@ def _evict(context: cycle_context.CycleContext, _: provisioning.PoolStates, row:
     )
     over, elements = over_limit.excess(context.desired.structure, queue, running)
     if all(amount <= 0 for amount in over):
-        return  # what has to leave is leaving already
+        return  # enough is leaving already
     chosen = over_limit.choose(over, elements, EVICT_MAX)
-    message = "" if chosen else "nothing of what runs there may be made to leave"
+    message = "" if chosen else "nothing that runs there may be preempted"
     _order(context, row, rate_limits.begin(context, "evict", row.key, row.pool, message=message))
     for element in chosen:
         draft = context.draft(element.job)
         if draft is not None and draft.note(element.element).verdict is None:
             lifecycle.give_verdict(context, draft, element.element, EndReason.PREEMPTED)
             who = draft.spec.element_text(element.element)
-            message = f"{who} leaves: queue {queue.name} is above its limit"
+            message = f"{who} is evicted: queue {queue.name} is above its limit"
             context.event("JobEvicted", message, job=element.job)
             lifecycle.settle(context, draft)
 
 
 def _heal(context: cycle_context.CycleContext, states: provisioning.PoolStates, row: Drift) -> None:
-    """Have a node do what its pool says about a failed check, one after another.
+    """Order a node to do what its pool says about a failed check, one after another.
 
-    A node that a person has drained is left to that person; one on which something runs is
-    waited for, as it takes nothing new.
+    A node that a person drained is left to that person. A busy node is waited for, because it gets
+    no new work.
     """
     node, healing = context.node(row.node), rate_limits.healing_of(context, row.pool, row.subject)
     if node is None or healing is None or node.state is not NodeState.UNHEALTHY:
@@ -184,7 +183,9 @@ def waits_for(
     pool: str,
     subject: str,
 ) -> str:
-    """What a remedy of a failed check waits for that limits would let begin; empty: for nothing."""
+    """Return what the remediation of a failed check waits for besides rate limits; empty: for
+    nothing.
+    """
     node, healing = context.node(name), rate_limits.healing_of(context, pool, subject)
     declared = context.desired.structure.pools.get(pool)
     if node is None or healing is None or declared is None:
@@ -206,11 +207,11 @@ def waits_for(
 def _busy(
     context: cycle_context.CycleContext, states: provisioning.PoolStates, pool: str
 ) -> set[str]:
-    """Nodes of a pool on which something is done, or whose machines are leaving to be replaced."""
+    """Return the nodes of a pool with an open remediation, or whose machine is being replaced."""
     leaving = {
         one.node
-        for book in states.values()
-        for one in book.instances.values()
+        for pool_record in states.values()
+        for one in pool_record.instances.values()
         if one.state in _LEAVING
     }
     busy = set()
@@ -226,7 +227,7 @@ def _busy(
 def _replace(
     context: cycle_context.CycleContext, states: provisioning.PoolStates, row: Drift, why: str
 ) -> None:
-    """Have the provisioner make the machine behind a node anew; from here on that is its work."""
+    """Order the provisioner to replace the machine behind a node. The provisioner does the rest."""
     remedy = rate_limits.begin(context, "replace", row.key, row.pool, node=row.node)
     _order(context, row, remedy)
     check = row.subject.rpartition("/")[2]
@@ -239,7 +240,7 @@ def _order(context: cycle_context.CycleContext, row: Drift, remedy: DriftRemedy)
     context.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
 
 
-#: What is done by this module, by kind of difference; the life cycle does others.
+#: Remediations of this module by kind of difference. ``lifecycle`` has the others.
 _REMEDIES: dict[
     str, Callable[[cycle_context.CycleContext, provisioning.PoolStates, Drift], None]
 ] = {

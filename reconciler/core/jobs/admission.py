@@ -1,7 +1,7 @@
-"""Second phase: what git asks for, against the runs that there are.
+"""Second phase: compares desired jobs with runs.
 
-A run is (name, run number, hash of the execution fields) and happens once. This phase begins
-runs, takes over fields that may change under a live one, and marks what git no longer wants.
+A run is (name, run number, hash of the execution fields) and happens once. This phase begins runs,
+applies fields that may change while a run is alive, and marks runs whose document was removed.
 """
 
 import itertools
@@ -15,12 +15,12 @@ from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.state.states import JobState
 
-#: What is wanted, documents by name, and what they are to be renewed by once it is so.
+#: Desired state, documents by name, and their changes once the outcome is absorbed.
 _Next = tuple[desired.Desired, dict[str, desired.Job], dict[str, desired.Job]]
 
 
 class _Compared(cycle_cache.CachePart):
-    """The documents that records were compared with, as of the last outcome that was absorbed."""
+    """A cache of the documents that records were compared with, as of the last absorbed outcome."""
 
     def __init__(self, cache: cycle_cache.CycleCache) -> None:
         super().__init__(cache)
@@ -29,10 +29,11 @@ class _Compared(cycle_cache.CachePart):
         self._next: _Next = (self._last, self._jobs, {})
 
     def look(self, context: cycle_context.CycleContext) -> tuple[Iterator[str], Iterable[str]]:
-        """Names to look at, for what changed since then: of documents, in order, and of jobs.
+        """Return what may have changed: names of documents, in order, and names of jobs without
+        one.
 
-        Documents are looked at that are other objects, or whose record is; active jobs, where some
-        may be without a document that were not before.
+        A document is compared if it or its record is another object. Active jobs are compared if
+        some may have lost their document.
         """
         jobs, before, active = context.desired.jobs, self._jobs, context.observed.active
         differ = _differing(before, jobs)
@@ -56,7 +57,7 @@ class _Compared(cycle_cache.CachePart):
         return filter(touched.union(changed).__contains__, jobs), without
 
     def absorb(self, result: outcome.Outcome) -> None:
-        """What was compared is so now."""
+        """Remember the documents of this cycle."""
         desired_state, jobs, news = self._next
         if desired_state.generation == result.desired_generation:
             jobs.update(news)
@@ -66,9 +67,9 @@ class _Compared(cycle_cache.CachePart):
 def _differing(
     before: Mapping[str, desired.Job], jobs: Mapping[str, desired.Job]
 ) -> list[desired.Job] | None:
-    """Documents that are others than before, in order, the new ones last.
+    """Return the documents that changed, in order, new ones last.
 
-    None: some have gone, or the order is another one.
+    None: some were removed, or the order changed.
     """
     if len(jobs) < len(before):
         return None
@@ -81,7 +82,7 @@ def _differing(
 
 
 def admit(context: cycle_context.CycleContext) -> None:
-    """Compare desired jobs with their records, unless nothing changed since the last time."""
+    """Compare desired jobs with their records, unless nothing changed."""
     if context.desired.generation == context.observed.desired_generation:
         return
     known, desired_state, refused = (
@@ -99,16 +100,16 @@ def admit(context: cycle_context.CycleContext) -> None:
         draft = context.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True
-            draft.message = "its document left the repository"
+            draft.message = "its document was removed from git"
             context.event("JobRemoved", draft.message, job=name)
 
 
 def admit_successors(context: cycle_context.CycleContext) -> None:
-    """Begin what waited for an earlier run of the same name to end in this cycle."""
+    """Begin runs that waited for an earlier run of the same name to end in this cycle."""
     for name in context.finished_now:
         spec = context.desired.jobs.get(name)
         draft = context.drafts.get(name)
-        if spec is None or draft is None or context.has_been(spec.key):
+        if spec is None or draft is None or context.has_begun(spec.key):
             continue
         if draft.spec.key != spec.key:
             with context.isolate(name):
@@ -117,17 +118,17 @@ def admit_successors(context: cycle_context.CycleContext) -> None:
 
 
 def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
-    """Begin, renew or replace one job's run."""
+    """Begin, change or replace one job's run."""
     record = context.job(spec.name)
     if record is None:
-        if not context.has_been(spec.key):
+        if not context.has_begun(spec.key):
             context.add_job(spec)
         return
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
             _take_over(context, spec)
         return
-    if context.has_been(spec.key):
+    if context.has_begun(spec.key):
         return
     if record.finished:
         context.add_job(spec)
@@ -137,8 +138,8 @@ def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
         return
     if spec.run == record.spec.run:
         message = (
-            f"what run {spec.run} executes was changed in {spec.path or 'its document'} while it "
-            "is alive; the run goes on as it was: raise spec.run to replace it"
+            f"run {spec.run} is alive, so a change of what it executes is ignored "
+            f"({spec.path or 'its document'}). To fix: raise spec.run to replace the run"
         )
         if draft.message != message:
             draft.message = message
@@ -150,15 +151,15 @@ def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
 
 
 def _take_over(context: cycle_context.CycleContext, spec: desired.Job) -> None:
-    """Queue, priority, limits, labels and holds may change under a live run."""
+    """Apply queue, priority, limits, labels and holds, which may change while a run is alive."""
     draft = context.draft(spec.name)
     if draft is None:
         return
     if draft.spec.suspend != spec.suspend:
         if spec.suspend:
-            context.event("JobHoldAsked", "it is held by its document", job=spec.name)
+            context.event("JobHoldAsked", "held by its document", job=spec.name)
         else:
-            context.event("JobReleased", "its document holds it no longer", job=spec.name)
+            context.event("JobReleased", "its document no longer holds it", job=spec.name)
             if draft.state is JobState.HELD:
                 draft.spec = spec
                 context.set_job_state(draft, JobState.PENDING)

@@ -1,8 +1,8 @@
-"""Fourth phase: what became of the tries under way, and what time and people end.
+"""Fourth phase: judges running tries, and applies time limits, holds and removals.
 
-An element's try ends in two steps. First a *verdict*: its first failure, a time limit, an
-eviction, a cancel; the tasks that are left are told to leave. Then, when the last of them has
-left, the *conclusion*: the element has succeeded, has failed for good, or waits for another try.
+An element's try ends in two steps. First a *verdict*: its first failure, a time limit, an eviction,
+a cancel; its other tasks are ordered to stop. Then, when the last of them has ended, the
+*conclusion*: the element has succeeded, has failed for good, or waits for another try.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ from reconciler.model.state import records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 from reconciler.model.values import quantities
 
-#: Verdicts that a task which leaves with status 0 by itself, before it was reached, sets aside.
+#: Verdicts that do not count if the task exits with status 0 on its own before it is stopped.
 _SOFT = frozenset(
     {
         EndReason.PREEMPTED,
@@ -25,7 +25,7 @@ _SOFT = frozenset(
         EndReason.TIMED_OUT,
     }
 )
-#: Ends that are nobody's fault: another try spends no retry.
+#: Ends that are not the job's fault, so that another try costs no retry.
 _FREE = frozenset(
     {
         EndReason.PREEMPTED,
@@ -43,13 +43,13 @@ _ENDED = {
     state: ELEMENT_CODE[state]
     for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
 }
-#: After so many losses in a row the next try waits, twice as long each time, up to a minute.
+#: After so many losses in a row the next try waits, twice as long each time, up to the maximum.
 LOSSES_UNPUNISHED = 3
 LOSS_WAIT_S_MAX = 60.0
 
 
 def progress(context: cycle_context.CycleContext) -> None:
-    """Judge every try under way, then what time, holds and removals do to each job."""
+    """Judge every current try, then apply time, holds and removals to each job."""
     restless = context.cache.restless(context.now, context.touched_jobs())
     for name in sorted(name for name in restless if context.has_attempts(name)):
         draft = context.draft(name)
@@ -76,7 +76,7 @@ def progress(context: cycle_context.CycleContext) -> None:
 
 
 def _rest(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
-    """Where judging a job has changed nothing, it need not be judged again before its time."""
+    """Note until when a job need not be judged again, if judging it changed nothing."""
     if draft.changed or elastic_jobs.is_resizable(draft.spec):
         return
     moments = []
@@ -93,7 +93,7 @@ def _rest(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> Non
 
 
 def progress_successors(context: cycle_context.CycleContext) -> None:
-    """What time and holds do to runs that began only after ``progress``."""
+    """Apply time and holds to runs that began after ``progress``."""
     for name in list(context.finished_now):
         draft = context.drafts.get(name)
         if draft is not None and draft.is_new:
@@ -103,7 +103,7 @@ def progress_successors(context: cycle_context.CycleContext) -> None:
 
 
 def _needs_attention(context: cycle_context.CycleContext, record: records.JobRecord) -> bool:
-    """Whether time, a removal or a hold changes a watched job of which there is no news."""
+    """Return True if time, a removal or a hold changes a watched job without news."""
     spec = record.spec
     if spec.deadline is not None:
         if spec.deadline <= context.now:
@@ -113,7 +113,7 @@ def _needs_attention(context: cycle_context.CycleContext, record: records.JobRec
 
 
 def _enforce(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
-    """Removal, deadline, hold: each ends all of a job."""
+    """Apply removal, deadline and hold, each of which ends all of a job."""
     spec = draft.spec
     if spec.deadline is not None and spec.deadline > context.now:
         context.wake(spec.deadline)
@@ -150,10 +150,17 @@ def give_verdict(
     *,
     moving: bool = False,
 ) -> None:
-    """Decide that a try comes to its end, and tell the tasks that are left to leave.
+    """End a try: note why, and order its remaining tasks to stop.
 
-    ``by`` is the job that it leaves for; ``moving``: only to start elsewhere. A try that is over
-    keeps the verdict that it had: the next one would be judged by this.
+    A try that has concluded keeps its verdict; the next one must not be judged by this.
+
+    Args:
+        context: of this cycle.
+        draft: the job.
+        element: of the job.
+        reason: why it ends.
+        by: the job for which it is preempted.
+        moving: True if it only ends to start on other nodes.
     """
     note = draft.note(element)
     attempts = context.attempts_of_element(draft.spec.name, element)
@@ -175,7 +182,7 @@ def dismiss(
     leaving: set[tuple[str, int]],
     by: str = "",
 ) -> None:
-    """Tell some tasks (group, index) of an element to leave; it goes on with the others."""
+    """Order some tasks (group, index) of an element to stop. It continues with the others."""
     for attempt in context.attempts_of_element(draft.spec.name, element):
         if (attempt.group, attempt.index) in leaving:
             order = cycle_context.stop_order(context, draft.spec, attempt, EndReason.PREEMPTED, by)
@@ -183,7 +190,7 @@ def dismiss(
 
 
 def _judge(context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
-    """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
+    """Judge one element's try: it runs, has failed, has ended, or its time is up."""
     attempts = _under_way(context, draft, element)
     if not attempts or draft.elements[element] not in job_draft.LIVE_CODES:
         return
@@ -209,7 +216,7 @@ def _judge(context: cycle_context.CycleContext, draft: job_draft.JobDraft, eleme
 
 
 def _note_start(draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]) -> None:
-    """Note when a job first ran: all tasks of a try did, however short."""
+    """Note when a job first ran, that is when all tasks of a try did, however short."""
     times = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
     if draft.started_at is None and len(times) == len(attempts):
         draft.started_at = min(times)
@@ -218,15 +225,17 @@ def _note_start(draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]
 def _time_is_up_at(
     draft: job_draft.JobDraft, element: int, attempts: list[records.AttemptRecord]
 ) -> float | None:
-    """When the time limit of a try ends it; None: none does."""
+    """Return when the time limit ends a try; None if none does."""
     if draft.note(element).verdict is not None:
         return None
     return time_is_up_at(draft.spec, attempts)
 
 
 def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
-    """When the time limit of a job ends a try with these attempts; None: it has none, or no task
-    of it has started."""
+    """Return when the time limit ends a try with these attempts.
+
+    None: the job has no limit, or no task has started.
+    """
     started = [a.started_at for a in attempts if a.started_at is not None and not a.concluded]
     if spec.time_limit_s is None or not started:
         return None
@@ -236,13 +245,13 @@ def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> f
 def _under_way(
     context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int
 ) -> list[records.AttemptRecord]:
-    """The attempts of a try without those that left it while it goes on."""
+    """Return the attempts of a try without those that left it while it continues."""
     attempts = context.attempts_of_element(draft.spec.name, element)
     return [attempt for attempt in attempts if not attempt.concluded]
 
 
 def _is_fault(attempt: records.AttemptRecord) -> bool:
-    """Whether an ended attempt brings its whole element down."""
+    """Return True if an ended attempt ends its whole element."""
     if attempt.state is not AttemptState.ENDED:
         return False
     return not (attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0)
@@ -254,14 +263,14 @@ def _conclude(
     element: int,
     attempts: list[records.AttemptRecord],
 ) -> None:
-    """All tasks of a try have left: decide what the element is now."""
+    """Decide the element's next state after all tasks of its try have ended."""
     note = draft.note(element)
     verdict = note.verdict
     if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
         verdict = None
     if verdict is EndReason.EXITED and any(a.end_reason in elastic_jobs.LOSSES for a in attempts):
-        verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
-    if verdict is EndReason.EXITED and _is_made_right(context, draft, attempts):
+        verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is lost
+    if verdict is EndReason.EXITED and _is_remediated(context, draft, attempts):
         verdict = EndReason.LOST
     tries, saved = (
         cycle_context.try_number_of(attempts, note),
@@ -295,12 +304,14 @@ def _conclude(
         draft.message = _why(draft.spec, min(attempts, key=_blame))
 
 
-def _is_made_right(
+def _is_remediated(
     context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     attempts: list[records.AttemptRecord],
 ) -> bool:
-    """Whether a try that somebody else ended starts again by policy, and spends no retry."""
+    """Return True if a try that somebody else ended is started again by policy, without a retry
+    spent.
+    """
     first = min(attempts, key=_blame)
     if draft.removed or not external_kills.was_killed(first):
         return False
@@ -322,7 +333,7 @@ def _account(
     *,
     succeeded: bool,
 ) -> None:
-    """Note what a try used, for budgets and run times; what a node lost is given back."""
+    """Note the use of a try for budgets and run times. What was lost with a node is given back."""
     lost = any(attempt.end_reason in elastic_jobs.LOSSES for attempt in attempts)
     times = [
         (a.started_at, a.ended_at)
@@ -336,7 +347,9 @@ def _account(
 
 
 def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
-    """Sorts the task that brought its element down first: by its own will, and earliest."""
+    """Return a sort key: the task that ended its element comes first, by its own will, and
+    earliest.
+    """
     own_will = _is_fault(attempt) and attempt.stop is None
     return (not own_will, attempt.ended_at or 0.0)
 
@@ -422,7 +435,7 @@ def _before_retry_s(retries: desired.Retries, number: int) -> int:
 
 
 def backoff_s(note: records.ElementNote, retries: desired.Retries) -> float:
-    """The longest that an element may have been given to wait before its next try."""
+    """Return the longest wait that an element may have before its next try."""
     retry_s = _before_retry_s(retries, note.retries_spent) if note.retries_spent else 0
     return max(retry_s, _after_losses_s(note.losses))
 
@@ -442,7 +455,7 @@ def settle(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> No
                 context.set_job_state(draft, state, draft.message)
                 return
         if draft.message.startswith(job_draft.LATE):
-            draft.message = ""  # it was met after all, or nobody minds any more
+            draft.message = ""  # the deadline was met or removed
         context.set_job_state(draft, JobState.SUCCEEDED)
     elif draft.spec.suspend:
         context.set_job_state(draft, JobState.HELD)

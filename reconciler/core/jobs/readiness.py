@@ -1,7 +1,7 @@
-"""What keeps a job from being offered to the scheduler at all, told as reasons.
+"""Decides if a job may be offered to the scheduler, and why not.
 
-Holds, dependencies, back-off and the concurrency cap of arrays are facts of a job's life; quota
-and room are the scheduler's. A job has reasons of one or the other kind, never of both.
+Holds, dependencies, back-off and the parallelism of arrays are checked here; the scheduler checks
+quota and capacity. A job has reasons of one kind or the other, never of both.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from reconciler.model.values import times
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Which elements may start now, how many of them, and if none why not."""
+    """The elements that may start now, how many of them at once, or the reason why none may."""
 
     elements: tuple[int, ...] = ()
     startable: int = 0
@@ -31,14 +31,14 @@ class Readiness:
 def readiness(
     context: cycle_context.CycleContext, record: records.JobRecord, elements: bytes
 ) -> Readiness:
-    """Which of the waiting elements of an active job may start in this cycle."""
+    """Return which pending elements of an active job may start in this cycle."""
     spec = record.spec
     blocked = _blocked_whole(context, record)
     if blocked is not None:
         return blocked
     limited = spec.depends_on or spec.parallelism is not None
     if elements == _ONE_WAITS and not record.notes and not limited:
-        return _READY  # most of a long queue is this
+        return _READY  # most jobs of a long queue
     waiting = _waiting(elements)
     if not waiting:
         return Readiness()
@@ -80,20 +80,20 @@ def readiness(
 
 
 def array_limit(parallelism: int) -> Reason:
-    """Why elements of an array wait of which as many run, or start now, as it asks for at once."""
+    """Return the reason of pending elements of an array whose parallelism is used up."""
     ran = f"{parallelism} element{'s run' if parallelism != 1 else ' runs'}"
     return Reason(
         code=ReasonCode.ARRAY_LIMIT,
-        message=f"{ran} at once at the most (parallelism)",
+        message=f"{ran} at once (parallelism)",
         unblocks="the end of a running element, or a higher spec.array.parallelism",
     )
 
 
 _NO_NOTE = records.ElementNote()
 _ONE_WAITS = bytes([job_draft.PENDING])
-#: Elements that have ended have this code or a higher one.
+#: Codes of ended elements are this or higher.
 _FINISHED_FROM = ELEMENT_CODE[JobState.SUCCEEDED]
-#: Of elements of another job that are waited for, the most that are told by name.
+#: The most elements of a dependency named in a reason.
 ELEMENTS_TOLD = 3
 _READY = Readiness(elements=(0,), startable=1)
 
@@ -121,15 +121,15 @@ def _blocked_whole(
 ) -> Readiness | None:
     spec = record.spec
     structure = context.desired.structure
-    if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
+    if record.state is JobState.HELD or spec.suspend:  # some of it may still be stopping
         why = spec.suspend_reason if spec.suspend else ""
         return Readiness(
             reason_key=f"Held/job/{why}" if why else "Held/job",
             reason=Reason(
                 code=ReasonCode.HELD,
-                message=f"it is held by its document: {why}"
+                message=f"held by its document: {why}"
                 if why
-                else "it is held by its document (spec.suspend)",
+                else "held by its document (spec.suspend)",
                 unblocks="`muster release`, or spec.suspend: false",
             ),
         )
@@ -210,7 +210,9 @@ def _element_met(
 def _dependency_reason(
     spec: desired.Job, dependency: desired.Dependency, until: str, ends: str = ""
 ) -> Readiness:
-    """``ends``: whose end it is that counts; empty: that of the whole job."""
+    """Return the reason of a pending job; ``ends`` names whose end counts, by default the whole
+    job's.
+    """
     return Readiness(
         reason_key=f"Dependency/{spec.name}",
         reason=Reason(
@@ -227,7 +229,9 @@ def _same_elements(
     dependencies: Sequence[desired.Dependency],
     waiting: Sequence[int],
 ) -> Readiness:
-    """Every element waits for one of the same number: which of those have not ended yet."""
+    """Return the reason if each element waits for that of the same number, with those still
+    running.
+    """
     dependency, unmet = dependencies[0], list(waiting)
     for dependency in dependencies:
         unmet = [i for i in waiting if not _element_met(context, dependency, i)]

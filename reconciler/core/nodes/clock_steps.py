@@ -1,8 +1,8 @@
-"""What was noted by a clock that has since been set back: nothing of it lies in the future.
+"""Corrects moments that lie in the future because the clock was set back.
 
-An attempt that begins in an hour has no time limit until then, a retry waits for hours, and a try
-at a remedy is not followed by another. So whoever sees that the clock was set back, or begins to
-lead and can't tell, bounds each such moment by now and what it was given for.
+Otherwise an attempt that begins in an hour has no time limit until then, and a retry waits for
+hours. When the clock was set back, or at a start when that is unknown, each such moment is bounded
+by now and by the wait it was made for.
 """
 
 from collections.abc import Iterable
@@ -16,10 +16,9 @@ from reconciler.model.state import records
 
 
 def forget_the_future(context: cycle_context.CycleContext) -> None:
-    """Bound what is known by now, in the cycle in which somebody begins to lead anew.
+    """Bound known moments by now, in the first cycle of a leader.
 
-    What provisioners are asked for, when nodes were heard of, and how long one is left out is
-    bounded where it is looked at (``poolbooks``, ``health``).
+    Moments of provisioners, contacts of nodes and their exclusion are bounded where they are read.
     """
     if context.observed.leader_since != context.now:
         return
@@ -52,7 +51,7 @@ def forget_the_future(context: cycle_context.CycleContext) -> None:
 
 
 def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
-    """The moments of an attempt that are yet to come, as of now."""
+    """Return the moments of an attempt that lie in the future, set to now."""
     moments = {
         "assigned_at": attempt.assigned_at,
         "started_at": attempt.started_at,
@@ -69,7 +68,7 @@ def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
 
 
 def _bound_job(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
-    """Let a job wait since now at the latest, and what backs off no longer than it was to."""
+    """Let a job wait since now at the latest, and back off no longer than its rule says."""
     draft = None
     if max(record.submitted_at, record.started_at or 0.0) > context.now:
         draft = context.draft(record.name)

@@ -1,11 +1,9 @@
-"""Between life cycle and schedule: work that leaves nodes out of service, by their pool's policy.
+"""Moves work off nodes that are out of service, by the drain policy of their pool.
 
-A node that git no longer lists, or that somebody drains, gets nothing new at once; what runs there
-goes on. How long it may, and whether work that can save itself is waited for at all, is the word
-of the pool that the node was in service of: it stands in the node's own record, so that it holds
-also when the whole pool has left git. It holds for a node that is not well too, which is why most
-are drained; only one that is silent can't be told. Work that is told to leave starts elsewhere,
-and spends no retry.
+A drained or undeclared node gets no new work at once. How long its tasks may run is the policy of
+the pool in whose service it was. The node's record keeps that policy, so that it holds after the
+pool has left git. It also holds for unhealthy nodes; silent ones can't be told. Work that is moved
+starts elsewhere without spending a retry.
 """
 
 from reconciler.core import cycle_context, job_draft
@@ -16,12 +14,12 @@ from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
 from reconciler.model.values import times
 
-#: States of nodes that hear what they are told.
+#: States of nodes that receive orders.
 _HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
 
 
 def apply(context: cycle_context.CycleContext) -> None:
-    """Tell work to leave that has had its time."""
+    """Order work to stop whose time on a drained node is up."""
     for name in health.out_of_service(context):
         node = context.node(name)
         if node is None or node.state not in _HEARS or node.leave is None:

@@ -1,7 +1,7 @@
-"""First phase: what nodes said since the last cycle becomes states of attempts and nodes.
+"""First phase: applies reports of nodes to attempts and nodes.
 
-A report is what a node knows, not an order of events: it may come twice, late, or cross with a
-newer one. Nothing is ever concluded from a report that an older state can't lead to.
+A report is what a node knows, not an order of events: it may come twice, late, or cross a newer
+one. Nothing is concluded from a report that an older state can't lead to.
 """
 
 import math
@@ -14,7 +14,7 @@ from reconciler.model.observed import task_reports
 from reconciler.model.state import outcome, records, report_limits
 from reconciler.model.state.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
-#: What a node may say of an attempt that lives.
+#: States that a node may report of a live attempt.
 _ALIVE = (
     AttemptState.FETCHING,
     AttemptState.READY,
@@ -22,9 +22,9 @@ _ALIVE = (
     AttemptState.RUNNING,
     AttemptState.STOPPING,
 )
-#: States in which nothing of a task runs yet.
+#: States in which no process of a task runs yet.
 _AHEAD = frozenset({AttemptState.FETCHING, AttemptState.READY, AttemptState.STARTING})
-#: The most that is kept of texts that a node may choose.
+#: The longest text of a node that is kept.
 MESSAGE_CHARACTERS_MAX = 2000
 #: The most owners whose failures on a node are remembered.
 FAILURES_MAX = 16
@@ -53,9 +53,7 @@ def _apply_report(context: cycle_context.CycleContext, report: records.NodeRepor
             first_seen_at=report.received_at,
         )
         context.nodes[node.name] = node
-        context.event(
-            "NodeSeen", "an agent of this name reports for the first time", node=node.name
-        )
+        context.event("NodeSeen", "its agent reports for the first time", node=node.name)
     crossed = (
         report.incarnation == node.incarnation
         and report.boot_id == node.boot_id
@@ -78,7 +76,7 @@ def _apply_report(context: cycle_context.CycleContext, report: records.NodeRepor
         sequence=report.sequence,
         inventory=_inventory(node, report),
         usage=report_limits.usage(report.usage, context.now) if report.usage else node.usage,
-        # what waited while the clock was set back was not received after now
+        # a report that waited while the clock was set back was not received after now
         last_report_at=heard_at,
         undecided=report.undecided,
         unwanted=_unwanted(context, node, report),
@@ -90,8 +88,7 @@ def _apply_report(context: cycle_context.CycleContext, report: records.NodeRepor
 
 
 def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.Inventory:
-    """What the node has as far as is known: an agent that begins has looked at nothing yet, which
-    makes no failed check well."""
+    """Return the node's inventory. An agent that has just begun has checked nothing yet."""
     if report.inventory is None:
         return node.inventory
     told = report_limits.inventory(report.inventory)
@@ -101,7 +98,7 @@ def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.
 
 
 def tells_nothing(report: records.NodeReport) -> bool:
-    """Whether it is no more than that something of a report could not be decided."""
+    """Return True if a report only says that a part of one could not be processed."""
     told = report.attempts or report.inventory or report.usage or report.remedies
     return bool(report.undecided) and not told
 
@@ -109,7 +106,7 @@ def tells_nothing(report: records.NodeReport) -> bool:
 def _unwanted(
     context: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> tuple[str, ...]:
-    """Attempts that live on the node though nobody wants them there."""
+    """Return attempts that live on the node although they were given up."""
     found = set() if report.complete else set(node.unwanted)
     for told in report.attempts:
         if told.state is AttemptState.ENDED:
@@ -135,7 +132,7 @@ def _apply_attempt(
         context.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
         return
     if attempt.state is AttemptState.ENDED:
-        return  # given up as lost, yet it lives: the node is not told to have it and stops it
+        return  # it was given up but lives: the node stops it, because its set does not have it
     state = AttemptState.STOPPING if attempt.stop is not None else told.state
     if told.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
         state = attempt.state
@@ -153,7 +150,7 @@ def _apply_attempt(
 
 
 def _task(context: cycle_context.CycleContext, attempt: records.AttemptRecord) -> str:
-    """``task main-0``, in an array ``task main-0 of element 7``: events say which of many."""
+    """Return ``task main-0``, or in an array ``task main-0 of element 7``."""
     spec = running_gangs.spec_of(context, attempt.job)
     of_array = spec is not None and spec.array_count is not None
     element = f" of element {attempt.element}" if of_array else ""
@@ -163,8 +160,8 @@ def _task(context: cycle_context.CycleContext, attempt: records.AttemptRecord) -
 def _moment(
     context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: float
 ) -> float:
-    """A moment by a node's clock, which may differ from ours: after the assignment, not to come."""
-    return min(context.now, max(attempt.assigned_at, told))  # in this order NaN loses
+    """Return a moment of a node's clock, bounded by the assignment and now."""
+    return min(context.now, max(attempt.assigned_at, told))  # this order of arguments drops NaN
 
 
 def _started_at(
@@ -178,11 +175,11 @@ def _started_at(
 def _saved(
     context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> task_reports.Saved | None:
-    """The newest checkpoint; one that the node has not seen since stays known."""
+    """Return the newest checkpoint. One that the node no longer reports stays known."""
     one = told.checkpoint
     if one is None or not one.path or len(one.path) > task_reports.PATH_CHARACTERS_MAX:
         return attempt.saved
-    at = min(context.now, max(0.0, one.at))  # in this order NaN loses
+    at = min(context.now, max(0.0, one.at))  # this order of arguments drops NaN
     if attempt.saved is not None and at <= attempt.saved.at:
         return attempt.saved
     step = one.step if one.step is not None and math.isfinite(one.step) else None
@@ -227,7 +224,7 @@ def _end(
 
 
 def _count_failure(context: cycle_context.CycleContext, ended: records.AttemptRecord) -> None:
-    """Remember that a task failed by itself on its node; one that succeeded sets all aside."""
+    """Note that a task failed on its own on its node. A success clears the count."""
     node = context.node(ended.node)
     pool = context.desired.structure.pools.get(node.pool) if node else None
     if node is None or pool is None or pool.black_hole is None or ended.stop is not None:
@@ -253,7 +250,7 @@ def lose(
     reason: EndReason,
     message: str,
 ) -> None:
-    """End an attempt of which nothing will be heard any more."""
+    """End an attempt that will not be heard of again."""
     context.renew_attempt(
         attempt, state=AttemptState.ENDED, ended_at=context.now, end_reason=reason, message=message
     )
@@ -270,7 +267,7 @@ def lose(
 def _lose_earlier_boot(
     context: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> None:
-    """A machine that has booted again runs nothing of its earlier life."""
+    """End the attempts of a machine's earlier boot."""
     ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
     for attempt in context.attempts_of_node(node.name):
         if attempt.boot_id != report.boot_id and attempt.id not in ended:
@@ -281,10 +278,12 @@ def _lose_earlier_boot(
 def _lose_unlisted(
     context: cycle_context.CycleContext, node: records.NodeRecord, listed: set[str]
 ) -> None:
-    """What the node had told of and knows no longer is lost; the rest is on its way to it."""
+    """End attempts that the node reported before and no longer knows. Others are on their way to
+    it.
+    """
     for attempt in context.attempts_of_node(node.name):
         if attempt.id in listed or attempt.boot_id != node.boot_id:
             continue
         seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None
         if seen:
-            lose(context, attempt, EndReason.LOST, f"{node.name} no longer knows of it")
+            lose(context, attempt, EndReason.LOST, f"{node.name} no longer knows it")

@@ -1,4 +1,4 @@
-"""Between life cycle and schedule: work that leaves since a budget that ends work is used up."""
+"""Stops work whose budget is used up, if the budget says so."""
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import lifecycle
@@ -7,7 +7,7 @@ from reconciler.model.state.states import EndReason
 
 
 def enforce(context: cycle_context.CycleContext) -> None:
-    """Tell work of exhausted budgets to leave; it waits then, as ``OverBudget``."""
+    """Order work of exhausted budgets to stop. It then waits as ``OverBudget``."""
     for job, quota in quota_usage.spent_budgets(context).items():
         draft = context.draft(job)
         if draft is None or draft.finished:
@@ -26,5 +26,5 @@ def _end_elements(
         if is_live and draft.note(element).verdict is None:
             lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)
             who = draft.spec.element_text(element)
-            message = f"{who} leaves: the budget of Quota {quota} is used up"
+            message = f"{who} is stopped: the budget of Quota {quota} is used up"
             context.event("JobEvicted", message, job=job)

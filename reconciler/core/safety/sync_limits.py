@@ -1,9 +1,8 @@
-"""Whether a change of desired state may apply by itself, or waits for approval or for its time.
+"""Decides if a change of desired state may apply, or waits for approval or for a sync window.
 
-The limits of the state in force, never of the proposed one, are compared with what the change
-does (``impact``). Two parts can be held: the structure as a whole, and the removals of jobs. What
-people approved is a digest: it covers the change that it names, with as much more running work
-ended than at its time as a limit would allow without approval.
+The limits of the state in force, not of the proposed one, are compared with the change's impact.
+Two parts can be held: the structure as a whole, and the removals of jobs. An approval names a
+digest and covers that change, with as much more ended work as a limit allows.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,20 +17,20 @@ from reconciler.model.values import quantities, times
 
 _WHERE = "spec.sync of Cluster"
 _NAMES_MAX = 3
-#: When to look again where the records could not be read.
+#: When to look again after the records could not be read.
 LOOK_AGAIN_S = 10.0
-#: When to look again at windows at the latest.
+#: When to look at windows again at the latest.
 LOOK_AT_WINDOWS_S = 86_400.0
-#: What is said of windows that never open, as far as one looks.
-NO_TIME = "its windows let that apply at no time"
+#: Text for windows that do not open.
+NO_TIME = "no sync window opens"
 
 
 class SafetyGate:
     """A gate over the records of a cluster.
 
     Args:
-        observe: gives the records as of now, None where they can't be read; called only where
-            running work counts, or which nodes of a pool there are.
+        observe: returns the current records, or None if they can't be read. It is called only if
+            running work counts, or the existing nodes of a pool.
         clock: seconds since the epoch.
     """
 
@@ -44,7 +43,7 @@ class SafetyGate:
     def judge(
         self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
     ) -> review_findings.Judgement:
-        """Whether ``before`` may become ``after``."""
+        """Return if ``before`` may become ``after``, and what is held."""
         safety = before.structure.settings.safety
         counts_work = safety.jobs is not None or safety.gpu_hours is not None
         counts_work = counts_work or _may_exceed_share(before, after)
@@ -57,14 +56,14 @@ class SafetyGate:
         what = impact.find(before, after, observed or records.Observed(), now)
         found = judge(before, what, now, approvals)
         if found.findings and not counts_work:
-            # The figures of running work are for people; they are looked up where one will look.
+            # figures of running work are for people, so they are read only if somebody will look
             seen = self._observe() or records.Observed()
             found = judge(before, impact.find(before, after, seen, now), now, approvals)
         return found
 
 
 def _may_exceed_share(before: desired.Desired, after: desired.Desired) -> bool:
-    """Whether so many documents of jobs leave that it may be too large a part of what runs."""
+    """Return True if so many removed jobs may be too large a share of what runs."""
     safety = before.structure.settings.safety
     if safety.job_share is None:
         return False
@@ -72,7 +71,7 @@ def _may_exceed_share(before: desired.Desired, after: desired.Desired) -> bool:
 
 
 def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
-    """Whether the change is of pools of which the records have to say which nodes there are."""
+    """Return True if the change concerns pools whose existing nodes only the records know."""
     old, new = before.structure.pools, after.structure.pools
     return old != new and any(
         pool.provisioning is not None for pool in (*old.values(), *new.values())
@@ -80,9 +79,9 @@ def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
 
 
 def _blind(now: float) -> review_findings.Judgement:
-    """Nothing is known of what runs, so that nothing that may end it applies."""
+    """Return a verdict without records, in which nothing applies that may end running work."""
     parts: tuple[review_findings.Part, ...] = ("structure", "removal")
-    message = "the records of running work can't be read, and limits depend on them"
+    message = "the records of running work, on which limits depend, can't be read"
     findings = tuple(
         review_findings.Finding(part, review_findings.WORK_UNKNOWN, message) for part in parts
     )
@@ -92,11 +91,11 @@ def _blind(now: float) -> review_findings.Judgement:
 def judge(
     before: desired.Desired, what: impact.Impact, now: float, approvals: frozenset[str]
 ) -> review_findings.Judgement:
-    """Whether a change applies.
+    """Return if a change may apply, and what is held.
 
     Args:
-        before: what is in force; its limits hold.
-        what: what the change does, at ``now``.
+        before: what is in force. Its limits count.
+        what: the impact of the change at ``now``.
         now: seconds since the epoch.
         approvals: digests that people approved.
     """
@@ -125,7 +124,7 @@ def judge(
 
 
 def _limits(safety: desired.SafetyLimits, what: impact.Impact) -> Iterator[review_findings.Finding]:
-    """Every limit that the change exceeds."""
+    """Yield every limit that the change exceeds."""
 
     def over(part: review_findings.Part, message: str, field: str) -> review_findings.Finding:
         text = f"{message} without approval (limits.{field} in {_WHERE})"
@@ -182,7 +181,9 @@ def _limits(safety: desired.SafetyLimits, what: impact.Impact) -> Iterator[revie
 def _share_of_jobs(
     safety: desired.SafetyLimits, what: impact.Impact
 ) -> Iterator[review_findings.Finding]:
-    """A removal of documents that ends more of what runs than somebody is likely to have meant."""
+    """Return the hold of a removal that ends more of what runs than somebody is likely to
+    intend.
+    """
     running, ended = what.jobs_running, what.jobs_ended("removal")
     if _is_over_share(safety, what, ended):
         names = [job.job for job in what.jobs if job.ends and job.part == "removal"]
@@ -199,7 +200,7 @@ def _share_of_jobs(
 def _parts_over(
     limit: float | None, figure: Callable[..., float]
 ) -> Iterator[review_findings.Part]:
-    """The parts that exceed a limit; both where only their sum does."""
+    """Return the parts that exceed a limit; both if only their sum does."""
     if limit is None or figure("structure", "removal") <= limit:
         return
     parts: tuple[review_findings.Part, ...] = ("structure", "removal")
@@ -220,11 +221,11 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMES_MAX]) + (" …" if len(listed) > _NAMES_MAX else "")
 
 
-# --- objects that need a word -----------------------------------------------------------------
+# --- objects that need approval ---------------------------------------------------------------
 
 
 def _named(before: desired.Desired, what: impact.Impact) -> Iterator[review_findings.Finding]:
-    """Objects of which every change, or the removal, needs approval."""
+    """Yield objects of which every change, or every removal, needs approval."""
     if what.approval:
         yield review_findings.Finding(
             "structure",
@@ -242,15 +243,15 @@ def _never(before: desired.Desired, what: impact.Impact) -> Iterator[review_find
         yield review_findings.Finding(
             part,
             "prune-never",
-            f"{_some(labels)}: it is never removed (prune: never); to remove it, first commit "
-            "that it may be, then remove it in a commit that comes after",
+            f"{_some(labels)}: it is never removed (prune: never). To remove it, first commit "
+            "another prune policy, then the removal",
         )
 
 
 def _pruned(
     before: desired.Desired, what: impact.Impact, policy: desired.Prune
 ) -> Iterator[tuple[review_findings.Part, list[str]]]:
-    """What the change removes of what has a policy, by part."""
+    """Return what the change removes of objects with a prune policy, by part."""
     by_kind = before.structure.settings.safety.prune
     own = before.structure.prune
     gone = [
@@ -270,7 +271,7 @@ def _pruned(
 
 
 def _is_disruptive(what: impact.Impact) -> bool:
-    """Whether the structure of a change takes something away that is in use."""
+    """Return True if the change's structure takes something away that is in use."""
     return bool(what.total.gpus_lost or what.queues_removed or what.jobs_ended("structure"))
 
 
@@ -283,16 +284,16 @@ def _outside(until: float) -> review_findings.Finding:
         )
     else:
         message = (
-            "it takes something out of service, and this is not the time for it, the next time is "
+            "it takes something out of service, and no sync window is open; the next one opens at "
             f"{times.format_time(until)} (windows in {_WHERE})"
         )
     return review_findings.Finding("structure", "outside-window", message)
 
 
 def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
-    """When disruptive changes may apply next; None: now.
+    """Return when disruptive changes may apply next; None: now.
 
-    A window that denies beats one that allows; where none allows, all other time is allowed.
+    A window that denies beats one that allows. If none allows, all other time is allowed.
     """
     if not found:
         return None
@@ -323,7 +324,7 @@ def _approval(
     safety: desired.SafetyLimits,
     approvals: frozenset[str],
 ) -> str | None:
-    """What approved this part of the change, and no less than it does now; None: nothing did."""
+    """Return the approval that covers this part of the change; None if none does."""
     mine = digests.parse_digest(what.digest)
     if mine is None:
         return None
@@ -352,7 +353,7 @@ def _used(part: review_findings.Part, approval: str) -> review_findings.Used:
 
 
 def _within(given: digests.Digest, what: impact.Impact, safety: desired.SafetyLimits) -> bool:
-    """Whether the running work that ends is what was approved, give or take a limit."""
+    """Return True if the ended work is within the approved amount plus a limit."""
     more_jobs = what.jobs_ended("structure", "removal") - given.jobs_ended
     more_hours = what.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost
     return (
@@ -363,7 +364,7 @@ def _within(given: digests.Digest, what: impact.Impact, safety: desired.SafetyLi
 
 
 def _is_over_share(safety: desired.SafetyLimits, what: impact.Impact, ended: int) -> bool:
-    """Whether so many jobs are more of what runs than somebody is likely to have meant."""
+    """Return True if so many jobs are more of what runs than somebody is likely to intend."""
     running = what.jobs_running
     if safety.job_share is None or running < max(1, safety.job_floor):
         return False

@@ -1,7 +1,6 @@
-"""Elements that hold something now, as the scheduler sees them: what, since when, for how long.
+"""Makes the scheduler's allocations of running gangs: what each holds, since when, for how long.
 
-Attempts come in, grouped by element; a ``Holding`` goes out for each. Of an element of which only
-some tasks leave there are two: what leaves, then what stays.
+An element of which only some tasks leave has two: what leaves, then what stays.
 """
 
 import itertools
@@ -17,7 +16,7 @@ from reconciler.scheduling.inputs import snapshots
 
 
 class AllocationBuilder:
-    """Makes holdings; what does not differ between them is worked out once."""
+    """A builder of allocations. What they have in common is computed once."""
 
     def __init__(
         self,
@@ -39,17 +38,17 @@ class AllocationBuilder:
         self._row_of_queue = {name: row for row, name in enumerate(structure.queues)}
         self._scheduling = structure.settings.scheduling
         self._learns = self._scheduling.learned_quantile is not None
-        #: What kept holdings stand for.
+        #: What cached allocations were made for.
         self._frame: running_gangs.Frame = (structure, nodes.names, nodes.profiles)
 
     def all(self, held: running_gangs.RunningGangs) -> tuple[snapshots.Allocation, ...]:
-        """A holding for each element, those that leave in part before what stays of them."""
+        """Return the allocations of each element. Tasks that leave come before those that stay."""
         frame, before = self._frame, held.frame
         same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
-        # selectors that there were not before may match any of them
+        # new selectors may match any of them
         same = same and held.made_at <= self._at and not self._selectors.all
         held.frame, held.made_at = frame, self._at
-        # In order: shapes are numbered as they are met.
+        # in order, because shapes are numbered as they come
         for key in sorted(held.unmade if same else held.entries):
             if self._make(held.entries[key]):
                 held.unmade.discard(key)
@@ -58,7 +57,9 @@ class AllocationBuilder:
         return tuple(itertools.chain.from_iterable([one.holdings for one in held.in_order()]))
 
     def _make(self, entry: running_gangs.RunningGang) -> bool:
-        """Make them; whether they last, since nothing but their records is in them."""
+        """Make allocations. Return True if they can be cached, because they depend on their records
+        alone.
+        """
         record = entry.record
         spec, entry.holdings = record.spec, []
         if spec.queue not in self._row_of_queue:
@@ -143,8 +144,10 @@ class AllocationBuilder:
     def _try_began(
         self, spec: desired.Job, element: int, attempts: running_gangs.Attempts
     ) -> float:
-        """When the try began by whose start its time limit counts: with a task that may have ended,
-        or is leaving, while others that came later go on."""
+        """Return when the try began, which its time limit counts from.
+
+        The task that began it may have ended or be leaving, while later ones go on.
+        """
         whole = self._context.attempts_of_element(spec.name, element)
         if len(whole) <= len(attempts):
             return run_times.began(attempts)
@@ -153,7 +156,9 @@ class AllocationBuilder:
     def _protected_until(
         self, began: float, minimum_s: int, record: records.JobRecord, element: int
     ) -> float:
-        """Until when it is not evicted: its minimum run time, or the grace of a gang in part."""
+        """Return until when it is not preempted: its minimum run time, or the grace of a partial
+        gang.
+        """
         until = began + minimum_s if minimum_s else 0.0
         since = self._context.short_since.get(f"{record.name}/{element}")
         if since is not None:
@@ -173,7 +178,7 @@ class AllocationBuilder:
                 snapshots.TaskAllocation(
                     node=row_of[a.node],
                     amounts=a.resources.as_vector(),
-                    # of devices that no pool declares any more nothing comes free
+                    # devices that no pool declares any more do not come free
                     devices=tuple([device for device in a.devices if device < width]),
                     share=a.share_milli or snapshots.WHOLE,
                     profile=self._nodes.profile_of(a.mig_profile) if a.mig_profile else -1,
@@ -189,6 +194,6 @@ class AllocationBuilder:
 
 
 def _is_fixed(spec: desired.Job, attempts: running_gangs.Attempts) -> bool:
-    """Whether an element has more tasks than it needs and can give none of them up."""
+    """Return True if an element has more tasks than its minimum and can give none up."""
     least = sum(group.least for group in spec.groups)
     return spec.is_elastic and not elastic_jobs.is_resizable(spec) and len(attempts) > least

@@ -1,7 +1,7 @@
-"""Queues as the scheduler's columns: who owns what, in the cluster and by pool, and what is taken.
+"""Queues as the scheduler's columns: quota and use, in the cluster and by pool.
 
-The structure comes in with what each queue holds; read-only columns go out, queues as the
-structure has them. What follows of the structure alone is made once for it.
+The structure and what each queue holds come in; read-only columns go out, queues in the order of
+the structure. What follows from the structure alone is computed once.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from reconciler.scheduling.inputs.snapshots import UNLIMITED
 
 
 class _Tree(cycle_cache.CachePart):
-    """What follows of the queues from the structure alone."""
+    """A cache of what follows from the structure alone."""
 
     def __init__(self, cache: cycle_cache.CycleCache) -> None:
         super().__init__(cache)
         self._structure: desired.Structure | None = None
 
     def of(self, structure: desired.Structure) -> snapshots.QueueColumns:
-        """The columns, without what is taken."""
+        """Return the columns without use."""
         if self._structure is not structure:
             self._structure = structure
             self._made = _tree(structure.queues, structure.settings.scheduling.min_runtime_s)
@@ -41,12 +41,13 @@ def queues(
     firm: Mapping[str, Sequence[int]],
     usage: Mapping[str, float],
 ) -> snapshots.QueueColumns:
-    """The tree of queues with what each has taken.
+    """Return the tree of queues with the use of each.
 
     Args:
-        work: the desk.
-        allocated, firm: amounts by queue, without those of queues below it.
-        usage: faded use of a queue and all below it as a share of what there was to give.
+        context: of this cycle.
+        allocated: amounts by queue, without queues below it.
+        firm: the same of work that is not preemptible.
+        usage: decayed use of a queue and all below it, as a share of what was offered.
     """
     made = context.cache.part(_Tree).of(context.desired.structure)
     taken = _summed(made.names, made.parent, allocated)
@@ -65,7 +66,7 @@ def queues(
 
 
 def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> snapshots.QueueColumns:
-    """The columns; ``min_runtime_s``: of queues that say nothing of it."""
+    """Return the columns; ``min_runtime_s`` is for queues that do not name one."""
     names = tuple(tree)
     above = guarantees.parents(tree)
     parent = np.array(above, dtype=np.int64)
@@ -101,7 +102,7 @@ def _bounds(amounts: Sequence[desired.QuotaAmounts], otherwise: int) -> snapshot
 
 
 def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> snapshots.Amounts:
-    """What is guaranteed, as far as numbers go."""
+    """Return the guaranteed amounts that are numbers."""
     rows = [
         [min(amount, UNLIMITED) for amount in row] for row in guarantees.guaranteed(tree, above)
     ]
@@ -109,7 +110,7 @@ def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> snap
 
 
 def _rationed(tree: Mapping[str, desired.Queue], guaranteed: snapshots.Amounts) -> snapshots.Mask:
-    """In which resources a queue's share is measured."""
+    """Return the resources in which a queue's share is measured."""
     found = np.array(guarantees.rationed(tree), dtype=np.bool_).reshape(len(guaranteed), 3)
     return found & (guaranteed < UNLIMITED)
 
@@ -132,7 +133,7 @@ def _summed(
 
 
 class _Pools(cycle_cache.CachePart):
-    """Amounts by pool, as long as structure and nodes are the same."""
+    """A cache of amounts by pool, while structure and nodes stay the same."""
 
     def __init__(self, cache: cycle_cache.CycleCache) -> None:
         super().__init__(cache)
@@ -142,7 +143,7 @@ class _Pools(cycle_cache.CachePart):
     def of(
         self, structure: desired.Structure, nodes: node_columns.NodeTable
     ) -> snapshots.PoolColumns | None:
-        """Those of the structure; None where nobody names a pool."""
+        """Return the amounts by pool; None if no queue or quota names a pool."""
         known = self._of
         if known is None or known[0] is not structure or known[1] is not nodes.pool_of:
             self._of = (structure, nodes.pool_of)
@@ -155,7 +156,7 @@ class _Pools(cycle_cache.CachePart):
 def pools(
     context: cycle_context.CycleContext, nodes: node_columns.NodeTable
 ) -> snapshots.PoolColumns | None:
-    """What queues and quotas have by pool; None: nobody names a pool."""
+    """Return the cached amounts of queues and quotas by pool; None if nobody names a pool."""
     return context.cache.part(_Pools).of(context.desired.structure, nodes)
 
 
@@ -165,7 +166,7 @@ def by_pool(
     pools: Sequence[str],
     pool_of: NDArray[np.int64],
 ) -> snapshots.PoolColumns | None:
-    """What queues and quotas have by pool; None: nobody names a pool.
+    """Return the amounts of queues and quotas by pool; None if nobody names a pool.
 
     Args:
         tree: queues, parents before children.
@@ -198,10 +199,10 @@ def by_pool(
 
 
 def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueColumns:
-    """The tree as if this pool was the cluster.
+    """Return the tree as if this pool was the cluster.
 
     Its GPUs are shared by measure as soon as anybody is guaranteed some, lends them by measure, or
-    has a weight there; by limits alone nothing is.
+    has a weight there. Limits alone do not cause that.
     """
     flavors = {
         name: next((one for one in queue.flavors if one.pool == pool), desired.QueueFlavor(pool))
@@ -231,7 +232,7 @@ def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueCol
 
 
 def _cap(quotas: Iterable[desired.Quota], pool: str) -> tuple[list[int], str]:
-    """What all work together may have in a pool, and the quota that says so, the first by name."""
+    """Return what all work may have in a pool, and the first quota by name that says so."""
     found, name = [UNLIMITED] * 3, ""
     for quota in quotas:
         if quota.pool == pool:

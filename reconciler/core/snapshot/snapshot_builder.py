@@ -1,7 +1,7 @@
-"""From records to the scheduler's columnar snapshot: the one place where its parts meet.
+"""Builds the scheduler's snapshot from records: nodes and queues become columns, jobs that may
+start become pending groups, running gangs become allocations.
 
-Nodes and queues become columns, jobs that may start become lines, elements that hold resources
-become holdings. What is in no line waits for something else, and its reason is told here.
+Jobs that wait for something else get their reason here.
 """
 
 from collections.abc import Mapping
@@ -29,17 +29,21 @@ from reconciler.scheduling.inputs import snapshots
 
 @dataclass
 class SnapshotResult:
-    """A snapshot with what is needed to read the decisions, and who is not in it and why.
+    """A snapshot, what is needed to read the decisions, and the jobs that are not in it.
 
     Attributes:
-        at: the moment by which what time changes steadily was reckoned.
-        used, offered: faded use by queue and what there was to give, up to ``at``.
-        slices: the same before it fades, as ``Recollection`` has it.
+        at: the moment for everything that time changes steadily.
+        used: decayed use by queue up to ``at``.
+        offered: the same of what was offered.
+        slices: use by slices of the window, as ``Recollection`` has it.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
-        pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
-        waiting: the lines with the groups that they are of.
-        capped: jobs that a quota holds for, by kind. let_last: kinds of which none could start.
-        running_jobs, pending_jobs: by queue.
+        pressed: pending jobs with a deadline.
+        in_time: jobs whose deadline can still be met.
+        waiting: the pending groups, with their cached groups.
+        capped: jobs that a quota applies to, with their kinds.
+        let_last: kinds of which none could start.
+        running_jobs: by queue.
+        pending_jobs: by queue.
     """
 
     snapshot: snapshots.Snapshot
@@ -66,9 +70,11 @@ class SnapshotResult:
 
 
 def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
-    """The situation as the earlier phases of this cycle left it.
+    """Return the snapshot after the earlier phases of this cycle.
 
-    ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
+    Args:
+        context: of this cycle.
+        at: the moment for everything that time changes steadily (see ``schedule_reuse``).
     """
     held = running_gangs.gather(context)
     nodes = node_columns.nodes(context, _asked(context), held)
@@ -145,7 +151,7 @@ def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
 
 
 def _asked(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
-    """What work asks of GPUs, whether any pool has it or not."""
+    """Return what jobs request of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
     for name in context.names_besides(context.cache.particular):
@@ -164,7 +170,7 @@ def _presence(
     nodes: node_columns.NodeTable,
     selectors: task_shapes.Selectors,
 ) -> NDArray[np.int64] | None:
-    """How many tasks on each node each selector matches."""
+    """Return how many tasks on each node each selector matches."""
     if not selectors.all:
         return None
     found = np.zeros((len(selectors.all), len(nodes.names)), dtype=np.int64)
@@ -181,7 +187,7 @@ def _presence(
 def _use(
     context: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
 ) -> tuple[learned_mix.Usage, float, learned_mix.Slices]:
-    """Faded use of each queue with those below it, where it counts at all."""
+    """Return the decayed use of each queue with those below it, if use counts."""
     settings = context.desired.structure.settings.scheduling
     if not settings.usage_strength:
         return {}, 0.0, {}

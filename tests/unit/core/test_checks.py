@@ -148,7 +148,7 @@ def test_nothing_starts_on_a_node_before_its_remedy_has_ended(verb: str) -> None
     for _ in range(5):
         site.round()
     assert site.state("n0") is NodeState.UNHEALTHY
-    said = f"{verb} is under way: nothing starts before its end"
+    said = f"{verb} is in progress: nothing starts until it ends"
     assert site.memory.nodes["n0"].message == said
     assert site.attempts("j") == []
     site.node("n0").tells(remedy.id)
@@ -227,7 +227,7 @@ def test_a_black_hole_is_taken_out_for_a_while() -> None:
     site.round()
     assert site.state("n0") is NodeState.UNHEALTHY
     assert "tasks of 3 owners failed here" in site.memory.nodes["n0"].message
-    assert "Muster has taken it out until" in site.memory.nodes["n0"].message
+    assert "Muster keeps it out until" in site.memory.nodes["n0"].message
     assert site.one("node-black-hole").subject == "n0"
     assert site.events("NodeBlackHole") == ["n0"]
     wake_at = site.outcomes[-1].wake_at

@@ -203,7 +203,7 @@ _REFUSED: list[tuple[records.OverrideVerb, str, float, str]] = [
     ("cancel", "nobody", 10, "no job nobody is known"),
     ("cancel", "done", 10, "run 1 of it is Succeeded already"),
     ("drain", "nowhere", 10, "no node nowhere is known"),
-    ("drain", "n0", 0, "it would have ended before it could begin"),
+    ("drain", "n0", 0, "it would end before it begins"),
 ]
 
 

@@ -45,7 +45,7 @@ def test_elements_that_a_quota_holds_back_say_so() -> None:
     world.settle()
     assert world.reason("wide") == "OverLimit"
     then = world.memory.reasons[world.memory.jobs["narrow"].reason_key]
-    assert [one.message for one in first] == ["1 element runs at once at the most (parallelism)"]
+    assert [one.message for one in first] == ["1 element runs at once (parallelism)"]
     assert then == first, "the same words in the cycle that starts some and in the next ones"
 
 

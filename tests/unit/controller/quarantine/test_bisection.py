@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from reconciler.controller.quarantine import job_bisection
 from reconciler.controller.quarantine.bisection import Bisection, Budget
 from reconciler.core import cycle_context
 from reconciler.core.jobs import admission, lifecycle
@@ -111,6 +112,42 @@ def test_a_job_that_a_phase_names_is_set_aside_without_a_search(
     assert "KeyError in tests/" not in problem.message
     assert "KeyError in reconciler/core/jobs/lifecycle.py" in problem.message
     assert "secret" not in problem.message
+    leader.close()
+
+
+def test_an_error_with_every_job_is_found_in_bounded_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_bisection, "TRIES_MAX", 5)
+    world = World(nodes=4)
+    leader = Contained(tmp_path, world)
+    names = [f"j{number:02d}" for number in range(30)]
+    leader.revision(*[job(name) for name in names])
+    leader.hear(*world.nodes)
+    leader.cycle()
+    settle = lifecycle.settle
+
+    def raising(context: Any, draft: Any) -> None:
+        if not is_fixed:
+            raise KeyError
+        settle(context, draft)
+
+    is_fixed = False
+    monkeypatch.setattr(lifecycle, "settle", raising)
+    for _ in range(30):
+        leader.core.calls = 0
+        leader.now += 1
+        leader.hear("n0")
+        leader.cycle()
+        assert leader.core.calls <= 30
+    assert leader.loop._state.nodes["n0"].last_report_at == leader.now
+    is_fixed = True
+    leader.revision(*[job(name) for name in names], job("new"))
+    for _ in range(3):
+        leader.now += 1
+        leader.hear(*world.nodes)
+        leader.cycle()
+    assert not leader.loop._state.aside
     leader.close()
 
 

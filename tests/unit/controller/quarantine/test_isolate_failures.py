@@ -99,7 +99,7 @@ class Contained(Leader):
         return {one.name: one.state for one in self.store.jobs()}
 
     def sync(self) -> desired.SyncStatus:
-        wanted = self.loop._desired
+        wanted = self.loop._track.desired
         assert wanted is not None
         return wanted.status
 
@@ -297,11 +297,11 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
     assert not leader.loop._state.answered
     assert say(7), "only a cycle answers how it stands, and no lease is renewed before that"
     with server(leader) as client:
-        leader.loop._teller.questions["n1"] = 7  # another server has asked since
+        leader.loop._dispatcher.questions["n1"] = 7  # another server has asked since
         leader.cycle()
         (told,) = [m for m in client() if isinstance(m, loop_messages.NodeUpdate) and m.confirms]
     assert (told.node, told.confirms) == ("n1", 7)
-    assert not leader.loop._teller.questions
+    assert not leader.loop._dispatcher.questions
     assert leader.loop._state.nodes["n1"].undecided, "what it said is not listened to"
     leader.now += defects.ASIDE_S + 1
     leader.core.nodes = set()
@@ -458,9 +458,9 @@ def test_a_set_that_cannot_be_made_costs_only_its_node(leader: Contained) -> Non
     with server(leader) as client:
         told = {one.node for one in client() if isinstance(one, loop_messages.NodeUpdate)}
         assert told == {node_of["fine"]}
-        leader.loop._teller.questions = {node_of["fine"]: 3, node_of["big"]: 4}
+        leader.loop._dispatcher.questions = {node_of["fine"]: 3, node_of["big"]: 4}
         leader.cycle()
-        assert leader.loop._teller.questions == {node_of["big"]: 4}, "it is asked for again"
+        assert leader.loop._dispatcher.questions == {node_of["big"]: 4}, "it is asked for again"
     assert leader.counts == {"tell": 2}
 
 

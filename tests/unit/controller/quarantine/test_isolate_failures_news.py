@@ -145,12 +145,12 @@ def test_nodes_whose_sets_cannot_be_made_are_named_each_minute_and_tried_again(
         cycle()
     said = [one for one in caplog.messages if "prevents updates of" in one]
     assert len(said) == 2, "once a minute"
-    assert all("node n1 " in one and defects.MARK in one for one in said)
+    assert all("node n1:" in one and defects.MARK in one for one in said)
     assert told == leader.world.nodes.keys() - broken
     broken.clear()
     cycle()
     assert "n1" in told
-    assert not leader.loop._teller._unserved
+    assert not leader.loop._dispatcher._unserved
 
 
 def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
@@ -158,7 +158,7 @@ def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
 ) -> None:
     engine = leader.loop._engine
     for name in leader.world.nodes:
-        leader.loop._teller.questions[name] = 1
+        leader.loop._dispatcher.questions[name] = 1
     leader.revision(job("fine"))
     leader.hear(*leader.world.nodes)
     leader.cycle()
@@ -180,7 +180,7 @@ def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
     assert set(asked) == leader.world.nodes.keys()
     assert told >= leader.world.nodes.keys() - {"n1"}
     assert leader.counts == {"tell": 1}
-    assert leader.loop._teller._unserved <= {"n1"}
+    assert leader.loop._dispatcher._unserved <= {"n1"}
 
 
 def test_orders_that_could_not_be_given_are_given_again(tmp_path: Path) -> None:

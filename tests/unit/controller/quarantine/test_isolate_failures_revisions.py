@@ -92,7 +92,7 @@ class Site:
             audit=audit_log.Log(folder / audit_log.FILE),
             notifier=self.told,
         )
-        self.leader.loop._refuse = self.reading.refuse
+        self.leader.loop._containment._refuse = self.reading.refuse
         self.leader.core.queues = {POISON}
         if starts:
             self.reading.start()
@@ -100,7 +100,7 @@ class Site:
     @property
     def sync(self) -> str:
         """How the repository stands for the loop."""
-        last = self.leader.loop._desired
+        last = self.leader.loop._track.desired
         return last.status.sync if last is not None else ""
 
     def step(self) -> None:
@@ -114,7 +114,7 @@ class Site:
         ends_at = time.monotonic() + 60
         while time.monotonic() < ends_at:
             self.step()
-            last = self.leader.loop._desired
+            last = self.leader.loop._track.desired
             read = self.reading._last
             if (
                 last is not None
@@ -162,7 +162,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     status = site.until(bad, "OutOfSync")
     assert (status.structure_revision, status.jobs_revision) == (good, good)
     assert [one.rule for one in status.problems] == ["defect"]
-    now = site.leader.loop._desired
+    now = site.leader.loop._track.desired
     assert now is not None
     assert now.jobs.keys() == {"a"}
     assert now.structure.queues["research"].limit.cpu_milli == 3000
@@ -172,7 +172,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     fixed = site.commit({"p.yaml": None})
     site.until(fixed, "Synced")
     assert [one.id for one in site.loader.line] == [bad, fixed], "both are judged anew"
-    now = site.leader.loop._desired
+    now = site.leader.loop._track.desired
     assert now is not None
     assert now.structure.queues["research"].limit.cpu_milli == 2000
     assert set(site.leader.states()) == {"a", "b"}
@@ -201,8 +201,8 @@ def test_after_a_restart_it_is_tried_anew_and_nothing_ends(
     site = Site(tmp_path, repository)
     site.leader.core.queues = set()  # as another version of Muster may be
     site.until(bad, "Synced")
-    assert site.leader.loop._desired is not None
-    assert POISON in site.leader.loop._desired.structure.queues
+    assert site.leader.loop._track.desired is not None
+    assert POISON in site.leader.loop._track.desired.structure.queues
     site.close()
 
 
@@ -316,7 +316,7 @@ def test_a_revision_that_is_refused_twice_is_taken_back_once(
         site.reading._refusals.append(refusal)
         refuse(refusal)
 
-    site.leader.loop._refuse = twice
+    site.leader.loop._containment._refuse = twice
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )
@@ -346,7 +346,7 @@ def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
         refuse(refusal)
 
     monkeypatch.setattr(site.loader, "load", fail)
-    site.leader.loop._refuse = refused
+    site.leader.loop._containment._refuse = refused
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )

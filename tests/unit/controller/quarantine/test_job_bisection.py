@@ -143,7 +143,7 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
     assert placed(leader) == {"fine"}
     assert leader.states().keys() == {POISON, "after", "last", "fine"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
-    refused = leader.loop._in_force.of(leader.loop._desired or desired.Desired()).refused
+    refused = leader.loop._in_force.of(leader.loop._track.desired or desired.Desired()).refused
     assert refused["last"] == quarantined_jobs.WAITS.format(job="after")
     leader.close()
 
@@ -168,8 +168,8 @@ def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     assert (POISON in placed(leader)) is is_placed
     leader.now += 1
     leader.revision(job("fine"), job(POISON, cpu=3), job("wide", cpu=2))
-    leader.loop._desired = msgspec.structs.replace(
-        leader.loop._desired or desired.Desired(), aside={POISON: "told"}
+    leader.loop._track.desired = msgspec.structs.replace(
+        leader.loop._track.desired or desired.Desired(), aside={POISON: "told"}
     )
     leader.hear(*world.nodes)
     leader.cycle()

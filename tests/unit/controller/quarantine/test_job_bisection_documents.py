@@ -76,7 +76,7 @@ def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
         site.leader.hear(*site.leader.world.nodes)
         site.leader.loop.cycle()
         site.step()
-    last = site.leader.loop._desired
+    last = site.leader.loop._track.desired
     assert last is not None
     assert set(last.aside) == {POISON}
     assert POISON in last.jobs

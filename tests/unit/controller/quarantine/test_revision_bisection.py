@@ -193,7 +193,7 @@ def test_what_depends_on_a_job_that_is_left_out_waits_with_it(leader: Contained)
     )
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes"}
-    wanted = leader.loop._desired
+    wanted = leader.loop._track.desired
     assert wanted is not None
     assert wanted.refused.keys() == {POISON, "first", "second"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
@@ -334,7 +334,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     (problem,) = status.problems
     assert (problem.rule, problem.object, problem.path) == ("defect", f"Job/{POISON}", "p.yaml")
     assert problem.line > 0
-    now = site.leader.loop._desired
+    now = site.leader.loop._track.desired
     assert now is not None
     assert now.jobs.keys() == {"a", "b"}
     assert now.refused.keys() == {POISON}
@@ -415,7 +415,7 @@ def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contain
     leader.revision(job("fine"), job("goes", run=2), after("eval", "goes"), after("then", "eval"))
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes"}
-    wanted = leader.loop._desired
+    wanted = leader.loop._track.desired
     assert wanted is not None
     assert wanted.jobs["goes"].run == 1
     assert wanted.refused.keys() == {"eval", "then"}

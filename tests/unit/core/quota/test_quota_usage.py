@@ -264,12 +264,12 @@ def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
     assert message("waits").endswith(
         "3 CPUs: 0 CPUs in use, 3 CPUs left to work before it, 1 CPU asked"
     )
-    assert "gives bob 1 GPU-hour in 1d: 0 spent, 0 reserved by what runs, 1 left to work" in (
+    assert "gives bob 1 GPU-hour in 1d: 0 spent, 0 reserved by running work, 1 left to work" in (
         message("of-bob-1")
     )
     world.settle()
     assert message("waits").endswith("3 CPUs: 3 CPUs in use, 1 CPU asked")
-    assert "0 spent, 1 reserved by what runs, 1 asked" in message("of-bob-1")
+    assert "0 spent, 1 reserved by running work, 1 asked" in message("of-bob-1")
 
 
 def test_what_no_waiting_could_start_is_not_told_to_have_waited() -> None:

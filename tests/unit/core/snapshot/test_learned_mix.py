@@ -131,7 +131,7 @@ def test_a_budget_is_settled_and_what_a_node_lost_is_given_back() -> None:
     assert world.states() == {"a": "Running", "b": "Pending"}
     reason = world.memory.reasons[world.memory.jobs["b"].reason_key][0]
     assert reason.code.value == "OverBudget"
-    assert "2 GPU-hours in 1d: 0 spent, 2 reserved by what runs, 1 asked" in reason.message
+    assert "2 GPU-hours in 1d: 0 spent, 2 reserved by running work, 1 asked" in reason.message
     world.advance(1800)
     world.end("a")
     world.settle()
@@ -153,7 +153,7 @@ def test_what_ends_now_counts_for_the_starts_of_the_same_cycle() -> None:
     world.settle()
     assert world.states() == {"a": "Succeeded", "b": "Succeeded", "long": "Pending"}
     reason = world.memory.reasons[world.memory.jobs["long"].reason_key][0]
-    assert "2 GPU-hours in 1d: 1 spent, 0 reserved by what runs, 2 asked" in reason.message
+    assert "2 GPU-hours in 1d: 1 spent, 0 reserved by running work, 2 asked" in reason.message
 
 
 def test_what_was_spent_comes_back_at_the_moment_that_is_woken_for() -> None:
@@ -213,7 +213,7 @@ def test_a_task_that_ends_before_its_siblings_has_spent_what_it_used() -> None:
     world.settle()
     assert world.states() == {"gang": "Running", "late": "Pending"}
     reason = world.memory.reasons[world.memory.jobs["late"].reason_key][0]
-    assert "0.5 spent, 1 reserved by what runs, 1 asked" in reason.message
+    assert "0.5 spent, 1 reserved by running work, 1 asked" in reason.message
     world.end("gang", index=1)
     world.settle()
     assert world.states() == {"gang": "Succeeded", "late": "Running"}  # 1 spent of 2
