@@ -42,8 +42,9 @@ class Adoption:
         desired_state: desired.Desired | None,
         state: observed_state.ObservedState,
     ) -> bool:
-        """Take the choice of new jobs; all others count as done. Return False if it comes too early
-        or late.
+        """Take the choice of new jobs; all others count as done.
+
+        Return False if it comes too early or late.
         """
         if not self.pending or desired_state is None or desired_state.generation <= 0:
             return False  # the jobs to adopt are not known

@@ -193,9 +193,7 @@ class Loop:
         return due or (self._wake_at is not None and now >= self._wake_at)
 
     def _gather(self) -> None:
-        """Wait a moment for more input, unless the loop was idle, so that one cycle processes it
-        all.
-        """
+        """Wait a moment for more input for the next cycle, unless the loop was idle."""
         if time.monotonic() - self._cycled_at > QUIET_S:
             return
         ends_at = time.monotonic() + min(GATHER_S_MAX, max(GATHER_S, self._cycle_s))
@@ -375,9 +373,7 @@ class Loop:
         self._counters.phases("act")
 
     def _suppress(self, part: str) -> AbstractContextManager[None]:
-        """Return a block that suppresses errors, unless a new desired state can be refused for
-        them.
-        """
+        """Return a block that suppresses errors if there is no new desired state to refuse."""
         return nullcontext() if self._track.is_new else self._defects.suppress(part)
 
     def _would_pass(self, tried: desired.Desired, came: cycle_input.CycleInput, now: float) -> bool:

@@ -106,9 +106,7 @@ class Committer:
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
 
     def _must_commit(self, result: outcome.Outcome, desired_state: desired.Desired) -> bool:
-        """Return True if the outcome has more than times and usage of nodes, or if those
-        are due.
-        """
+        """Return True if the outcome has more than node times and usage, or those are due."""
         is_due = result.now - self.committed_at >= NODES_COMMIT_EVERY_S
         return bool(
             self._state.is_changed_by(result)

@@ -88,8 +88,9 @@ class Dispatcher:
     def dispatch_all(
         self, structure: desired.Structure, state: observed_state.ObservedState
     ) -> None:
-        """Update every node after a server has connected. Questions of the previous server are
-        dropped.
+        """Update every node after a server has connected.
+
+        Questions of the previous server are dropped.
         """
         self.questions.clear()
         for node in state.nodes:

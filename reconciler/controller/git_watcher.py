@@ -207,8 +207,9 @@ class GitWatcher(threading.Thread):
             self._notes = {name: self._notes[name] for name in kept}
 
     def _notify(self, value: desired.Desired) -> None:
-        """Queue a notice to people about a revision. It is sent with the notes, once the loop
-        applied it.
+        """Queue a notice to people about a revision.
+
+        It is sent with the notes, once the loop applied it.
         """
         notice = messages.of_status(value.status, time.time())
         if self._notifier is not None and notice is not None:

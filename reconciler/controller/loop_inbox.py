@@ -65,8 +65,9 @@ class Inbox:
         self._looks.append(look)
 
     def put_provisioned(self, result: instance_records.OrderResult) -> None:
-        """Hand over the result of a provisioner script. There are no more results than
-        open orders.
+        """Hand over the result of a provisioner script.
+
+        There are no more results than open orders.
         """
         self._provisioned.append(result)
         self.wake()

@@ -37,9 +37,7 @@ class LinkServer:
         selector.register(self._listener, selectors.EVENT_READ, "listener")
 
     def _bind(self, path: Path) -> None:
-        """Bind through a descriptor of the folder, because a socket's path is limited to
-        107 bytes.
-        """
+        """Bind through the folder's descriptor, because a socket's path has at most 107 bytes."""
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self._listener.bind(f"/proc/self/fd/{folder}/{path.name}")
@@ -53,8 +51,9 @@ class LinkServer:
         return self._connection is not None
 
     def accept(self) -> bool:
-        """Accept a connection. Return True if there is a new one, which has to be sent
-        everything.
+        """Accept a connection.
+
+        Return True if there is a new one, which has to be sent everything.
         """
         try:
             connection, _ = self._listener.accept()

@@ -200,14 +200,14 @@ def _last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft)
 
     Later only a replay would know it. In an array it would be repeated for each element.
     """
-    told = context.observed.reasons.get(draft.reason_key, ())
-    if not told or draft.spec.array_count is not None:
+    last_reasons = context.observed.reasons.get(draft.reason_key, ())
+    if not last_reasons or draft.spec.array_count is not None:
         return ""
-    if told[0].code is ReasonCode.NEVER_FITS and told[0].funnel:
+    if last_reasons[0].code is ReasonCode.NEVER_FITS and last_reasons[0].funnel:
         return "; until now no node that had joined could hold it"
     # a reason that waiting does not end was ended by another commit, or by other nodes
-    verb = "could not start at all" if never_starts(told) else "waited"
-    return f"; until now it {verb}: {told[0].code}: {told[0].message}"
+    verb = "could not start at all" if never_starts(last_reasons) else "waited"
+    return f"; until now it {verb}: {last_reasons[0].code}: {last_reasons[0].message}"
 
 
 def _ranks(
@@ -312,8 +312,9 @@ class _Ports:
         self._next = RENDEZVOUS_PORTS.start + context.next_order % len(RENDEZVOUS_PORTS)
 
     def take(self, count: int) -> int:
-        """Return the first of so many consecutive free ports; after a full round the next, free or
-        not.
+        """Return the first of so many consecutive free ports.
+
+        After a full round the next, free or not.
         """
         for _ in range(len(RENDEZVOUS_PORTS)):
             if self._next + count > RENDEZVOUS_PORTS.stop:
@@ -346,15 +347,15 @@ def _reasons(
     slots, keys = situation.waiting.slots, np.array(decided.reason_of_line, dtype=object)
     own = [group.slot for group in apart if group is not None]
     together = (slots >= 0) & ~np.isin(slots, own)
-    part.told[own] = None
+    part.slot_reasons[own] = None
     used: set[str] = set(keys[together].tolist())
-    for index in np.flatnonzero(~together | (part.told[slots] != keys)).tolist():
+    for index in np.flatnonzero(~together | (part.slot_reasons[slots] != keys)).tolist():
         key = keys[index]
         for claim in situation.snapshot.lines[index].claims:
             visit.add(claim.job)
             if key and not claim.missing and started.get(claim.job, 0) < len(claim.elements):
                 found[claim.job] = key
-    part.told[slots[together]] = keys[together]
+    part.slot_reasons[slots[together]] = keys[together]
     found |= decided.reason_of
     # until now their records have the reasons that autoscaling wrote
     visit.update(context.observed.recollection.growing.helped)
@@ -363,7 +364,7 @@ def _reasons(
         key = found.get(name, "")
         group = None if key else part.group_of.get(name)
         if group is not None and group not in apart:
-            key = part.told[group.slot] or ""
+            key = part.slot_reasons[group.slot] or ""
         _set_reason(context, name, key)
     used.update(found.values())
     used.discard("")
@@ -430,7 +431,7 @@ def _late_text(draft: job_draft.JobDraft, latest: float, now: float) -> str:
         known_by = "by its time limit"
     else:  # a shorter run time was learned, or none is known
         known_by = "by the time it is expected to take" if takes_s > 0 else "any more"
-    who = "what waits of it" if draft.live_count() else "it"
+    subject = "what waits of it" if draft.live_count() else "it"
     would = "would have to" if latest >= now else "would have had to"
     by = times.format_time(latest)
-    return f"{job_draft.LATE}{known_by}: {who} {would} start by {by} at the latest"
+    return f"{job_draft.LATE}{known_by}: {subject} {would} start by {by} at the latest"

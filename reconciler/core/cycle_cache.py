@@ -176,7 +176,7 @@ class CycleCache:
         self._parts: dict[type, Any] = {}
 
     @classmethod
-    def of(cls, observed: records.Observed) -> "CycleCache":
+    def from_observed(cls, observed: records.Observed) -> "CycleCache":
         """Return a new cache, which knows only what is observed."""
         return cls(observed.jobs, observed.active, observed.attempts, observed.nodes)
 
@@ -218,8 +218,9 @@ class CycleCache:
     # -- changes
 
     def absorb(self, result: outcome.Outcome, others: Iterable[records.JobRecord]) -> None:
-        """Take over an outcome, as ``ObservedState`` does; ``others`` are jobs that changed
-        essentially.
+        """Take over an outcome, as ``ObservedState`` does.
+
+        ``others`` are jobs that changed essentially.
         """
         changed = dict.fromkeys([record.name for record in result.jobs])
         for record in others:

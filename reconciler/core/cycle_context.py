@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from reconciler.core import cycle_cache, job_draft
+from reconciler.core import cycle_cache, job_draft, job_errors, remedy_log
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
 from reconciler.model.policy import drift_kinds
@@ -19,36 +19,6 @@ from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 
 _NOTHING: Mapping[int, dict[str, None]] = {}
-
-
-class JobError(Exception):
-    """An error that the core raised while it processed one job; the error itself is its cause."""
-
-    def __init__(self, job: str) -> None:
-        super().__init__(f"an error occurred while job {job} was processed")
-        self.job = job
-
-
-class _Isolation:
-    """A block about one job; what it raises becomes a ``JobError``."""
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: str) -> None:
-        self._job = job
-
-    def __enter__(self) -> None:
-        """Enter the block."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Name the job if the block raises."""
-        if isinstance(error, Exception) and not isinstance(error, JobError):
-            raise JobError(self._job) from error
-
-
-def job_of_error(error: Exception) -> str | None:
-    """Return the job that an error names, if any."""
-    return error.job if isinstance(error, JobError) else None
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -97,7 +67,7 @@ class CycleContext:
             ValueError: the cache knows other records.
         """
         if cache is None:
-            cache = cycle_cache.CycleCache.of(observed)
+            cache = cycle_cache.CycleCache.from_observed(observed)
         elif cache.attempts is not observed.attempts:
             raise ValueError("the cache belongs to other records than those observed")
         self.cache = cache
@@ -121,10 +91,7 @@ class CycleContext:
         #: Elements (``JOB/ELEMENT``) that run with fewer tasks than they need, and since when.
         self.short_since: dict[str, float] = {}
         self.overrides: tuple[records.Override, ...] = observed.overrides
-        #: Remediations, oldest first; indexed on demand.
-        self.remedies: list[drift_kinds.DriftRemedy] = list(observed.remedies)
-        self._by_cause: dict[str, list[drift_kinds.DriftRemedy]] | None = None
-        self._on_node: dict[str, drift_kinds.DriftRemedy] | None = None
+        self.remedies = remedy_log.RemedyLog(observed.remedies)
         self.answers: dict[str, str] = {}
         #: Drains of overrides and provisioners, by node.
         self.override_drains: dict[str, desired.NodeDrain] = {}
@@ -145,9 +112,9 @@ class CycleContext:
         self._added_by_node: dict[str, list[str]] = {}
 
     @staticmethod
-    def isolate(job: str) -> _Isolation:
+    def isolate(job: str) -> job_errors.Isolation:
         """Return a block in which an error is attributed to a job, which is then quarantined."""
-        return _Isolation(job)
+        return job_errors.Isolation(job)
 
     # -- reading
 
@@ -284,24 +251,6 @@ class CycleContext:
         there = dict.fromkeys(self.nodes, True) | dict.fromkeys(self.left_nodes, False)
         return self.cache.nodes.with_drafts(there)
 
-    def remedies_of(self, cause: str) -> list[drift_kinds.DriftRemedy]:
-        """Return the remediations of one difference, oldest first."""
-        if self._by_cause is None:
-            self._by_cause = {}
-            for one in self.remedies:
-                self._by_cause.setdefault(one.cause, []).append(one)
-        return self._by_cause.get(cause, [])
-
-    def remedy_on(self, node: str) -> drift_kinds.DriftRemedy | None:
-        """Return the open remediation that keeps work off a node, if any."""
-        if self._on_node is None:
-            self._on_node = {
-                one.node: one
-                for one in self.remedies
-                if one.open and one.verb in drift_kinds.IDLE_VERBS
-            }
-        return self._on_node.get(node)
-
     # -- writing
 
     def add_job(self, spec: desired.Job) -> job_draft.JobDraft:
@@ -368,33 +317,15 @@ class CycleContext:
             self.nodes[node.name] = renewed
         return renewed
 
-    def add_remedy(self, remedy: drift_kinds.DriftRemedy) -> None:
-        """Note a new remediation."""
-        self.remedies.append(remedy)
-        self._by_cause = self._on_node = None
-
     def end_remedy(
         self, remedy: drift_kinds.DriftRemedy, state: drift_kinds.RemedyState, message: str
     ) -> None:
         """Note the end of a remediation, which is an event."""
-        ended = msgspec.structs.replace(remedy, state=state, ended_at=self.now, message=message)
-        self.remedies = [ended if one.id == remedy.id else one for one in self.remedies]
-        self._by_cause = self._on_node = None
+        self.remedies.end(remedy, state, message, at=self.now)
         detail = f": {message}" if message else ""
         self.event(
             "RemedyEnded", f"{remedy.cause}: {remedy.verb} {state}{detail}", node=remedy.node
         )
-
-    def forget_remedies(self, before: float, most: int) -> None:
-        """Drop remediations that are too old or too many, but no open one."""
-        excess = len(self.remedies) - most
-        kept = [
-            one
-            for position, one in enumerate(self.remedies)
-            if one.open or (one.at >= before and position >= excess)
-        ]
-        if len(kept) < len(self.remedies):
-            self.remedies, self._by_cause = kept, None  # open ones are all kept
 
     def forget_node(self, name: str) -> None:
         """Forget a node."""
@@ -471,9 +402,7 @@ def stop_order(
 
 
 def lease_grace_s(context: CycleContext, spec: desired.Job, node: str) -> int:
-    """Return how many seconds a task that starts now on ``node`` may take to stop after
-    its lease.
-    """
+    """Return the seconds that a task which starts on ``node`` has to stop after its lease."""
     return _grace_s(context, spec, node) if spec.checkpoint is None else spec.checkpoint.grace_s
 
 

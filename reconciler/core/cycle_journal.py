@@ -158,24 +158,30 @@ PARTS = (
 )
 
 
-def checksums(of: outcome.Outcome) -> tuple[int, ...]:
+def checksums(result: outcome.Outcome) -> tuple[int, ...]:
     """Return a checksum of each of ``PARTS`` of an outcome; 0 if it is empty."""
     parts: tuple[object, ...] = (
-        _without_notes(of.jobs),
-        of.attempts,
-        (*_node_states(of.nodes), *of.left_nodes),
-        (of.new_runs, of.left_jobs) if of.new_runs or of.left_jobs else (),
-        of.reasons,
-        of.actions,
-        of.events,
-        of.drift,
-        of.remedies,
-        of.provisions,
-        (of.overrides, of.answers) if of.overrides or of.answers else (),
-        (of.queues, of.expected) if of.queues or of.expected else (),
+        _without_notes(result.jobs),
+        result.attempts,
+        (*_node_states(result.nodes), *result.left_nodes),
+        (result.new_runs, result.left_jobs) if result.new_runs or result.left_jobs else (),
+        result.reasons,
+        result.actions,
+        result.events,
+        result.drift,
+        result.remedies,
+        result.provisions,
+        (result.overrides, result.answers) if result.overrides or result.answers else (),
+        (result.queues, result.expected) if result.queues or result.expected else (),
         (
-            *(of.now, of.desired_generation, of.promised, of.standing, of.next_order),
-            *(of.wake_at, of.look_at, of.recollection),
+            *(
+                result.now,
+                result.desired_generation,
+                result.promised,
+                result.standing,
+                result.next_order,
+            ),
+            *(result.wake_at, result.look_at, result.recollection),
         ),
     )
     return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
@@ -305,8 +311,9 @@ class Recorder:
         return len(self._waiting) >= SNAPSHOT_CALLS or self._reports >= WAITING_REPORTS_MAX
 
     def begin(self, wanted: desired.Desired, observed: records.Observed, now: float) -> None:
-        """Make a snapshot before a call of ``reconcile``, if one is due; ``observed`` has no
-        reports.
+        """Make a snapshot before a call of ``reconcile``, if one is due.
+
+        ``observed`` has no reports.
         """
         due = self._due or abs(now - self._since) >= SNAPSHOT_EVERY_S
         if not due or self._waiting:

@@ -1,5 +1,6 @@
-"""Forgets finished jobs and gone nodes, a bounded number per cycle. The store keeps them as
-history.
+"""Forgets finished jobs and gone nodes, a bounded number per cycle.
+
+The store keeps them as history.
 
 A finished job is shown for some time after its document has left git. A node is forgotten some time
 after its last report, if no pool declares it and nothing of it is left. Keys of runs stay for ever.

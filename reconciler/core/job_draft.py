@@ -76,7 +76,7 @@ class JobDraft:
         self.elements[element] = ELEMENT_CODE[state]
 
     def live_count(self) -> int:
-        """The number of elements that hold resources now."""
+        """Return the number of elements that hold resources now."""
         return sum(self.elements.count(code) for code in LIVE_CODES)
 
     def record(self) -> records.JobRecord:

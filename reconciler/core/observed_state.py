@@ -80,8 +80,9 @@ class ObservedState:
             self.asked.append(request)
 
     def add_provisioned(self, result: instance_records.OrderResult) -> None:
-        """Keep a provisioner's result for the next cycle. There are no more results than open
-        orders.
+        """Keep a provisioner's result for the next cycle.
+
+        There are no more results than open orders.
         """
         self.provisioned.append(result)
 
@@ -96,9 +97,7 @@ class ObservedState:
         return asked
 
     def take_input(self) -> tuple[tuple[records.NodeReport, ...], Mapping[str, float]]:
-        """Return and drop the reports since the last cycle, and the times at which nodes were
-        answered.
-        """
+        """Return and drop the reports and answer times since the last cycle."""
         reports, self.reports = tuple(self.reports), []
         answered, self.answered = self.answered, {}
         return reports, answered

@@ -55,10 +55,10 @@ def apply(context: cycle_context.CycleContext) -> None:
     cancels = Counter(one.owner for one in overrides.values() if _still_cancels(context, one))
     for request in context.observed.asked:
         if isinstance(request, records.PutOverride):
-            asked = request.override
-            why = _put(context, overrides, asked, pools, cancels[asked.owner])
+            requested = request.override
+            why = _put(context, overrides, requested, pools, cancels[requested.owner])
             context.answers[request.id] = why
-            cancels[asked.owner] += asked.verb == "cancel" and not why
+            cancels[requested.owner] += requested.verb == "cancel" and not why
         else:
             context.answers[request.id] = _clear(context, overrides, request)
     _forget_oldest(context, overrides)
@@ -94,8 +94,8 @@ def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) ->
         all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
         for one in all_of_them[OVERRIDES_MAX:]:
             del overrides[one.key]
-            told = f"its run is over, and {owner} has made {OVERRIDES_MAX} others since"
-            _event(context, "OverrideExpired", one, f"{told}; it was {describe(one)}")
+            reason = f"its run is over, and {owner} has made {OVERRIDES_MAX} others since"
+            _event(context, "OverrideExpired", one, f"{reason}; it was {describe(one)}")
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
@@ -131,8 +131,9 @@ def describe(one: records.Override) -> str:
 
 
 def commit_command(one: records.Override, *, signed: bool = False) -> str:
-    """Return the command that makes git say the same; ``signed``: from a clone, as people have to
-    sign.
+    """Return the command that makes git say the same.
+
+    ``signed``: from a clone, as people have to sign.
     """
     reason = one.reason.replace("'", "'\\''")
     clone = " --clone ." if signed else ""
@@ -149,7 +150,7 @@ def settled_by(one: records.Override, *, signed: bool) -> str:
 def _put(
     context: cycle_context.CycleContext,
     overrides: Overrides,
-    asked: records.Override,
+    requested: records.Override,
     pools: dict[str, desired.Pool],
     cancels: int,
 ) -> str:
@@ -162,39 +163,39 @@ def _put(
         pools: pool of each node.
         cancels: how many of the owner's overrides cancel runs that are not over.
     """
-    known = overrides.get(asked.key)
-    if asked.expires_at <= context.now:
+    known = overrides.get(requested.key)
+    if requested.expires_at <= context.now:
         return "it would end before it begins"
-    if asked.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
+    if requested.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
         return (
-            f"{asked.owner} cancels {OVERRIDES_MAX} runs by override that are not over yet, and no "
-            "more are possible: wait for some to end, commit some of them to git, or end some with "
-            "`muster overrides clear`"
+            f"{requested.owner} has {OVERRIDES_MAX} overrides that cancel runs which are not over "
+            "yet, the most possible. To fix: wait for some to end, commit some of them to git, or "
+            "end some with `muster overrides clear`"
         )
-    if asked.verb == "cancel":
-        record = context.job(asked.subject)
+    if requested.verb == "cancel":
+        record = context.job(requested.subject)
         if record is None:
-            return f"no job {asked.subject} is known"
-        asked = msgspec.structs.replace(asked, run_key=record.key)
-        if known is None or known.run_key != asked.run_key:
+            return f"no job {requested.subject} is known"
+        requested = msgspec.structs.replace(requested, run_key=record.key)
+        if known is None or known.run_key != requested.run_key:
             if record.finished:
                 return f"run {record.spec.run} of it is {record.state.value} already"
-            draft = context.drafts.get(asked.subject)
+            draft = context.drafts.get(requested.subject)
             if (draft or record).removed:
                 return f"run {record.spec.run} of it is being cancelled already"
         _bar_changed(context, record)
-    elif asked.verb == "drain":
-        why_not = _not_drainable(context, asked.subject, pools.get(asked.subject))
+    elif requested.verb == "drain":
+        why_not = _not_drainable(context, requested.subject, pools.get(requested.subject))
         if why_not:
             return why_not
     else:
-        suspended = _is_suspended(context.desired.structure, asked.subject)
+        suspended = _is_suspended(context.desired.structure, requested.subject)
         if suspended is None:
-            return f"there is no {asked.subject.replace('/', ' ', 1)} in the structure in force"
+            return f"there is no {requested.subject.replace('/', ' ', 1)} in the structure in force"
         if suspended:
             return "git suspends it already"
-    overrides[asked.key] = asked
-    _event(context, "OverrideMade", asked, f"{asked.verb} {describe(asked)}")
+    overrides[requested.key] = requested
+    _event(context, "OverrideMade", requested, f"{requested.verb} {describe(requested)}")
     return ""
 
 
@@ -228,13 +229,15 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
 
 
 def _clear(
-    context: cycle_context.CycleContext, overrides: Overrides, asked: records.ClearOverride
+    context: cycle_context.CycleContext, overrides: Overrides, requested: records.ClearOverride
 ) -> str:
     """End an override. Return why that is refused; empty if it is not."""
-    known = overrides.pop((asked.verb, asked.subject), None)
+    known = overrides.pop((requested.verb, requested.subject), None)
     if known is None:
-        return f"there is no override that would {asked.verb} {asked.subject}"
-    _event(context, "OverrideCleared", known, f"{asked.owner} ended it; it was {describe(known)}")
+        return f"there is no override that would {requested.verb} {requested.subject}"
+    _event(
+        context, "OverrideCleared", known, f"{requested.owner} ended it; it was {describe(known)}"
+    )
     return ""
 
 

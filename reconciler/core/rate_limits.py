@@ -47,8 +47,9 @@ class Stand(msgspec.Struct, frozen=True):
 
 
 def action_of(structure: desired.Structure, kind: str, pool: str) -> Action:
-    """Return the policy's action for a kind of difference on nodes of a pool; empty pool:
-    of none.
+    """Return the policy's action for a kind of difference on nodes of a pool.
+
+    Empty pool: of none.
     """
     declared = structure.pools.get(pool)
     if declared is not None and kind in declared.drift:
@@ -69,7 +70,7 @@ def idle_reason(structure: desired.Structure, pool: str) -> str:
 def stand_of(context: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> Stand:
     """Return the state of the remediation of a difference."""
     limits = context.desired.structure.settings.remediation
-    tried = context.remedies_of(cause)
+    tried = context.remedies.of_cause(cause)
     count = len(tried)
     why_idle = idle_reason(context.desired.structure, pool)
     if why_idle:
@@ -82,16 +83,16 @@ def stand_of(context: cycle_context.CycleContext, kind: str, cause: str, pool: s
         return Stand(f"try {count} of {limits.attempts} is under way", count)
     since = last.at if last.ended_at is None else last.ended_at
     wait_s = min(limits.backoff_s * 2.0 ** min(count - 1, 32), BACKOFF_S_MAX)
-    said = f": {last.message}" if last.message else ""
+    detail = f": {last.message}" if last.message else ""
     if count >= limits.attempts:
         ends_at = since + wait_s
         if ends_at <= context.now:
-            return Stand(f"given up after {_tries(count)}{said}", count, given_up=True)
-        text = f"the last of {_tries(count)} has to show by {times.format_time(ends_at)}{said}"
+            return Stand(f"given up after {_tries(count)}{detail}", count, given_up=True)
+        text = f"the last of {_tries(count)} has to show by {times.format_time(ends_at)}{detail}"
         return Stand(text, count, looks_at=ends_at)
     next_at = max(since + wait_s, _rate_at(context, pool, limits.per_hour))
     often = quantities.counted(limits.attempts, "time")
-    text = f"tried {count} of {often}, next at {times.format_time(next_at)}{said}"
+    text = f"tried {count} of {often}, next at {times.format_time(next_at)}{detail}"
     return Stand(text, count, next_at, next_at)
 
 
@@ -111,7 +112,7 @@ def begin(
     context: cycle_context.CycleContext, verb: RemedyVerb, cause: str, pool: str, **details: object
 ) -> DriftRemedy:
     """Note a remediation. One that a node carries out is open until the node reports its result."""
-    number = len(context.remedies_of(cause)) + 1
+    number = len(context.remedies.of_cause(cause)) + 1
     identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(context.now * 1000)}.{number}"
     open_ = "node" in details
     remedy = DriftRemedy(
@@ -124,7 +125,7 @@ def begin(
         ended_at=None if open_ else context.now,
         **details,  # type: ignore[arg-type]
     )
-    context.add_remedy(remedy)
+    context.remedies.add(remedy)
     return remedy
 
 

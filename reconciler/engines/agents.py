@@ -93,8 +93,7 @@ class AgentsEngine:
         ]
 
     def touched(self, actions: Iterable[outcome.Action]) -> dict[str, tuple[str, ...]]:
-        """Return the nodes to update after a committed outcome, with the ended attempts they may
-        forget.
+        """Return the nodes to update, with the ended attempts they may forget.
 
         Call ``update`` for each, or use ``apply``.
         """

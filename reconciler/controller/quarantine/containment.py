@@ -15,7 +15,7 @@ from reconciler.controller.quarantine import (
     job_bisection,
     revision_bisection,
 )
-from reconciler.core import cycle_context
+from reconciler.core import job_errors
 from reconciler.core.jobs import quarantined_jobs
 from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
@@ -94,7 +94,7 @@ class Containment:
             basis: cycle_rescue.CycleBasis, part: cycle_input.CycleInput, *, started: bool
         ) -> cycle_rescue.Got | None:
             self._track.desired, self._commits.incumbents = basis
-            job = cycle_context.job_of_error(raised[id(basis)])
+            job = job_errors.job_of_error(raised[id(basis)])
             return self._without_jobs(part, now, started=started, named=job)
 
         found = cycle_rescue.rescue(attempt, bases, came, without_jobs)
@@ -203,7 +203,7 @@ class Containment:
             got = self._trials.attempt(came, now)
             if not isinstance(got, Exception):
                 return got
-            job = cycle_context.job_of_error(got)
+            job = job_errors.job_of_error(got)
         search.drop()
         return None
 

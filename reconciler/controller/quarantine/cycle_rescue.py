@@ -1,5 +1,4 @@
-"""Retries a cycle that raised an internal error with less: an older desired state, fewer jobs, or
-less input.
+"""Retries a cycle that raised with less: older desired state, fewer jobs, or less input.
 
 A cycle that raises leaves nothing behind, so it can be tried again. Unless the controller serves
 people (``contained``), the error ends the loop instead, as tests want it.

@@ -10,7 +10,7 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.controller.quarantine import cycle_input
-from reconciler.core import cycle_context
+from reconciler.core import job_errors
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
 from reconciler.store import errors
@@ -122,7 +122,7 @@ class Defects:
 
 def cause_of(error: BaseException) -> BaseException:
     """Return the error itself if it was raised about a job that the core names."""
-    if isinstance(error, cycle_context.JobError) and error.__cause__ is not None:
+    if isinstance(error, job_errors.JobError) and error.__cause__ is not None:
         return error.__cause__
     return error
 

@@ -14,7 +14,7 @@ import msgspec
 
 from reconciler.controller import adoption
 from reconciler.controller.quarantine import bisection, cycle_rescue, defects
-from reconciler.core import cycle_context, observed_state
+from reconciler.core import job_errors, observed_state
 from reconciler.core.jobs import quarantined_jobs
 from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
@@ -75,7 +75,7 @@ class JobBisection:
     def begin(self, names: Sequence[str]) -> None:
         """Set all of these aside, to try them in this order."""
         left = [name for name in names if name not in self.found]
-        self._search = bisection.Bisection([left], suspect_of=cycle_context.job_of_error)
+        self._search = bisection.Bisection([left], suspect_of=job_errors.job_of_error)
 
     def drop(self) -> None:
         """Try none of them, because they are not the cause."""

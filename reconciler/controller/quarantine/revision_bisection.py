@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from reconciler.controller.quarantine import bisection, cycle_rescue, defects
-from reconciler.core import cycle_context
+from reconciler.core import job_errors
 from reconciler.core.jobs import quarantined_jobs
 from reconciler.desired.apply import job_quarantine
 from reconciler.desired.checks import dependents
@@ -130,7 +130,7 @@ class _RevisionSearch:
         """Apply the changes of jobs that pass, and quarantine the other jobs."""
         back = self._before.aside.keys() - self._newer.aside.keys()
         groups = group_changes(self._before.jobs, self._newer.jobs, back)
-        search = bisection.Bisection(groups, suspect_of=cycle_context.job_of_error)
+        search = bisection.Bisection(groups, suspect_of=job_errors.job_of_error)
         least = 2 * sum(map(len, groups)).bit_length() + 4  # finds one wherever it is
         budget = bisection.Budget(TRIES_MAX, attempts_min=least, seconds=SEARCH_S, clock=clock)
         search.run(self._try_changes, budget)

@@ -203,7 +203,7 @@ def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Dete
     """Yield what a node has less or other than its pool declares."""
     inventory = node.inventory
     for one in [
-        *mismatches.of(inventory, pool),
+        *mismatches.find_mismatches(inventory, pool),
         *mismatches.layouts(inventory, pool),
         *mismatches.labels(inventory, pool),
     ]:
@@ -401,9 +401,9 @@ def _of_queues(
                     wanted.append(f"{name} {text(cap)}{where}")
                     found.append(f"{name} {text(amount)}{where}")
         if wanted:
-            asked, has = ", ".join(wanted), ", ".join(found)
-            message = f"it holds {has}; its limit is {asked}"
-            yield DetectedDrift("queue-over-limit", usage.name, message, asked, has)
+            limits, amounts = ", ".join(wanted), ", ".join(found)
+            message = f"it holds {amounts}; its limit is {limits}"
+            yield DetectedDrift("queue-over-limit", usage.name, message, limits, amounts)
 
 
 def _of_overrides(context: cycle_context.CycleContext) -> Iterator[DetectedDrift]:

@@ -48,7 +48,7 @@ def apply(context: cycle_context.CycleContext, states: provisioning.PoolStates) 
             _end(context, one, "lost", f"{one.node} did not report a result")
         elif one.open:
             context.wake(lost_at)
-    context.forget_remedies(context.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
+    context.remedies.forget(context.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
     for row in context.observed.drift:
         remedy = _REMEDIES.get(row.kind)
         if remedy is not None and rate_limits.may_begin(context, row.kind, row.key, row.pool):
@@ -63,12 +63,12 @@ def apply(context: cycle_context.CycleContext, states: provisioning.PoolStates) 
 def _take_reports(context: cycle_context.CycleContext) -> None:
     known = {one.id: one for one in context.remedies if one.open}
     for report in context.observed.reports:
-        for told in report.remedies:
-            one = known.pop(told.id, None)
+        for reported in report.remedies:
+            one = known.pop(reported.id, None)
             if one is None or one.node != report.node:
                 continue
-            state: RemedyState = "done" if told.done else "failed"
-            _end(context, one, state, rate_limits.shorten(told.message))
+            state: RemedyState = "done" if reported.done else "failed"
+            _end(context, one, state, rate_limits.shorten(reported.message))
 
 
 def _end(
@@ -134,8 +134,8 @@ def _evict(context: cycle_context.CycleContext, _: provisioning.PoolStates, row:
         draft = context.draft(element.job)
         if draft is not None and draft.note(element.element).verdict is None:
             lifecycle.give_verdict(context, draft, element.element, EndReason.PREEMPTED)
-            who = draft.spec.element_text(element.element)
-            message = f"{who} is evicted: queue {queue.name} is above its limit"
+            element_name = draft.spec.element_text(element.element)
+            message = f"{element_name} is evicted: queue {queue.name} is above its limit"
             context.event("JobEvicted", message, job=element.job)
             lifecycle.settle(context, draft)
 
@@ -183,8 +183,9 @@ def waits_for(
     pool: str,
     subject: str,
 ) -> str:
-    """Return what the remediation of a failed check waits for besides rate limits; empty: for
-    nothing.
+    """Return what the remediation of a failed check waits for besides rate limits.
+
+    Empty: for nothing.
     """
     node, healing = context.node(name), rate_limits.healing_of(context, pool, subject)
     declared = context.desired.structure.pools.get(pool)

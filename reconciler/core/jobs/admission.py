@@ -29,8 +29,7 @@ class _Compared(cycle_cache.CachePart):
         self._next: _Next = (self._last, self._jobs, {})
 
     def look(self, context: cycle_context.CycleContext) -> tuple[Iterator[str], Iterable[str]]:
-        """Return what may have changed: names of documents, in order, and names of jobs without
-        one.
+        """Return names of changed documents, in order, and of jobs without a document.
 
         A document is compared if it or its record is another object. Active jobs are compared if
         some may have lost their document.
@@ -58,9 +57,9 @@ class _Compared(cycle_cache.CachePart):
 
     def absorb(self, result: outcome.Outcome) -> None:
         """Remember the documents of this cycle."""
-        desired_state, jobs, news = self._next
+        desired_state, jobs, changed_specs = self._next
         if desired_state.generation == result.desired_generation:
-            jobs.update(news)
+            jobs.update(changed_specs)
             self._last, self._jobs = msgspec.structs.replace(desired_state, jobs={}), jobs
 
 

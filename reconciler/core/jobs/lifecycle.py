@@ -170,8 +170,8 @@ def give_verdict(
         draft.set_note(element, msgspec.structs.replace(note, verdict=reason))
     for attempt in attempts:
         if attempt.state is not AttemptState.ENDED and attempt.stop is None:
-            told = reason if reason in _SOFT else EndReason.SIBLING_ENDED
-            order = cycle_context.stop_order(context, draft.spec, attempt, told, by)
+            stop_reason = reason if reason in _SOFT else EndReason.SIBLING_ENDED
+            order = cycle_context.stop_order(context, draft.spec, attempt, stop_reason, by)
             context.order_stop(attempt, msgspec.structs.replace(order, moving=moving))
 
 
@@ -309,9 +309,7 @@ def _is_remediated(
     draft: job_draft.JobDraft,
     attempts: list[records.AttemptRecord],
 ) -> bool:
-    """Return True if a try that somebody else ended is started again by policy, without a retry
-    spent.
-    """
+    """Return True if policy restarts a try that somebody else ended, without a retry spent."""
     first = min(attempts, key=_blame)
     if draft.removed or not external_kills.was_killed(first):
         return False
@@ -347,9 +345,7 @@ def _account(
 
 
 def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
-    """Return a sort key: the task that ended its element comes first, by its own will, and
-    earliest.
-    """
+    """Return a sort key by which the task that ended its element comes first."""
     own_will = _is_fault(attempt) and attempt.stop is None
     return (not own_will, attempt.ended_at or 0.0)
 
@@ -390,8 +386,10 @@ def _wait_again(
             saved=saved,
         ),
     )
-    who = draft.spec.element_text(element)
-    context.event("JobRequeued", f"{who} waits again: {verdict.value}", job=draft.spec.name)
+    element_name = draft.spec.element_text(element)
+    context.event(
+        "JobRequeued", f"{element_name} waits again: {verdict.value}", job=draft.spec.name
+    )
 
 
 def _retry(

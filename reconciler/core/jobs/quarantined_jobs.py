@@ -51,9 +51,7 @@ def without(
 
 
 def end_overdue(context: cycle_context.CycleContext) -> None:
-    """Order tasks of quarantined jobs to stop when their time is up, and request a cycle
-    for that.
-    """
+    """Order overdue tasks of quarantined jobs to stop, or request a cycle for that."""
     for name, record in sorted(context.observed.aside.items()):
         for element in context.elements_with_attempts(name):
             attempts = context.attempts_of_element(name, element)

@@ -210,8 +210,9 @@ def _element_met(
 def _dependency_reason(
     spec: desired.Job, dependency: desired.Dependency, until: str, ends: str = ""
 ) -> Readiness:
-    """Return the reason of a pending job; ``ends`` names whose end counts, by default the whole
-    job's.
+    """Return the reason of a pending job.
+
+    ``ends`` names whose end counts, by default the whole job's.
     """
     return Readiness(
         reason_key=f"Dependency/{spec.name}",
@@ -229,9 +230,7 @@ def _same_elements(
     dependencies: Sequence[desired.Dependency],
     waiting: Sequence[int],
 ) -> Readiness:
-    """Return the reason if each element waits for that of the same number, with those still
-    running.
-    """
+    """Return the reason if each element waits for the one of the same number."""
     dependency, unmet = dependencies[0], list(waiting)
     for dependency in dependencies:
         unmet = [i for i in waiting if not _element_met(context, dependency, i)]

@@ -42,9 +42,7 @@ def _whole_of(owner: str) -> str:
 
 
 def began(attempts: Iterable[records.AttemptRecord]) -> float:
-    """Return when an element with these attempts started, or was placed if none of them
-    runs yet.
-    """
+    """Return when an element started, or was placed if none of its tasks runs yet."""
     found = list(attempts)
     started = [one.started_at for one in found if one.started_at is not None]
     return min(started) if started else min(one.assigned_at for one in found)
@@ -70,7 +68,7 @@ def limit_of(spec: desired.Job) -> float:
     return math.inf if spec.time_limit_s is None else float(spec.time_limit_s)
 
 
-class _Told(NamedTuple):
+class _KnownTimes(NamedTuple):
     """The run times of one stem, ascending: in seconds, or as parts of the limit."""
 
     ordered: tuple[float, ...]
@@ -86,7 +84,7 @@ class _Told(NamedTuple):
         return self.ordered[first + math.ceil(quantile * left) - 1] * scale
 
 
-_NOTHING = _Told(())
+_NOTHING = _KnownTimes(())
 
 
 class RunTimes:
@@ -95,7 +93,7 @@ class RunTimes:
     def __init__(self, known: Recollection) -> None:
         self._times: Known = known.run_times
         self._parts: Known = known.limit_parts
-        self._told: dict[tuple[str, bool], _Told] = {}
+        self._known: dict[tuple[str, bool], _KnownTimes] = {}
 
     def __bool__(self) -> bool:
         return bool(self._times or self._parts)
@@ -113,31 +111,29 @@ class RunTimes:
             ran_s: how long it has run already. Only longer runs count.
         """
         limit_s = limit_of(spec)
-        told = self._of(stem_of(spec), limit_s)
-        if not told.ordered:
-            told = self._of(_whole_of(spec.owner), limit_s)
-        return min(limit_s, told.quantile_s(MIDDLE, limit_s, ran_s))
+        known = self._of(stem_of(spec), limit_s)
+        if not known.ordered:
+            known = self._of(_whole_of(spec.owner), limit_s)
+        return min(limit_s, known.quantile_s(MIDDLE, limit_s, ran_s))
 
-    def _of(self, stem: str, limit_s: float) -> _Told:
+    def _of(self, stem: str, limit_s: float) -> _KnownTimes:
         limited = 0 < limit_s < math.inf
-        found = self._told.get((stem, limited))
+        found = self._known.get((stem, limited))
         if found is None:
             parts = self._parts.get(stem, ()) if limited else ()
-            found = self._told[stem, limited] = _choose(self._times.get(stem, ()), parts)
+            found = self._known[stem, limited] = _choose(self._times.get(stem, ()), parts)
         return found
 
 
-def _choose(times: tuple[float, ...], parts: tuple[float, ...]) -> _Told:
-    """Return run times, or parts of limits if those vary clearly less, or nothing if too few are
-    known.
-    """
+def _choose(times: tuple[float, ...], parts: tuple[float, ...]) -> _KnownTimes:
+    """Return run times, or parts of limits if they vary clearly less; few are nothing."""
     if len(parts) >= TIMES_NEEDED and (
         len(times) < TIMES_NEEDED
         or _spread(parts) < CLEARLY_LESS * _spread([max(SHORTEST_S, time) for time in times])
     ):
-        return _Told(tuple(sorted(parts)), parts=True)
+        return _KnownTimes(tuple(sorted(parts)), parts=True)
     if len(times) >= TIMES_NEEDED:
-        return _Told(tuple(sorted(times)))
+        return _KnownTimes(tuple(sorted(times)))
     return _NOTHING
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_context, remedy_log
 from reconciler.core.jobs import lifecycle
 from reconciler.model.policy import drift_kinds
 from reconciler.model.state import records
@@ -47,7 +47,7 @@ def forget_the_future(context: cycle_context.CycleContext) -> None:
                     for one, at in zip(node.failures, failed, strict=True)
                 ),
             )
-    context.remedies = list(_tried(context.remedies, context.now))
+    context.remedies = remedy_log.RemedyLog(_tried(context.remedies, context.now))
 
 
 def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:

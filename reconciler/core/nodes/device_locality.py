@@ -18,9 +18,7 @@ _Domains = tuple[tuple[int, ...], ...]
 
 
 def declared(pool: desired.Pool, width: int) -> tuple[NDArray[np.int8] | None, ...]:
-    """Return the declared (width,) domains of devices for each of ``devices.INNER_LEVELS``, or
-    None.
-    """
+    """Return declared (width,) domains for each of ``devices.INNER_LEVELS``, or None."""
     found: list[NDArray[np.int8] | None] = []
     for domains in (pool.numa, pool.nvlink):
         row = np.full(width, UNKNOWN, dtype=np.int8)
@@ -51,8 +49,9 @@ def numa(gpus: Sequence[records.Gpu]) -> _Domains:
 
 
 def nvlink(gpus: Sequence[records.Gpu]) -> _Domains:
-    """Return groups of devices that NVLinks join, directly or by a switch; single ones are
-    in none.
+    """Return groups of devices that NVLinks join, directly or by a switch.
+
+    Single ones are in none.
     """
     names = {gpu.pci_address: number for number, gpu in enumerate(gpus) if gpu.pci_address}
     parent = list(range(len(gpus)))

@@ -31,12 +31,12 @@ def apply(context: cycle_context.CycleContext) -> None:
 def _drain(
     context: cycle_context.CycleContext, node: records.NodeRecord, policy: desired.Leaving
 ) -> None:
-    told: set[tuple[str, int]] = set()
+    ordered: set[tuple[str, int]] = set()
     for attempt in context.attempts_of_node(node.name):
         key = (attempt.job, attempt.element)
-        if key in told or attempt.state is AttemptState.ENDED or attempt.stop is not None:
+        if key in ordered or attempt.state is AttemptState.ENDED or attempt.stop is not None:
             continue
-        told.add(key)
+        ordered.add(key)
         draft = context.draft(attempt.job)
         if draft is None or draft.finished:
             continue
@@ -50,9 +50,9 @@ def _drain(
         if live and draft.note(attempt.element).verdict is None:
             lifecycle.give_verdict(context, draft, attempt.element, EndReason.DRAINED)
             why = node.message if node.drain is None else health.drain_message(node.drain)
-            who = draft.spec.element_text(attempt.element)
+            element_name = draft.spec.element_text(attempt.element)
             message = (
-                f"{who} leaves {node.name}, which is out of service since "
+                f"{element_name} leaves {node.name}, which is out of service since "
                 f"{times.format_time(node.drain_since)}: {why}"
             )
             context.event("JobDrained", message, job=attempt.job, node=node.name)

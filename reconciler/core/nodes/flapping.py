@@ -55,8 +55,9 @@ def message(node: records.NodeRecord, pool: desired.Pool) -> str:
 
 
 def outlook(node: records.NodeRecord, pool: desired.Pool) -> str:
-    """Return the note that a failing node stays out after it is well again; empty if it
-    does not.
+    """Return the note that a failing node stays out after it is well again.
+
+    Empty if it does not.
     """
     if not node.flapping.held:
         return ""
@@ -89,8 +90,8 @@ def _turned_failing(
         out = quantities.format_duration(_out_s(now, rule))
         window = quantities.format_duration(rule.window_s)
         often = quantities.counted(len(at), "time")
-        said = f"its checks failed {often} within {window}, last {check}: {out}"
-        context.event("NodeFlapping", f"{said} out once they are well", node=node.name)
+        text = f"its checks failed {often} within {window}, last {check}: {out}"
+        context.event("NodeFlapping", f"{text} out once they are well", node=node.name)
     return now
 
 

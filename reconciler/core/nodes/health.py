@@ -228,7 +228,7 @@ def _state_of(
         if one.verdict == "failed":
             later = flapping.outlook(node, pool)
             return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"
-    remedy = context.remedy_on(node.name)
+    remedy = context.remedies.open_on(node.name)
     if remedy is not None:
         return NodeState.UNHEALTHY, f"{remedy.verb} is in progress: nothing starts until it ends"
     if flapping.keeps_out(node, pool):
@@ -288,7 +288,7 @@ def _undeclared(
 
 def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
     """Return what a node has less of than its pool declares; empty if nothing."""
-    return "; ".join(one.message for one in mismatches.of(inventory, pool))
+    return "; ".join(one.message for one in mismatches.find_mismatches(inventory, pool))
 
 
 def _doubt_attempts(context: cycle_context.CycleContext, node: records.NodeRecord) -> None:

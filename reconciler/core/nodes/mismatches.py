@@ -18,9 +18,7 @@ from reconciler.model.values import quantities
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """One difference; ``kind`` is one of ``drift_kinds``, ``subject`` a part of the node
-    or empty.
-    """
+    """A difference; ``kind`` is one of ``drift_kinds``, ``subject`` a part of the node."""
 
     kind: str
     message: str
@@ -29,7 +27,7 @@ class Mismatch(msgspec.Struct, frozen=True):
     subject: str = ""
 
 
-def of(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
+def find_mismatches(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
     """Return every difference that keeps work off the node."""
     return [
         *_amounts(inventory, pool),
@@ -50,16 +48,17 @@ def layouts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismat
         if not needed or not unmade(gpu, wanted):
             continue
         found = Counter(one.profile for one in gpu.mig).items() if gpu.mig_enabled else None
-        said, has = _cut(wanted.get(gpu.index)), _cut(found)
+        expected, actual = _cut(wanted.get(gpu.index)), _cut(found)
         why = gpu.cut.message if gpu.cut is not None else ""
-        message = f"GPU {gpu.index} ({gpu.uuid}) is {has}, {said} declared"
+        message = f"GPU {gpu.index} ({gpu.uuid}) is {actual}, {expected} declared"
         subject = f"gpu{gpu.index}"
-        yield Mismatch("node-mig", f"{message}: {why}" if why else message, said, has, subject)
+        yield Mismatch(
+            "node-mig", f"{message}: {why}" if why else message, expected, actual, subject
+        )
 
 
 def unmade(gpu: records.Gpu, wanted: Mapping[int, tuple[tuple[str, int], ...]]) -> bool:
-    """Return True if a device does not have the MIG layout that ``wanted`` declares by device
-    number.
+    """Return True if a device does not have the MIG layout of its number in ``wanted``.
 
     Simulated instances exist as soon as they are declared.
     """
@@ -124,9 +123,7 @@ def held(attempt: records.AttemptRecord, pool: desired.Pool) -> Mismatch | None:
 
 
 def _gpus(numbers: Sequence[int]) -> str:
-    """Return ``no GPU``, ``GPU 0``, ``GPUs 0 and 1``, ``GPUs 0, 1 and 4``, or of many ``GPUs 0 to
-    7``.
-    """
+    """Return ``no GPU``, ``GPU 0``, ``GPUs 0 and 1``, or for many ``GPUs 0 to 7``."""
     ordered = sorted(numbers)
     if len(ordered) < 2:
         return f"GPU {ordered[0]}" if ordered else "no GPU"
@@ -203,11 +200,11 @@ def _near(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch
         (1, pool.nvlink, device_locality.nvlink(real), any(gpu.nvlinks for gpu in real)),
     ):
         if wanted and is_told and set(wanted) != set(found):
-            word, said = INNER_WORDS[level], _domains(wanted)
-            has = _domains(found) or "none"
-            message = f"GPUs by {word}: {has}, {said} declared"
+            word, expected = INNER_WORDS[level], _domains(wanted)
+            actual = _domains(found) or "none"
+            message = f"GPUs by {word}: {actual}, {expected} declared"
             subject = f"gpu-{INNER_LEVELS[level]}"
-            yield Mismatch("node-inventory", message, said, has, subject)
+            yield Mismatch("node-inventory", message, expected, actual, subject)
 
 
 def _domains(domains: Iterable[tuple[int, ...]]) -> str:

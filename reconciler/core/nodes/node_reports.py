@@ -81,26 +81,26 @@ def _apply_report(context: cycle_context.CycleContext, report: records.NodeRepor
         undecided=report.undecided,
         unwanted=_unwanted(context, node, report),
     )
-    for told in report.attempts:
-        _apply_attempt(context, node, told)
+    for reported in report.attempts:
+        _apply_attempt(context, node, reported)
     if report.complete:
-        _lose_unlisted(context, node, {told.id for told in report.attempts})
+        _lose_unlisted(context, node, {reported.id for reported in report.attempts})
 
 
 def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.Inventory:
     """Return the node's inventory. An agent that has just begun has checked nothing yet."""
     if report.inventory is None:
         return node.inventory
-    told = report_limits.inventory(report.inventory)
-    if told.unchecked:
-        told = msgspec.structs.replace(told, checks=node.inventory.checks)
-    return told
+    reported = report_limits.inventory(report.inventory)
+    if reported.unchecked:
+        reported = msgspec.structs.replace(reported, checks=node.inventory.checks)
+    return reported
 
 
 def tells_nothing(report: records.NodeReport) -> bool:
     """Return True if a report only says that a part of one could not be processed."""
-    told = report.attempts or report.inventory or report.usage or report.remedies
-    return bool(report.undecided) and not told
+    reported = report.attempts or report.inventory or report.usage or report.remedies
+    return bool(report.undecided) and not reported
 
 
 def _unwanted(
@@ -108,35 +108,35 @@ def _unwanted(
 ) -> tuple[str, ...]:
     """Return attempts that live on the node although they were given up."""
     found = set() if report.complete else set(node.unwanted)
-    for told in report.attempts:
-        if told.state is AttemptState.ENDED:
-            found.discard(told.id)
-        elif told.state not in _AHEAD:
-            attempt = context.attempt(told.id)
+    for reported in report.attempts:
+        if reported.state is AttemptState.ENDED:
+            found.discard(reported.id)
+        elif reported.state not in _AHEAD:
+            attempt = context.attempt(reported.id)
             if attempt is None or attempt.state is AttemptState.ENDED:
-                found.add(told.id)
+                found.add(reported.id)
     return tuple(sorted(found))
 
 
 def _apply_attempt(
-    context: cycle_context.CycleContext, node: records.NodeRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext, node: records.NodeRecord, reported: records.AttemptReport
 ) -> None:
-    attempt = context.attempt(told.id)
+    attempt = context.attempt(reported.id)
     if attempt is None or attempt.node != node.name:
-        if told.state is AttemptState.ENDED:
-            context.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+        if reported.state is AttemptState.ENDED:
+            context.actions.append(outcome.Acknowledge(attempt=reported.id, node=node.name))
         return
-    if told.state is AttemptState.ENDED:
+    if reported.state is AttemptState.ENDED:
         if attempt.state is not AttemptState.ENDED:
-            _end(context, attempt, told)
-        context.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+            _end(context, attempt, reported)
+        context.actions.append(outcome.Acknowledge(attempt=reported.id, node=node.name))
         return
     if attempt.state is AttemptState.ENDED:
         return  # it was given up but lives: the node stops it, because its set does not have it
-    state = AttemptState.STOPPING if attempt.stop is not None else told.state
-    if told.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
+    state = AttemptState.STOPPING if attempt.stop is not None else reported.state
+    if reported.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
         state = attempt.state
-    started_at, saved = _started_at(context, attempt, told), _saved(context, attempt, told)
+    started_at, saved = _started_at(context, attempt, reported), _saved(context, attempt, reported)
     if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
         context.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
@@ -158,25 +158,29 @@ def _task(context: cycle_context.CycleContext, attempt: records.AttemptRecord) -
 
 
 def _moment(
-    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: float
+    context: cycle_context.CycleContext, attempt: records.AttemptRecord, reported: float
 ) -> float:
     """Return a moment of a node's clock, bounded by the assignment and now."""
-    return min(context.now, max(attempt.assigned_at, told))  # this order of arguments drops NaN
+    return min(context.now, max(attempt.assigned_at, reported))  # this order of arguments drops NaN
 
 
 def _started_at(
-    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext,
+    attempt: records.AttemptRecord,
+    reported: records.AttemptReport,
 ) -> float | None:
-    if attempt.started_at is not None or told.started_at is None:
+    if attempt.started_at is not None or reported.started_at is None:
         return attempt.started_at
-    return _moment(context, attempt, told.started_at)
+    return _moment(context, attempt, reported.started_at)
 
 
 def _saved(
-    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext,
+    attempt: records.AttemptRecord,
+    reported: records.AttemptReport,
 ) -> task_reports.Saved | None:
     """Return the newest checkpoint. One that the node no longer reports stays known."""
-    one = told.checkpoint
+    one = reported.checkpoint
     if one is None or not one.path or len(one.path) > task_reports.PATH_CHARACTERS_MAX:
         return attempt.saved
     at = min(context.now, max(0.0, one.at))  # this order of arguments drops NaN
@@ -191,25 +195,29 @@ def _within(number: int | None, most: int) -> int | None:
 
 
 def _end(
-    context: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext,
+    attempt: records.AttemptRecord,
+    reported: records.AttemptReport,
 ) -> None:
-    code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
-    reason = told.end_reason or EndReason.EXITED
-    message = task_reports.told_text(told.message, MESSAGE_CHARACTERS_MAX)
+    code, signal = _within(reported.exit_code, _CODE_MAX), _within(reported.signal, _SIGNAL_MAX)
+    reason = reported.end_reason or EndReason.EXITED
+    message = task_reports.told_text(reported.message, MESSAGE_CHARACTERS_MAX)
     context.renew_attempt(
         attempt,
         state=AttemptState.ENDED,
-        started_at=_started_at(context, attempt, told),
-        ended_at=context.now if told.ended_at is None else _moment(context, attempt, told.ended_at),
+        started_at=_started_at(context, attempt, reported),
+        ended_at=context.now
+        if reported.ended_at is None
+        else _moment(context, attempt, reported.ended_at),
         exit_code=code,
         signal=signal,
         end_reason=reason,
         message=message,
-        max_memory_bytes=min(report_limits.AMOUNT_MAX, max(0, told.max_memory_bytes)),
-        cpu_s=min(float(report_limits.AMOUNT_MAX), max(0.0, told.cpu_s)),
-        read_bytes=min(report_limits.AMOUNT_MAX, max(0, told.read_bytes)),
-        written_bytes=min(report_limits.AMOUNT_MAX, max(0, told.written_bytes)),
-        saved=_saved(context, attempt, told),
+        max_memory_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.max_memory_bytes)),
+        cpu_s=min(float(report_limits.AMOUNT_MAX), max(0.0, reported.cpu_s)),
+        read_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.read_bytes)),
+        written_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.written_bytes)),
+        saved=_saved(context, attempt, reported),
     )
     _count_failure(context, context.attempts[attempt.id])
     how = f" with signal {signal}" if signal else "" if code is None else f" with status {code}"
@@ -268,7 +276,7 @@ def _lose_earlier_boot(
     context: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> None:
     """End the attempts of a machine's earlier boot."""
-    ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
+    ended = {reported.id for reported in report.attempts if reported.state is AttemptState.ENDED}
     for attempt in context.attempts_of_node(node.name):
         if attempt.boot_id != report.boot_id and attempt.id not in ended:
             lose(context, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
@@ -278,8 +286,9 @@ def _lose_earlier_boot(
 def _lose_unlisted(
     context: cycle_context.CycleContext, node: records.NodeRecord, listed: set[str]
 ) -> None:
-    """End attempts that the node reported before and no longer knows. Others are on their way to
-    it.
+    """End attempts that the node reported before and no longer knows.
+
+    Others are on their way to it.
     """
     for attempt in context.attempts_of_node(node.name):
         if attempt.id in listed or attempt.boot_id != node.boot_id:

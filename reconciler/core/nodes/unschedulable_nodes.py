@@ -20,8 +20,9 @@ _WORDS = {
 
 
 def words(node: records.NodeRecord | None) -> str:
-    """Return ``unhealthy (check disk failed)``, ``drained`` and the like; empty if it
-    takes work.
+    """Return ``unhealthy (check disk failed)``, ``drained`` and the like.
+
+    Empty if it takes work.
     """
     if node is None:
         return "never heard of"

@@ -61,8 +61,9 @@ class PoolState:
 
     @property
     def scripted(self) -> bool:
-        """True if a script makes the instances. Otherwise they are agents on the
-        controller's host.
+        """True if a script makes the instances.
+
+        Otherwise they are agents on the controller's host.
         """
         return bool(self.asked.script)
 
@@ -86,9 +87,7 @@ class PoolState:
         return [name for name in self.slots if name not in self.instances]
 
     def record(self) -> instance_records.Provision | None:
-        """Return the renewed record, the old one if nothing changed, or None if it may be
-        forgotten.
-        """
+        """Return the record, the same object if unchanged, or None if it may be forgotten."""
         if self.pool is None and not self.instances and not self.orphans:
             return None
         has = self.pool

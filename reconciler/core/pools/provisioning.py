@@ -218,14 +218,14 @@ def _listed(pool_record: pool_state.PoolState, result: instance_records.OrderRes
     pool_record.list_at = now + LIST_EVERY_S
     by_id = {one.id: one for one in pool_record.instances.values() if one.id}
     by_request = {one.request: one for one in pool_record.instances.values()}
-    told = {found.request for found in result.instances}
+    listed_requests = {found.request for found in result.instances}
     seen: set[str] = set()
     orphans: dict[str, instance_records.Orphan] = {}
     for found in result.instances:
         one = by_id.get(found.id) or by_request.get(found.request)
         if one is None:
             one = pool_record.instances.get(found.node)
-            if one is not None and not _may_be(one, found, told):
+            if one is not None and not _may_be(one, found, listed_requests):
                 one = None  # another machine with the name of a known one
         if one is not None and one.id in {"", found.id}:
             seen.add(one.node)
@@ -253,17 +253,16 @@ def _listed(pool_record: pool_state.PoolState, result: instance_records.OrderRes
 
 
 def _may_be(
-    one: instance_records.InstanceRecord, found: instance_records.Listed, told: set[str]
+    one: instance_records.InstanceRecord, found: instance_records.Listed, listed_requests: set[str]
 ) -> bool:
-    """Return True if a listed machine with an instance's name, but another request, is that
-    instance.
+    """Return True if a listed machine with another request is an instance by its name.
 
     If the script lists no request, only the name counts. If it lists another one, the machine is
     the instance only if an agent's report revealed it, because then nobody knew its request.
     """
     if one.id:
         return False
-    return not found.request or (one.made_up and one.request not in told)
+    return not found.request or (one.made_up and one.request not in listed_requests)
 
 
 def _adopt(pool_record: pool_state.PoolState, found: instance_records.Listed) -> None:
@@ -462,9 +461,7 @@ _GOING = _drain("its machine is being destroyed", gone=True)
 
 
 def _mark(pool_record: pool_state.PoolState) -> None:
-    """Drain nodes that leave, and mark slots without a machine, so that they do not count as
-    silent.
-    """
+    """Drain nodes that leave, and mark slots without a machine as absent."""
     context = pool_record.context
     for slot in dict.fromkeys((*pool_record.slots, *pool_record.instances)):
         one = pool_record.instances.get(slot)

@@ -116,9 +116,7 @@ def _observed(
 def _imagined(
     context: cycle_context.CycleContext, name: str, pool: str, sibling: records.NodeRecord | None
 ) -> records.NodeRecord:
-    """Return a node as it would report: as declared, and otherwise like another node of
-    the pool.
-    """
+    """Return a node as it would report, by declaration and by another node of the pool."""
     capacity = context.desired.structure.pools[pool].node_resources
     like = sibling.inventory if sibling else records.Inventory()
     inventory = records.Inventory(
@@ -132,9 +130,7 @@ def _imagined(
 def _preferring(
     situation: snapshot_builder.SnapshotResult, coming: Sequence[str], possible: Sequence[str]
 ) -> snapshots.Snapshot:
-    """Return the snapshot so that as few new nodes as possible are used, and nothing is
-    preempted.
-    """
+    """Return the snapshot with a preference for existing nodes and without preemption."""
     whole = situation.snapshot
     better = np.full(len(situation.node_names), _THERE)
     row_of = situation.nodes.row_of

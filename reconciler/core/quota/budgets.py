@@ -25,6 +25,6 @@ def _end_elements(
         is_live = draft.elements[element] in job_draft.LIVE_CODES
         if is_live and draft.note(element).verdict is None:
             lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)
-            who = draft.spec.element_text(element)
-            message = f"{who} is stopped: the budget of Quota {quota} is used up"
+            element_name = draft.spec.element_text(element)
+            message = f"{element_name} is stopped: the budget of Quota {quota} is used up"
             context.event("JobEvicted", message, job=job)

@@ -106,20 +106,20 @@ def over_running(account: QuotaAccount, spec: desired.Job) -> Reason | None:
     if quota.running is None or many < quota.running:
         return None
     jobs = quantities.counted(quota.running, "job")
-    told = f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once"
+    text = f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once"
     # nodes may have no capacity for these, so they may stay pending
     ahead = sorted(account.jobs - account.ends.keys() - {spec.name})
     if ahead:
         first = ahead[0] if len(ahead) == 1 else f"{ahead[0]} and {len(ahead) - 1} more"
         verb = "goes" if len(ahead) == 1 else "go"
         runs = "runs" if len(account.ends) == 1 else "run"
-        told += f": {len(account.ends)} {runs}, and {first} {verb} first"
+        text += f": {len(account.ends)} {runs}, and {first} {verb} first"
     end = f"the end of one of them{_first_end(account)}"
     if ahead and not account.ends:
         end = f"the start and the end of {ahead[0]}"
     return Reason(
         ReasonCode.OVER_LIMIT,
-        told,
+        text,
         unblocks=f"{end}, or a higher spec.jobs.running of Quota {quota.name}",
     )
 
@@ -130,8 +130,8 @@ def _first_end(account: QuotaAccount) -> str:
     if account.first_end[0] != many:
         ranked = sorted((account.job_end(job), job) for job in account.jobs)
         end, job = ranked[many - most] if most and many >= most else (math.inf, "")
-        told = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
-        account.first_end = (many, told if end < math.inf else "")
+        text = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
+        account.first_end = (many, text if end < math.inf else "")
     return account.first_end[1]
 
 

@@ -43,7 +43,7 @@ class QuotaAccounts:
             hours = spent.get(account.quota.name, {})
             account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
         for one in context.ended:  # ended in this cycle, so its hours are not accounted yet
-            for account in self.of(one.spec):
+            for account in self.accounts_of(one.spec):
                 account.spent_gpu_s += one.gpu_s
         for (job, _), entry in held.items():
             spec = running_gangs.spec_of(context, job)
@@ -52,9 +52,7 @@ class QuotaAccounts:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Note jobs of which more waits, so that they hold something after what runs of them has
-        ended.
-        """
+        """Note jobs of which more is pending after what runs of them has ended."""
         for account in self.all:
             for job in account.ends if account.quota.running else ():
                 draft = self._context.drafts.get(job)
@@ -70,7 +68,7 @@ class QuotaAccounts:
         started = [math.inf if one.started_at is None else one.started_at for one in attempts]
         ends_at = max(started, default=math.inf) + limit_s
         grace_s = max((one.grace_s for one in attempts), default=0.0)
-        for account in self.of(spec):
+        for account in self.accounts_of(spec):
             account.jobs.add(spec.name)
             account.ends[spec.name] = max(account.ends.get(spec.name, 0.0), ends_at)
             account.spent_gpu_s += used_gpu_s
@@ -101,7 +99,7 @@ class QuotaAccounts:
         spent = dict(self._context.observed.recollection.spent.get(quota.name, {}))
         this_hour = int(now // HOUR_S)
         for one in self._context.ended:  # ended in this cycle
-            if account in self.of(one.spec):
+            if account in self.accounts_of(one.spec):
                 spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
         for ends_at, _, gpu_s, grace_s in account.parts:
             if ends_at < math.inf:
@@ -111,7 +109,7 @@ class QuotaAccounts:
         # hours that have left the window are accounted until the end of this cycle
         return sorted(one for one in back if one[0] > now)
 
-    def of(self, spec: desired.Job) -> tuple[quota_accounts.QuotaAccount, ...]:
+    def accounts_of(self, spec: desired.Job) -> tuple[quota_accounts.QuotaAccount, ...]:
         """Return the accounts that a job counts for."""
         if not self.all:
             return ()
@@ -142,7 +140,7 @@ class QuotaAccounts:
             tasks: what all tasks of one element take.
             since: since when it has waited, in seconds since the epoch.
         """
-        accounts = self.of(spec)
+        accounts = self.accounts_of(spec)
         each = _sums(tasks)
         never = _first_never(accounts, spec, each)
         if never is not None:
@@ -222,7 +220,7 @@ class QuotaAccounts:
             tasks: as for :meth:`admit`.
             elements: how many are nominated.
         """
-        accounts = self.of(spec)
+        accounts = self.accounts_of(spec)
         each = _sums(tasks)
         if any(quota_accounts.over_running(account, spec) for account in accounts):
             return 0
@@ -233,10 +231,10 @@ class QuotaAccounts:
 
     def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
         """Return why no element may start besides those admitted; None if one more may."""
-        never = _first_never(self.of(spec), spec, _sums(tasks))
+        never = _first_never(self.accounts_of(spec), spec, _sums(tasks))
         if never is not None:
             return never
-        for account in self.of(spec):
+        for account in self.accounts_of(spec):
             count, reason = self._fitting(account, spec, _sums(tasks))
             if not count:
                 return reason
@@ -244,7 +242,7 @@ class QuotaAccounts:
 
     def admit_more(self, spec: desired.Job, tasks: Sequence[resources.Resources]) -> int:
         """Return how many tasks, the first ones first, a running element may gain. They count."""
-        accounts = self.of(spec)
+        accounts = self.accounts_of(spec)
         for count, task in enumerate(tasks):
             each = list(task.as_vector())
             if not all(self._fitting(account, spec, each)[0] for account in accounts):
@@ -286,8 +284,8 @@ class QuotaAccounts:
         by = self._returned_by(account, lacks_gpu_s)
         if by == math.inf:
             return ""
-        told = times.format_time(by)
-        return f" (by time limits enough of it is back by {told}, see `muster quotas`)"
+        returned_at = times.format_time(by)
+        return f" (by time limits enough of it is back by {returned_at}, see `muster quotas`)"
 
     def _returned_by(self, account: quota_accounts.QuotaAccount, lacks_gpu_s: float) -> float:
         """Return when so much of a budget has come back; infinite: unknown."""

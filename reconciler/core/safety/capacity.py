@@ -1,6 +1,4 @@
-"""The nodes of a pool that are in service, for everything that counts GPUs before and after a
-change.
-"""
+"""The nodes of a pool in service, for everything that compares GPUs of two states."""
 
 import itertools
 from collections.abc import Iterable

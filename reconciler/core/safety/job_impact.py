@@ -107,8 +107,8 @@ def _leaving(
     out = [attempt for attempt in going if attempt.node in touched]
     leaves_in_s = None
     if out:
-        told = [exits[attempt.node].told_at(spec) for attempt in out]
-        leaves_in_s = _left_s(spec, going, min(told), now)
+        asked_at = [exits[attempt.node].told_at(spec) for attempt in out]
+        leaves_in_s = _left_s(spec, going, min(asked_at), now)
     evicted = [attempt for attempt in going if attempt.element in above]
     if not evicted:
         how: How | None = "evicted" if leaves_in_s == 0 else "drained"

@@ -19,8 +19,7 @@ _WHOLE = ("Access", "Cluster")
 def differences(
     before: desired.Structure, after: desired.Structure
 ) -> Iterator[tuple[str, tuple[object, object]]]:
-    """Return the labels of structural objects that differ, in order, with both sides as plain
-    values.
+    """Return labels of structural objects that differ, with both sides as plain values.
 
     A side is None if there is no such object.
     """

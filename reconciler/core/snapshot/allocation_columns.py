@@ -57,9 +57,7 @@ class AllocationBuilder:
         return tuple(itertools.chain.from_iterable([one.holdings for one in held.in_order()]))
 
     def _make(self, entry: running_gangs.RunningGang) -> bool:
-        """Make allocations. Return True if they can be cached, because they depend on their records
-        alone.
-        """
+        """Make allocations. Return True if they depend on their records alone."""
         record = entry.record
         spec, entry.holdings = record.spec, []
         if spec.queue not in self._row_of_queue:
@@ -111,7 +109,7 @@ class AllocationBuilder:
         fixed = not leaving and _is_fixed(spec, attempts)
         shape = -1
         if (movable or fixed) and not doubtful:
-            shape, refusal = self._shapes.of(spec)
+            shape, refusal = self._shapes.shape_of(spec)
             shape = shape if refusal is None else -1
         resizable = elastic_jobs.is_resizable(spec)
         return snapshots.Allocation(
@@ -156,9 +154,7 @@ class AllocationBuilder:
     def _protected_until(
         self, began: float, minimum_s: int, record: records.JobRecord, element: int
     ) -> float:
-        """Return until when it is not preempted: its minimum run time, or the grace of a partial
-        gang.
-        """
+        """Return until when it is not preempted: minimum run time, or grace of a partial gang."""
         until = began + minimum_s if minimum_s else 0.0
         since = self._context.short_since.get(f"{record.name}/{element}")
         if since is not None:

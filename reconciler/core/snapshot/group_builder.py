@@ -159,13 +159,13 @@ class PendingGroupBuilder:
             return
         if spec.queue not in self._row_of_queue:
             return
-        shape, refusal = self._shapes.of(spec)
+        shape, refusal = self._shapes.shape_of(spec)
         if refusal is not None:
             if ready.elements:
                 self._explain(spec.name, f"NoUnixUser/{spec.owner}", refusal)
             return
         if ready.elements and ready.reason is None:
-            if self._accounts.of(spec):
+            if self._accounts.accounts_of(spec):
                 self._capped.append((-spec.priority, record.order, record, ready, shape))
             else:
                 self._claim(record, ready, shape)
@@ -194,9 +194,7 @@ class PendingGroupBuilder:
         self._made.reason_of[job] = key
 
     def _asked(self, spec: desired.Job) -> tuple[tuple[resources.Resources, ...], bool]:
-        """Return what an element asks of quotas, and if that is its minimum because all is too
-        much.
-        """
+        """Return what an element asks of quotas: all, or its minimum if all is too much."""
         tasks = tuple(group.resources.times(group.count) for group in spec.groups)
         if not spec.is_elastic or self._accounts.refusal(spec, tasks) is None:
             return tasks, False
@@ -326,7 +324,7 @@ class PendingGroupBuilder:
         self, spec: desired.Job, missing: tuple[tuple[int, int], ...]
     ) -> tuple[tuple[int, int], ...]:
         """Return the missing tasks that quotas admit; none if a gang would stay too small."""
-        if not missing or not self._accounts.of(spec):
+        if not missing or not self._accounts.accounts_of(spec):
             return missing
         lacking = []
         for number, group in enumerate(spec.groups):

@@ -104,9 +104,7 @@ def _group_of(kind: TaskKind) -> snapshots.TaskGroupShape:
 
 
 def expected_s(context: cycle_context.CycleContext) -> Callable[[desired.Job], float]:
-    """Return a function for the expected run time of a job: its limit, or less if that is
-    learned.
-    """
+    """Return a function for expected run times: the limit, or less if that is learned."""
     quantile = context.desired.structure.settings.scheduling.learned_quantile
     if quantile is None:
         return run_times.limit_of

@@ -87,19 +87,19 @@ class _Kept(cycle_cache.CachePart):
     def renew(
         self,
         context: cycle_context.CycleContext,
-        asked: GpuDemand,
+        gpu_demand: GpuDemand,
         held: running_gangs.RunningGangs,
     ) -> None:
         """Update everything by what changed, or make it again if its basis changed."""
         structure, names = context.desired.structure, tuple(context.node_names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
-        profiles = _profiles(pools, asked.profiles)
+        profiles = _profiles(pools, gpu_demand.profiles)
         changed = self.take_nodes(context.nodes)
         if (
             self.structure is structure
             and names == self.names
             and profiles == self.profiles
-            and asked.inner == self.wants_inner
+            and gpu_demand.inner == self.wants_inner
             and all(self._look(context, name) for name in changed)
         ):
             self._take(held.gone, -1)
@@ -107,7 +107,7 @@ class _Kept(cycle_cache.CachePart):
         else:
             self.structure, self.pools, self.profiles = structure, pools, profiles
             self.names, self.row_of = names, {name: row for row, name in enumerate(names)}
-            self.wants_inner = asked.inner
+            self.wants_inner = gpu_demand.inner
             self._begin(context, names)
             self._take(held.entries.values(), 1)
         held.gone.clear()
@@ -130,15 +130,15 @@ class _Kept(cycle_cache.CachePart):
 
     def _locate(self, row: int, node: records.NodeRecord | None, index: int) -> None:
         """Read which devices of a node are near each other."""
-        told = node.inventory.gpus if node is not None and index >= 0 else ()
-        if not self.wants_inner or self._told.get(row) is told:
+        reported_gpus = node.inventory.gpus if node is not None and index >= 0 else ()
+        if not self.wants_inner or self._reported_gpus.get(row) is reported_gpus:
             return
-        self._told[row] = told
+        self._reported_gpus[row] = reported_gpus
         width = self._inner.shape[2]
-        said = self._inner_of_pool[index] if index >= 0 else (None,) * len(self._inner)
-        seen = device_locality.reported(told, width)
+        declared = self._inner_of_pool[index] if index >= 0 else (None,) * len(self._inner)
+        seen = device_locality.reported(reported_gpus, width)
         rows = [
-            own if by_pool is None else by_pool for by_pool, own in zip(said, seen, strict=True)
+            own if by_pool is None else by_pool for by_pool, own in zip(declared, seen, strict=True)
         ]
         if any((self._inner[level, row] != now).any() for level, now in enumerate(rows)):
             if self._inner_is_given:  # snapshots keep the arrays they were given
@@ -193,7 +193,7 @@ class _Kept(cycle_cache.CachePart):
         self._inner = np.full(shape, device_locality.UNKNOWN, dtype=np.int8)
         self._inner_is_given = False
         #: The reported devices of each node when its domains were last computed.
-        self._told: dict[int, tuple[records.Gpu, ...]] = {}
+        self._reported_gpus: dict[int, tuple[records.Gpu, ...]] = {}
         for name in names:
             self._look(context, name)
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
@@ -259,7 +259,7 @@ class _Kept(cycle_cache.CachePart):
 
 
 def nodes(
-    context: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
+    context: cycle_context.CycleContext, gpu_demand: GpuDemand, held: running_gangs.RunningGangs
 ) -> NodeTable:
     """Return the columns of all nodes.
 
@@ -269,7 +269,7 @@ def nodes(
         held: running gangs.
     """
     kept = context.cache.part(_Kept)
-    kept.renew(context, asked, held)
+    kept.renew(context, gpu_demand, held)
     return NodeTable(
         kept.columns(),
         kept.names,

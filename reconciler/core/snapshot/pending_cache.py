@@ -78,7 +78,7 @@ class PendingCache(cycle_cache.CachePart):
         changed: jobs that were read again in this cycle.
         group_of: group of each plain job.
         counts: number of plain jobs by queue.
-        told: by slot, the reason that the jobs of its group have; None if unknown.
+        slot_reasons: by slot, the reason that the jobs of its group have; None if unknown.
     """
 
     def __init__(self, recall: cycle_cache.CycleCache) -> None:
@@ -116,7 +116,7 @@ class PendingCache(cycle_cache.CachePart):
         #: By slot: the columns of its group, and the group itself.
         self._table = np.zeros((64, pending_groups.WIDTH), dtype=np.int64)
         self._line_of = np.full(64, None, dtype=object)
-        self.told = np.full(64, None, dtype=object)
+        self.slot_reasons = np.full(64, None, dtype=object)
         self._stale: set[CachedGroup] = set()
         self._numbers: Mapping[str, int] = {}
         #: Keys and slots of groups in order, and the slots alone.
@@ -165,7 +165,7 @@ class PendingCache(cycle_cache.CachePart):
         self._expected = reasons
         if self._trusted:
             return set()
-        self.told[:] = None
+        self.slot_reasons[:] = None
         return set(self._recall.waiting.known)
 
     def start_anew(self) -> set[str]:
@@ -223,9 +223,7 @@ class PendingCache(cycle_cache.CachePart):
         self._stale.add(group)
 
     def _is_plain(self, record: records.JobRecord) -> bool:
-        """Return True if all of a pending job may start at any time, and it can't gain or lose
-        tasks.
-        """
+        """Return True if all of a pending job may start at any time, without resizing."""
         spec = record.spec
         return not (
             record.notes
@@ -249,8 +247,8 @@ class PendingCache(cycle_cache.CachePart):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
                 unknown = np.full(slot, None, dtype=object)
                 self._line_of = np.concatenate([self._line_of, unknown])
-                self.told = np.concatenate([self.told, unknown])
-        self.told[slot] = None
+                self.slot_reasons = np.concatenate([self.slot_reasons, unknown])
+        self.slot_reasons[slot] = None
         self._new.add(group)
         self._forms[kind.form] = self._forms.get(kind.form, 0) + 1
         return group
@@ -366,7 +364,7 @@ class PendingCache(cycle_cache.CachePart):
                 fresh.append((at, line_of(key, sorted(more[key], key=_order))))
                 continue
             group = self._by_slot[known[1]]
-            self.told[group.slot] = None
+            self.slot_reasons[group.slot] = None
             both = [*more[key], *group.claims.values()]
             made[at], slots[at] = line_of(key, sorted(both, key=_order)), -1
         for at, line in reversed(fresh):
@@ -375,9 +373,7 @@ class PendingCache(cycle_cache.CachePart):
 
 
 def _has_plain(structure: desired.Structure) -> bool:
-    """Return True if any job can be plain: none is with quotas, reservations or learned
-    run times.
-    """
+    """Return True if any job can be plain: not with quotas, windows or learned times."""
     settings = structure.settings
     learns = settings.scheduling.learned_quantile is not None
     return not (structure.quotas or structure.reservations or settings.suspend or learns)

@@ -1,5 +1,4 @@
-"""Builds the scheduler's snapshot from records: nodes and queues become columns, jobs that may
-start become pending groups, running gangs become allocations.
+"""Builds the scheduler's snapshot: columns of nodes and queues, pending groups, allocations.
 
 Jobs that wait for something else get their reason here.
 """

@@ -135,7 +135,7 @@ class Shapes:
         self.made: list[snapshots.Shape] = []
         self.epoch = self._known.epoch
 
-    def of(self, spec: desired.Job) -> tuple[int, Reason | None]:
+    def shape_of(self, spec: desired.Job) -> tuple[int, Reason | None]:
         """Return the shape's index, or the reason why no node may run work of this owner."""
         form = self.form(spec)
         shape, refusal = self._known.made[form]
@@ -261,8 +261,9 @@ class Shapes:
         return table[self._nodes.pool_of]
 
     def _having(self, label: str, value: str) -> snapshots.Mask:
-        """Return the mask of nodes that have a label. The pool's value counts before the
-        agent's.
+        """Return the mask of nodes that have a label.
+
+        The pool's value counts before the agent's.
         """
         mask = self._known.masks.get((label, value))
         if mask is None:
@@ -471,8 +472,9 @@ def group_shape(
 
 
 def devices_of(devices: int, gpu_milli: int) -> tuple[int, int]:
-    """Return the devices of a task, and milli-GPUs of each; with ``devices`` 0 by its
-    milli-GPUs.
+    """Return the devices of a task, and milli-GPUs of each.
+
+    With ``devices`` 0 by its milli-GPUs.
     """
     if devices:
         return devices, WHOLE

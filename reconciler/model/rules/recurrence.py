@@ -48,9 +48,7 @@ def following(one: desired.Reservation, after: float) -> float:
 def spans(
     schedule: tuple[tuple[int, ...] | None, ...], duration_s: int, at: float
 ) -> list[tuple[float, float]]:
-    """Return begin and end of the next times of a schedule from ``at`` on, at most
-    ``SPANS_MAX``.
-    """
+    """Return begin and end of a schedule's next ``SPANS_MAX`` times from ``at`` on."""
     found: list[tuple[float, float]] = []
     for begin in _starts(schedule, at - min(duration_s, LOOK_S), at + LOOK_S):
         if begin + duration_s > at:

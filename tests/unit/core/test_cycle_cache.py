@@ -39,7 +39,7 @@ def test_columns_kept_by_changes_are_those_built_anew(
     def build(context: cycle_context.CycleContext, at: float) -> snapshot_builder.SnapshotResult:
         nonlocal compared
         twin = copy.copy(context)
-        twin.cache = cycle_cache.CycleCache.of(context.observed)
+        twin.cache = cycle_cache.CycleCache.from_observed(context.observed)
         anew = original(twin, at)
         made = original(context, at)
         alike(made.snapshot, anew.snapshot)
@@ -55,7 +55,7 @@ def test_columns_kept_by_changes_are_those_built_anew(
 
 def test_what_is_recalled_of_other_records_is_refused() -> None:
     observed = records.Observed(attempts={})
-    recall = cycle_cache.CycleCache.of(records.Observed(attempts={}))
+    recall = cycle_cache.CycleCache.from_observed(records.Observed(attempts={}))
     with pytest.raises(ValueError, match="other records"):
         cycle_context.CycleContext(desired.Desired(), observed, 0.0, recall)
 

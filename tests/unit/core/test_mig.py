@@ -71,7 +71,7 @@ def test_what_is_not_cut_as_declared_is_told(
     found = [one.message for one in mismatches.layouts(inventory, declared)]
     assert len(found) == len(messages)
     assert all(said in message for said, message in zip(messages, found, strict=True))
-    assert not mismatches.of(inventory, declared), "the rest of the node takes work"
+    assert not mismatches.find_mismatches(inventory, declared), "the rest of the node takes work"
 
 
 def test_simulated_instances_are_there_once_they_are_declared() -> None:

@@ -240,7 +240,7 @@ def test_nobody_takes_the_room_of_others(world: World, monkeypatch: pytest.Monke
     answers = world.cycle().answers
     assert [answers[name] for name in names[:2]] == ["", ""]
     assert answers["c"] == answers["d"]
-    assert answers["c"].startswith("bob cancels 2 runs by override that are not over yet")
+    assert answers["c"].startswith("bob has 2 overrides that cancel runs which are not over")
     assert put(world, "cancel", "c") == "", "somebody else's are counted apart"
     assert [put(world, "drain", node) for node in ("n0", "n1")] == ["", ""]
     assert put(world, "suspend", "cluster") == ""

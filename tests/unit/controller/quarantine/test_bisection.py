@@ -8,9 +8,9 @@ import pytest
 
 from reconciler.controller.quarantine import job_bisection
 from reconciler.controller.quarantine.bisection import Bisection, Budget
-from reconciler.core import cycle_context
+from reconciler.core import job_errors
 from reconciler.core.jobs import admission, lifecycle
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
 from tests.unit.core.world import World, job
 
 
@@ -26,13 +26,13 @@ class Recorder:
         self.attempts += 1
         wrong = [item for item in group if item in self.bad]
         if wrong:
-            return cycle_context.JobError(str(wrong[0]))
+            return job_errors.JobError(str(wrong[0]))
         self.applied += group
         return None
 
 
 def named(error: Exception) -> int | None:
-    job = cycle_context.job_of_error(error)
+    job = job_errors.job_of_error(error)
     return int(job) if job is not None else None
 
 

@@ -23,10 +23,10 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
 from reconciler.operations.history import cycle_replay
 from reconciler.store import StoreReader
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
-from tests.unit.controller.quarantine.test_isolate_failures_parts import Site
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE
+from tests.unit.controller.quarantine.test_containment_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_cycle_input import Site
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
 from tests.unit.test_replay import url

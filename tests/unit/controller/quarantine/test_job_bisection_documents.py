@@ -10,9 +10,9 @@ import pytest
 
 from reconciler.controller.quarantine import job_bisection
 from reconciler.desired.apply import job_quarantine
-from tests.unit.controller.quarantine.test_isolate_failures import POISON
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_containment import POISON
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE
+from tests.unit.controller.quarantine.test_containment_revisions import Site as Follows
 from tests.unit.controller.quarantine.test_job_bisection import Placing, until
 from tests.unit.core.world import job
 from tests.unit.desired import repositories

@@ -13,7 +13,7 @@ from reconciler.core.jobs import quarantined_jobs
 from reconciler.model import desired
 from reconciler.model.state.pending_reasons import ReasonCode
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
-from tests.unit.controller.quarantine.test_isolate_failures import POISON
+from tests.unit.controller.quarantine.test_containment import POISON
 from tests.unit.controller.quarantine.test_job_bisection import Full, Placing
 from tests.unit.core import test_mig
 from tests.unit.core.test_mig import THREES, cut

@@ -22,8 +22,8 @@ from reconciler.operations.audit import audit_log
 from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import QUEUE, STRUCTURE, Site
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
+from tests.unit.controller.quarantine.test_containment_revisions import QUEUE, STRUCTURE, Site
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
 from tests.unit.test_replay import url

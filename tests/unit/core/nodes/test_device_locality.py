@@ -77,7 +77,7 @@ def test_what_is_near_in_another_way_than_declared_is_told(
 ) -> None:
     pool = desired.Pool("p", ("n0",), Resources(0, 0, 4000), **declared)
     inventory = records.Inventory(capacity=Resources(0, 0, 4000), gpus=tuple(gpus))
-    assert [one.message for one in mismatches.of(inventory, pool)] == messages
+    assert [one.message for one in mismatches.find_mismatches(inventory, pool)] == messages
 
 
 class Node(world.VirtualNode):

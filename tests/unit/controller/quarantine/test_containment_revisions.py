@@ -20,7 +20,7 @@ from reconciler.model.state.states import JobState
 from reconciler.notifications import delivery, messages
 from reconciler.operations.audit import audit_log
 from reconciler.store import sql_store
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
 from tests.unit.core.world import World
 from tests.unit.desired import repositories
 from tests.unit.test_replay import url

@@ -13,7 +13,7 @@ from reconciler.core.nodes import node_reports
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import instance_records, outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
 from tests.unit.core.world import World, job
 
 

@@ -15,7 +15,7 @@ from reconciler.model.state import outcome
 from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained, server
+from tests.unit.controller.quarantine.test_containment import POISON, Contained, server
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import url
 
