@@ -1,4 +1,4 @@
-"""The thread that reads the repository outlives its own defects, and says so."""
+"""The git watcher survives its own internal errors, and reports them."""
 
 import select
 import subprocess
@@ -16,7 +16,7 @@ from reconciler.model import desired
 
 
 class _Defective(loader.Loader):
-    """Fails at its first look in a way that nobody foresaw."""
+    """A loader whose first look raises."""
 
     looks = 0
 

@@ -1,7 +1,7 @@
-"""A defect of the core costs what it came with: a revision, or what one node said.
+"""An internal error costs only its cause: a revision, or what one node reported.
 
-The core is the real one behind a function that raises for a job, a node or a word that a test
-names: what is tried is the loop, over a real store, and what reads the repository.
+The loop, the store and the git watcher are real. The core is the real one behind a function that
+raises for a job, a node or a report that a test names.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ POISON = "poison"
 
 
 class Core:
-    """The real core, but for what is poisonous to it."""
+    """The real core, except that it raises for what is poisonous."""
 
     def __init__(self) -> None:
         self.jobs: set[str] = set()
@@ -63,7 +63,7 @@ class Core:
 
 
 class Contained(Leader):
-    """A loop that outlives defects, driven by hand."""
+    """A loop that survives internal errors, driven by hand."""
 
     def __init__(self, folder: Path, world: World, **options: Any) -> None:
         self.core = Core()
@@ -313,7 +313,7 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
 def test_what_was_said_counts_as_heard_while_it_waits_to_be_decided(
     tmp_path: Path,
 ) -> None:
-    """After a stall everything comes at once: nobody is silent of whom a report is in hand."""
+    """After a stall everything comes at once. No node is silent while its report waits."""
     world = World(nodes=2, settings=desired.ClusterSettings(lease_s=5, node_silence_s=5))
     leader = Contained(tmp_path, world)
     leader.revision(job("a", lease_s=5))
@@ -372,7 +372,7 @@ def test_what_the_store_says_ends_the_loop_as_ever(leader: Contained) -> None:
 
 
 class Broken(log_format.EventLines):
-    """Lines of events that can't be made."""
+    """Event lines that can't be written."""
 
     def write(self, happened: object, *, cycle: int, revision: str) -> None:
         raise LookupError(revision)
@@ -383,7 +383,7 @@ def fail(*_: object) -> Any:
 
 
 class Uncounted(publisher.Nobody):
-    """Nobody knows how many were told."""
+    """Notices that can't be counted."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         raise LookupError("they can't be counted")
@@ -427,7 +427,7 @@ def test_what_comes_of_a_decision_may_fail_by_itself(
 
 @contextlib.contextmanager
 def server(leader: Leader) -> Iterator[Callable[[], list[loop_messages.ToServer]]]:
-    """A server process's end of the link; what comes out gives what it was told."""
+    """Yield a function that returns what the loop sent to the server process."""
     decoder = msgspec.msgpack.Decoder(loop_messages.ToServer)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(leader.folder / "loop.sock"))

@@ -1,4 +1,4 @@
-"""What people and nodes are told around a defect is what became of it, and of nothing else."""
+"""After an internal error, people and nodes are told its consequences, and nothing else."""
 
 import contextlib
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_what_was_told_of_queues_can_be_replayed_without_what_was_refused(
 def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
 ) -> None:
-    """It is no fault of what is in force: to refuse that as well would be the end of the loop."""
+    """What is in force is not the cause. Refusing it as well would end the loop."""
     leader = Contained(tmp_path, World(nodes=4))
     leader.revision(job("fine"))
     leader.hear(*leader.world.nodes)

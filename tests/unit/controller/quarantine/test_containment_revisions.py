@@ -1,7 +1,7 @@
-"""What reads the repository takes a revision back that the loop could not decide by.
+"""The git watcher takes back a revision that the loop could not apply.
 
-The loop and the thread are the real ones, over a real repository and store; the core raises for one
-queue's name.
+The loop and the thread are real, over a real repository and store. The core raises for one queue's
+name.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ QUEUE = f"{{apiVersion: muster/v1, kind: Queue, metadata: {{name: {POISON}}}, sp
 
 
 class Told(delivery.Notifier):
-    """What would go to people outside."""
+    """Notices that would go to people."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class Told(delivery.Notifier):
 
 
 class Site:
-    """A repository, the thread that reads it, and a loop driven by hand."""
+    """A repository, the git watcher, and a loop driven by hand."""
 
     def __init__(
         self, folder: Path, repository: repositories.Repository, *, starts: bool = True
@@ -99,18 +99,18 @@ class Site:
 
     @property
     def sync(self) -> str:
-        """How the repository stands for the loop."""
+        """The loop's sync status."""
         last = self.leader.loop._track.desired
         return last.status.sync if last is not None else ""
 
     def step(self) -> None:
-        """A cycle, where something has come."""
+        """Run a cycle if something has come."""
         self.leader.now += 1
         if self.leader.loop._take(self.leader.loop._selector.select(0.2)):
             self.leader.loop.cycle()
 
     def until(self, revision: str, sync: str) -> desired.SyncStatus:
-        """Let the loop decide whenever something comes, until it is so by what the thread read."""
+        """Run cycles until the status of a revision is as expected."""
         ends_at = time.monotonic() + 60
         while time.monotonic() < ends_at:
             self.step()
@@ -240,7 +240,7 @@ def test_what_stays_due_is_no_reason_to_look_without_a_pause(
 def test_nobody_is_told_of_a_revision_before_the_loop_goes_by_it(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    """However long that takes: it may be refused."""
+    """However long that takes, because it may be refused."""
     site = Site(tmp_path, repository, starts=False)
     good = repository.commit({"structure.yaml": STRUCTURE.replace("LIMIT", "3")})
     site.reading._load()
@@ -306,7 +306,7 @@ def test_what_people_are_told_of_a_refused_revision_came_to_pass(
 def test_a_revision_that_is_refused_twice_is_taken_back_once(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    """Another look may hand the same state over again before the first refusal is read."""
+    """Another look may hand over the same state again before the first refusal is read."""
     site = Site(tmp_path, repository)
     refuse = site.reading.refuse
     tries: list[int] = []

@@ -1,4 +1,4 @@
-"""Of what comes in beside a defect nothing is lost, but for what can't be decided by itself."""
+"""Beside an internal error no input is lost, except what can't be processed on its own."""
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -47,7 +47,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
 
 
 def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
-    """They say it once, and nodes say again what nobody has come to."""
+    """They send it once, and nodes send again what was not processed."""
     many.hear(*many.world.nodes)
     came = cycle_input.CycleInput(
         reports=tuple(many.loop._state.reports),
@@ -77,7 +77,7 @@ def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
 
 
 class Site(Contained):
-    """Nodes that do what they are told, under a core that can't bear a job of one name to run."""
+    """Nodes that do what they are told. The core raises when a job of one name runs."""
 
     def __init__(self, folder: Path, world: World) -> None:
         super().__init__(folder, world)
@@ -94,7 +94,7 @@ class Site(Contained):
         return result
 
     def pass_time(self, seconds: float) -> None:
-        """Nodes are told what they are to have, time passes, and they report as agents do."""
+        """Dispatch assignments, let time pass, and let nodes report as agents do."""
         loop = self.loop
         structure = self.world.structure
         for name, node in self.world.nodes.items():
@@ -157,7 +157,7 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
 
 
 def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: Path) -> None:
-    """Not even that it boots anew, which is what every part of a report says."""
+    """Not even its reboot is processed, which every part of a report contains."""
     site = Site(tmp_path, World(nodes=2))
 
     def decide(wanted: object, observed: records.Observed, *args: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A job that was taken up, and by which cycles raise later, costs that job and nobody else.
+"""A job in force that makes cycles raise later costs that job and nobody else.
 
-The loop, what reads the repository, and the core are the real ones; the core raises where an
-attempt of a job that a test names is made, or from a moment on.
+The loop, the git watcher and the core are real. The core raises when a job that a test names is
+placed, or from a moment on.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ LIVE = frozenset(AttemptState) - {AttemptState.ENDED}
 
 
 class Placing:
-    """The real core, but that it can't bear some jobs to have a task, or to be there by then."""
+    """The real core, except that it raises if some jobs have a task, or exist by then."""
 
     def __init__(self, *jobs: str, since: float = math.inf) -> None:
         self.jobs = set(jobs)
@@ -58,7 +58,7 @@ class Placing:
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found hangs on no machine's speed."""
+    """Make the search independent of the machine's speed."""
     monkeypatch.setattr(job_bisection, "SEARCH_S", 600.0)
 
 
@@ -99,7 +99,7 @@ def test_a_job_that_raises_when_nodes_come_costs_no_node_and_nobody_else(tmp_pat
 
 
 class Full(Site):
-    """Nodes that do what they are told, under a core that can't place some jobs."""
+    """Nodes that do what they are told. The core can't place some jobs."""
 
     def __init__(self, folder: Path, world: World, core: Callable[..., outcome.Outcome]) -> None:
         super().__init__(folder, world)
@@ -152,7 +152,7 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
 def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     tmp_path: Path, *, is_placed: bool
 ) -> None:
-    """Also where it runs: nothing is decided about it, and its task has its room as before."""
+    """A running one too: nothing is decided about it, and its task keeps its resources."""
     world = World(nodes=1)
     core = Placing(since=1_000_050)
     leader = led(tmp_path, world, core)
@@ -260,7 +260,7 @@ def test_a_turn_tries_no_more_than_it_may_and_the_search_goes_on_behind_what_com
 
 
 def test_jobs_come_back_in_the_order_in_which_they_would_be_served(tmp_path: Path) -> None:
-    """Who is later in the line takes no room of one that is before."""
+    """A later job takes no resources of an earlier one."""
     site = Full(tmp_path, World(nodes=1), Placing(POISON))
     site.revision(job("runs", cpu=4))
     for _ in range(2):
@@ -384,7 +384,7 @@ def test_it_is_tried_at_once_where_it_is_written_otherwise_and_goes_where_it_is_
 def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(
     tmp_path: Path,
 ) -> None:
-    """Not even that it has spoken: it is out, its leases run out; once heard it is back."""
+    """Not even its contact is processed: it is out and its leases end; once heard it is back."""
     deaf: set[str] = set()
 
     def core(

@@ -1,6 +1,6 @@
-"""A job that is aside stays so whatever becomes of its document, and what it holds counts.
+"""A quarantined job stays so whatever happens to its document, and what it holds counts.
 
-The loop, what reads the repository, and the core are the real ones, as in ``test_parting``.
+The loop, the git watcher and the core are real, as in ``test_job_bisection``.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.unit.desired import repositories
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found hangs on no machine's speed."""
+    """Make the search independent of the machine's speed."""
     monkeypatch.setattr(job_bisection, "SEARCH_S", 600.0)
 
 

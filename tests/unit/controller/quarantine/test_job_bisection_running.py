@@ -1,6 +1,6 @@
-"""A job that is left out while it runs: what it has counts, its time goes on, its end is not lost.
+"""A job that is quarantined while it runs: its use counts, its time goes on, its end is not lost.
 
-The loop and the core are the real ones, as in ``test_parting``.
+The loop and the core are real, as in ``test_job_bisection``.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ QUOTAS = {
 
 
 def left_out(folder: Path, world: World, running: desired.Job) -> Full:
-    """A site where a job runs that is then left out."""
+    """Return a site with a running job that is then quarantined."""
     core = Placing(since=1_000_050)
     site = Full(folder, world, core)
     site.revision(running)
@@ -103,7 +103,7 @@ def test_a_task_of_a_job_that_is_left_out_goes_on_and_its_end_is_not_lost(tmp_pa
 
 
 def pass_on(site: Full, *jobs: desired.Job, seconds: float = 2.0, times: int = 3) -> None:
-    """Time passes under a revision that leaves the job out still."""
+    """Let time pass under a revision that still leaves out the job."""
     site.revision(*jobs)
     site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
     for _ in range(times):
@@ -111,7 +111,7 @@ def pass_on(site: Full, *jobs: desired.Job, seconds: float = 2.0, times: int = 3
 
 
 def back(site: Full, *jobs: desired.Job) -> None:
-    """What was wrong is mended, and the job is decided about again."""
+    """Repair the error, so that the job is decided again."""
     assert isinstance(site.loop._decide_by, Placing)
     site.loop._decide_by.there = set()
     site.revision(*jobs)
@@ -191,7 +191,7 @@ def test_the_budget_that_was_held_back_for_it_stays_so(tmp_path: Path) -> None:
 
 
 def test_what_it_waits_for_in_its_next_try_stays_known(tmp_path: Path) -> None:
-    """A finished job without a document leaves, unless one that is left out depends on it."""
+    """A finished job without a document is forgotten, unless a quarantined one depends on it."""
     world = World(nodes=1)
     world.change_structure(settings=desired.ClusterSettings(retain_finished_jobs_s=60))
     core = Placing(since=1_000_050)

@@ -1,7 +1,7 @@
-"""A job with which no cycle passes costs that job: all else of its revision applies.
+"""A job that makes cycles raise costs that job: everything else of its revision is applied.
 
-The loop, what reads the repository, and the core are the real ones; the core raises for jobs that
-a test names, or for how one is written.
+The loop, the git watcher and the core are real. The core raises for jobs that a test names, or for
+one version of a job.
 """
 
 import contextlib
@@ -128,7 +128,7 @@ def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
 def test_a_job_that_the_store_refuses_costs_nobody_else(
     leader: Contained, spoilt: dict[str, Any], named: str
 ) -> None:
-    """The store is well, and would refuse it each time anew."""
+    """The store is fine, and would refuse it each time."""
     decide = leader.loop._decide_by
 
     def spoiling(*args: Any, **options: Any) -> outcome.Outcome:
@@ -164,7 +164,7 @@ def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:
 def test_structure_without_the_queue_of_a_job_that_stays_is_not_torn_from_its_jobs(
     leader: Contained,
 ) -> None:
-    """Who reads the revision takes no such structure: in force would be one, then the other."""
+    """The git watcher accepts no such structure, so the two would alternate."""
     leader.core.jobs = {POISON}
     structure = leader.world.structure
     fewer = {name: one for name, one in structure.queues.items() if name != "default"}
@@ -179,7 +179,7 @@ def test_structure_without_the_queue_of_a_job_that_stays_is_not_torn_from_its_jo
 
 
 def test_what_leaves_and_what_is_held_is_tried_first() -> None:
-    """What comes would else take room from others that those give back in the same commit."""
+    """Otherwise new jobs would preempt others although the same commit frees resources."""
     before = {one.name: one for one in (job("gone"), job("held"), job("same"))}
     held = msgspec.structs.replace(job("held"), suspend=True)
     wanted = {one.name: one for one in (job("new"), held, job("same"))}
@@ -402,7 +402,7 @@ def test_a_job_and_structure_that_raise_are_told_apart(
 
 
 def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contained) -> None:
-    """By the run in force it would start on a result that its commit replaces."""
+    """With the run in force it would start on a result that its commit replaces."""
     decide = leader.loop._decide_by
 
     def raising(wanted: desired.Desired, *args: object, **options: object) -> object:
@@ -458,7 +458,7 @@ def test_what_was_not_come_to_once_keeps_how_long_it_had_to_wait() -> None:
 
 
 def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
-    """Its structure is that of the revision, whatever becomes of the jobs."""
+    """Its structure is that of the revision, whatever happens to the jobs."""
     leader.core.jobs = {POISON}
     told: list[tuple[str, str | None, str]] = []
     decide = leader.loop._decide_by
