@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,6 +57,47 @@ SLEEP_S_MAX = 30.0
 _NOTHING = desired.Desired()
 
 
+class LoopStart(NamedTuple):
+    """What is known at a start.
+
+    Attributes:
+        before: what was in force before a restart. Its jobs are those of the store.
+        accepted: what was remembered with it.
+        adopting: the store is empty and the repository was run before. Its jobs wait for adoption,
+            and nodes are left alone.
+    """
+
+    before: desired.Desired = _NOTHING
+    accepted: bytes = b""
+    adopting: bool = False
+
+
+class LoopOutputs(NamedTuple):
+    """Where results of the loop go, besides the store and the server process.
+
+    Attributes:
+        provision: given all open orders of provisioned pools whenever they change. It returns at
+            once and puts results into the inbox.
+        event_lines: where events are written, if anywhere.
+        told: counts notices to people, and those that can't be sent.
+        happened: given each outcome once it is durable, with the state before it and the desired
+            state. It returns at once.
+        refuse: given each desired state that was not applied as a whole.
+    """
+
+    provision: Callable[[Iterable[instance_records.Order]], None] = lambda _: None
+    event_lines: log_format.EventLines | None = None
+    told: publisher.Told = publisher.Nobody()
+    happened: Callable[[outcome.Outcome, observed_state.ObservedState, desired.Desired], None] = (
+        lambda *_: None
+    )
+    refuse: Callable[[cycle_rescue.RevisionRefusal], None] = lambda _: None
+
+
+_START = LoopStart()
+_OUTPUTS = LoopOutputs()
+
+
 class Loop:
     """The control loop over a store that it leads.
 
@@ -65,19 +107,10 @@ class Loop:
         socket_path: where the server process connects.
         inbox: from which revisions come.
         hint: called if the repository may have changed.
-        before: what was in force before a restart. Its jobs are those of the store.
-        accepted: what was remembered with ``before``.
-        adopting: the store is empty and the repository was run before. Its jobs wait for adoption,
-            and nodes are left alone.
-        provision: given all open orders of provisioned pools whenever they change. It returns at
-            once and puts results into ``inbox``.
-        event_lines: where events are written, if anywhere.
-        told: counts notices to people, and those that can't be sent.
-        happened: given each outcome once it is durable, with the state before it and the desired
-            state. It returns at once.
+        start: what is known at the start.
+        outputs: where results go.
         clock: seconds since the epoch.
         decide: the core.
-        refuse: given each desired state that was not applied as a whole.
         contained: survive internal errors (see ``cycle_rescue``); otherwise they are raised.
     """
 
@@ -89,26 +122,17 @@ class Loop:
         socket_path: Path,
         inbox: loop_inbox.Inbox,
         hint: Callable[[], None],
-        before: desired.Desired = _NOTHING,
-        accepted: bytes = b"",
-        adopting: bool = False,
-        provision: Callable[[Iterable[instance_records.Order]], None] = lambda _: None,
-        event_lines: log_format.EventLines | None = None,
-        told: publisher.Told | None = None,
-        happened: Callable[
-            [outcome.Outcome, observed_state.ObservedState, desired.Desired], None
-        ] = (lambda *_: None),
+        start: LoopStart = _START,
+        outputs: LoopOutputs = _OUTPUTS,
         clock: Callable[[], float] = time.time,
         decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
-        refuse: Callable[[cycle_rescue.RevisionRefusal], None] = lambda _: None,
         contained: bool = False,
     ) -> None:
         self._store = store
         self._epoch = epoch
         self._inbox = inbox
         self._hint = hint
-        self._event_lines = event_lines
-        self._happened = happened
+        self._outputs = outputs
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
@@ -117,13 +141,17 @@ class Loop:
         self._engine = agents.AgentsEngine(epoch)
         self._decide_by = decide
         self._search = job_bisection.JobBisection(time.monotonic)
-        self._adoption = adoption.Adoption(pending=adopting)
+        self._adoption = adoption.Adoption(pending=start.adopting)
         self._in_force = job_bisection.CycleDesired(self._adoption, self._search, self._state)
-        self._track = desired_track.DesiredTrack(before, accepted, self._adoption, self._state)
+        self._track = desired_track.DesiredTrack(
+            start.before, start.accepted, self._adoption, self._state
+        )
         self._wake_at: float | None = None
         self._counters = metrics.Counters(clock())
         self._defects = defects.Defects(self._counters.defects, contained=contained)
-        self._dispatcher = dispatcher.Dispatcher(self._link, self._engine, provision, self._defects)
+        self._dispatcher = dispatcher.Dispatcher(
+            self._link, self._engine, outputs.provision, self._defects
+        )
         self._meter = usage_accounting.Meter(self._counters)
         self._commits = cycle_commit.Committer(
             store,
@@ -139,7 +167,7 @@ class Loop:
             self._in_force,
             self._defects,
             containment.Trials(self._attempt, self._would_pass),
-            refuse=refuse,
+            refuse=outputs.refuse,
             adopt=inbox.adopt,
         )
         self._publisher = publisher.Publisher(
@@ -150,7 +178,7 @@ class Loop:
             store=store,
             epoch=epoch,
             state_folder=socket_path.parent,
-            told=told or publisher.Nobody(),
+            told=outputs.told,
             clock=clock,
         )
         self._cycled_at = 0.0
@@ -359,17 +387,18 @@ class Loop:
     def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
         """Absorb an outcome that is durable, and dispatch it."""
         with self._defects.suppress("notices"):
-            self._happened(result, self._state, desired_state)
+            self._outputs.happened(result, self._state, desired_state)
         self._state.absorb(result)
         self._commits.journal.told(result)
         self._wake_at = result.wake_at
         if result.actions:
             failpoints.reach("committed-not-sent")
         self._dispatcher.dispatch(result, desired_state.structure, self._state)
-        if self._event_lines is not None:
+        event_lines = self._outputs.event_lines
+        if event_lines is not None:
             revision = desired_state.status.jobs_revision or ""
             with self._defects.suppress("lines"):
-                self._event_lines.write(result.events, cycle=self._commits.cycle, revision=revision)
+                event_lines.write(result.events, cycle=self._commits.cycle, revision=revision)
         self._counters.phases("act")
 
     def _suppress(self, part: str) -> AbstractContextManager[None]:

@@ -375,15 +375,19 @@ def _lead(
         socket_path=options.state / "loop.sock",
         inbox=inbox,
         hint=reading.hint,
-        adopting=_is_adoption(store, repository, known=packed is not None),
-        before=git_watcher.rooted(cycle_rescue.accepted_in(before), allowed=options.allow_root),
-        accepted=packed or b"",
-        provision=running.want,
-        event_lines=lines,
-        told=notifier,
-        happened=functools.partial(triggers.tell, notifier),
+        start=control_loop.LoopStart(
+            before=git_watcher.rooted(cycle_rescue.accepted_in(before), allowed=options.allow_root),
+            accepted=packed or b"",
+            adopting=_is_adoption(store, repository, known=packed is not None),
+        ),
+        outputs=control_loop.LoopOutputs(
+            provision=running.want,
+            event_lines=lines,
+            told=notifier,
+            happened=functools.partial(triggers.tell, notifier),
+            refuse=reading.refuse,
+        ),
         decide=decide,
-        refuse=reading.refuse,
         contained=True,
     )
     server = ServerProcess(server_command(options, store_url), options.state / "server.log")

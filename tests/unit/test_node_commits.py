@@ -1,4 +1,4 @@
-"""What nodes say of themselves reaches the store within a minute, though no cycle is worth it."""
+"""Usage of nodes reaches the store within a minute even if no cycle is committed for it."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is kept from cycle to cycle is what would be worked out anew."""
+"""What is cached from cycle to cycle equals what would be computed again."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""The largest amounts that documents may hold, through whole cycles: none of them stops it."""
+"""The largest amounts that documents may hold, through whole cycles: none of them raises."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Caps count what room is kept for before anything else that waits."""
+"""Quotas count nominated elements before other pending work."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_what_is_kept_does_not_pass_a_cap() -> None:
 
 
 def test_what_left_for_another_does_not_take_its_turn_under_their_common_cap() -> None:
-    """An elastic job asks a cap for all its tasks when it waits, and has fewer when it runs."""
+    """A pending elastic job asks a quota for all its tasks, and has fewer when it runs."""
     world = World(nodes=1, cpu=4)
     cap = desired.Quota(
         "q", user="alice@example.org", resources=desired.QuotaAmounts(cpu_milli=5000)
@@ -390,7 +390,7 @@ HOUR_S = 3600
 def test_small_work_passes_who_waits_under_a_cap_for_three_days_only(
     quota: dict[str, Any], small_s: int
 ) -> None:
-    """A job of one GPU each three hours leaves never enough at once for one of four."""
+    """A job of one GPU every three hours never leaves enough at once for one of four."""
     world = World(nodes=1, cpu=64, gpu=8)
     world.change_structure(quotas={"q": desired.Quota("q", user="ada", **quota)})
     began: dict[str, float] = {}
@@ -450,7 +450,7 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
 
 
 def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
-    """Nobody knows when it starts: what it would keep under its other cap would lie idle."""
+    """Its start is unknown, so what is kept under its other quota would be idle."""
     world = World(nodes=1, cpu=16, gpu=8)
     caps = {
         "q": desired.Quota("q", queue="default", resources=desired.QuotaAmounts(gpu_milli=4000)),

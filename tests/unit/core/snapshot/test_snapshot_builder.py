@@ -45,7 +45,7 @@ def asks(draw: st.DrawFn) -> desired.TaskGroup:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[str, desired.Job | None]]:
-    """Jobs that come, and moments at which something ends."""
+    """Return jobs that come, and moments at which something ends."""
     steps: list[tuple[str, desired.Job | None]] = []
     for number in range(draw(st.integers(1, 7))):
         spec = job(
@@ -144,7 +144,7 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
 
 
 def _holdings(world: World) -> dict[str, snapshots.Allocation]:
-    """What runs, as the scheduler sees it."""
+    """Return what runs, as the scheduler sees it."""
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
     return {one.job: one for one in snapshot_builder.build(context, world.now).snapshot.holdings}
@@ -170,7 +170,7 @@ def test_how_long_leaving_takes_is_known_and_until_when() -> None:
 
 
 def test_what_can_give_nothing_up_while_it_runs_is_told() -> None:
-    """Where the ranks of a framework are counted once; it is more than it needs."""
+    """A framework that counts its ranks once can't give up tasks beyond its minimum."""
     world = World(nodes=1, cpu=8)
     for name, framework, most in (
         ("ranks", "torchrun", 3),

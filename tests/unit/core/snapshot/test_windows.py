@@ -23,7 +23,7 @@ NOON = 1_700_000_040.0
 
 
 def slow(text: str, first: int, last: int) -> list[int]:
-    """The minutes from ``first`` to ``last`` that a schedule of lists and stars names."""
+    """Return the minutes from ``first`` to ``last`` of a schedule of lists and stars."""
     fields = text.split()
 
     def means(field: str, number: int) -> bool:
@@ -105,7 +105,7 @@ def test_what_is_no_schedule(text: str) -> None:
 def opened(
     world: World, *reservations: desired.Reservation, at: float | None = None
 ) -> tuple[tuple[snapshots.Window, ...], tuple[str, ...]]:
-    """The windows of reservations, and the names of nodes by row."""
+    """Return the windows of reservations, and the names of nodes by row."""
     structure = msgspec.structs.replace(
         world.structure, reservations={one.name: one for one in reservations}
     )
@@ -116,7 +116,7 @@ def opened(
 
 
 def kept(world: World, *reservations: desired.Reservation) -> dict[str, list[str]]:
-    """The nodes of the first window of each."""
+    """Return the nodes of the first window of each."""
     found, names = opened(world, *reservations)
     return {one.name: [names[row] for row in np.flatnonzero(one.nodes)] for one in found}
 
