@@ -1,1 +1,3 @@
-"""To come."""
+"""Changes to the desired repository: edits of YAML that keep comments, commits, rebases
+and pushes.
+"""

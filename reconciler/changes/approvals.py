@@ -1,7 +1,7 @@
-"""Which commit approves a held change already: one more of the same person's would say nothing new.
+"""Finds the commit that already approves a held change, so that it is not approved twice.
 
-The newest commits of a branch come in; out comes the one that carries the line of approval, as long
-as nothing was committed behind it by which the same change could come to be held once more.
+The newest commits of a branch come in. Out comes the commit with the line of approval, if nothing
+was committed after it by which the same change could be held once more.
 """
 
 from pathlib import Path
@@ -16,21 +16,21 @@ COMMITS_MAX = 1_000
 def standing(
     folder: Path, head: str, digest: str, email: str, *, held_at: str = "", signed: bool = False
 ) -> str | None:
-    """The commit by which somebody has approved a change; None where there is none that stands.
+    """Return the commit by which somebody has approved a change; None if no approval stands.
 
-    A change that was approved, applied and taken back is another matter when it comes again: an
-    approval behind which anything but new files was committed is therefore none.
+    A change that was approved, applied and reverted needs a new approval when it comes again. So an
+    approval counts only if nothing but new files was committed after it.
 
     Args:
-        folder: a repository, and ``head`` the commit at which it is looked at.
+        folder: a repository, and ``head`` the commit to look at.
         digest: of the change.
-        email: whose approval.
-        held_at: the revision with which the controller still holds the change, where it says so: an
+        email: the approver.
+        held_at: the revision with which the controller still holds the change, if it says so: an
             approval that leads to it did not count.
-        signed: whether one without a signature is none.
+        signed: an approval without a signature does not count.
 
     Raises:
-        GitError: it can't be read.
+        GitError: the repository cannot be read.
     """
     line = f"{requests.APPROVE_TRAILER}: {digest}"
     said = git_commands.run(
@@ -47,7 +47,7 @@ def standing(
 
 
 def _stands(folder: Path, commit: str, head: str) -> bool:
-    """Whether nothing but new files was committed since."""
+    """Return True if nothing but new files was committed since."""
     other = git_commands.run(
         folder,
         *("log", "--first-parent", "--diff-merges=first-parent", "--no-renames"),
@@ -57,7 +57,7 @@ def _stands(folder: Path, commit: str, head: str) -> bool:
 
 
 def _leads(folder: Path, commit: str, to: str) -> bool:
-    """Whether a commit leads to another, as far as both are known here."""
+    """Return True if a commit is an ancestor of another, as far as both are known here."""
     if not to:
         return False
     asked = ("merge-base", "--is-ancestor", commit, to)

@@ -1,8 +1,8 @@
-"""What became of each revision, told in the repository itself: ``git log --notes=muster``.
+"""Outcomes of revisions as notes in the repository: ``git log --notes=muster``.
 
-A note on the commit says what was applied of it and when. The notes' reference is also how a
-controller with an empty store knows that the repository has been run before. Of several clusters in
-folders of one repository each has a reference of its own.
+A note on the commit says what was applied of it and when. The notes also tell a controller with an
+empty store that the repository has been run before. Each of several clusters in folders of one
+repository has a reference of its own.
 """
 
 import urllib.parse
@@ -23,7 +23,7 @@ _IDENTITY = {
 
 
 def reference(repository: source.GitSource) -> str:
-    """Where the notes are: ``muster``, and ``muster-FOLDER`` of the cluster in a folder."""
+    """Return the notes' reference: ``muster``, or ``muster-FOLDER`` for a cluster in a folder."""
     if not repository.sub_path:
         return REFERENCE
     folder = urllib.parse.quote(repository.sub_path, safe="/")
@@ -31,12 +31,12 @@ def reference(repository: source.GitSource) -> str:
 
 
 def exist(repository: source.GitSource) -> bool:
-    """Whether any revision of the repository was ever applied.
+    """Return True if any revision of the repository was ever applied.
 
-    Where the remote takes no notes, the mirror of it on this machine still has them.
+    If the remote takes no notes, its mirror on this machine still has them.
 
     Raises:
-        GitError: the repository can't be read.
+        GitError: the repository cannot be read.
     """
     name = reference(repository)
     here = git_commands.run(repository.folder, "for-each-ref", "--count=1", name).stdout
@@ -44,7 +44,7 @@ def exist(repository: source.GitSource) -> bool:
 
 
 def _are_there(repository: source.GitSource, name: str) -> bool:
-    """Whether the remote has notes."""
+    """Return True if the remote has notes."""
     found = git_commands.run(
         repository.folder,
         *("ls-remote", "--quiet", "--", repository.address, name),
@@ -54,10 +54,10 @@ def _are_there(repository: source.GitSource, name: str) -> bool:
 
 
 def write(repository: source.GitSource, revision: str, text: str) -> None:
-    """Put a note on a revision, in place of the one before.
+    """Put a note on a revision, replacing the one before.
 
     Raises:
-        GitError: it could not be written, or not be pushed.
+        GitError: it could not be written or pushed.
     """
     if repository.local:
         _add(repository, revision, text)

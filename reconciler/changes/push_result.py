@@ -1,4 +1,4 @@
-"""One push, told apart: done, somebody else was faster, or refused."""
+"""One push with its result: done, overtaken by somebody else, or refused."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ _LOST_RACE = ("fetch first", "non-fast-forward", "cannot lock ref", "failed to u
 
 
 def push(folder: Path, remote: str, commit: str, reference: str) -> str:
-    """Push ``commit`` to ``reference``; what git said where somebody else was faster, else "".
+    """Push ``commit`` to ``reference``; return git's message if somebody else was faster, else "".
 
     Raises:
-        GitError: the remote can't be reached, or refuses for another reason.
+        GitError: the remote cannot be reached, or refuses for another reason.
     """
     done = git_commands.run(
         folder,

@@ -1,9 +1,8 @@
-"""Puts commits on top of what others pushed, without touching any work tree, index or branch.
+"""Rebases commits on what others pushed, without touching any work tree, index or branch.
 
-``git rebase`` works in the files of a person, moves their branch whoever has committed to it
-meanwhile, and takes all of that back where it fails. What Muster commits changes a file or two, so
-the same commits are made anew here in an index of their own; the caller moves the branch to them,
-from the very commit that it has seen there or not at all.
+``git rebase`` works in a person's files and moves their branch even if they committed meanwhile.
+Commits of Muster change a file or two, so they are made again here in an index of their own. The
+caller moves the branch by compare-and-swap.
 """
 
 import os
@@ -24,18 +23,18 @@ class ContradictionError(GitError):
 
 
 class _Entry(NamedTuple):
-    """A file of a tree: its mode and the id of its text; mode 000000: it is not there."""
+    """A file of a tree: its mode and the id of its text; mode 000000: it does not exist."""
 
     mode: str
     blob: str
 
 
 def onto(root: Path, base: str, commits: list[str]) -> list[str]:
-    """The ids of commits made anew on top of ``base``, in their order, the oldest first.
+    """Return the ids of commits made again on top of ``base``, the oldest first.
 
     Raises:
-        ContradictionError: they change what others changed, in other ways.
-        GitError: git can't make them.
+        ContradictionError: they conflict with changes of others.
+        GitError: git cannot make them.
     """
     made = []
     with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
@@ -48,14 +47,14 @@ def onto(root: Path, base: str, commits: list[str]) -> list[str]:
 
 
 def merge(root: Path, base: str, head: str) -> str:
-    """The id of a merge of two commits, the first of which goes on in it.
+    """Return the id of a merge of two commits; its first parent is ``base``.
 
-    What it changes in ``base`` is what ``head`` has changed since they parted, no more: who signs
-    it answers for that alone.
+    It changes in ``base`` only what ``head`` has changed since they parted: whoever signs it
+    answers for that alone.
 
     Raises:
-        ContradictionError: both have changed the same, in other ways.
-        GitError: they have nothing in common, or git can't make it.
+        ContradictionError: both have changed the same lines in different ways.
+        GitError: they have no common ancestor, or git cannot make it.
     """
     common = _text(git_commands.run(root, "merge-base", base, head).stdout)
     with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
@@ -69,7 +68,7 @@ def merge(root: Path, base: str, head: str) -> str:
 
 
 def _tree(root: Path, base: str, change: tuple[str, str], scratch: Path) -> str:
-    """The tree of ``base`` with what changes from one commit to another."""
+    """Return the tree of ``base`` with the changes from one commit to another."""
     index = {"GIT_INDEX_FILE": str(scratch / "index")}
     git_commands.run(root, "read-tree", base, extra=index)
     changed = dict(_changed(root, base, change, scratch))
@@ -82,9 +81,9 @@ def _tree(root: Path, base: str, change: tuple[str, str], scratch: Path) -> str:
 
 
 def _require_kept(root: Path, base: str, tree: str, changed: Mapping[bytes, _Entry]) -> None:
-    """Raise where a file of others went without our having deleted it.
+    """Raise if a file of others is gone that we did not delete.
 
-    An index drops a file in whose place a folder is put, and says nothing of it.
+    An index silently drops a file if a folder is put in its place.
     """
     listing = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=D")
     gone = git_commands.run(root, *listing, base, tree).stdout.split(b"\0")[:-1]
@@ -101,7 +100,7 @@ def _text(said: bytes) -> str:
 def _changed(
     root: Path, base: str, change: tuple[str, str], scratch: Path
 ) -> list[tuple[bytes, _Entry]]:
-    """The files that differ between two commits, as they are to be on top of ``base``."""
+    """Return the files that differ between two commits, as they must be on top of ``base``."""
     listed = git_commands.run(root, "diff-tree", "-r", "-z", "--no-renames", *change).stdout.split(
         b"\0"
     )
@@ -127,7 +126,9 @@ def _at(root: Path, commit: str, path: bytes, absent: _Entry) -> _Entry:
 
 
 def _merged(root: Path, of: tuple[_Entry, _Entry, _Entry], path: str, scratch: Path) -> str:
-    """The id of a text in which the changes of both sides are; the second is what both had."""
+    """Return the id of a text with the changes of both sides; the second argument is the common
+    base.
+    """
     files = []
     for number, entry in enumerate(of):
         files.append(scratch / f"side-{number}")
@@ -141,7 +142,7 @@ def _merged(root: Path, of: tuple[_Entry, _Entry, _Entry], path: str, scratch: P
 
 
 def _again(root: Path, commit: str, parent: str, tree: str) -> str:
-    """The same commit with another parent and tree, signed where this person signs."""
+    """Return the same commit with another parent and tree, signed if this person signs."""
     said = git_commands.run(
         root, "show", "-s", "--date=raw", "--format=%an%x00%ae%x00%ad%x00%B", commit
     ).stdout
@@ -161,6 +162,6 @@ def _again(root: Path, commit: str, parent: str, tree: str) -> str:
 
 
 def signing(root: Path) -> tuple[str, ...]:
-    """The option of ``commit-tree`` that signs, where this person signs."""
+    """Return the option of ``commit-tree`` that signs, if this person signs."""
     signs = git_commands.run(root, "config", "--type=bool", "--get", "commit.gpgsign", good=(0, 1))
     return ("-S",) if _text(signs.stdout) == "true" else ()

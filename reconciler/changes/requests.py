@@ -1,4 +1,4 @@
-"""What can be asked of the desired repository, and what became of it."""
+"""Requests to change the desired repository, and their results."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,18 +17,18 @@ Fields = tuple[tuple[Path, Any], ...]
 
 
 class Person(msgspec.Struct, frozen=True):
-    """Whom a commit names as author or committer."""
+    """The author or committer of a commit."""
 
     name: str
     email: str
 
     @property
     def address(self) -> str:
-        """The e-mail address without what git does not allow in it."""
+        """The e-mail address without characters that git refuses."""
         return "".join(c for c in self.email if c not in "<>" and not c.isspace() and c != "\0")
 
     def text(self) -> str:
-        """``Name <email>`` without what git does not allow in it."""
+        """``Name <email>`` without characters that git refuses."""
         name = "".join(c for c in self.name if c not in "<>\n\r\0").strip() or "unknown"
         return f"{name} <{self.address or 'unknown'}>"
 
@@ -38,7 +38,7 @@ MUSTER = Person("muster", "muster@localhost")
 
 
 class AddJob(msgspec.Struct, frozen=True):
-    """Submit a job: ``text`` is one document. The name makes it idempotent."""
+    """Request to submit a job: ``text`` is one document. The name makes it idempotent."""
 
     text: str
     name: str
@@ -47,10 +47,10 @@ class AddJob(msgspec.Struct, frozen=True):
 
 
 class EditObject(msgspec.Struct, frozen=True):
-    """Set fields of an object; ``edit.REMOVED`` as a value takes a field away.
+    """Request to set fields of an object; ``yaml_edit.REMOVED`` as a value deletes a field.
 
     ``name`` empty: the only object of the kind. ``below``: only in files there, else refused.
-    ``subject`` is the commit's, without the reason; empty: which fields are changed.
+    ``subject`` is the commit's, without the reason; empty: the names of the changed fields.
     """
 
     kind: str
@@ -64,31 +64,31 @@ class EditObject(msgspec.Struct, frozen=True):
 
 
 class MissingTargetError(LookupError):
-    """What a revision is about is not in the document."""
+    """The document lacks the part that a revision is about."""
 
 
 class ConflictError(ValueError):
-    """A revision makes no sense as things are; says why."""
+    """A revision does not fit the current state; the message says why."""
 
 
 class ForbiddenError(ValueError):
-    """Who asks may not do it; says which rule says no."""
+    """The requester may not do it; the message names the rule."""
 
 
 class UndecidedError(RuntimeError):
-    """What decides whether it may be done can't be read now."""
+    """The rules that decide if it is allowed cannot be read now."""
 
 
 class ElsewhereError(ValueError):
-    """What is to be changed stands in a file where that would count for nothing."""
+    """The object is in a file where a change would have no effect."""
 
 
 class ReviseObject(msgspec.Struct, frozen=True):
-    """Set fields of an object that depend on what it says now: run numbers, lists.
+    """Request to set fields that depend on the current document: run numbers, lists.
 
-    ``revise`` gets the document as it stands below whatever is committed in the end, however
-    often that is tried, and returns the fields to set. It raises ``MissingTargetError`` or
-    ``ConflictError`` where there is nothing to be done. ``below`` is as of ``EditObject``.
+    ``revise`` gets the current document at each attempt and returns the fields to set. It raises
+    ``MissingTargetError`` or ``ConflictError`` if nothing can be done. ``below`` is as in
+    ``EditObject``.
     """
 
     kind: str
@@ -102,10 +102,10 @@ class ReviseObject(msgspec.Struct, frozen=True):
 
 
 class RemoveObject(msgspec.Struct, frozen=True):
-    """Take an object out, and its file where nothing else stands in it.
+    """Request to remove an object, and its file if nothing else is in it.
 
-    ``several``: what becomes of several documents of the name: all leave; all where they say the
-    same, else that is a conflict; or it always is one. ``below`` is as of ``EditObject``.
+    ``several``: rule for several documents of the name: remove all; remove all if they are equal,
+    else conflict; or always conflict. ``below`` is as in ``EditObject``.
     """
 
     kind: str
@@ -119,10 +119,10 @@ class RemoveObject(msgspec.Struct, frozen=True):
 
 
 class Approve(msgspec.Struct, frozen=True):
-    """Approve a held change by its digest: a commit that changes no file and says so.
+    """Request to approve a held change by its digest: an empty commit that says so.
 
-    Where the same person's approval stands, it is named instead (``approvals``); ``held_at`` is
-    the revision with which the change is still held, where that is known.
+    If the same person's approval stands, it is named instead (``approvals``); ``held_at`` is the
+    revision with which the change is still held, if known.
     """
 
     digest: str
@@ -136,7 +136,7 @@ Request = AddJob | EditObject | ReviseObject | RemoveObject | Approve
 
 
 class RequestGroup(msgspec.Struct, frozen=True):
-    """Requests of which all are done, in one push, or none: one result for each."""
+    """Requests that are all done, in one push, or not at all: one result for each."""
 
     requests: tuple[Request, ...]
 
@@ -160,22 +160,22 @@ _PLACES_MAX = 8
 
 
 def approval_subject(digest: str, reason: str) -> str:
-    """The first line of a commit that approves a change."""
+    """Return the first line of a commit that approves a change."""
     return f"Approve {digest}" + (f": {reason}" if reason else "")
 
 
 def approved_already(commit: str) -> str:
-    """What is said of an approval that stands."""
+    """Return the message about an approval that stands."""
     return f"{_APPROVED_ALREADY}{commit[:12]}"
 
 
 def is_approved_already(message: str) -> bool:
-    """Whether that is what is said."""
+    """Return True if a message is one of ``approved_already``."""
     return message.startswith(_APPROVED_ALREADY)
 
 
 def several(kind: str, name: str, paths: Sequence[str]) -> str:
-    """That several documents have one name, and what to do about it."""
+    """Return the message that several documents have one name, with what to do."""
     often = Counter(paths)
     listed = [path if count == 1 else f"{path} ({count} times)" for path, count in often.items()]
     shown = ", ".join(listed[:_PLACES_MAX])
@@ -184,7 +184,7 @@ def several(kind: str, name: str, paths: Sequence[str]) -> str:
 
 
 def confined(path: str, below: str) -> str:
-    """Why a file may not be changed where only those ``below`` a folder may; empty: it may."""
+    """Return why a file may not be changed if only files ``below`` a folder may; empty: it may."""
     if path.startswith(below):
         return ""
     return (
@@ -194,14 +194,14 @@ def confined(path: str, below: str) -> str:
 
 
 class RequestResult(msgspec.Struct, frozen=True):
-    """What became of a request.
+    """Result of a request.
 
-    ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: things were so already.
-    ``refused``: ``message`` says why; ``missing``: because there is no such thing; ``conflict``:
-    because of how it stands; ``elsewhere``: because of where; ``forbidden``: because of who asks.
-    ``failed``: nothing was changed, try again later; ``undecided``: so too, since it can't be told
-    who may. ``withdrawn``: it could be done, and was not, since another that goes together with
-    it can't be. ``defect``: Muster failed over it, and over it alone.
+    ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: nothing had to change.
+    ``refused``: ``message`` says why: ``missing``, no such object; ``conflict``, the current state;
+    ``elsewhere``, the file; ``forbidden``, the requester. ``failed``: nothing was changed, try
+    again later; ``undecided``: the same, because the rules cannot be read. ``withdrawn``: it was
+    not done because another request of its group failed. ``defect``: an internal error in this
+    request alone.
     """
 
     status: Literal[

@@ -1,9 +1,8 @@
 """Edits YAML that people wrote and leaves everything else as they wrote it.
 
-The text of a file and what to change come in; the new text comes out, or None where nothing is
-left of the file. Only the document that is meant is touched: a scalar is replaced in place, a
-field is inserted as one line, and what neither can do goes through ruamel.yaml, which keeps
-comments. Each result is read again and compared, so that an edit does what it says or fails.
+The text of a file and an edit come in; the new text comes out, or None if nothing is left. A scalar
+is replaced in place, a field is inserted as one line, and everything else goes through ruamel.yaml,
+which keeps comments. Each result is read again and compared: an edit does what it says or fails.
 """
 
 import copy
@@ -24,11 +23,11 @@ from reconciler.desired.documents.yaml_reader import Path
 
 
 class EditError(ValueError):
-    """The edit can't be made; the message says why and what to do."""
+    """The edit cannot be made; the message says why and what to do."""
 
 
 class _Removed:
-    """Stands for a value that is to be taken away."""
+    """Marker for a value that must be deleted."""
 
     def __repr__(self) -> str:
         return "REMOVED"
@@ -46,7 +45,7 @@ _WIDTH = 4096
 
 
 class _Chunk(msgspec.Struct, frozen=True):
-    """One document of a file: the line that separates it from what is above, and its text."""
+    """One document of a file: the separator line above it, and its text."""
 
     head: str
     body: str
@@ -74,7 +73,7 @@ def _split(text: str) -> list[_Chunk]:
 
 
 def is_object(value: Any, kind: str, name: str) -> bool:
-    """Whether a document is this object of Muster; its ``spec`` may still be anything."""
+    """Return True if a document is this object of Muster; its ``spec`` may be anything."""
     if not isinstance(value, dict):
         return False
     version, metadata = value.get("apiVersion"), value.get("metadata")
@@ -88,7 +87,7 @@ def is_object(value: Any, kind: str, name: str) -> bool:
 
 
 def documents(text: str) -> list[Any]:
-    """The values of the documents of a file.
+    """Return the values of the documents of a file.
 
     Raises:
         EditError: it is not YAML.
@@ -103,14 +102,14 @@ _MARK = "\ufeff"
 
 
 def _plain(text: str) -> str:
-    """A text without a byte order mark, with the line ends of Unix."""
+    """Return a text without a byte order mark, with Unix line ends."""
     return text.removeprefix(_MARK).replace("\r\n", "\n")
 
 
 def _as_it_was(before: str, after: str) -> str:
-    """An edited plain text with the byte order mark and the line ends of what it was made from.
+    """Return an edited plain text with the byte order mark and line ends of its original.
 
-    Lines that an edit has made end like most others do.
+    New lines end like most others do.
     """
     mark = _MARK if before.startswith(_MARK) else ""
     windows, all_ends = before.count("\r\n"), before.count("\n")
@@ -133,7 +132,7 @@ def _as_it_was(before: str, after: str) -> str:
 
 
 def append_document(text: str, document: str) -> str:
-    """The file with one more document at its end."""
+    """Return the file with one more document at its end."""
     if not text.strip(_MARK + " \r\n\t"):
         return _appended("", document)
     return _as_it_was(text, _appended(_plain(text), _plain(document)))
@@ -153,36 +152,36 @@ def _appended(text: str, document: str) -> str:
 
 
 def remove_document(text: str, kind: str, name: str) -> str | None:
-    """The file without one object; None where no document is left.
+    """Return the file without one object; None if no document is left.
 
     Raises:
-        EditError: it is not there, or the file can't be read.
+        EditError: it is not there, or the file cannot be read.
     """
     left = Sheet.read(text).without(kind, name)
     return None if left is None else left.text
 
 
 def set_fields(text: str, kind: str, name: str, changes: Sequence[tuple[Path, Any]]) -> str:
-    """The file with fields of one object set, or taken away where the value is ``REMOVED``.
+    """Return the file with fields of one object set, or deleted if the value is ``REMOVED``.
 
     A list index equal to the length of the list appends to it.
 
     Raises:
-        EditError: the object or a field around the one meant is not there.
+        EditError: the object, or a field around the target, does not exist.
     """
     return Sheet.read(text).having(kind, name, changes).text
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """A file taken apart into its documents, so that many edits of it read each of them once.
+    """A file split into its documents, so that many edits of it parse each document once.
 
-    No document of YAML reaches beyond its separator: what an edit makes is right where the document
-    that it touches, and the seam to the one above, say what they should.
+    YAML documents end at their separator. So an edit is right if the document that it touches, and
+    the seam to the one above, read as expected.
 
     Attributes:
         text: the file.
         chunks: its documents as plain text.
-        values: what each of ``chunks`` says; nothing for one that is empty.
+        values: parsed values of ``chunks``; none for an empty one.
     """
 
     text: str
@@ -191,10 +190,10 @@ class Sheet(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, text: str) -> "Sheet":
-        """Take a file apart.
+        """Split a file.
 
         Raises:
-            EditError: it can't be read, or not document by document.
+            EditError: it cannot be read, or not document by document.
         """
         plain = _plain(text)
         whole, chunks = documents(plain), _split(plain)
@@ -204,7 +203,7 @@ class Sheet(msgspec.Struct, frozen=True):
         return cls(text, tuple(chunks), tuple(map(tuple, values)))
 
     def find(self, kind: str, name: str) -> list[Any]:
-        """What the documents of one object say, in their order; not to be changed."""
+        """Return the documents of one object, in order; do not change them."""
         return [one for each in self.values for one in each if is_object(one, kind, name)]
 
     def _at(self, kind: str, name: str) -> tuple[int, Any]:
@@ -215,7 +214,7 @@ class Sheet(msgspec.Struct, frozen=True):
         raise EditError(f"{kind}/{name} does not stand in this file")
 
     def without(self, kind: str, name: str) -> "Sheet | None":
-        """The file without one object; None where no document is left.
+        """Return the file without one object; None if no document is left.
 
         Raises:
             EditError: it is not there.
@@ -230,10 +229,10 @@ class Sheet(msgspec.Struct, frozen=True):
         return self._made(chunks, values, index)
 
     def having(self, kind: str, name: str, changes: Sequence[tuple[Path, Any]]) -> "Sheet":
-        """The file with fields of one object set: see ``set_fields``.
+        """Return the file with fields of one object set: see ``set_fields``.
 
         Raises:
-            EditError: the object or a field around the one meant is not there.
+            EditError: the object, or a field around the target, does not exist.
         """
         index, value = self._at(kind, name)
         body, chunks, values = self.chunks[index].body, [*self.chunks], [*self.values]
@@ -247,7 +246,7 @@ class Sheet(msgspec.Struct, frozen=True):
         return self._made(chunks, values, index)
 
     def _made(self, chunks: list[_Chunk], values: list[tuple[Any, ...]], index: int) -> "Sheet":
-        """A file with another document at ``index`` than before, or with the next one there."""
+        """Return a file with another document at ``index``, or with the next one there."""
         near = slice(max(0, index - 1), index + 2)
         seam = "".join(chunk.text for chunk in chunks[near])
         is_alone = seam == chunks[index].body if index < len(chunks) else False
@@ -259,7 +258,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 def changed(value: Any, path: Path, wanted: Any) -> Any:
-    """A copy of ``value`` with ``path`` set to ``wanted``; mappings on the way are made.
+    """Return a copy of ``value`` with ``path`` set to ``wanted``; mappings on the way are created.
 
     Raises:
         EditError: something on the way is no mapping or list, or an index is out of range.
@@ -312,7 +311,7 @@ def _edited(body: str, value: Any, path: Path, wanted: Any, expected: Any) -> st
 
 
 def flow(value: Any) -> str:
-    """A value in one line of YAML."""
+    """Return a value in one line of YAML."""
     if isinstance(value, str):
         plain = _SAFE_TEXT.match(value) and isinstance(yaml_reader.scalar(value), str)
         return value if plain else json.dumps(value, ensure_ascii=False)
@@ -324,7 +323,7 @@ def flow(value: Any) -> str:
 
 
 def _node(body: str, path: Path) -> Any:
-    """The node at ``path``, None where there is none."""
+    """Return the node at ``path``, None if there is none."""
     node: Any = yaml.compose(body, Loader=yaml.CSafeLoader)
     for step in path:
         if isinstance(node, yaml.MappingNode):
@@ -338,7 +337,7 @@ def _node(body: str, path: Path) -> Any:
 
 
 def _stands(value: Any, path: Path) -> bool:
-    """Whether there is anything at ``path``, were it null."""
+    """Return True if there is anything at ``path``, even null."""
     for step in path:
         there = (isinstance(value, dict) and step in value) or (
             isinstance(value, list) and isinstance(step, int) and step < len(value)
@@ -350,7 +349,7 @@ def _stands(value: Any, path: Path) -> bool:
 
 
 def _in_place(body: str, value: Any, path: Path, wanted: Any) -> str | None:
-    """Replace a scalar that stands on one line by another."""
+    """Replace a scalar on one line by another."""
     if wanted is REMOVED or isinstance(wanted, dict | list | tuple) or not _stands(value, path):
         return None
     node = _node(body, path)
@@ -366,7 +365,7 @@ def _in_place(body: str, value: Any, path: Path, wanted: Any) -> str | None:
 
 
 def _by_line(body: str, value: Any, path: Path, wanted: Any) -> str | None:
-    """Insert a field that is not there as one line, or at the end of a mapping in braces."""
+    """Insert a new field as one line, or at the end of a mapping in braces."""
     if wanted is REMOVED:
         return None
     depth = 0
@@ -399,16 +398,16 @@ def _by_line(body: str, value: Any, path: Path, wanted: Any) -> str | None:
 
 
 class _Resolver(VersionedResolver):
-    """Timestamps stay text, as everywhere in Muster."""
+    """A resolver that keeps timestamps as text, as everywhere in Muster."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """The tag of a scalar."""
+        """Return the tag of a scalar."""
         tag = super().resolve(kind, value, implicit)
         return super().resolve(kind, "text", implicit) if str(tag).endswith("timestamp") else tag
 
 
 def _by_ruamel(body: str, _value: Any, path: Path, wanted: Any) -> str | None:
-    """Anything else, with comments kept and the indentation that the text has already."""
+    """Make any other edit; comments and the present indentation are kept."""
     writer = ruamel.yaml.YAML()
     writer.Resolver = _Resolver
     writer.preserve_quotes = True

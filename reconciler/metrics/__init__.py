@@ -1,10 +1,8 @@
-"""The pages that are made of every series that Muster exports: the table is `model.series.table`.
+"""Pages of metrics: the table of all metrics is ``model.metrics.metric_table``.
 
-The loop renders the cluster's page after a cycle from plain values, and counts in a ``Counters``
-of its own; the server adds what it counted of its own answers, and renders a node's page from its
-record. Nothing here takes a lock or keeps a global, so a scrape never waits for a decision. Series
-without a bound are not exported; quota and use are separate series, so that any sum over labels
-means something.
+The loop renders the cluster's page after a cycle from plain values and a ``Counters`` of its own.
+The server adds its own counts and renders a page for each node. Nothing here takes a lock or keeps
+a global, so a scrape never waits for a decision. Metrics without a bound are not exported.
 """
 
 from reconciler.metrics.counters import (

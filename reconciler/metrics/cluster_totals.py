@@ -1,7 +1,6 @@
-"""Sums over all jobs and attempts that are kept up to date by what each cycle changes.
+"""Sums over all jobs and attempts, kept up to date with the changes of each cycle.
 
-A page is rendered after every cycle, so nothing here goes through everything but the first time.
-``Aggregates`` is fed with records as they change and holds what the cluster's page tells of them.
+A page is rendered after every cycle, so only the first rendering visits every record.
 """
 
 import heapq
@@ -20,11 +19,11 @@ _NOTHING = (0, 0, 0)
 
 
 class JobTotals(msgspec.Struct, frozen=True):
-    """What a job adds to the sums.
+    """Contribution of one job to the sums.
 
-    ``wants`` is what its ``waiting`` elements ask for, ``least`` with what they could start, and
-    ``why`` the key of their reason, also where others of its elements run. ``pool`` is the only one
-    that they may use.
+    ``wants`` is what its ``waiting`` elements ask for, ``least`` what they could start with, and
+    ``why`` the key of their reason, also if other elements run. ``pool`` is the only pool that they
+    may use.
     """
 
     queue: str
@@ -42,7 +41,7 @@ class JobTotals(msgspec.Struct, frozen=True):
 
 
 def job_of(record: records.JobRecord) -> JobTotals:
-    """The part of a record that counts."""
+    """Return the contribution of a record."""
     wants = least = Resources()
     waiting = record.elements.count(_PENDING)
     if record.finished or record.state is JobState.HELD:
@@ -69,14 +68,14 @@ def job_of(record: records.JobRecord) -> JobTotals:
 
 
 class Oldest:
-    """The earliest of some times by name, with names that come and go; stale ones leave lazily."""
+    """The earliest of some times, by name; names come and go, and stale ones are dropped lazily."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
         self._at: dict[str, float] = {}
 
     def add(self, name: str, at: float) -> None:
-        """``name`` is there from ``at`` on."""
+        """Add ``name`` with its time ``at``."""
         if self._at.get(name) != at:
             self._at[name] = at
             heapq.heappush(self._heap, (at, name))
@@ -85,18 +84,18 @@ class Oldest:
             heapq.heapify(self._heap)
 
     def remove(self, name: str) -> None:
-        """``name`` is there no longer."""
+        """Remove ``name``."""
         self._at.pop(name, None)
 
     def first(self) -> float | None:
-        """The earliest time; None where there is none."""
+        """Return the earliest time; None if there is none."""
         while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
 
 class Aggregates:
-    """Jobs by queue and state, what they wait for and want, and what attempts hold.
+    """Sums over jobs by queue and state, their reasons and requests, and over attempts.
 
     Attributes:
         by_state: (queue, state) to jobs.
@@ -104,7 +103,7 @@ class Aggregates:
         wanted: queue to what its pending work asks for.
         held: node to what live attempts hold of it.
         gpus_of: (queue, owner) to the milli-GPUs that their live attempts hold.
-        oldest: (queue, whether it is a gang) to the submissions of pending jobs.
+        oldest: (queue, is a gang) to the submission times of pending jobs.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Aggregates:
             self.attempt(attempt)
 
     def job(self, record: records.JobRecord) -> tuple[JobTotals | None, JobTotals]:
-        """Take up a job as it is now; returns what it was and what it is."""
+        """Replace a job by its current record; return its old and new contribution."""
         before, now = self._jobs.get(record.name), job_of(record)
         if before == now:
             return before, now
@@ -139,7 +138,7 @@ class Aggregates:
         return before, now
 
     def forget(self, name: str) -> None:
-        """A job is listed no longer."""
+        """Remove a job that is no longer listed."""
         before = self._jobs.pop(name, None)
         if before is not None:
             self._add(name, before, -1)
@@ -171,7 +170,7 @@ class Aggregates:
             del self.asked_by_reason[key]
 
     def attempt(self, attempt: records.AttemptRecord) -> None:
-        """Take up an attempt as it is now."""
+        """Replace an attempt by its current record."""
         ended = attempt.state is AttemptState.ENDED
         if (attempt.id in self._held) is not ended:
             return  # held already, or not held any more

@@ -1,7 +1,6 @@
-"""What adds up over the life of a loop, and sums that are kept up to date by what changes.
+"""Counters over the life of a loop, and sums that each outcome changes by its difference.
 
-A page is rendered after every cycle, so nothing here goes through all jobs or all attempts but
-the first time: each outcome changes the sums by what it changed.
+A page is rendered after every cycle, so only the first rendering visits all jobs and attempts.
 """
 
 import bisect
@@ -42,7 +41,7 @@ ACTIONS: dict[type[outcome.Action], str] = {
 
 
 class Exemplar(msgspec.Struct, frozen=True):
-    """One of the observations of a bucket: which job it was, how much, and when."""
+    """One observation of a bucket: job, value and time."""
 
     job: str
     value: float
@@ -50,7 +49,7 @@ class Exemplar(msgspec.Struct, frozen=True):
 
 
 class Histogram:
-    """Counts observations into buckets; of each bucket the newest that bears a name is kept."""
+    """A histogram that keeps the newest named observation of each bucket as its exemplar."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -59,7 +58,7 @@ class Histogram:
         self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, *, job: str = "", at: float = 0.0) -> None:
-        """Count one; ``job`` is whose it is, seen ``at``."""
+        """Count one observation of ``job``, made at time ``at``."""
         bucket = bisect.bisect_left(self.bounds, value)
         self.counts[bucket] += 1
         self.total += value
@@ -92,7 +91,7 @@ DEFECT_PARTS = {
 
 
 class Phases:
-    """The seconds spent in each phase: each call ends the phase that it names.
+    """Seconds spent in each phase of a cycle: each call ends the phase that it names.
 
     ``clock`` gives seconds that only grow.
     """
@@ -103,7 +102,7 @@ class Phases:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
 
     def begin(self) -> None:
-        """The first phase begins now; what was before belongs to none."""
+        """Begin the first phase now; earlier time belongs to none."""
         self._at = self._clock()
 
     def __call__(self, phase: str) -> None:
@@ -115,8 +114,8 @@ class Phases:
 class RepositoryLook(msgspec.Struct, frozen=True):
     """One look at the repository. ``result`` is one of ``LOOKS``; ``at`` is when it ended.
 
-    ``committed_at`` is when the revision was committed, where this look is the first at it.
-    ``defect``: it ended by one of Muster itself.
+    ``committed_at`` is when the revision was committed, if this look is the first at it.
+    ``defect``: it ended with an internal error.
     """
 
     result: str
@@ -127,7 +126,7 @@ class RepositoryLook(msgspec.Struct, frozen=True):
 
 
 class Counters:
-    """What adds up over the life of a loop. Made by the loop, and passed where it is needed."""
+    """Counters of a loop. The loop makes them and passes them where they are needed."""
 
     def __init__(self, began_at: float = 0.0) -> None:
         self.began_at = began_at
@@ -206,7 +205,7 @@ class Counters:
             self._follow(self._sums, decided)
 
     def _count_remedies(self, known: Sequence[drift_kinds.DriftRemedy]) -> None:
-        """Count tries that have ended since the last cycle; a list that stands is not looked at."""
+        """Count remediations that have ended since the last cycle; an unchanged list is skipped."""
         if known is self._remedies:
             return
         ended = {one.id for one in known if not one.open}
@@ -267,21 +266,25 @@ class Counters:
             waits.observe(waited_s, job=job.name, at=job.started_at)
 
     def sums(self, memory: "ClusterState", now: float) -> cluster_totals.Aggregates:
-        """The sums; ``memory`` is gone through the first time only."""
+        """Return the sums; only the first call visits all of ``memory``."""
         if self._sums is None:
             self._sums = cluster_totals.Aggregates({**memory.jobs, **memory.aside}, memory.attempts)
             self._accrued_at = now
         return self._sums
 
     def starved(self, memory: "ClusterState", now: float) -> Mapping[str, tuple[int, int, int]]:
-        """What each queue is guaranteed, could use and does not have, as of the last cycle."""
+        """Return what each queue is guaranteed, could use and does not have, as of the
+        last cycle.
+        """
         if self._starved is None:
             asked = self.sums(memory, now).asked_by_reason
             self._starved = starvation.amounts(self.queues, asked, memory.reasons)
         return self._starved
 
     def starved_in_pools(self, memory: "ClusterState", now: float) -> Mapping[tuple[str, str], int]:
-        """The same by queue and pool, in milli-GPUs, where a queue has a guarantee in a pool."""
+        """Return the same by queue and pool, in milli-GPUs, for queues with a guarantee in
+        a pool.
+        """
         if not any(queue.pools for queue in self.queues):
             return {}
         asked = self.sums(memory, now).asked_by_reason
@@ -289,7 +292,7 @@ class Counters:
 
 
 def _is_quick_failure(attempt: records.AttemptRecord) -> bool:
-    """Whether an attempt failed so soon that the node itself may be why."""
+    """Return True if an attempt failed so soon that the node itself may be the cause."""
     if attempt.end_reason in (EndReason.START_FAILED, EndReason.REFUSED, EndReason.CHECK_FAILED):
         return True
     if attempt.end_reason is not EndReason.EXITED or not (attempt.exit_code or attempt.signal):
@@ -299,7 +302,7 @@ def _is_quick_failure(attempt: records.AttemptRecord) -> bool:
 
 
 class ClusterState(Protocol):
-    """What the loop remembers, as far as it is shown."""
+    """The part of the loop's state that is shown."""
 
     @property
     def jobs(self) -> Mapping[str, records.JobRecord]:
@@ -307,7 +310,7 @@ class ClusterState(Protocol):
 
     @property
     def aside(self) -> Mapping[str, records.JobRecord]:
-        """Those that nothing is decided about."""
+        """Quarantined jobs."""
 
     @property
     def active(self) -> AbstractSet[str]:
@@ -315,7 +318,7 @@ class ClusterState(Protocol):
 
     @property
     def attempts(self) -> Mapping[str, records.AttemptRecord]:
-        """Attempts of tries that are not concluded."""
+        """Attempts that are not concluded."""
 
     @property
     def nodes(self) -> Mapping[str, records.NodeRecord]:
@@ -323,24 +326,24 @@ class ClusterState(Protocol):
 
     @property
     def reasons(self) -> Mapping[str, tuple[Reason, ...]]:
-        """Why work waits."""
+        """Reasons of pending work."""
 
     @property
     def overrides(self) -> tuple[records.Override, ...]:
-        """What was done behind git and is in force."""
+        """Overrides in force."""
 
     @property
     def recollection(self) -> scheduler_state.Recollection:
-        """What the scheduler remembers: of it, what budgets have spent."""
+        """The scheduler's memory, for the use of budgets."""
 
     @property
     def remedies(self) -> Sequence[drift_kinds.DriftRemedy]:
-        """Tries at making differences right, for a day."""
+        """Remediations of the last day."""
 
     @property
     def drift(self) -> Sequence[drift_kinds.Drift]:
-        """Differences between git and what is."""
+        """Differences between git and the cluster."""
 
     @property
     def provisions(self) -> Mapping[str, instance_records.Provision]:
-        """What is behind the nodes of pools that come and go."""
+        """Instances behind the nodes of provisioned pools."""

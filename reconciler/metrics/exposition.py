@@ -1,4 +1,6 @@
-"""The cluster's page, in Prometheus' text format; nodes' pages are `model.series.node`'s."""
+"""The cluster's page, as OpenMetrics; ``model.metrics.node_series`` renders nodes'
+pages.
+"""
 
 import contextlib
 import math
@@ -13,12 +15,10 @@ from types import MappingProxyType
 import msgspec
 
 from reconciler import __version__
-from reconciler.metrics import openmetrics
 from reconciler.metrics.cluster_totals import Aggregates
 from reconciler.metrics.counters import WAIT_BUCKETS, ClusterState, Counters, Histogram
+from reconciler.metrics.metric_page import MetricPage
 from reconciler.model import desired
-from reconciler.model.metrics import sample_text
-from reconciler.model.metrics.metric_table import TABLE
 from reconciler.model.policy.drift_kinds import HEALING_VERBS
 from reconciler.model.state import outcome, records
 from reconciler.model.state.instance_records import InstanceState
@@ -29,15 +29,11 @@ SYNC_STATES = ("Synced", "OutOfSync", "Unknown")
 #: Ends of queues' series, in the order of ``resources.RESOURCE_NAMES``, and what to divide by.
 QUEUE_UNITS = (("cpus", 1000), ("memory_bytes", 1), ("gpus", 1000))
 
-#: The label of an exemplar, and how long its value may be.
-_JOB = "job_name"
-_JOB_MAX = openmetrics.LABELS_MAX - len(_JOB)
-
 HOUR_S = 3600.0
 
 
 class StateDisk(msgspec.Struct, frozen=True):
-    """The controller's state folder: its disk, and what the store takes of it."""
+    """The disk of the controller's state folder, and the size of the store."""
 
     free_bytes: int
     size_bytes: int
@@ -45,7 +41,7 @@ class StateDisk(msgspec.Struct, frozen=True):
 
 
 def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
-    """How the disk stands; None where it can't be told."""
+    """Return the state of the disk; None if it cannot be read."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -58,32 +54,6 @@ def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
     return StateDisk(disk.f_bavail * block, disk.f_blocks * block, store_bytes)
 
 
-class ExpositionPage(sample_text.SampleText):
-    """A page that histograms can be put on, too."""
-
-    def put_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
-        """A histogram's buckets, sum and count, and one job of each bucket where jobs are known."""
-        lines = []
-        pairs = list(zip(TABLE[name].labels, labels, strict=True))
-        seen = 0
-        bounds = (*histogram.bounds, math.inf)
-        for bucket, (bound, count) in enumerate(zip(bounds, histogram.counts, strict=True)):
-            seen += count
-            # "1.0", not "1": OpenMetrics has one way to write a bound, and both forms say the same
-            shown = sample_text.labels(
-                [*pairs, ("le", "+Inf" if bound == math.inf else repr(bound))]
-            )
-            lines.append(f"{name}_bucket{shown} {seen}")
-            exemplar = histogram.exemplars.get(bucket)
-            if exemplar is not None and len(exemplar.job) <= _JOB_MAX:
-                whose = sample_text.labels([(_JOB, exemplar.job)])
-                value, at = sample_text.number(exemplar.value), sample_text.number(exemplar.at)
-                lines.append(f"{openmetrics.EXEMPLAR}{whose} {value} {at}")
-        lines.append(f"{name}_sum{sample_text.labels(pairs)} {sample_text.number(histogram.total)}")
-        lines.append(f"{name}_count{sample_text.labels(pairs)} {seen}")
-        self.put_lines(name, lines)
-
-
 def render_cluster(
     *,
     counters: Counters,
@@ -94,8 +64,9 @@ def render_cluster(
     disk: StateDisk | None = None,
     told: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> bytes:
-    """The cluster's page. What changes only with cycles is exact; it costs no more than they."""
-    page = ExpositionPage("cluster")
+    """Render the cluster's page, as OpenMetrics without the end mark. Values that change only with
+    cycles are exact."""
+    page = MetricPage("cluster")
     page.put("muster_build_info", 1, __version__)
     page.put("muster_leader_epoch", epoch)
     page.put("muster_page_timestamp_seconds", now)
@@ -134,7 +105,7 @@ def render_cluster(
     return page.render()
 
 
-def _put_remedies(page: ExpositionPage, counters: Counters, memory: ClusterState) -> None:
+def _put_remedies(page: MetricPage, counters: Counters, memory: ClusterState) -> None:
     given_up = Counter(one.kind for one in memory.drift if one.given_up)
     for kind, count in sorted(given_up.items()):
         page.put("muster_drift_given_up", count, kind)
@@ -145,7 +116,7 @@ def _put_remedies(page: ExpositionPage, counters: Counters, memory: ClusterState
         page.put("muster_remediations_open", under_way[verb], verb)
 
 
-def _put_counters(page: ExpositionPage, counters: Counters, wanted: desired.Desired) -> None:
+def _put_counters(page: MetricPage, counters: Counters, wanted: desired.Desired) -> None:
     page.put("muster_cycles_total", counters.cycles)
     page.put_histogram("muster_cycle_duration_seconds", counters.cycle_duration)
     page.put_histogram("muster_store_commit_duration_seconds", counters.commit_duration)
@@ -170,7 +141,7 @@ def _put_counters(page: ExpositionPage, counters: Counters, wanted: desired.Desi
             page.put(name, value, label)
 
 
-def _put_sync(page: ExpositionPage, counters: Counters, status: desired.SyncStatus) -> None:
+def _put_sync(page: MetricPage, counters: Counters, status: desired.SyncStatus) -> None:
     page.put(
         "muster_sync_revision_info",
         1,
@@ -196,7 +167,7 @@ def _put_sync(page: ExpositionPage, counters: Counters, status: desired.SyncStat
 
 
 def _put_jobs(
-    page: ExpositionPage, sums: Aggregates, memory: ClusterState, wanted: desired.Desired
+    page: MetricPage, sums: Aggregates, memory: ClusterState, wanted: desired.Desired
 ) -> None:
     counts = sums.by_state
     queues = {queue for queue, _ in counts} | wanted.structure.queues.keys()
@@ -220,7 +191,7 @@ def _put_jobs(
 
 
 def _put_pools(
-    page: ExpositionPage, sums: Aggregates, memory: ClusterState, wanted: desired.Desired
+    page: MetricPage, sums: Aggregates, memory: ClusterState, wanted: desired.Desired
 ) -> None:
     states: Counter[tuple[str, str]] = Counter()
     capacity: dict[str, Resources] = dict.fromkeys(wanted.structure.pools, Resources())
@@ -260,7 +231,7 @@ def _put_pools(
 
 
 def _put_queues(
-    page: ExpositionPage,
+    page: MetricPage,
     queues: Iterable[outcome.QueueUsage],
     sums: Aggregates,
     starved: Mapping[str, tuple[int, int, int]],
@@ -289,8 +260,10 @@ def _put_queues(
                 _put_pool_of_queue(page, usage.name, one)
 
 
-def _put_pool_of_queue(page: ExpositionPage, queue: str, of: outcome.PoolUsage) -> None:
-    """GPUs of a pool that the queue names itself: as many series as git has such entries."""
+def _put_pool_of_queue(page: MetricPage, queue: str, of: outcome.PoolUsage) -> None:
+    """Add the GPUs of a pool that the queue itself names: as many series as git has such
+    entries.
+    """
     limit = of.limit[2]
     values = {
         "allocated": of.allocated[2],
@@ -305,12 +278,12 @@ def _put_pool_of_queue(page: ExpositionPage, queue: str, of: outcome.PoolUsage) 
 
 
 def _put_suspended(
-    page: ExpositionPage,
+    page: MetricPage,
     sums: Aggregates,
     wanted: desired.Desired,
     made: Iterable[records.Override],
 ) -> None:
-    """What git suspends, and what overrides do behind its back; by both at once it counts once."""
+    """Add suspensions in git and by overrides; a subject of both counts once."""
     structure = wanted.structure
     labels = {f"Queue/{name}" for name, queue in structure.queues.items() if queue.suspend}
     if structure.settings.suspend:
@@ -335,9 +308,9 @@ def _put_suspended(
 
 
 def _put_quotas(
-    page: ExpositionPage, memory: ClusterState, wanted: desired.Desired, now: float
+    page: MetricPage, memory: ClusterState, wanted: desired.Desired, now: float
 ) -> None:
-    """Budgets and what was settled in them; at most as many hours are added up as a window has."""
+    """Add budgets and their usage, over at most as many hours as the window has."""
     for quota in wanted.structure.quotas.values():
         if quota.budget_gpu_s is None:
             continue

@@ -1,7 +1,7 @@
-"""What the server process counts of its own answers, and the part of the page that tells it.
+"""Counts of the server's own answers, and their part of the page.
 
-Handlers are counted by the pattern of their path, never by what stood in it, and statuses by
-their class, so that no client can make series.
+Handlers are counted by the pattern of their path and statuses by their class, so that no client can
+make series.
 """
 
 import time
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from reconciler.metrics import exposition
 from reconciler.metrics.counters import DURATION_BUCKETS, Histogram
+from reconciler.metrics.metric_page import MetricPage
 
 #: The most handlers that are told apart; there are fewer.
 HANDLERS_MAX = 64
@@ -18,10 +19,10 @@ OTHER = "(other)"
 
 
 class AuditLook(NamedTuple):
-    """What came of going along the audit log, and when that was, in seconds since the epoch.
+    """Result of a verification of the audit log, and its time in seconds since the epoch.
 
-    ``intact`` None: it has not been gone along to its end yet; ``at`` is then since when that is
-    tried, or when it was done before the last start.
+    ``intact`` None: no verification has reached the end yet; ``at`` is then when it began, or the
+    time of the last one before the restart.
     """
 
     intact: bool | None
@@ -29,9 +30,9 @@ class AuditLook(NamedTuple):
 
 
 class Answers:
-    """Counts requests by handler, method and status class.
+    """Counts of requests by handler, method and status class.
 
-    ``audit`` is the last look at the audit log, None before the first.
+    ``audit`` is the last verification of the audit log, None before the first.
     """
 
     def __init__(self) -> None:
@@ -49,8 +50,8 @@ class Answers:
         self._durations.setdefault(handler, Histogram(DURATION_BUCKETS)).observe(took_s)
 
     def render(self, *, open_sessions: int, other_sessions: int) -> bytes:
-        """The server's part of the cluster's page."""
-        page = exposition.ExpositionPage("server")
+        """Render the server's part of the cluster's page, as OpenMetrics without the end mark."""
+        page = MetricPage("server")
         for labels, count in sorted(self._counts.items()):
             page.put("muster_api_requests_total", count, *labels)
         for handler, durations in sorted(self._durations.items()):

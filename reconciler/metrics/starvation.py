@@ -1,8 +1,8 @@
-"""What queues are guaranteed, ask for and do not have, as far as a guarantee is for what they ask.
+"""Guaranteed capacity that queues ask for and do not have.
 
-Demand alone does not tell: it holds work that a limit or its own shape keeps from starting, and
-work that would have to borrow. Of what waits only that counts which waits for room, and of which a
-job would fit in what is still due to its queue or to one above it.
+Demand alone is not enough: it includes work that a limit or its own shape keeps from starting, and
+work that would have to borrow. Only work counts that waits for capacity and of which a job would
+fit in the unused guarantee of its queue or of an ancestor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +28,12 @@ Whose = tuple[str, str, str]
 
 
 class QueueDemand(msgspec.Struct):
-    """What pending elements of one queue, reason and pool ask for together.
+    """Requests of the pending elements of one queue, reason and pool.
 
     Attributes:
-        elements: how many there are.
-        least: with what all of them could start, in the order of ``resources.RESOURCE_NAMES``.
+        elements: number of elements.
+        least: amounts with which all of them could start, in the order of
+            ``resources.RESOURCE_NAMES``.
     """
 
     elements: int
@@ -44,7 +45,7 @@ def amounts(
     asked: Mapping[Whose, QueueDemand],
     why: Mapping[str, tuple[pending_reasons.Reason, ...]],
 ) -> dict[str, tuple[int, int, int]]:
-    """Of each queue, children included, what it lacks of its guarantee and asks for.
+    """Return what each queue, descendants included, lacks of its guarantee and asks for.
 
     ``why`` has the reasons by their key.
     """
@@ -72,9 +73,7 @@ def in_pools(
     asked: Mapping[Whose, QueueDemand],
     why: Mapping[str, tuple[pending_reasons.Reason, ...]],
 ) -> dict[tuple[str, str], int]:
-    """The same of queue and pool, in milli-GPUs: what is guaranteed there, for work that has to go
-    there.
-    """
+    """Return the same by queue and pool, in milli-GPUs, for work that must run in that pool."""
     known = {queue.name: queue for queue in queues}
     due = {
         (queue.name, pool.pool): max(0, (pool.guaranteed[2] or 0) - pool.allocated[2])
@@ -100,7 +99,7 @@ def _waits_for_room(told: tuple[pending_reasons.Reason, ...] | None) -> bool:
 
 
 def _upwards(name: str, known: Mapping[str, outcome.QueueUsage]) -> Iterator[outcome.QueueUsage]:
-    """A queue and all above it."""
+    """Yield a queue and its ancestors."""
     queue = known.get(name)
     while queue is not None:
         yield queue
@@ -108,5 +107,5 @@ def _upwards(name: str, known: Mapping[str, outcome.QueueUsage]) -> Iterator[out
 
 
 def _room(queue: outcome.QueueUsage, resource: int) -> int:
-    """What of its guarantee a queue does not have."""
+    """Return the part of its guarantee that a queue does not use."""
     return max(0, (queue.guaranteed[resource] or 0) - queue.allocated[resource])

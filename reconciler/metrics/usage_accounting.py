@@ -1,9 +1,8 @@
-"""Meters what is used, waited for and shared, cycle by cycle, for reports over months.
+"""Accounting of usage, waits and shares, cycle by cycle, for reports over months.
 
-Outcomes go in before the memory takes them over, roll-ups come out with each commit. Attempts are
-charged when they are concluded, each once; shares of queues are integrated between cycles, since
-nothing changes without one. How busy the GPUs of an attempt were is summed up from what its node
-tells; a controller that starts anew knows nothing of before, and says for how long it has measured.
+Outcomes go in before the state takes them over; roll-ups come out with each commit. An attempt is
+charged once, when it is concluded. Shares of queues are integrated between cycles. GPU utilisation
+is summed up from reports of nodes, with the time that was measured, because a restart loses it.
 """
 
 import contextlib
@@ -25,9 +24,10 @@ SPAN_S_MAX = 400 * usage_rollups.DAY_S
 
 
 class Meter:
-    """What is metered and not yet taken.
+    """Usage that is measured and not taken yet.
 
-    ``counters`` has followed all cycles but the one that is metered: who starved until then.
+    ``counters`` has seen all cycles except the one that is being measured; it knows who starved so
+    far.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -52,7 +52,7 @@ class Meter:
         at: float,
         attempts: Iterable[records.AttemptRecord],
     ) -> None:
-        """A node tells how busy its GPUs are, by number."""
+        """Take in a node's report of the utilisation of its GPUs, by number."""
         since = at - self._heard_at.get(node, at)
         self._heard_at[node] = at
         if not 0 < since <= GAP_S_MAX:
@@ -69,7 +69,7 @@ class Meter:
             )
 
     def cycle(self, decided: outcome.Outcome, memory: ClusterState) -> None:
-        """Meter an outcome; ``memory`` is as before it."""
+        """Measure an outcome; ``memory`` is the state before it."""
         self._share(decided, memory)
         for attempt in decided.attempts:
             if attempt.concluded:
@@ -83,7 +83,9 @@ class Meter:
 
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
-        """Where the block raises nothing was metered or taken in it: it is tried again."""
+        """Undo everything measured or taken inside the block if it raises, because it is tried
+        again.
+        """
         sums = self._usage.copy(), self._waits.copy(), self._shares.copy()
         pool_shares = self._pool_shares.copy()
         queues, shared_at = self._queues, self._shared_at
@@ -100,7 +102,7 @@ class Meter:
             raise
 
     def take(self) -> usage_rollups.UsageRollup:
-        """What has come together since the last time."""
+        """Return what was measured since the last call."""
         taken = usage_rollups.UsageRollup(self._usage, self._waits, self._shares, self._pool_shares)
         self._usage, self._waits, self._shares, self._pool_shares = {}, {}, {}, {}
         return taken
@@ -119,7 +121,9 @@ class Meter:
             self._queues = decided.queues
 
     def _lacks(self, memory: ClusterState, now: float) -> Mapping[str, int]:
-        """Milli-GPUs that queues lack of their guarantee and could use; 0 where it isn't named."""
+        """Return milli-GPUs that queues lack of their guarantee and could use; 0 if it
+        names none.
+        """
         if not any(_may_lack(queue) for queue in self._queues):
             return {}
         if self._looked_at is None or not 0 <= now - self._looked_at < LOOK_EVERY_S:
@@ -178,7 +182,7 @@ class Meter:
 
 
 def _starts(job: records.JobRecord, before: records.JobRecord | None) -> bool:
-    """Whether a run is told to have started for the first time; ``before``: what was known."""
+    """Return True if a run started for the first time; ``before`` is its record until now."""
     known = before is not None and before.key == job.key and before.started_at is not None
     return job.started_at is not None and not known
 
@@ -186,10 +190,10 @@ def _starts(job: records.JobRecord, before: records.JobRecord | None) -> bool:
 def _first_tasks(
     jobs: Iterable[records.JobRecord], decided: outcome.Outcome, memory: ClusterState
 ) -> dict[str, records.AttemptRecord]:
-    """Of each run the first of its tasks that has started, by the run's key.
+    """Return the first task of each run that has started, by the run's key.
 
-    Most of a gang may have started cycles before the last one did, with which the run counts as
-    started: so all that is remembered is gone through, once a cycle in which something starts.
+    Most of a gang may have started cycles before the last task, with which the run counts as
+    started. So all known attempts are visited, once in each cycle in which something starts.
     """
     orders = {job.key: {group.name: n for n, group in enumerate(job.spec.groups)} for job in jobs}
     renewed = {attempt.id: attempt for attempt in decided.attempts}
@@ -208,7 +212,7 @@ def _first_tasks(
 
 
 def _place(attempt: records.AttemptRecord | None, memory: ClusterState) -> tuple[str, str]:
-    """The pool and the model of the GPUs of an attempt."""
+    """Return the pool and the GPU model of an attempt."""
     if attempt is None:
         return usage_rollups.UNKNOWN, usage_rollups.UNKNOWN
     node = memory.nodes.get(attempt.node)
@@ -216,7 +220,7 @@ def _place(attempt: records.AttemptRecord | None, memory: ClusterState) -> tuple
 
 
 def _may_lack(queue: outcome.QueueUsage) -> bool:
-    """Whether it asks for more than it has while it has less than its guarantee."""
+    """Return True if a queue asks for more than it has while it has less than its guarantee."""
     return queue.allocated[2] < min(queue.guaranteed[2] or 0, queue.demand[2])
 
 
@@ -227,7 +231,7 @@ def usage_of(
     now: float,
     measured: tuple[float, float] = (0.0, 0.0),
 ) -> list[tuple[usage_rollups.UsageKey, usage_rollups.Usage]]:
-    """What an attempt used up to its end, or to ``now``, by the hour."""
+    """Return an attempt's usage up to its end, or to ``now``, by the hour."""
     ended = now if attempt.ended_at is None else attempt.ended_at
     began = max(attempt.assigned_at, ended - SPAN_S_MAX)
     span_s = max(0.0, ended - began)
@@ -262,12 +266,12 @@ def usage_of(
 
 
 def _pool(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
-    """The pool in which an attempt was placed: its node may be in none, or in another, by now."""
+    """Return the pool in which an attempt was placed; its node may have changed pools since."""
     return attempt.pool or (node.pool if node is not None else "")
 
 
 def _model(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
-    """The model of the GPUs that an attempt has, in whole or in part."""
+    """Return the model of the GPUs that an attempt has, in whole or in part."""
     if node is None or not attempt.resources.gpu_milli:
         return ""
     gpus = node.inventory.gpus

@@ -1,5 +1,5 @@
-"""The nouns of Muster: documents as written, objects as normalised, records, wire messages.
+"""The nouns of Muster: documents as written, desired state, records, messages.
 
-Nothing here does input or output, reads a clock or draws a random number. Every value is a
-frozen ``msgspec.Struct``; every other package may import these modules and they import none.
+Nothing here does input or output, reads a clock or draws a random number. Every value is a frozen
+``msgspec.Struct``. Every other package may import these modules; they import none.
 """

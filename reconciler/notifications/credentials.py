@@ -1,8 +1,8 @@
-"""Secrets of channels: files in one folder that nobody else may read, named by channels.
+"""Secrets of notification channels: files in one folder that nobody else may read.
 
-A document in git names a secret and never holds one; the name can't lead out of the folder, and a
-file that others may read, or could have written, is not used. Who may write documents can't send a
-secret wherever he likes either: to which hosts it may go is said beside it, in ``NAME.hosts``.
+A document in git names a secret and never holds one. The name cannot lead out of the folder, and a
+file that others may read, or could have written, is refused. Hosts that may receive a secret are
+listed beside it, in ``NAME.hosts``, so that authors of documents cannot send it elsewhere.
 """
 
 import os
@@ -24,14 +24,14 @@ _FORGES: Mapping[str, frozenset[str]] = {
 
 
 class CredentialError(Exception):
-    """It can't be used; says why and what to do."""
+    """A secret cannot be used; the message says why and what to do."""
 
 
 def read(folder: Path, name: str) -> str:
-    """The secret of a name, without white space around it.
+    """Return the secret of a name, without white space around it.
 
     Raises:
-        SecretError: it is not there, or others may read or write it.
+        CredentialError: it does not exist, or others may read or write it.
     """
     if NAME.fullmatch(name) is None:
         raise CredentialError(f"{name!r} is no name of a secret")
@@ -43,14 +43,14 @@ def read(folder: Path, name: str) -> str:
 
 
 def require_host(folder: Path, name: str, kind: str, host: str) -> None:
-    """See that a secret may go to a host.
+    """Check that a secret may be sent to a host.
 
     Args:
         folder, name: of the secret. kind: of the channel.
-        host: as a URL has it, with the port where it is not the scheme's own.
+        host: as in a URL, with the port unless it is the scheme's default.
 
     Raises:
-        SecretError: it may not, or what says so can't be used.
+        CredentialError: it may not, or the list of hosts cannot be used.
     """
     path = folder / f"{name}{HOSTS}"
     if os.path.lexists(path):
@@ -69,10 +69,10 @@ def require_host(folder: Path, name: str, kind: str, host: str) -> None:
 
 
 def _contents(folder: Path, path: Path) -> bytes:
-    """What a file holds that nobody else may read.
+    """Return the contents of a file that nobody else may read.
 
     Raises:
-        SecretError: it is not there, or others may read or write it.
+        CredentialError: it does not exist, or others may read or write it.
     """
     try:
         _check(folder, folder.stat(follow_symlinks=False), folder=True)
@@ -92,7 +92,7 @@ def _contents(folder: Path, path: Path) -> bytes:
 
 
 def _check(path: Path, found: os.stat_result, *, folder: bool) -> None:
-    """Refuse what others could read or write."""
+    """Refuse a file that others could read or write."""
     if folder != stat.S_ISDIR(found.st_mode) or not (folder or stat.S_ISREG(found.st_mode)):
         raise CredentialError(f"{path} is no {'folder' if folder else 'regular file'}")
     if found.st_uid not in {0, os.geteuid()}:

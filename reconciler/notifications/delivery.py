@@ -1,8 +1,9 @@
-"""Sends notices: a thread a channel, one bounded queue, waits that double, and an end to trying.
+"""Delivery of notifications: a thread a channel, one bounded queue, exponential backoff, a last
+try.
 
-What was delivered is remembered over a restart, so that a controller that starts again tells
-nothing twice. A channel that can't be reached, or takes its time, holds up nobody: others are told
-by threads of their own, the loop never waits, and what is given up is counted and logged.
+Delivered messages are remembered over a restart, so that nothing is sent twice. A channel that is
+slow or unreachable delays no other, and the loop never waits. Messages that are given up are
+counted and logged.
 """
 
 import collections
@@ -49,7 +50,7 @@ _JOB = "Job/"
 
 
 class _Waiting(msgspec.Struct):
-    """A notice that is to be sent."""
+    """A message that is waiting to be sent."""
 
     channel: desired.NotificationChannel
     notice: messages.Notice
@@ -57,17 +58,17 @@ class _Waiting(msgspec.Struct):
 
     @property
     def key(self) -> _Key:
-        """One delivery of one piece of news."""
+        """Identity of one delivery of one piece of news."""
         return (self.channel.name, *self.notice.key)
 
 
 class Notifier:
-    """Delivers notices, those of each channel from a thread of its own while there are any.
+    """Sender of messages, with a thread for each channel that has any.
 
     Args:
         folder: with the secrets of channels.
-        remembered: the file of what was delivered.
-        clock: seconds since the epoch. monotonic: seconds that are not set.
+        remembered: the file of delivered messages.
+        clock: seconds since the epoch. monotonic: seconds of a clock that is never set.
         random: from 0 to 1, for waits that do not all end together.
     """
 
@@ -113,7 +114,7 @@ class Notifier:
             self._start_threads()
 
     def stop(self) -> None:
-        """Leave after the requests under way; what waits is told anew after a restart."""
+        """Stop after the requests under way; waiting messages are sent after a restart."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -126,11 +127,11 @@ class Notifier:
     def tell(
         self, notices: Iterable[messages.Notice], channels: Iterable[desired.NotificationChannel]
     ) -> None:
-        """Have every channel told that wants to hear it; returns at once.
+        """Queue messages for every channel that wants them; return at once.
 
-        News of an object takes the place of older news of the same one that still waits. What was
-        told is not told again, until the opposite has been. Of one reason each channel gets the
-        first ``AT_ONCE_MAX``; the others are dropped, counted and logged.
+        News of an object replaces older news of the same object that still waits. What was sent is
+        not sent again until its opposite was. Each channel gets the first ``AT_ONCE_MAX`` of one
+        reason; the others are dropped, counted and logged.
         """
         added: collections.Counter[tuple[str, str]] = collections.Counter()
         beyond: collections.Counter[tuple[str, str]] = collections.Counter()
@@ -164,7 +165,7 @@ class Notifier:
             )
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many deliveries came to which end, by channel; zeros for channels in force."""
+        """Return the number of deliveries by channel and result; zeros for channels in force."""
         with self._changed:
             results: tuple[Result, ...] = ("sent", "failed", "dropped")
             found: dict[tuple[str, str], int] = {
@@ -173,14 +174,14 @@ class Notifier:
             return found | dict(self._counts)
 
     def untold(self) -> tuple[loop_messages.Untold, ...]:
-        """Who can't be told now: whose last try failed, in order of name."""
+        """Return recipients whose last delivery failed, in order of name."""
         with self._changed:
             return tuple(one for _, one in sorted(self._untold.items()))
 
     def tried(self, name: str, why: str) -> None:
-        """Take up how a try to tell somebody ended; ``why`` it failed, empty: it did not.
+        """Record the result of a delivery; ``why`` is empty if it succeeded.
 
-        Called for what is told by others as well, such as notes in git.
+        Other senders call this as well, such as the one of notes in git.
         """
         with self._changed:
             if not why:
@@ -191,14 +192,14 @@ class Notifier:
             self._untold[name] = loop_messages.Untold(name, since, tries + 1, why)
 
     def waiting(self) -> int:
-        """How many wait to be sent."""
+        """Return the number of messages that wait to be sent."""
         with self._changed:
             return len(self._waiting)
 
     def _forget_opposite(
         self, channel: desired.NotificationChannel, notice: messages.Notice
     ) -> None:
-        """What is no longer so may be told again when it is so again."""
+        """Forget messages whose opposite is sent now, so that they can be sent again later."""
         name = channel.name
         for key in list(self._of.get((name, notice.object), ())):
             if key[1:] != notice.key and key[3] == notice.revision:
@@ -246,8 +247,7 @@ class Notifier:
     # --- the threads ----------------------------------------------------------------------------
 
     def _start_threads(self) -> None:
-        """See that there is a thread for each channel for which something waits, or has to be
-        forgotten."""
+        """Start a thread for each channel that has messages to send or to forget."""
         if not self._started or self._stopping:
             return
         names = {key[0] for key in self._waiting}
@@ -280,9 +280,9 @@ class Notifier:
                     self._make_due(one.key, wait_s)
 
     def _next(self, channel: str) -> _Waiting | None:
-        """The next one of a channel that is due, once the file is up to date.
+        """Return the next due message of a channel, once the file is up to date.
 
-        None: it is time to leave, as nothing waits for the channel any more, or all are to.
+        None: the thread must end, because no message waits for the channel, or because of ``stop``.
         """
         while True:
             self._remember()
@@ -303,7 +303,7 @@ class Notifier:
                     self._changed.wait(left_s)
 
     def _send(self, one: _Waiting) -> float | None:
-        """Try once; after how many seconds to try again, None: never."""
+        """Try once; return the seconds until the next try, None: never."""
         one.tries += 1
         try:
             secret = credentials.read(self._folder, one.channel.secret)
@@ -349,7 +349,7 @@ class Notifier:
 
     @staticmethod
     def _least(keys: Iterable[_Key]) -> _Key:
-        """Which of some matters least: the oldest of a job, which are many, or of all."""
+        """Return the least important message: the oldest about a job, or the oldest of all."""
         listed = list(keys)
         return next((key for key in listed if key[1].startswith(_JOB)), listed[0])
 
@@ -362,7 +362,7 @@ class Notifier:
         return {}
 
     def _remember(self) -> None:
-        """Bring the file up to date: after a delivery, and where something told is forgotten."""
+        """Bring the file up to date after a delivery, or after a message was forgotten."""
         with self._writing:
             with self._changed:
                 if not self._is_stale:
@@ -378,7 +378,8 @@ class Notifier:
 
 
 def _post(made: messages.HttpPost) -> tuple[int, str, float | None]:
-    """Status, the beginning of the answer, and after how long the receiver wants to be asked again.
+    """Return the status, the beginning of the answer, and the receiver's wish for a delay in
+    seconds.
 
     Redirections are not followed: they would take the secret elsewhere.
     """

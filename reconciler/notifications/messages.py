@@ -1,8 +1,8 @@
-"""What there is to tell, and how each kind of channel is told: without any network.
+"""Messages of each kind of channel, made without any network.
 
-A state of the repository comes in, notices come out; a notice and a channel make the bytes of one
-request. Two notices with one object, reason and revision are the same news, whatever else they say:
-figures that count on would make news of every look.
+The state of the repository comes in, notices come out; a notice and a channel make the bytes of one
+request. Two notices with the same object, reason and revision are the same news, whatever else they
+contain: otherwise growing figures would be news at every look.
 """
 
 import fnmatch
@@ -39,13 +39,13 @@ class Notice(msgspec.Struct, frozen=True, rename="camel"):
     """One piece of news.
 
     Attributes:
-        object: whose news it is: ``Revision``, ``Repository``, ``Job/NAME``, ``Node/NAME``, or
+        object: its subject: ``Revision``, ``Repository``, ``Job/NAME``, ``Node/NAME``, or
             ``Drift/KIND:SUBJECT``.
-        reason: what became of it. revision: the commit that it is of, or that is in force.
-        message: one sentence. at: when, as RFC 3339.
-        problems: what is wrong, one text each, at the most ``PROBLEMS_MAX``.
-        approve: commands that let apply what is held.
-        about: what the object is of, such as the queue and owner of a job.
+        reason: what happened. revision: commit that it concerns, or that is in force.
+        message: one sentence. at: time, as RFC 3339.
+        problems: problems, one text each, at most ``PROBLEMS_MAX``.
+        approve: commands that apply what is held.
+        about: facts about the subject, such as the queue and owner of a job.
     """
 
     object: str
@@ -59,7 +59,7 @@ class Notice(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes two notices the same news."""
+        """Identity: two notices with the same key are the same news."""
         return (self.object, self.reason, self.revision)
 
 
@@ -79,7 +79,7 @@ class _Body(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def of_status(status: desired.SyncStatus, now: float) -> Notice | None:
-    """The news of a look at the repository; None where no revision was ever seen."""
+    """Return the news of a look at the repository; None if no revision was ever seen."""
     at = times.format_time(now)
     revision = status.attempted_revision or status.jobs_revision
     if revision is None:
@@ -98,9 +98,9 @@ def of_status(status: desired.SyncStatus, now: float) -> Notice | None:
 
 
 def is_wanted(channel: desired.NotificationChannel, notice: Notice) -> bool:
-    """Whether a channel chose this news: by its reason, and by what the object is of.
+    """Return True if a channel chose this news, by its reason and by facts about the subject.
 
-    What has no queue is not chosen by queues: a node is nobody's job.
+    Filters on queues do not apply to subjects without a queue, such as nodes.
     """
     if notice.reason not in channel.on:
         return False
@@ -118,13 +118,13 @@ def _matches(text: str, patterns: tuple[str, ...]) -> bool:
 def request(
     channel: desired.NotificationChannel, notice: Notice, secret: str, now: float
 ) -> HttpPost | None:
-    """How a channel is told; None for news that it has no form for.
+    """Return the request that tells a channel; None for news that it has no form for.
 
     Args:
-        channel: to whom.
-        notice: what.
+        channel: the recipient.
+        notice: the news.
         secret: a forge's token, or the key that signs for a webhook.
-        now: seconds since the epoch: a receiver can refuse what was signed long ago.
+        now: seconds since the epoch: a receiver can refuse old signatures.
     """
     if channel.kind == "webhook":
         return _webhook(channel, notice, secret, now)
@@ -169,12 +169,12 @@ def _webhook(
 
 
 def signature(secret: str, moment: str, body: bytes) -> str:
-    """``sha256=HEX``: HMAC-SHA256 over the timestamp, a dot and the body."""
+    """Return ``sha256=HEX``: HMAC-SHA256 over the timestamp, a dot and the body."""
     made = hmac.new(secret.encode(), moment.encode() + b"." + body, hashlib.sha256)
     return f"sha256={made.hexdigest()}"
 
 
 def shortened(text: str, most: int) -> str:
-    """A text in at most so many characters."""
+    """Return a text cut to a number of characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= most else flat[: most - 1] + "…"

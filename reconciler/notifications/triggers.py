@@ -1,11 +1,9 @@
-"""What there is to tell of jobs, nodes and drift after a cycle.
+"""News of jobs, nodes and drift after a cycle.
 
-The outcome of a cycle and what was known before it come in, notices come out, each with what
-channels choose by: the queue and owner of a job, the pool of a node. The revision in force is part
-of each, so that the same news of one object is told once for as long as the same commit is in
-force; what is no longer so (a node that is back) is told as the opposite, after which it may be
-told again. Nodes go first: they are few, and what becomes of jobs often follows from them. How much
-of it a channel gets is for ``delivery``, which sees all of it to know what is no longer so.
+The outcome of a cycle and the state before it come in, notices come out, with the facts that
+channels filter by. Each notice has the revision in force, so that the same news is sent once as
+long as that commit is in force. An opposite (a node that is back) allows it to be sent again. Nodes
+come first: they are few, and news of jobs often follows from them.
 """
 
 import itertools
@@ -33,7 +31,7 @@ LOST = (NodeState.UNKNOWN, NodeState.GONE)
 
 
 class StateBefore(Protocol):
-    """What the loop remembered before the cycle, as far as news are made of it."""
+    """The part of the state before a cycle that news are made of."""
 
     @property
     def jobs(self) -> Mapping[str, records.JobRecord]:
@@ -45,7 +43,7 @@ class StateBefore(Protocol):
 
     @property
     def drift(self) -> Sequence[drift_kinds.Drift]:
-        """Differences between git and what is."""
+        """Differences between git and the cluster."""
 
 
 def tell(
@@ -54,7 +52,7 @@ def tell(
     known: StateBefore,
     wanted: desired.Desired,
 ) -> None:
-    """Have those told who chose to hear of jobs, nodes or drift; returns at once."""
+    """Queue news of jobs, nodes and drift for the channels that want them; return at once."""
     channels = wanted.structure.settings.notifications
     chosen = messages.OF_CYCLES.intersection(itertools.chain(*(one.on for one in channels)))
     found = of_cycle(decided, known, wanted.status.jobs_revision or "", chosen)
@@ -68,14 +66,14 @@ def of_cycle(
     revision: str,
     chosen: Collection[str] = messages.OF_CYCLES,
 ) -> list[messages.Notice]:
-    """The news of a cycle, those of nodes first; ``known`` is as before it.
+    """Return the news of a cycle, those of nodes first.
 
     Args:
-        decided: what the cycle came to.
-        known: as before it.
-        revision: the commit in force.
-        chosen: reasons that anybody wants to hear; their opposites come with them, and kinds of
-            objects of which nobody wants to hear are not looked at.
+        decided: outcome of the cycle.
+        known: state before it.
+        revision: commit in force.
+        chosen: reasons that some channel wants. Their opposites are included; kinds of objects that
+            no channel wants are skipped.
     """
     found: list[messages.Notice] = []
     if not OF_NODES.isdisjoint(chosen):

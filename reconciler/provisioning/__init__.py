@@ -1,1 +1,1 @@
-"""Runs the scripts that make nodes: orders go in, what came of them goes back to the loop."""
+"""Scripts that make nodes: orders go in, their results go back to the loop."""

@@ -1,8 +1,8 @@
-"""Carries out open orders: a bounded number of scripts at once, none twice, one a request.
+"""Runs open orders: a bounded number of scripts at once, each order once, one a request.
 
-The loop says which orders are open whenever that changes. What is new is begun, what was begun and
-is open still is left alone, and what comes of it is told once. A script that outlived a controller
-that was killed is ended before its order is begun anew, so that two never work at one request.
+The loop passes the open orders whenever they change. New ones are started, started ones go on, and
+each result is reported once. A script that outlived a killed controller is stopped before its order
+is started again, so that two never work at one request.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ STOP_S = 15.0
 
 
 class Runner:
-    """Runs scripts in threads of its own.
+    """A runner of scripts, in threads of its own.
 
     Args:
         folder: of the scripts; None: there are none, and every order fails with that reason.
-        state: folder that remembers which scripts run.
-        tell: given every result, from any thread.
+        state: folder with notes of running scripts.
+        tell: called with every result, from any thread.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Runner:
         self._end_leftovers()
 
     def want(self, orders: Iterable[instance_records.Order]) -> None:
-        """These orders are open now, and no others."""
+        """Set the open orders."""
         wanted = {order.key: order for order in orders}
         with self._lock:
             self._known &= wanted.keys()
@@ -60,7 +60,7 @@ class Runner:
             self._begin()
 
     def stop(self) -> None:
-        """End the scripts that run, and wait until they have gone."""
+        """Stop running scripts and wait until they have ended."""
         self._stopping.set()
         with self._lock:
             self._waiting = {}
@@ -69,7 +69,7 @@ class Runner:
             thread.join(STOP_S)
 
     def _begin(self) -> None:
-        """Begin what waits, as far as there is room; the lock is held."""
+        """Start waiting orders as far as there is room; the lock is held."""
         for key, order in list(self._waiting.items()):
             if len(self._running) >= WORKERS or self._stopping.is_set():
                 return
@@ -110,10 +110,10 @@ class Runner:
             return _failed(order, str(error))
 
     def _end_leftovers(self) -> None:
-        """End scripts of an earlier controller that run still; each by its id and start time.
+        """Stop scripts of an earlier controller, each by its id and start time.
 
-        They are asked first: what they make they may yet write down. A note that is no note was
-        never finished, and its script never began.
+        They get a signal first, so that they can write down what they made. An incomplete note
+        means that its script never started.
         """
         found: dict[Path, tuple[int, int]] = {}
         for note in sorted(self._state.glob("*.run")):
@@ -143,7 +143,7 @@ def _failed(order: instance_records.Order, why: str) -> instance_records.OrderRe
 
 
 def _end_all(scripts_left: Iterable[tuple[int, int]]) -> None:
-    """Ask scripts and their groups to end, and end those that have not after a while."""
+    """Send scripts and their groups SIGTERM, and after a while SIGKILL."""
     left = {pid: began for pid, began in scripts_left if pid > 1}
     for number in (signal.SIGTERM, signal.SIGKILL):
         left = {pid: began for pid, began in left.items() if _began_at(pid) == began}
@@ -158,10 +158,10 @@ def _end_all(scripts_left: Iterable[tuple[int, int]]) -> None:
 
 
 def _remember(note: Path, pid: int) -> None:
-    """Note a script that is about to begin.
+    """Write a note of a script that is about to start.
 
     Raises:
-        ScriptError: it can't be, so that nobody could end it after a controller that was killed.
+        ScriptError: it cannot be written, so that nobody could stop the script after a crash.
     """
     began = _began_at(pid)
     try:
@@ -173,7 +173,7 @@ def _remember(note: Path, pid: int) -> None:
 
 
 def _began_at(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None where there is none."""
+    """Return the start time of a process in ticks since boot; None if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,12 +1,9 @@
-"""One run of a provisioner script: found, told what to do as JSON, bounded in time and output.
+"""One run of a provisioner script, with an order as JSON and limits of time and output.
 
-A script is an executable file in the folder that the controller was started with; documents only
-name it. Nothing of an order passes through a shell: the verb is the one argument, an order goes in
-as JSON on standard input, an answer comes out as JSON on standard output, and words for people on
-standard error. It waits at a gate until whoever runs it has noted it, and never begins if that dies
-before. A script that fails or is ended takes all of its process group with it, so that nothing
-works on an order that was given up; what it leaves running in a session of its own is no matter
-here.
+A script is an executable file in the controller's folder; documents only name it. It gets the verb
+as its one argument and the order on standard input, without a shell. It answers with JSON on
+standard output and with text for people on standard error. It waits at a gate until its runner has
+noted it. Its whole process group is stopped with it.
 """
 
 import contextlib
@@ -42,7 +39,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
 
 
 class ScriptError(Exception):
-    """The script could not be run, or did not do what it was told; says what to look at."""
+    """A script could not be run, or did not follow its order; the message says what to look at."""
 
 
 class _Created(msgspec.Struct, frozen=True):
@@ -58,10 +55,10 @@ _DECODE_LIST = msgspec.json.Decoder(_List).decode
 
 
 def find(folder: Path | None, name: str) -> Path:
-    """The script of this name, if nobody else could have put it there.
+    """Return the script of this name, if nobody else could have put it there.
 
     Raises:
-        ScriptError: there is none, or others may write it or its folder.
+        ScriptError: it does not exist, or others may write it or its folder.
     """
     if folder is None:
         raise ScriptError(
@@ -87,7 +84,7 @@ def find(folder: Path | None, name: str) -> Path:
 
 
 def told(order: instance_records.Order) -> bytes:
-    """What a script reads on its standard input."""
+    """Return what a script reads on its standard input."""
     has = order.resources
     return msgspec.json.encode(
         {
@@ -110,7 +107,7 @@ def told(order: instance_records.Order) -> bytes:
 
 
 def _opened(number: int) -> str:
-    """A name for an open file that has none, so that nobody who is killed leaves it anywhere."""
+    """Return a name for an open file that has none, so that a killed process leaves no file."""
     return f"/proc/self/fd/{number}"
 
 
@@ -121,16 +118,18 @@ def run(
     stopped: Callable[[], bool] = lambda: False,
     began: Callable[[int], None] = lambda _: None,
 ) -> instance_records.OrderResult:
-    """Run a script once, and read its answer.
+    """Run a script once and return its answer.
 
     Args:
         path: the script.
-        order: what it is to do.
-        stopped: asked now and then whether to end it.
-        began: given its process id, which is that of its group, before the script itself begins.
+        order: its order.
+        stopped: polled; True stops the script.
+        began: called with its process id, which is that of its group, before the script itself
+            starts.
 
     Raises:
-        ScriptError: it failed, took too long, printed too much, or what it printed is no answer.
+        ScriptError: it failed, took too long, printed too much, or printed something that is no
+            answer.
     """
     with (
         tempfile.TemporaryFile() as given,
@@ -195,9 +194,9 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the script and all that it started in its group, also where the script has gone.
+    """Stop the script's process group, also if the script itself has ended.
 
-    A process group keeps its number while anybody is in it, so that no other one is met.
+    A process group keeps its number while it has members, so no other group is hit.
     """
     ends_at = time.monotonic() + GRACE_S
     with contextlib.suppress(ProcessLookupError):  # nobody is left
@@ -219,7 +218,7 @@ _LEFT: list[subprocess.Popen[bytes]] = []
 
 
 def _last_words(errors: IO[bytes]) -> str:
-    """The end of what it said, for people, on one line."""
+    """Return the end of its output for people, on one line."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size - _ERROR_BYTES))
     text = _UNPRINTABLE.sub(" ", errors.read().decode(errors="replace")).strip()
@@ -257,7 +256,7 @@ def _answer(
 
 
 def _checked(text: str) -> str:
-    """A name that a script gave."""
+    """Return a name that a script gave, if it is valid."""
     if len(text) > _ID_CHARACTERS_MAX or not text.isprintable():
         raise ScriptError(f"an id has at most {_ID_CHARACTERS_MAX} printable characters")
     return text

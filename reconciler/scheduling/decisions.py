@@ -1,4 +1,4 @@
-"""What the scheduler returns: placements, evictions, and a true reason for all that waits."""
+"""Decisions of the scheduler: placements, evictions, and a true reason for every pending job."""
 
 import math
 from dataclasses import dataclass, field
@@ -50,11 +50,11 @@ class Placement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EvictionDecision:
-    """One element, or some of its spare tasks, has to leave so that ``for_job`` can start.
+    """Eviction of one element, or of some of its spare tasks, so that ``for_job`` can start.
 
     Attributes:
         tasks: (group index, task index) of the tasks that leave; empty: the whole element.
-        ground: which action decided it. ``why``: for whom and on what ground, in words.
+        ground: action that decided it. ``why``: beneficiary and ground, in words.
     """
 
     job: str
@@ -67,7 +67,7 @@ class EvictionDecision:
 
 @dataclass(frozen=True, slots=True)
 class PoolShare:
-    """The same as ``QueueShare`` of what a queue has in one pool."""
+    """``QueueShare`` of a queue in one pool."""
 
     fair_share: Vector
     demand: Vector
@@ -76,10 +76,10 @@ class PoolShare:
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """The arithmetic of one queue at the end of the cycle, for ``explain`` and metrics.
+    """Amounts of one queue at the end of the cycle, for ``explain`` and metrics.
 
     Attributes:
-        fair_share: (cpu, memory, gpu); ``UNLIMITED`` where the queue is not rationed.
+        fair_share: (cpu, memory, gpu); ``UNLIMITED`` if the queue is not rationed.
         demand: allocated plus pending amounts, up to the limit.
         allocated: amounts with this cycle's starts.
         pools: the same in each of ``Snapshot.pools``.
@@ -93,15 +93,15 @@ class QueueShare:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a claim is expected to start.
+    """Expected start of a job.
 
     Attributes:
-        at: seconds since the epoch, as work runs as a rule.
-        certain: whether it starts by ``latest`` as long as what runs keeps to its limits, nothing
-            else is submitted and nodes stay; else it says "unless reclaimed".
-        latest: the moment from which room is reserved for it; infinity: none is.
-        entitled: whether guarantees cover it, or no queue takes anything back from another.
-        takes_back: whether it starts then since others have to give up what they have too much of.
+        at: seconds since the epoch, with usual run times.
+        certain: it starts by ``latest`` if running work keeps its limits, nothing else is submitted
+            and nodes stay; otherwise "unless reclaimed".
+        latest: start of its reservation; infinity: it has none.
+        entitled: guarantees cover it, or no queue reclaims anything from another.
+        takes_back: it starts then because others must give up what exceeds their share.
     """
 
     at: float
@@ -113,25 +113,22 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The result of one call.
+    """Result of one call.
 
     Attributes:
         placements: in the order decided.
-        evictions: none of which could be spared.
-        reasons: key to reasons in order of precedence; one entry serves all claims of one line
-            that wait for the same cause.
-        reason_of_line: for each line of the snapshot the key that holds for its claims that
-            wait, empty where none does.
-        reason_of: job to key, for claims that have a reason of their own.
-        promised: job to the number of its elements for which room is kept until what is leaving
-            has left, in the order in which it was promised; given back as ``Claim.promised`` and
-            ``promise_turn`` in the next cycle, it keeps their turn.
-        kept: reservations of backfill, given back as ``Snapshot.kept``.
-        turns: who has another's turn, given back as ``Snapshot.turns``.
-        estimates: job to the expected start of its next element, as far as it was worked out.
+        evictions: all of them necessary.
+        reasons: key to reasons in order of precedence; one entry serves all jobs of one group that
+            wait for the same cause.
+        reason_of_line: key for each pending group of the snapshot, empty if it has none.
+        reason_of: job to key, for jobs with a reason of their own.
+        promised: job to the number of its elements with nominated capacity, in order of nomination;
+            given back as ``PendingJob.promised`` and ``promise_turn`` in the next cycle.
+        kept: backfill reservations, given back as ``Snapshot.kept``.
+        turns: jobs that have another's turn, given back as ``Snapshot.turns``.
+        estimates: job to the expected start of its next element, as far as computed.
         shares: one for each queue.
-        wake_at: the moment at which time alone changes the schedule, such as the start of a
-            window, the end of a protection; infinity: none.
+        wake_at: next moment at which time alone changes the schedule; infinity: none.
     """
 
     placements: tuple[Placement, ...] = ()

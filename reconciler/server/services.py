@@ -6,7 +6,7 @@ import pathlib
 import time
 
 from reconciler import metrics
-from reconciler.metrics import openmetrics
+from reconciler.metrics import plain_text
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import records
 from reconciler.operations.audit import audit_log
@@ -37,7 +37,7 @@ class Services:
         self.gate = gate
         self.submitter = submitter
         self.answers = metrics.Answers()
-        self.converted = openmetrics.Converted()
+        self.converted = plain_text.Converted()
         self.sessions = sessions.Sessions()
         self.relay = log_relay.Relay(self.sessions)
         self.node_pages = node_metrics_pages.NodePages(self._node_page)

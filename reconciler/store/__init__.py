@@ -1,7 +1,7 @@
-"""Durable state on SQL: what a cycle decided is committed here before anybody is told.
+"""Durable state on SQL: a decision is committed here before anybody is told.
 
-``Store`` belongs to the loop, which alone writes; ``StoreReader`` to every process that shows what
-is known. One commit a cycle holds records, events, views and the input that led to them.
+``Store`` belongs to the loop, the only writer; ``StoreReader`` to every process that shows state.
+One commit a cycle holds records, events, views and the inputs that led to them.
 """
 
 from reconciler.store.errors import DamagedError, DeposedError, StoreBusyError, StoreError

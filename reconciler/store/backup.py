@@ -1,4 +1,4 @@
-"""Copies of a live store, and stores from copies. A copy is a store as of one commit."""
+"""Backup of a live store, and restore. A backup is the store as of one commit."""
 
 import os
 import pathlib
@@ -9,12 +9,12 @@ from reconciler.store.errors import DamagedError, StoreError
 
 
 def backup(url: str, target: pathlib.Path) -> int:
-    """Copy the store to a file that must not exist yet; returns its size in bytes.
+    """Copy the store to a file that must not exist yet; return its size in bytes.
 
     The store may be in use: the copy holds one commit as a whole, and is checked.
 
     Raises:
-        StoreError: there is no such store, the target exists, or it can't be written.
+        StoreError: there is no such store, the target exists, or it cannot be written.
     """
     source = database.path_of(url)
     if not source.exists():
@@ -23,10 +23,10 @@ def backup(url: str, target: pathlib.Path) -> int:
 
 
 def restore(source: pathlib.Path, url: str) -> int:
-    """Make the store at ``url`` from a backup; returns its size in bytes.
+    """Create the store at ``url`` from a backup; return its size in bytes.
 
     Raises:
-        StoreError: there is a store already, or the backup can't be read.
+        StoreError: there is a store already, or the backup cannot be read.
     """
     target = database.path_of(url)
     if not source.exists():

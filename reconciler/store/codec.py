@@ -1,4 +1,4 @@
-"""Records to rows and back. Rows are tuples in the order of the table's columns."""
+"""Conversion of records to rows and back. Rows are tuples in the order of the table's columns."""
 
 from typing import Any
 
@@ -34,14 +34,14 @@ _decode_note = msgspec.msgpack.Decoder(_Note).decode
 
 
 def labels_text(labels: dict[str, str]) -> str:
-    """Labels as lines, each between line ends, so that one can be found by its whole line."""
+    """Return labels as lines between line ends, so that a search can match a whole line."""
     if not labels:
         return ""
     return "\n" + "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
 
 
 def job_row(job: records.JobRecord) -> Row:
-    """A row of ``schema.JOBS``; the notes have rows of their own."""
+    """Return a row of ``schema.JOBS``; notes have rows of their own."""
     spec = job.spec
     bare = msgspec.structs.replace(job, notes={}) if job.notes else job
     return (
@@ -63,23 +63,23 @@ def job_row(job: records.JobRecord) -> Row:
 
 
 def job(body: bytes, notes: dict[int, records.ElementNote] | None = None) -> records.JobRecord:
-    """The record of a row of ``schema.JOBS``, with its notes where they are given."""
+    """Return the record of a row of ``schema.JOBS``, with its notes if they are given."""
     record = _decode_job(body)
     return msgspec.structs.replace(record, notes=notes) if notes else record
 
 
 def note_row(key: str, element: int, note: records.ElementNote) -> Row:
-    """A row of ``schema.NOTES``."""
+    """Return a row of ``schema.NOTES``."""
     return (key, element, encode(msgspec.structs.astuple(note)))
 
 
 def note(body: bytes) -> records.ElementNote:
-    """The note of a row of ``schema.NOTES``."""
+    """Return the note of a row of ``schema.NOTES``."""
     return records.ElementNote(*msgspec.structs.astuple(_decode_note(body)))
 
 
 def attempt_row(attempt: records.AttemptRecord) -> Row:
-    """A row of ``schema.ATTEMPTS``."""
+    """Return a row of ``schema.ATTEMPTS``."""
     end = attempt.end_reason
     return (
         attempt.id,
@@ -104,55 +104,55 @@ def attempt_row(attempt: records.AttemptRecord) -> Row:
 
 
 def attempt(body: bytes) -> records.AttemptRecord:
-    """The record of a row of ``schema.ATTEMPTS``."""
+    """Return the record of a row of ``schema.ATTEMPTS``."""
     return _decode_attempt(body)
 
 
 def node_row(node: records.NodeRecord) -> Row:
-    """A row of ``schema.NODES``."""
+    """Return a row of ``schema.NODES``."""
     return (node.name, node.pool, node.state.value, encode(node))
 
 
 def node(body: bytes) -> records.NodeRecord:
-    """The record of a row of ``schema.NODES``."""
+    """Return the record of a row of ``schema.NODES``."""
     return _decode_node(body)
 
 
 def reasons(body: bytes) -> tuple[Reason, ...]:
-    """The reasons of a row of ``schema.REASONS``."""
+    """Return the reasons of a row of ``schema.REASONS``."""
     return _decode_reasons(body)
 
 
 def event_row(sequence: int, event: events.Event) -> Row:
-    """A row of ``schema.EVENTS``."""
+    """Return a row of ``schema.EVENTS``."""
     return (sequence, event.at, event.kind, event.message, event.job, event.node, event.attempt)
 
 
 def drift_row(found: drift_kinds.Drift) -> Row:
-    """A row of ``schema.DRIFT``."""
+    """Return a row of ``schema.DRIFT``."""
     return (found.key, found.kind, found.subject, found.severity, encode(found))
 
 
 def drift_of(body: bytes) -> drift_kinds.Drift:
-    """The difference of a row of ``schema.DRIFT``."""
+    """Return the difference of a row of ``schema.DRIFT``."""
     return _decode_drift(body)
 
 
 def provision(body: bytes) -> instance_records.Provision:
-    """The record of a row of ``schema.PROVISIONS``."""
+    """Return the record of a row of ``schema.PROVISIONS``."""
     return _decode_provision(body)
 
 
 def override(body: bytes) -> records.Override:
-    """The override of a row of ``schema.OVERRIDES``."""
+    """Return the override of a row of ``schema.OVERRIDES``."""
     return _decode_override(body)
 
 
 def remedy(body: bytes) -> drift_kinds.DriftRemedy:
-    """The remedy of a row of ``schema.REMEDIES``."""
+    """Return the remediation of a row of ``schema.REMEDIES``."""
     return _decode_remedy(body)
 
 
 def recollection_of(body: bytes | None) -> scheduler_state.Recollection:
-    """What the scheduler remembered, from its view; nothing where there is none."""
+    """Return the scheduler's memory from its view; an empty one if there is none."""
     return scheduler_state.NOTHING if body is None else _decode_recollection(body)

@@ -1,4 +1,4 @@
-"""Opens the database and turns what its driver says into errors that people can act on."""
+"""Opens the database and turns errors of its driver into messages that people can act on."""
 
 import contextlib
 import pathlib
@@ -24,7 +24,7 @@ UNFIT = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 
 
 def path_of(url: str) -> pathlib.Path:
-    """The file behind ``sqlite:///PATH``.
+    """Return the file behind ``sqlite:///PATH``.
 
     Raises:
         StoreError: the address is of another kind or names no file.
@@ -43,7 +43,7 @@ def path_of(url: str) -> pathlib.Path:
 
 
 def engine(path: pathlib.Path, *, read_only: bool) -> sa.Engine:
-    """An engine over the file, with write-ahead log and commits that are on disk when made."""
+    """Return an engine over the file, with write-ahead log and synchronous commits."""
     made = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)),
         pool_size=READERS_MAX if read_only else 1,

@@ -1,8 +1,8 @@
-"""What can go wrong with a store, each with what to do about it in its message."""
+"""Errors of the store, each with what to do about it in its message."""
 
 
 class StoreError(Exception):
-    """The store can't be used as asked; the message says where, what was found, what to do."""
+    """The store cannot be used as asked; the message says where, what was found, what to do."""
 
 
 class DeposedError(StoreError):
@@ -14,7 +14,7 @@ class StoreBusyError(StoreError):
 
 
 class DamagedError(StoreError):
-    """The file is there but is no store that can be read."""
+    """The file exists but is no readable store."""
 
 
 class FullError(StoreError):
@@ -22,9 +22,9 @@ class FullError(StoreError):
 
 
 class StoreRefusedError(StoreError):
-    """The store is well and refuses what it was given to hold; nothing of it was written."""
+    """The store works but refuses a value; nothing was written."""
 
 
 def is_of_store(error: Exception) -> bool:
-    """Whether the store itself can't be used, whatever is written to it."""
+    """Return True if the store itself cannot be used, whatever is written to it."""
     return isinstance(error, StoreError) and not isinstance(error, StoreRefusedError)

@@ -1,7 +1,7 @@
-"""Finds journal entries by time or number, with the snapshot that a replay of them begins at.
+"""Journal entries by time or number, with the snapshot that a replay of them begins at.
 
-An entry is what one commit journalled: the inputs of one call of ``reconcile`` or more. Its body,
-and that of a snapshot, are as ``core.journal`` packed them.
+An entry is what one commit journalled: the inputs of one or more calls of ``reconcile``. Bodies of
+entries and snapshots are as ``core.cycle_journal`` packed them.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _COLUMNS = (_ENTRY.epoch, _ENTRY.cycle, _ENTRY.at, _ENTRY.format, _ENTRY.body)
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
-    """What one commit journalled. ``at`` is the time of its last input."""
+    """One journal entry of one commit. ``at`` is the time of its last input."""
 
     epoch: int
     cycle: int
@@ -31,12 +31,12 @@ class JournalEntry(msgspec.Struct, frozen=True):
 
     @property
     def replayable(self) -> bool:
-        """Whether it holds all that its decisions hung on."""
+        """True if it holds everything that its decisions depended on."""
         return self.format >= schema.JOURNAL_FORMAT
 
 
 class JournalPosition(NamedTuple):
-    """A cycle of a leader; places stand in the order of time."""
+    """A cycle of a leader; positions are ordered by time."""
 
     epoch: int
     cycle: int
@@ -50,31 +50,31 @@ def _first(
 
 
 def entry(reader: StoreReader, cycle: int) -> JournalEntry | None:
-    """The entry of a cycle, of the newest leader that had one of this number."""
+    """Return the entry of a cycle, of the newest leader that had one of this number."""
     statement = sa.select(*_COLUMNS).where(_ENTRY.cycle == cycle)
     return _first(reader, statement.order_by(_ENTRY.epoch.desc()))
 
 
 def entry_through(reader: StoreReader, at: float) -> JournalEntry | None:
-    """The last entry of which all inputs came at or before ``at``."""
+    """Return the last entry whose inputs all came at or before ``at``."""
     order = (_ENTRY.at.desc(), _ENTRY.epoch.desc(), _ENTRY.cycle.desc())
     return _first(reader, sa.select(*_COLUMNS).where(_ENTRY.at <= at).order_by(*order))
 
 
 def entry_across(reader: StoreReader, at: float) -> JournalEntry | None:
-    """The first entry that has an input behind ``at``; earlier ones of it may be before."""
+    """Return the first entry with an input after ``at``; it may have earlier ones too."""
     order = (_ENTRY.at, _ENTRY.epoch, _ENTRY.cycle)
     return _first(reader, sa.select(*_COLUMNS).where(_ENTRY.at > at).order_by(*order))
 
 
 def snapshot_place(reader: StoreReader, before: JournalEntry) -> JournalPosition | None:
-    """The nearest snapshot that the same leader took at or before an entry."""
+    """Return the position of the nearest snapshot of the same leader at or before an entry."""
     found = [place for place in snapshots(reader) if place <= (before.epoch, before.cycle)]
     return found[-1] if found and found[-1].epoch == before.epoch else None
 
 
 def snapshot(reader: StoreReader, place: JournalPosition) -> bytes | None:
-    """The snapshot that was taken there."""
+    """Return the snapshot at a position."""
     rows = reader.rows(
         sa.select(_SNAPSHOT.body).where(
             _SNAPSHOT.epoch == place.epoch, _SNAPSHOT.cycle == place.cycle
@@ -86,7 +86,7 @@ def snapshot(reader: StoreReader, place: JournalPosition) -> bytes | None:
 def entries(
     reader: StoreReader, epoch: int, first: int, last: int | None
 ) -> Iterator[JournalEntry]:
-    """The entries of a leader from cycle ``first`` to ``last``, or to its end, in order."""
+    """Yield the entries of a leader from cycle ``first`` to ``last``, or to its end, in order."""
     while last is None or first <= last:
         statement = sa.select(*_COLUMNS).where(_ENTRY.epoch == epoch, _ENTRY.cycle >= first)
         if last is not None:
@@ -101,7 +101,7 @@ def entries(
 
 
 def oldest(reader: StoreReader) -> JournalEntry | None:
-    """The oldest entry that can be replayed."""
+    """Return the oldest entry that can be replayed."""
     places = snapshots(reader)
     if not places:
         return None
@@ -111,7 +111,7 @@ def oldest(reader: StoreReader) -> JournalEntry | None:
 
 
 def snapshots(reader: StoreReader) -> list[JournalPosition]:
-    """Where there is a snapshot that a replay can begin at, the oldest first."""
+    """Return the positions of snapshots that a replay can begin at, the oldest first."""
     statement = (
         sa.select(_SNAPSHOT.epoch, _SNAPSHOT.cycle)
         .where(_SNAPSHOT.format >= schema.JOURNAL_FORMAT)

@@ -1,4 +1,4 @@
-"""One live controller to a SQLite file: a lock that the kernel drops when its holder dies."""
+"""A lock for one live controller of a SQLite file; the kernel drops it when its holder dies."""
 
 import fcntl
 import os
@@ -10,14 +10,14 @@ _PID_BYTES_MAX = 64
 
 
 class LeaderLock:
-    """Holds ``FILE.lock`` beside the store until it is closed."""
+    """A lock on ``FILE.lock`` beside the store, held until it is closed."""
 
     def __init__(self, path: pathlib.Path) -> None:
         """Take the lock.
 
         Raises:
             StoreBusyError: a live process holds it; the message has its number.
-            StoreError: the file can't be made.
+            StoreError: the file cannot be made.
         """
         lock_path = path.with_name(path.name + ".lock")
         try:
@@ -37,5 +37,5 @@ class LeaderLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._descriptor)

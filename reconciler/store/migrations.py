@@ -1,8 +1,8 @@
-"""Brings the tables of a store up to this version, and refuses those of a newer one.
+"""Migrations of a store to the tables of this version; newer stores are refused.
 
-``schema`` is how the tables are now, and an empty database gets them so. A change of it comes with
-a further step that turns the tables of the version before into the new ones; a step that has been
-released is never edited, and names tables and columns as they were then.
+``schema`` has the current tables, which an empty database gets. A change of them comes with one
+more migration from the version before. A released migration is never edited and names tables and
+columns as they were then.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Step = Callable[[sa.Connection], None]
 
 
 def _create(connection: sa.Connection) -> None:
-    """The tables of this version in an empty database."""
+    """Create the tables of this version in an empty database."""
     schema.METADATA.create_all(connection)
     connection.execute(
         sa.insert(schema.LEADER).values(
@@ -28,7 +28,7 @@ def _create(connection: sa.Connection) -> None:
 
 
 def _replayable_journal(connection: sa.Connection) -> None:
-    """Journal entries say how they are written; snapshots begin anew, with the desired state."""
+    """Add the format of journal entries; start new snapshots with desired state."""
     for statement in (
         "ALTER TABLE journal ADD COLUMN format BIGINT DEFAULT '1' NOT NULL",
         "CREATE INDEX journal_by_time ON journal (at, size)",
@@ -42,7 +42,7 @@ def _replayable_journal(connection: sa.Connection) -> None:
 
 
 def _bounded_history(connection: sa.Connection) -> None:
-    """Runs that are listed no longer go by their ends; of keys of runs eight bytes are kept."""
+    """Order unlisted runs by their ends; keep eight bytes of the keys of runs."""
     for statement in (
         "ALTER TABLE jobs ADD COLUMN ended_at DOUBLE",
         "CREATE INDEX jobs_by_end ON jobs (ended_at) WHERE newest = 0",
@@ -66,7 +66,7 @@ def _bounded_history(connection: sa.Connection) -> None:
 
 
 def _remedies(connection: sa.Connection) -> None:
-    """Tries to make differences right are remembered, so that they stay bounded."""
+    """Add remediations, so that they stay rate-limited."""
     sa.Table(
         "remedies",
         sa.MetaData(),
@@ -76,7 +76,7 @@ def _remedies(connection: sa.Connection) -> None:
 
 
 def _provisions(connection: sa.Connection) -> None:
-    """Instances of pools whose nodes come and go."""
+    """Add instances of provisioned pools."""
     sa.Table(
         "provisions",
         sa.MetaData(),
@@ -86,7 +86,7 @@ def _provisions(connection: sa.Connection) -> None:
 
 
 def _rollups(connection: sa.Connection) -> None:
-    """Sums by the hour, of which reports are made; they begin with this version."""
+    """Add hourly sums for reports; they begin with this version."""
     for statement in (
         """CREATE TABLE usage_hours (
             hour BIGINT NOT NULL, queue TEXT NOT NULL, owner TEXT NOT NULL, pool TEXT NOT NULL,
@@ -110,7 +110,7 @@ def _rollups(connection: sa.Connection) -> None:
 
 
 def _chores(connection: sa.Connection) -> None:
-    """When what comes round by a schedule was last done, known to every controller."""
+    """Add the last times of periodic work, known to every controller."""
     sa.Table(
         "chores",
         sa.MetaData(),
@@ -120,7 +120,7 @@ def _chores(connection: sa.Connection) -> None:
 
 
 def _sums_by_place(connection: sa.Connection) -> None:
-    """Waits are told apart by pool and model too, shares by pool; what is there has no place."""
+    """Split waits by pool and model, and shares by pool; existing rows have no place."""
     for statement in (
         "ALTER TABLE wait_days RENAME TO wait_days_before",
         """CREATE TABLE wait_days (
@@ -143,7 +143,7 @@ def _sums_by_place(connection: sa.Connection) -> None:
 
 
 def _reasons_of_jobs(connection: sa.Connection) -> None:
-    """By which reason a job waits is a column, so that those are found that wait in vain."""
+    """Add the reason of a pending job as a column, to find jobs that wait in vain."""
     connection.execute(sa.text("ALTER TABLE jobs ADD COLUMN reason_key TEXT DEFAULT '' NOT NULL"))
     rows = connection.execute(sa.text("SELECT key, body FROM jobs WHERE state = 'Pending'")).all()
     found = [
@@ -169,7 +169,7 @@ NEWEST = 1 + len(STEPS)
 
 
 def version_of(connection: sa.Connection, url: str) -> int:
-    """The version of the tables; 0 for an empty database.
+    """Return the version of the tables; 0 for an empty database.
 
     Raises:
         DamagedError: the database holds tables of something else.
@@ -208,7 +208,7 @@ def require_newest(connection: sa.Connection, url: str) -> None:
 
 
 def migrate(connection: sa.Connection, url: str) -> None:
-    """Make the tables, or apply the steps that are missing, within the caller's transaction."""
+    """Create the tables, or apply the missing migrations, in the caller's transaction."""
     version = version_of(connection, url)
     refuse_newer(version, url)
     if version == 0:

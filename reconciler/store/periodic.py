@@ -1,8 +1,8 @@
-"""When things were last done that come round by a schedule, in the one place all controllers share.
+"""Last times of periodic work, in the one place that all controllers share.
 
-Whoever finds that one is due moves its time from what it read to now, and does it only if that
-succeeded: of several that look at once, one does it. These are the only rows that others than the
-loop write: a statement each, outside of cycles.
+A process that finds work due moves its time from the value it read to now, and does the work only
+if that succeeded: of several processes one does it. These are the only rows that are written
+outside of cycles, with one statement each.
 """
 
 import contextlib
@@ -17,26 +17,26 @@ _TABLE = schema.CHORES
 
 
 def last(store: store_reader.StoreReader, name: str) -> float | None:
-    """When it was last done, in seconds since the epoch; None: it is not counted yet.
+    """Return when the work was last done, in seconds since the epoch; None: never.
 
     Raises:
-        StoreError: the store can't be read.
+        StoreError: the store cannot be read.
     """
     rows = store.rows(sa.select(_TABLE.c.at).where(_TABLE.c.name == name))
     return float(rows[0].at) if rows else None
 
 
 def move(store: store_reader.StoreReader, name: str, before: float | None, now: float) -> bool:
-    """Say that it is done at ``now``; False: ``before`` is no longer when it was last done.
+    """Record that the work is done at ``now``; return False if ``before`` is out of date.
 
     Args:
-        store: which store; it is written over a connection of its own.
-        name: of the chore.
-        before: as :func:`last` gave it.
+        store: the store; it is written over a connection of its own.
+        name: of the work.
+        before: as :func:`last` returned it.
         now: seconds since the epoch.
 
     Raises:
-        StoreError: the store can't be written.
+        StoreError: the store cannot be written.
     """
     with _writing(store) as connection:
         if before is None:
@@ -50,10 +50,10 @@ def move(store: store_reader.StoreReader, name: str, before: float | None, now: 
 
 
 def forget(store: store_reader.StoreReader, name: str) -> None:
-    """Count anew from when it is next asked for.
+    """Forget when the work was last done.
 
     Raises:
-        StoreError: the store can't be written.
+        StoreError: the store cannot be written.
     """
     with _writing(store) as connection:
         connection.execute(sa.delete(_TABLE).where(_TABLE.c.name == name))

@@ -1,8 +1,8 @@
-"""Keeps the store small: events and journal go by age, the journal by size as well.
+"""Retention: events and journal are deleted by age, the journal by size as well.
 
-Each call deletes a bounded number of rows, so that it never holds up a cycle for long. The journal
-goes from its old end in whole stretches, a snapshot with all that is replayed from it: what is
-left of a stretch without its beginning could not be replayed. The newest stretch stays.
+Each call deletes a bounded number of rows, so that it never delays a cycle for long. The journal is
+deleted from its old end in whole stretches, a snapshot with everything that is replayed from it.
+The newest stretch stays.
 """
 
 import itertools
@@ -24,7 +24,7 @@ _ENTRY, _SNAPSHOT = schema.JOURNAL.c, schema.SNAPSHOTS.c
 
 
 def _behind(epoch: int, cycle: int) -> sa.ColumnElement[bool]:
-    """Entries of this cycle and of all behind it."""
+    """Return a condition for entries of this cycle and later ones."""
     place = sa.tuple_(_ENTRY.epoch, _ENTRY.cycle)
     return place >= (epoch, cycle)
 
@@ -38,7 +38,7 @@ def prune(
     journal_bytes_max: int,
     now: float,
 ) -> int:
-    """Delete one batch of each table; returns how many rows went."""
+    """Delete one batch of each table; return the number of rows."""
     _prune_rollups(connection, now - ROLLUPS_S)
     return (
         _prune_events(connection, events_before)
@@ -48,7 +48,7 @@ def prune(
 
 
 def _prune_rollups(connection: sa.Connection, before: float) -> None:
-    """Delete sums that no report goes back to: by their keys' order, so that it costs little."""
+    """Delete sums that no report reads any more, in the order of their keys."""
     hour, day = int(before // 3600), int(before // 86_400)
     connection.execute(sa.delete(schema.USAGE_HOURS).where(schema.USAGE_HOURS.c.hour < hour))
     for table in (schema.SHARE_HOURS, schema.POOL_SHARE_HOURS):
@@ -57,7 +57,7 @@ def _prune_rollups(connection: sa.Connection, before: float) -> None:
 
 
 def _prune_history(connection: sa.Connection, before: float) -> int:
-    """Delete attempts that nothing hangs on, and runs that are listed no longer, by their ends."""
+    """Delete old attempts that nothing refers to, and old runs that are no longer listed."""
     attempts, jobs, notes = schema.ATTEMPTS.c, schema.JOBS.c, schema.NOTES.c
     old_attempts = (
         sa.select(attempts.id)
@@ -91,7 +91,7 @@ def _prune_events(connection: sa.Connection, before: float) -> int:
 
 
 def _prune_journal(connection: sa.Connection, before: float, bytes_max: int) -> int:
-    """Delete what is too old or too much, about a batch of rows; never the newest stretch."""
+    """Delete a batch of rows that are too old or too many; never the newest stretch."""
     starts = connection.execute(
         sa.select(_SNAPSHOT.epoch, _SNAPSHOT.cycle, _SNAPSHOT.size).order_by(
             _SNAPSHOT.epoch, _SNAPSHOT.cycle
@@ -127,7 +127,7 @@ def _prune_journal(connection: sa.Connection, before: float, bytes_max: int) -> 
 def _prune_headless(
     connection: sa.Connection, first: tuple[int, int] | None, before: float, excess: int
 ) -> tuple[int, int]:
-    """Delete entries without a snapshot, one by one; how many rows and bytes went."""
+    """Delete entries without a snapshot, one by one; return the number of rows and bytes."""
     statement = sa.select(_ENTRY.epoch, _ENTRY.cycle, _ENTRY.at, _ENTRY.size)
     if first is not None:
         statement = statement.where(~_behind(*first))

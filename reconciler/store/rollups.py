@@ -1,7 +1,7 @@
-"""Reads the sums that reports are made of, grouped by the database itself.
+"""Queries of the sums for reports, grouped by the database.
 
-A report over months is a sum over at most some hundred thousand rows of hours; what comes back is
-one row a group. What has not been concluded yet is not in the sums: ``open_attempts`` gives it.
+A report over months adds up at most some hundred thousand hourly rows; one row a group comes back.
+Attempts that are not concluded are not in the sums: ``open_attempts`` returns them.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Group = tuple[str, ...]
 def usage(
     reader: StoreReader, began: float, ended: float, by: Sequence[str]
 ) -> dict[Group, usage_rollups.Usage]:
-    """Use in the hours that begin between two times, by some of ``USAGE_COLUMNS``."""
+    """Return usage in the hours that begin between two times, by some of ``USAGE_COLUMNS``."""
     table = schema.USAGE_HOURS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
     sums = [sa.func.sum(table.c[name]) for name in usage_rollups.Usage.__struct_fields__]
@@ -38,7 +38,7 @@ def usage(
 def allocated(
     reader: StoreReader, began: float, ended: float, by: Sequence[str]
 ) -> dict[Group, float]:
-    """As ``usage``, the GPU-seconds alone: over a year that takes half as long."""
+    """Return only the GPU-seconds of ``usage``: over a year this takes half the time."""
     table = schema.USAGE_HOURS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
     statement = sa.select(*columns, sa.func.sum(table.c.gpu_s)).where(
@@ -51,7 +51,9 @@ def allocated(
 def waits(
     reader: StoreReader, began: float, ended: float, by: Sequence[str]
 ) -> dict[Group, dict[int, usage_rollups.WaitTotals]]:
-    """Jobs that started on the days between two times, by ``USAGE_COLUMNS``, then by bucket."""
+    """Return jobs that started on the days between two times, by ``USAGE_COLUMNS``, then
+    by bucket.
+    """
     table = schema.WAIT_DAYS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
     statement = (
@@ -69,7 +71,7 @@ def waits(
 
 
 def shares(reader: StoreReader, began: float, ended: float) -> dict[str, usage_rollups.Share]:
-    """What queues were promised and given in the hours between two times."""
+    """Return the shares of queues in the hours between two times."""
     table = schema.SHARE_HOURS
     sums = [sa.func.sum(table.c[name]) for name in usage_rollups.Share.__struct_fields__]
     statement = (
@@ -83,7 +85,7 @@ def shares(reader: StoreReader, began: float, ended: float) -> dict[str, usage_r
 def pool_shares(
     reader: StoreReader, began: float, ended: float
 ) -> dict[tuple[str, str], usage_rollups.PoolShareTotals]:
-    """What queues were promised and given in pools in the hours between two times."""
+    """Return the shares of queues in pools in the hours between two times."""
     table = schema.POOL_SHARE_HOURS
     sums = [sa.func.sum(table.c[name]) for name in usage_rollups.PoolShareTotals.__struct_fields__]
     statement = (
@@ -101,7 +103,7 @@ def pool_shares(
 def open_attempts(
     reader: StoreReader,
 ) -> list[tuple[records.AttemptRecord, records.JobRecord | None]]:
-    """Attempts that are not concluded, each with its job where that is known."""
+    """Return attempts that are not concluded, each with its job if that is known."""
     table, jobs = schema.ATTEMPTS.c, schema.JOBS.c
     statement = sa.select(table.body).where(table.concluded == sa.literal_column("0"))
     found = [codec.attempt(row.body) for row in reader.rows(statement)]

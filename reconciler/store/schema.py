@@ -1,8 +1,8 @@
-"""The tables. Columns beside ``body`` are there to be searched by; ``body`` is the whole record.
+"""The tables. Columns beside ``body`` serve searches; ``body`` is the whole record.
 
-Bodies are msgpack of the model's types, so that a record comes back as it was; times are seconds
-since the epoch. Nothing here is specific to SQLite: the types and the indexes with a condition
-exist in PostgreSQL too.
+Bodies are msgpack of the model's types, so that a record comes back unchanged; times are seconds
+since the epoch. Nothing here is specific to SQLite: PostgreSQL has these types and partial indexes
+too.
 """
 
 import sqlalchemy as sa
@@ -191,7 +191,7 @@ SNAPSHOTS = sa.Table(
 
 
 def _sums(name: str, keys: dict[str, bool], sums: tuple[str, ...]) -> sa.Table:
-    """A table of sums; ``keys`` maps the columns of its key to whether they are numbers."""
+    """Return a table of sums; ``keys`` maps the columns of its key to True if they are numbers."""
     return sa.Table(
         name,
         METADATA,

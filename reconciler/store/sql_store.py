@@ -1,7 +1,7 @@
-"""The loop's own side of the store: to lead, to load, to commit whole cycles, to keep it small.
+"""The loop's side of the store: leadership, loading, commits of whole cycles, retention.
 
-Every write begins with an update of the leader's row that only matches while its epoch is ours;
-it takes the database's write lock too, so nothing can come between the check and the commit.
+Every write begins with an update of the leader's row that matches only while its epoch is ours.
+This takes the database's write lock, so nothing can come between the check and the commit.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ _COUNTERS = "UPDATE leader SET next_order = ?, last_event = ? WHERE id = 1"
 
 
 def next_epoch(before: int, now: float) -> int:
-    """The epoch of a new leader: larger than the last, and at least the time in seconds.
+    """Return the epoch of a new leader: larger than the last, and at least the time in seconds.
 
     Agents refuse epochs older than one they have seen. A store that was lost, or restored from a
-    backup, has forgotten its last epochs; the time has not.
+    backup, has forgotten its last epochs; the clock has not.
     """
     return max(before + 1, int(now))
 
 
 class Store(StoreReader):
-    """A store that is written. One thread uses the writing side; readers are free."""
+    """A writable store. One thread may write; readers are free."""
 
     def __init__(self, url: str, readers: sa.Engine, engine: sa.Engine) -> None:
         super().__init__(url, readers)
@@ -49,10 +49,10 @@ class Store(StoreReader):
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open a store; make it, or bring it up to date, where it needs that.
+        """Open a store; create or migrate it if necessary.
 
         Raises:
-            StoreError: it can't be made, is damaged, or a newer Muster wrote it.
+            StoreError: it cannot be created, is damaged, or a newer Muster wrote it.
         """
         path = database.path_of(url)
         if not path.parent.is_dir():
@@ -87,7 +87,7 @@ class Store(StoreReader):
 
     @property
     def last_event_sequence(self) -> int:
-        """The newest event's number as of the last commit."""
+        """Number of the newest event as of the last commit."""
         return self._last_event
 
     def lead(self, holder: str, now: float) -> int:
@@ -112,14 +112,16 @@ class Store(StoreReader):
         return int(row.epoch)
 
     def load(self) -> records.Observed:
-        """Everything that ``core`` starts from; ``leader_since`` is when ``lead`` was called."""
+        """Return the state that ``core`` starts from; ``leader_since`` is when ``lead``
+        was called.
+        """
         observed = self.observed(self._led_since)
         self._writer.remember(observed.jobs.values())
         return observed
 
     @contextmanager
     def _write(self, epoch: int, cycle: int, now: float) -> Iterator[sa.Connection]:
-        """A transaction that exists only while ``epoch`` leads."""
+        """Open a transaction that commits only while ``epoch`` leads."""
         try:
             with database.told(self.url), self._engine.begin() as connection:
                 self._require_lead(connection, epoch, cycle, now)
@@ -189,7 +191,9 @@ class Store(StoreReader):
         return last
 
     def _is_due(self, remembered: scheduler_state.Recollection, now: float) -> bool:
-        """Whether to write what the scheduler remembers: at once what budgets have spent."""
+        """Return True if the scheduler's memory must be written; changes of budgets are written at
+        once.
+        """
         before = self._remembered
         if remembered is before:
             return False
@@ -207,7 +211,7 @@ class Store(StoreReader):
         history_before: float,
         journal_bytes_max: int = retention.JOURNAL_BYTES_MAX,
     ) -> int:
-        """Delete a bounded number of rows that are too old; returns how many, 0 when done.
+        """Delete a bounded number of rows that are too old; return the number, 0 when done.
 
         Raises:
             DeposedError: another controller leads; nothing was deleted.

@@ -1,6 +1,6 @@
-"""What anybody may read: each call on a connection of its own, never in the writer's way.
+"""The read side of the store: each call has a connection of its own and never blocks the writer.
 
-With the write-ahead log a reader sees the last commit as a whole and blocks nobody.
+With the write-ahead log a reader sees the last commit as a whole.
 """
 
 import array
@@ -29,7 +29,7 @@ ENDED: sa.ColumnElement[str] = sa.literal_column("'Ended'")
 
 
 class StoreReader:
-    """Reads a store. Close it when done."""
+    """A reader of a store. Close it when done."""
 
     def __init__(self, url: str, engine: sa.Engine) -> None:
         self.url = url
@@ -37,10 +37,10 @@ class StoreReader:
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Open a store that exists.
+        """Open an existing store.
 
         Raises:
-            StoreError: there is none, it is damaged, or a newer Muster wrote it.
+            StoreError: it does not exist, is damaged, or a newer Muster wrote it.
         """
         path = database.path_of(url)
         if not path.exists():
@@ -64,12 +64,12 @@ class StoreReader:
         return database.path_of(self.url)
 
     def rows(self, statement: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        """What a statement of the store's own modules finds."""
+        """Return the rows of a statement of the store's own modules."""
         with database.told(self.url), self._readers.connect() as connection:
             return connection.execute(statement).all()
 
     def observed(self, leader_since: float) -> records.Observed:
-        """Everything that ``core`` starts from, as of the last commit."""
+        """Return the state that ``core`` starts from, as of the last commit."""
         jobs, digests, notes = schema.JOBS.c, schema.RUNS.c.digest, schema.NOTES.c
         attempts, reasons = schema.ATTEMPTS.c, schema.REASONS.c
         with database.told(self.url), self._readers.connect() as connection:
@@ -121,8 +121,9 @@ class StoreReader:
             )
 
     def holders(self) -> records.Observed:
-        """What holds something: attempts that are not concluded with their jobs; and what the
-        scheduler remembers. Of all else it says nothing."""
+        """Return attempts that are not concluded, their jobs, and the scheduler's memory; nothing
+        else.
+        """
         jobs, attempts = schema.JOBS.c, schema.ATTEMPTS.c
         unconcluded = attempts.concluded == sa.literal_column("0")
         of_jobs = (
@@ -163,7 +164,7 @@ class StoreReader:
         limit: int = 1000,
         after: str | None = None,
     ) -> list[records.JobRecord]:
-        """The newest run of each job, those submitted last first, without elements' notes.
+        """Return the newest run of each job, the last submitted first, without elements' notes.
 
         ``after`` is ``cursor(record)`` of the last job of the page before.
         """
@@ -196,10 +197,10 @@ class StoreReader:
     def job(
         self, name: str, run: int | None = None, *, ended_by: float | None = None
     ) -> records.JobRecord | None:
-        """One run of a job with its notes, the newest unless ``run`` is given.
+        """Return one run of a job with its notes, the newest unless ``run`` is given.
 
-        Where the job is listed no longer, the run that began last. With ``ended_by``, in seconds
-        since the epoch, the one that began last of those that had ended then.
+        If the job is no longer listed, return the run that began last. With ``ended_by``, in
+        seconds since the epoch, return the run that began last of those that had ended by then.
         """
         table = schema.JOBS.c
         statement = sa.select(table.key, table.body).where(table.name == name)
@@ -218,9 +219,9 @@ class StoreReader:
             return codec.job(rows[0].body, {row.element: codec.note(row.body) for row in found})
 
     def newest_states(self, names: Collection[str]) -> dict[str, tuple[str, str]]:
-        """Key and state of the newest run of each of these jobs; of others nothing.
+        """Return key and state of the newest run of each known job.
 
-        Where a job is listed no longer, of the run that began last.
+        If a job is no longer listed, use the run that began last.
         """
         table = schema.JOBS.c
         found: dict[str, tuple[str, str]] = {}
@@ -243,7 +244,7 @@ class StoreReader:
         alive_first: bool = False,
         limit: int = 1000,
     ) -> list[records.AttemptRecord]:
-        """Attempts at a job's tasks, by element and the oldest first.
+        """Return attempts at a job's tasks, by element and the oldest first.
 
         ``alive_first`` puts those that have not ended before all others.
         """
@@ -274,7 +275,7 @@ class StoreReader:
     def attempts_of(
         self, jobs: Sequence[records.JobRecord], limit_each: int
     ) -> dict[str, list[records.AttemptRecord]]:
-        """The first attempts at each of some jobs, by key: many jobs for the price of one call."""
+        """Return the first attempts at each of some jobs, by key, with one query for many jobs."""
         table = schema.ATTEMPTS.c
         order = (table.element, table.try_number, table.task_group, table.task_index)
         found: dict[str, list[records.AttemptRecord]] = {}
@@ -302,7 +303,7 @@ class StoreReader:
         return found
 
     def tasks_running(self, jobs: Sequence[records.JobRecord]) -> dict[str, int]:
-        """How many tasks of each of some elastic jobs run, by key; others are left out."""
+        """Return the number of running tasks of each elastic job, by key; others are left out."""
         table = schema.ATTEMPTS.c
         elastic = [job for job in jobs if job.spec.is_elastic and not job.finished]
         found: dict[str, int] = {}
@@ -319,7 +320,7 @@ class StoreReader:
         return found
 
     def attempts_alive(self, node: str | None = None) -> list[records.AttemptRecord]:
-        """Attempts that have not ended, of one node or of all; the oldest first."""
+        """Return attempts that have not ended, of one node or of all; the oldest first."""
         table = schema.ATTEMPTS.c
         statement = sa.select(table.body).where(table.state != ENDED)
         if node is not None:
@@ -329,9 +330,9 @@ class StoreReader:
             return [codec.attempt(row.body) for row in rows]
 
     def places(self, names: Sequence[str]) -> dict[str, int]:
-        """Those of ``names`` that are pending, with their place in their queue, from 1.
+        """Return the pending jobs of ``names`` with their place in their queue, from 1.
 
-        What waits in vain (``reasons.in_vain``) has none, and takes nobody's.
+        A job that waits in vain (``pending_reasons.in_vain``) has no place and takes nobody's.
         """
         if not names:
             return {}
@@ -361,7 +362,9 @@ class StoreReader:
         return found
 
     def _reasons_in_vain(self) -> list[str]:
-        """The keys of reasons that no waiting ends; only what may be one is read in full."""
+        """Return the keys of reasons that waiting does not end; only candidates are read
+        in full.
+        """
         table = schema.REASONS.c
         may_be = [
             sa.func.instr(table.body, word.encode()) > 0 for word in pending_reasons.VAIN_WORDS
@@ -370,7 +373,7 @@ class StoreReader:
         return [row.key for row in rows if pending_reasons.in_vain(codec.reasons(row.body))]
 
     def job_state_counts(self) -> dict[tuple[str, str], int]:
-        """(queue, state) to number of jobs, of newest runs."""
+        """Return the number of newest runs by (queue, state)."""
         table = schema.JOBS.c
         rows = self.rows(
             sa.select(table.queue, table.state, sa.func.count())
@@ -380,21 +383,21 @@ class StoreReader:
         return {(queue, state): int(count) for queue, state, count in map(tuple, rows)}
 
     def nodes(self) -> list[records.NodeRecord]:
-        """All nodes by name."""
+        """Return all nodes by name."""
         table = schema.NODES.c
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).order_by(table.name))
             return [codec.node(row.body) for row in rows]
 
     def node(self, name: str) -> records.NodeRecord | None:
-        """One node."""
+        """Return one node."""
         table = schema.NODES.c
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).where(table.name == name))
             return codec.node(rows[0].body) if rows else None
 
     def reasons(self, keys: Sequence[str]) -> dict[str, tuple[Reason, ...]]:
-        """The reasons behind ``JobRecord.reason_key``, for those of ``keys`` that exist."""
+        """Return the reasons of those ``keys`` (``JobRecord.reason_key``) that exist."""
         table = schema.REASONS.c
         wanted = sorted({key for key in keys if key})
         found: dict[str, tuple[Reason, ...]] = {}
@@ -414,7 +417,7 @@ class StoreReader:
         until: float | None = None,
         limit: int = 1000,
     ) -> list[events.Event]:
-        """Events in order: those behind ``after``, or the newest ``limit`` without it.
+        """Return events in order: those after ``after``, or without it the newest ``limit``.
 
         ``until``: none that happened later.
         """
@@ -436,45 +439,45 @@ class StoreReader:
         return found if after is not None else found[::-1]
 
     def last_event(self) -> int:
-        """Sequence number of the newest event; 0 where there never was one."""
+        """Return the sequence number of the newest event; 0 if there never was one."""
         return int(self.rows(sa.select(schema.LEADER.c.last_event))[0][0])
 
     def view(self, name: str) -> bytes | None:
-        """What the loop keeps for showing, by name."""
+        """Return a value that the loop keeps for showing, by name."""
         table = schema.VIEWS.c
         rows = self.rows(sa.select(table.body).where(table.name == name))
         return bytes(rows[0].body) if rows else None
 
     def drift(self) -> list[drift_kinds.Drift]:
-        """All differences by key."""
+        """Return all differences by key."""
         table = schema.DRIFT.c
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).order_by(table.key))
             return [codec.drift_of(row.body) for row in rows]
 
     def remedies(self) -> tuple[DriftRemedy, ...]:
-        """Tries of the last day to make differences right, oldest first."""
+        """Return remediations of the last day, oldest first."""
         table = schema.REMEDIES.c
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).order_by(table.position))
             return tuple(codec.remedy(row.body) for row in rows)
 
     def provisions(self) -> dict[str, instance_records.Provision]:
-        """What is known of the instances of pools whose nodes come and go, by pool."""
+        """Return the records of instances, by pool."""
         table = schema.PROVISIONS.c
         with database.told(self.url):
             rows = self.rows(sa.select(table.pool, table.body).order_by(table.pool))
             return {row.pool: codec.provision(row.body) for row in rows}
 
     def overrides(self) -> tuple[records.Override, ...]:
-        """Cancels and drains that are not committed."""
+        """Return overrides in force."""
         table = schema.OVERRIDES.c
         with database.told(self.url):
             rows = self.rows(sa.select(table.body).order_by(table.position))
             return tuple(codec.override(row.body) for row in rows)
 
     def incumbents(self) -> bytes | None:
-        """What was last in force of the desired state, as the loop encoded it."""
+        """Return the last good desired state, as the loop encoded it."""
         return self.view(INCUMBENTS)
 
 
@@ -489,12 +492,12 @@ RECOLLECTION = ".recollection"
 
 
 def cursor(record: records.JobRecord) -> str:
-    """Where a page of jobs that ends with this one stops."""
+    """Return the position at which a page of jobs ends with this one."""
     return f"{record.order}.{record.name}"
 
 
 def parse_cursor(text: str) -> tuple[int, str]:
-    """The position and name in a cursor.
+    """Return the position and name in a cursor.
 
     Raises:
         ValueError: ``text`` is no cursor.

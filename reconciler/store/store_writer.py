@@ -1,8 +1,8 @@
-"""The statements of a commit, compiled once, and what has to be remembered between commits.
+"""Compiled statements of a commit, and the memory that saves rewriting unchanged rows.
 
-A cycle's rows go to the driver in one ``executemany`` a table: per-row work of the SQL toolkit
-would cost several times the commit itself. What did not change since the last commit (notes of
-elements, drift, views) is told by comparison and not written.
+A cycle's rows go to the driver in one ``executemany`` a table, because per-row work of the SQL
+toolkit would cost several times the commit itself. Rows that did not change since the last commit
+(notes of elements, drift, views) are found by comparison and not written.
 """
 
 import itertools
@@ -47,7 +47,7 @@ def _delete(*columns: sa.Column[Any]) -> str:
 
 
 def _add(table: sa.Table) -> str:
-    """Add to the sums of a row, or make it."""
+    """Return a statement that adds to the sums of a row, or creates it."""
     keys = [column.name for column in table.primary_key]
     insert = sqlite.insert(table).values({column.name: None for column in table.c})
     sums = {
@@ -78,10 +78,10 @@ def many(connection: sa.Connection, statement: str, rows: list[Row]) -> None:
 
 
 def _changed(known: Notes, notes: Notes) -> Iterable[tuple[int, records.ElementNote]]:
-    """Those of ``notes`` that are not the very objects in ``known``.
+    """Return those ``notes`` that are not the same objects as in ``known``.
 
-    A renewed mapping mostly is a copy with some values replaced and some keys added at its end:
-    then the comparison runs without a step of Python for each of many thousand elements.
+    A renewed mapping is mostly a copy with some values replaced and some keys added at its end.
+    Then the comparison runs in C for many thousand elements.
     """
     count = len(known)
     if list(known) != list(itertools.islice(notes, count)):
@@ -96,10 +96,11 @@ def _changed(known: Notes, notes: Notes) -> Iterable[tuple[int, records.ElementN
 
 
 class StoreWriter:
-    """Writes parts of an outcome. Its memory is only an economy: after an error, make a new one.
+    """A writer of the parts of an outcome. After an error make a new one; its memory is only a
+    cache.
 
     Args:
-        unsure: jobs may have notes in the store of which it does not know.
+        unsure: the store may have notes of jobs that it does not know.
     """
 
     def __init__(self, *, unsure: bool = False) -> None:
@@ -112,14 +113,14 @@ class StoreWriter:
         self._views: dict[str, bytes] = {}
 
     def remember(self, jobs: Iterable[records.JobRecord]) -> None:
-        """Take what was just loaded as what the store holds."""
+        """Remember loaded records as the contents of the store."""
         for job in jobs:
             self._newest[job.name] = job.key
             if not job.finished:
                 self._notes[job.key] = job.notes
 
     def jobs(self, connection: sa.Connection, jobs: tuple[records.JobRecord, ...]) -> None:
-        """Jobs and the notes of theirs that changed."""
+        """Write jobs and their changed notes."""
         many(connection, UPSERT["jobs"], [codec.job_row(job) for job in jobs])
         notes: list[Row] = []
         gone: list[Row] = []
@@ -147,7 +148,7 @@ class StoreWriter:
         many(connection, DELETE_NOTE, gone)
 
     def overrides(self, connection: sa.Connection, in_force: tuple[records.Override, ...]) -> None:
-        """The whole list, where it is another than the last."""
+        """Write the whole list if it changed."""
         if in_force == self._overrides:
             return
         connection.exec_driver_sql("DELETE FROM overrides")
@@ -158,7 +159,7 @@ class StoreWriter:
     def remedies(
         self, connection: sa.Connection, tried: tuple[drift_kinds.DriftRemedy, ...]
     ) -> None:
-        """The whole list, where it is another than the last."""
+        """Write the whole list if it changed."""
         if tried == self._remedies:
             return
         connection.exec_driver_sql("DELETE FROM remedies")
@@ -169,7 +170,7 @@ class StoreWriter:
     def provisions(
         self, connection: sa.Connection, changed: Mapping[str, instance_records.Provision | None]
     ) -> None:
-        """Records of pools that changed; None goes."""
+        """Write changed records of pools; None deletes one."""
         rows = [(pool, codec.encode(one)) for pool, one in changed.items() if one is not None]
         many(connection, UPSERT["provisions"], rows)
         gone = [(pool,) for pool, one in changed.items() if one is None]
@@ -182,7 +183,7 @@ class StoreWriter:
         nodes: tuple[records.NodeRecord, ...],
         new_runs: tuple[str, ...],
     ) -> None:
-        """Attempts, nodes and the keys of runs."""
+        """Write attempts, nodes and the keys of runs."""
         many(connection, UPSERT["attempts"], [codec.attempt_row(attempt) for attempt in attempts])
         many(connection, UPSERT["nodes"], [codec.node_row(node) for node in nodes])
         many(connection, UPSERT["run_digests"], [(run_set.digest(key),) for key in new_runs])
@@ -190,14 +191,14 @@ class StoreWriter:
     def left(
         self, connection: sa.Connection, jobs: tuple[str, ...], nodes: tuple[str, ...]
     ) -> None:
-        """What is listed no longer: jobs become history, nodes go."""
+        """Turn unlisted jobs into history, and delete unlisted nodes."""
         many(connection, LEFT_JOB, [(name,) for name in jobs])
         many(connection, DELETE_NODE, [(name,) for name in nodes])
         for name in jobs:
             self._newest.pop(name, None)
 
     def reasons(self, connection: sa.Connection, reasons: Mapping[str, tuple[Reason, ...]]) -> None:
-        """Reasons that changed; an empty one goes."""
+        """Write changed reasons; an empty one is deleted."""
         kept = [(key, codec.encode(why)) for key, why in reasons.items() if why]
         many(connection, UPSERT["reasons"], kept)
         many(connection, DELETE_REASON, [(key,) for key, why in reasons.items() if not why])
@@ -205,13 +206,13 @@ class StoreWriter:
     def events(
         self, connection: sa.Connection, happened: tuple[events.Event, ...], last: int
     ) -> int:
-        """Events, numbered on from ``last``; returns the newest number."""
+        """Write events, numbered from ``last`` on; return the newest number."""
         rows = [codec.event_row(last + step, event) for step, event in enumerate(happened, 1)]
         many(connection, UPSERT["events"], rows)
         return last + len(rows)
 
     def drift(self, connection: sa.Connection, found: tuple[drift_kinds.Drift, ...]) -> None:
-        """The whole list, where it is another than the last."""
+        """Write the whole list if it changed."""
         if found == self._drift:
             return
         connection.exec_driver_sql("DELETE FROM drift")
@@ -219,7 +220,7 @@ class StoreWriter:
         self._drift = found
 
     def rollup(self, connection: sa.Connection, rollup: usage_rollups.UsageRollup) -> None:
-        """Add to the sums that reports are made of."""
+        """Add to the sums for reports."""
         for table, rows in (
             ("usage_hours", rollup.usage),
             ("wait_days", rollup.waits),
@@ -233,7 +234,7 @@ class StoreWriter:
             )
 
     def views(self, connection: sa.Connection, views: Mapping[str, bytes]) -> None:
-        """Views that changed."""
+        """Write changed views."""
         changed = {name: body for name, body in views.items() if self._views.get(name) != body}
         many(connection, UPSERT["views"], list(changed.items()))
         self._views |= changed

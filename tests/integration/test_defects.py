@@ -64,7 +64,7 @@ def test_a_job_that_the_core_fails_on_costs_nobody_else(tmp_path: Path) -> None:
         bed.until_state("first", "Succeeded")
         assert bed.api is not None
         page = bed.api.data("/metrics").decode()
-        assert 'muster_defects_total{part="job"} 1' in page
+        assert 'muster_defects_total{part="job"} 1.0' in page
     finally:
         bed.stop()
 

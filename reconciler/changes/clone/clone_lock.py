@@ -1,9 +1,9 @@
-"""One change at a time in a clone: whoever makes one has the turn until it is committed and pushed.
+"""A lock for one change at a time in a clone, held until the change is committed and pushed.
 
-Two commands that change one clone at once would each take the other's commit for their own, and
-take it back where their own fails. The turn is a lock on a file in the git folder that all work
-trees of a clone share; the kernel lets go of it when a process ends, however it ends. People's own
-git knows nothing of it: what git locks for a moment is waited for here, command by command.
+Two commands that change one clone at once would take each other's commits for their own. The lock
+is on a file in the git folder that all work trees of a clone share; the kernel drops it when a
+process ends. Git itself does not know this lock: its own short locks are waited for here, command
+by command.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ _HOLDER_BYTES_MAX = 200
 
 @contextlib.contextmanager
 def taken(folder: Path, *, wait_s: float = WAIT_S) -> Iterator[None]:
-    """The turn to change a clone, until the block ends.
+    """Hold the lock of a clone until the block ends.
 
     Args:
         folder: its git folder, or that of one of its work trees.
-        wait_s: how long to wait for whoever has it.
+        wait_s: how long to wait for the current holder.
 
     Raises:
-        GitError: somebody had it all the while (who), or the file can't be opened.
+        GitError: somebody held it all the time (with the name), or the file cannot be opened.
     """
     path = git_commands.common_folder(folder) / NAME
     descriptor = _opened(path)
@@ -57,7 +57,7 @@ def taken(folder: Path, *, wait_s: float = WAIT_S) -> Iterator[None]:
 
 
 def _opened(path: Path) -> int:
-    """A descriptor of the file, which is made where there is none."""
+    """Return a descriptor of the file, which is created if necessary."""
     try:
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -91,7 +91,7 @@ def _wait(descriptor: int, path: Path, wait_s: float) -> None:
 
 
 def _sign(descriptor: int) -> None:
-    """Write down who has the turn; of use to people alone."""
+    """Write the holder into the file, for people only."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:2]] if sys.argv else []
     name = " ".join(word for word in words if word and not word.startswith("-"))
     text = f"process {os.getpid()}" + (f" ({name})" if name else "")
@@ -114,7 +114,7 @@ def git(
     timeout_s: float = git_commands.LOCAL_TIMEOUT_S,
     locked_s: float = LOCKED_S,
 ) -> CompletedProcess[bytes]:
-    """As :func:`gitobjects.run`, and again for a while where another git has locked what it needs.
+    """Run git as ``git_commands.run`` does; retry for a while if another git holds a lock.
 
     Raises:
         GitError: it failed, or the lock stayed.

@@ -1,8 +1,8 @@
-"""Commits that a command has made in a clone: which they are, and how the branch leaves them.
+"""Commits that a command has made in a clone, and how the branch moves.
 
-People and their programs commit to the same branch whenever they like. What a command made is known
-by what git said when it was made, not by what the branch says a moment later; and the branch is
-moved by compare-and-swap, from the very commit that it is expected at or not at all.
+People commit to the same branch at any time. So the id of a commit is what git printed when it was
+made, not what the branch says later; and the branch moves by compare-and-swap from the expected
+commit or not at all.
 """
 
 import re
@@ -19,11 +19,11 @@ _MADE = re.compile(r"^\[.*?([0-9a-f]{40})\] ", re.MULTILINE)
 
 
 class FileBefore(msgspec.Struct, frozen=True):
-    """A file as a command found it, in the work tree and in the index.
+    """A file before a command changed it, in the work tree and in the index.
 
-    ``data``: None where there was none. ``mode``: its permissions. ``staged``: its entry in the
-    index, ``MODE,ID``; empty for none. ``flags``: what somebody has told git of that entry, as
-    options of ``git update-index``.
+    ``data``: None if it did not exist. ``mode``: its permissions. ``staged``: its entry in the
+    index, ``MODE,ID``; empty for none. ``flags``: flags of that entry, as options of ``git
+    update-index``.
     """
 
     data: bytes | None = None
@@ -33,9 +33,9 @@ class FileBefore(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A commit, and the file that it changed: what was there before, and its bytes after it.
+    """A commit, and the file that it changed: its state before, and its bytes after.
 
-    ``is_earlier``: it was there before this command, which pushes it and never takes it back.
+    ``is_earlier``: it existed before this command, which pushes it and never takes it back.
     """
 
     commit: str
@@ -50,8 +50,8 @@ class CommitGroup:
 
     Attributes:
         made: the commits, the oldest first.
-        moved: what became of those that were put on top of what others had pushed, by their id.
-        told: what somebody has to know of the clone after the push, a sentence each.
+        moved: new ids of commits that were rebased, by their old id.
+        told: messages about the clone after the push, a sentence each.
     """
 
     def __init__(self) -> None:
@@ -60,15 +60,15 @@ class CommitGroup:
         self.told: tuple[str, ...] = ()
 
     def now(self, commit: str | None) -> str | None:
-        """The id that a commit has now."""
+        """Return the current id of a commit."""
         return self.moved.get(commit, commit) if commit else commit
 
 
 def make(root: Path, *arguments: str) -> str:
-    """``git commit``; the id of what it made, whoever has committed on top since.
+    """Run ``git commit``; return the id of the commit, whoever has committed on top since.
 
     Raises:
-        GitError: it was not made, or git does not tell.
+        GitError: no commit was made, or git does not print its id.
     """
     done = clone_lock.git(root, "-c", "core.abbrev=40", "commit", *arguments)
     found = _MADE.search(done.stdout.decode("utf-8", "replace"))
@@ -80,13 +80,13 @@ def make(root: Path, *arguments: str) -> str:
 
 
 def move(root: Path, reference: str, to: str, found: str) -> bool:
-    """Move a branch if it is where it was found; whether it was."""
+    """Move a branch if it is where it was found; return True if it was."""
     command = ("update-ref", "-m", "muster", reference, to, found)
     return not git_commands.run(root, *command, good=(0, 1, 128)).returncode
 
 
 def take_back(root: Path, reference: str, commit: str) -> bool:
-    """Move a branch from a commit to the one before it; False where it is not there any more."""
+    """Move a branch from a commit to its parent; return False if it is not there any more."""
     said = git_commands.run(root, "rev-list", "--parents", "-n", "1", commit).stdout
     parents = said.decode().split()[1:]
     if parents:

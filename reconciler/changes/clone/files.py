@@ -1,7 +1,7 @@
-"""Finds objects in the files of a clone: as they are on disk, and as they are committed.
+"""Finds objects in the files of a clone, as they are on disk and as they are committed.
 
-Names of objects come in; the files that hold them come out, and whether what stands there is
-committed. Nothing is changed here.
+Names of objects come in; the files that hold them come out, and if they are committed. Nothing is
+changed here.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from reconciler.model.values import suggestions
 class CloneError(RuntimeError):
     """The change was not made, or was made and not pushed; the message says which.
 
-    ``unreachable``: it was the remote repository that did not take it.
+    ``unreachable``: the remote repository did not take it.
     """
 
     def __init__(self, message: str, *, unreachable: bool = False) -> None:
@@ -45,7 +45,7 @@ class Files:
         self.state = state
 
     def find(self, kind: str, name: str) -> str | None:
-        """The file, relative to the clone, in which an object stands as things are on disk."""
+        """Return the file, relative to the clone, that holds an object on disk."""
         # Most files can be left out without parsing them.
         for path, document in self._documents(name.encode()):
             if document.kind == kind and document.name == name:
@@ -53,7 +53,7 @@ class Files:
         return None
 
     def document(self, kind: str, name: str) -> dict[str, Any]:
-        """An object as it is written on disk.
+        """Return an object as it is written on disk.
 
         Raises:
             CloneError: there is none.
@@ -65,21 +65,21 @@ class Files:
         raise CloneError(f"{kind}/{name} can't be read in {path}")
 
     def names(self, kind: str) -> list[str]:
-        """Names of the objects of a kind, as things are on disk."""
+        """Return the names of the objects of a kind on disk."""
         return sorted(one.name for _, one in self._documents(kind.encode()) if one.kind == kind)
 
     def _documents(self, holding: bytes) -> Iterator[tuple[Path, document_reader.Document]]:
-        """Every document of the files that hold these bytes."""
+        """Yield every document of the files that contain these bytes."""
         for path, data in self._files():
             if holding in data:
                 for document in document_reader.read(data).documents:
                     yield path, document
 
     def _files(self) -> Iterator[tuple[Path, bytes]]:
-        """The files that git knows of, as they are on disk: what is new to it counts for nothing.
+        """Yield the files that git tracks, as they are on disk; untracked files do not count.
 
         Raises:
-            CloneError: git can't tell.
+            CloneError: git fails.
         """
         root = self.root.resolve()
         try:
@@ -93,12 +93,12 @@ class Files:
                 yield path, path.read_bytes()
 
     def structural_files(self) -> dict[str, bytes]:
-        """The files that may hold anything but jobs, as they are committed, by path.
+        """Return the committed files that may hold anything but jobs, by path.
 
-        What lies in the work tree and is not committed says nothing to a controller.
+        Uncommitted changes mean nothing to a controller.
 
         Raises:
-            CloneError: git can't tell.
+            CloneError: git fails.
         """
         names = [kind.encode() for kind in kinds.STRUCTURAL_KINDS]
         root = self.root.resolve()
@@ -119,7 +119,7 @@ class Files:
         return {p: data for p, data in found.items() if any(name in data for name in names)}
 
     def structural_files_at(self, commit: str) -> dict[str, bytes]:
-        """The same as an earlier commit has them; none where it is not known here."""
+        """Return the same of an earlier commit; none if it is not known here."""
         root, names = self.root.resolve(), sorted(kinds.STRUCTURAL_KINDS)
         wanted = [part for name in names for part in ("-e", name)]
         command = ("grep", "--name-only", "-z", "--fixed-strings", *wanted, commit)
@@ -134,23 +134,23 @@ class Files:
         return {path: one[2] for path, one in zip(state, found, strict=True) if one}
 
     def paths(self, *command: str) -> list[str]:
-        """What a command of git lists with ``-z``."""
+        """Return the paths that a command of git lists with ``-z``."""
         said = git_commands.run(self.root, *command).stdout
         return [os.fsdecode(path) for path in said.split(b"\0") if path]
 
     def _is_state(self, path: Path) -> bool:
-        """Whether desired state is read from a file of this name."""
+        """Return True if desired state is read from a file of this name."""
         if path.suffix not in {".yaml", ".yml"} or not path.is_relative_to(self.state):
             return False
         return not any(part.startswith(".") for part in path.relative_to(self.state).parts)
 
     def in_hand(self, file: Path) -> str | None:
-        """A file of desired state that is not committed as it is on disk, relative to the clone.
+        """Return a file of desired state with uncommitted changes, relative to the clone.
 
-        None: it is committed, lies elsewhere, or is one that git is told to ignore.
+        None: it is committed, lies elsewhere, or is ignored by git.
 
         Raises:
-            CloneError: git can't tell.
+            CloneError: git fails.
         """
         path = file.resolve()
         if file.is_symlink() or not self._is_state(path):
@@ -159,12 +159,12 @@ class Files:
         return relative if self._status_of(relative) else None
 
     def committed(self, path: str) -> bytes | None:
-        """A file as the newest commit has it; None: it has none."""
+        """Return a file as of the newest commit; None if it has none."""
         shown = git_commands.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
         return None if shown.returncode else shown.stdout
 
     def _status_of(self, path: str) -> str:
-        """``??`` and the like; empty: it is as it is committed, or ignored."""
+        """Return ``??`` and the like; empty: it is as committed, or ignored."""
         try:
             said = git_commands.run(
                 self.root, "status", "--porcelain", "--untracked-files=all", "--", path
@@ -174,7 +174,7 @@ class Files:
         return said.stdout.decode("utf-8", "replace")[:2]
 
     def require_committed(self, path: str) -> None:
-        """Raise CloneError where a file is on disk other than it is committed."""
+        """Raise CloneError if a file on disk differs from the commit."""
         status = self._status_of(path)
         if status == "??":
             raise CloneError(
@@ -186,10 +186,10 @@ class Files:
             )
 
     def path_of(self, kind: str, name: str) -> str:
-        """The file in which an object stands as things are on disk.
+        """Return the file that holds an object on disk.
 
         Raises:
-            CloneError: it stands nowhere, or several times.
+            CloneError: none does, or several do.
         """
         root = self.root.resolve()
         found = [
@@ -204,20 +204,20 @@ class Files:
         return found[0]
 
     def missing(self, kind: str, name: str) -> MissingObjectError:
-        """The error that there is no such object, with names that are like it."""
+        """Return the error that there is no such object, with similar names."""
         names = (one.name for _, one in self._documents(b"") if one.kind == kind)
         hint = suggestions.hint(name, names)
         return MissingObjectError(f"there is no {kind}/{name} in {self.state}{hint}")
 
     def data(self, path: str) -> bytes | None:
-        """A file as it is on disk; None: it is not there."""
+        """Return a file as it is on disk; None if it does not exist."""
         try:
             return (self.root / path).read_bytes()
         except FileNotFoundError:
             return None
 
     def text(self, path: str) -> str | None:
-        """The same as text, with the line ends that it has.
+        """Return the same as text, with its line ends.
 
         Raises:
             CloneError: it is no text.

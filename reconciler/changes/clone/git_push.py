@@ -1,9 +1,9 @@
-"""Pushes what a command has committed in a clone, taking up what others pushed before it.
+"""Pushes the commits of a command, on top of what others pushed before.
 
-The commits are made anew beside the work tree, on top of what is there. The clone's branch and
-files come along, and whatever somebody has in hand in other files stays as it is. Where it is in
-files that others changed, these can't: then a merge is pushed, of which the branch is a part as it
-stands, so that one `git pull` brings it along once somebody has made up their mind.
+The commits are rebased beside the work tree. The clone's branch and files follow; changes that
+somebody has in other files stay. If somebody changed files that others changed too, the files
+cannot follow. Then a merge is pushed that contains the branch as it is, so that one `git pull`
+brings it along later.
 """
 
 import enum
@@ -21,9 +21,9 @@ ATTEMPTS_MAX = 5
 
 
 class PushError(Exception):
-    """The commits are in the clone, and were not pushed; says why and what to do.
+    """The commits are in the clone and were not pushed; the message says why and what to do.
 
-    ``unreachable``: it was the remote repository that did not take them.
+    ``unreachable``: the remote repository did not take them.
     """
 
     def __init__(self, message: str, *, unreachable: bool = False) -> None:
@@ -32,7 +32,7 @@ class PushError(Exception):
 
 
 class _Came(enum.Enum):
-    """Whether the clone came along."""
+    """Result for the clone: it followed the push, or why it did not."""
 
     ALONG = enum.auto()
     NOT_FROM_THERE = enum.auto()
@@ -45,7 +45,7 @@ class Push:
     Args:
         root: the work tree. branch: its branch, and ``upstream`` the one it follows, such as
             ``origin/main``.
-        opened: what was committed; it is told what the commits became.
+        opened: the commits; it gets their ids after the push.
     """
 
     def __init__(self, root: Path, branch: str, upstream: str, opened: commits.CommitGroup) -> None:
@@ -83,7 +83,7 @@ class Push:
         raise PushError(why)
 
     def _fetched(self) -> str:
-        """What others have pushed."""
+        """Return the commit that others have pushed."""
         try:
             clone_lock.git(
                 self._root,
@@ -95,9 +95,9 @@ class Push:
             raise PushError(str(error), unreachable=True) from error
 
     def _on_top(self, base: str) -> str:
-        """Put our commits on top of ``base``; what is to be pushed then.
+        """Put our commits on top of ``base``; return the commit to push.
 
-        Where others' commits stand among them, which ``base`` has not, the two are merged.
+        If commits of others are among them that ``base`` lacks, the two are merged.
         """
         self._opened.told = ()
         for _ in range(ATTEMPTS_MAX):
@@ -120,10 +120,9 @@ class Push:
         raise GitError(f"others commit to {self._reference} in {self._root} all the time")
 
     def _come_along(self, head: str, tip: str) -> _Came:
-        """Bring the files and then the branch from one commit to another.
+        """Move the files and then the branch from one commit to another.
 
-        Not from there: somebody committed meanwhile; the branch is theirs, and the files are theirs
-        again.
+        If somebody committed meanwhile, the branch stays theirs, and the files are put back.
         """
         checked_out = self._said("symbolic-ref", "-q", "HEAD", good=(0, 1)) == self._reference
         if checked_out:
@@ -145,7 +144,7 @@ class Push:
         return _Came.NOT_FROM_THERE
 
     def _in_the_way(self, head: str, tip: str) -> list[str]:
-        """The files that differ between two commits, and that somebody has changed here."""
+        """Return the files that differ between two commits and that somebody has changed here."""
         apart = self._paths("diff-tree", "-r", "--name-only", "--no-renames", "-z", head, tip)
         changed = set(self._paths("diff", "--name-only", "--no-renames", "-z", head))
         changed.update(ignored_files.added(self._root, head, tip))
@@ -161,7 +160,7 @@ class Push:
         )
 
     def _check_merged(self, tip: str) -> None:
-        """Git merges lines; whether a file still says something is another matter."""
+        """Check that merged files are still valid documents, because git merges lines only."""
         for path in {made.path for made in self._opened.made if made.path}:
             shown = git_commands.run(self._root, "show", f"{tip}:{path}", good=(0, 128))
             problems = () if shown.returncode else document_reader.validate(path, shown.stdout)

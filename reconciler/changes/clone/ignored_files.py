@@ -1,7 +1,7 @@
-"""What stands in a work tree where git is about to put a file, and what git would say nothing of.
+"""Finds untracked files in a work tree that git would overwrite without a word.
 
-Git overwrites files that it is told to ignore, and a folder of them by a file: whoever brings a
-work tree from one commit to another asks here first, by what is on disk and in the index.
+Git overwrites ignored files, and a folder of them by a file. Before a work tree moves from one
+commit to another, this module checks the disk and the index.
 """
 
 import os
@@ -14,10 +14,10 @@ NAMES_MAX = 3
 
 
 def added(tree: Path, before: str, after: str) -> list[str]:
-    """Files that one commit has beyond another and in whose place something unknown to git stands.
+    """Return files that one commit adds and whose place is taken by something untracked.
 
     Raises:
-        GitError: git can't tell.
+        GitError: git fails.
     """
     listing = ("diff-tree", "-r", "--name-only", "--no-renames", "-z", "--diff-filter=A")
     said = git_commands.run(tree, *listing, before, after).stdout
@@ -25,10 +25,10 @@ def added(tree: Path, before: str, after: str) -> list[str]:
 
 
 def in_place_of(tree: Path, paths: list[str]) -> list[str]:
-    """Those of some files to be added in whose place something unknown to git stands.
+    """Return those of some added files whose place is taken by something untracked.
 
     Raises:
-        GitError: git can't tell.
+        GitError: git fails.
     """
     there = {path: _stands_at(tree, path) for path in paths}
     if not any(there.values()):
@@ -39,13 +39,15 @@ def in_place_of(tree: Path, paths: list[str]) -> list[str]:
 
 
 def named(paths: list[str]) -> str:
-    """The first of some files, and how many more there are."""
+    """Return the first of some files, and the number of others, as text."""
     more = f" and {len(paths) - NAMES_MAX} more" if len(paths) > NAMES_MAX else ""
     return ", ".join(paths[:NAMES_MAX]) + more
 
 
 def link_above(root: Path, path: str) -> str:
-    """The first link on the way from a folder to a file in it, the file included; empty: none."""
+    """Return the first symbolic link on the way from a folder to a file, the file
+    included; or "".
+    """
     for one in (*reversed(PurePosixPath(path).parents), PurePosixPath(path)):
         if (root / one).is_symlink() and os.fspath(one) != ".":
             return os.fspath(one)
@@ -53,7 +55,7 @@ def link_above(root: Path, path: str) -> str:
 
 
 def _stands_at(tree: Path, path: str) -> str:
-    """What is there in place of a file, or of a folder that it is to be in; empty: nothing."""
+    """Return what takes the place of a file or of one of its folders; empty: nothing."""
     above = [os.fspath(one) for one in reversed(PurePosixPath(path).parents)][1:]
     for one in above:
         here = tree / one

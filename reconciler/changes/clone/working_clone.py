@@ -1,11 +1,9 @@
-"""The same changes in a clone that a person works in: edit, commit that file alone, push.
+"""Changes in a person's own clone: edit a file, commit that file alone, push.
 
-Commands of people come in; one commit with their own identity goes out. Only the file that is
-meant is staged and committed; whatever else is changed or staged in the clone stays as it is.
-Where the branch follows a remote one it is pushed, on top of what others pushed meanwhile.
-
-One command at a time has its turn in a clone. The branch is never moved away from a commit that
-the command has not made itself: people and their programs commit there whenever they like.
+Commands come in; one commit with the person's identity goes out. Only the file of the change is
+staged and committed; other changes in the clone stay as they are. If the branch follows a remote
+one, it is pushed on top of what others pushed. A lock keeps commands apart. The branch never moves
+away from a commit that the command has not made itself.
 """
 
 import contextlib
@@ -34,7 +32,7 @@ MissingError = files.MissingObjectError
 
 
 class CloneOutcome(msgspec.Struct, frozen=True):
-    """What was done: the commit, the file below the clone, and whether it was pushed.
+    """Result of a change: commit, file below the clone, and status.
 
     ``local`` means that the branch follows no remote one, so that there is nowhere to push;
     ``rehearsed`` that it would be done, and was not.
@@ -50,11 +48,11 @@ Change = Callable[[str | None], str | None]
 
 
 class Clone(files.Files):
-    """A work tree that desired state is edited in.
+    """A work tree in which desired state is edited.
 
     Args:
         folder: any folder inside it.
-        sub_path: where in the repository desired state begins.
+        sub_path: folder in the repository at which desired state begins.
 
     Raises:
         CloneError: it is no clone with a branch checked out.
@@ -80,21 +78,21 @@ class Clone(files.Files):
 
     @property
     def pushes_to(self) -> str:
-        """The branch that commits made here go to: of the remote where there is one."""
+        """The branch that commits made here go to, of the remote if there is one."""
         return self.branch if self._upstream is None else self._upstream.partition("/")[2]
 
     def has(self, commit: str) -> bool:
-        """Whether a commit, by its full hash, is known here."""
+        """Return True if a commit, by its full hash, is known here."""
         asked = ("cat-file", "-e", f"{commit}^{{commit}}")
         return git_commands.run(self.root, *asked, good=(0, 1, 128)).returncode == 0
 
     def leads_to(self, commit: str, later: str) -> bool:
-        """Whether a commit is one of those that led to a later one; so where it is the same."""
+        """Return True if a commit is an ancestor of another, or the same."""
         asked = ("merge-base", "--is-ancestor", commit, later)
         return not git_commands.run(self.root, *asked, good=(0, 1, 128)).returncode
 
     def not_pushed(self, path: str) -> str | None:
-        """The last commit of a file that the remote branch, as it was seen last, has not."""
+        """Return the last commit of a file that the remote branch, as last seen, does not have."""
         if self._upstream is None:
             return None
         found = git_commands.run(
@@ -105,12 +103,12 @@ class Clone(files.Files):
         return found.stdout.decode().strip() or None
 
     def left_behind(self, subject: str) -> str | None:
-        """The file of a commit that an earlier command has left here and that is not pushed.
+        """Return the file of an unpushed commit that an earlier command has left here.
 
         Args:
-            subject: how the command begins the message of its commit; a reason may stand behind.
+            subject: beginning of the command's commit message; a reason may follow.
 
-        None where there is none, or a later commit that is not pushed changes the file again.
+        None: there is none, or a later unpushed commit changes the file again.
         """
         if self._upstream is None:
             return None
@@ -130,7 +128,7 @@ class Clone(files.Files):
     def add_job(
         self, text: str, name: str, *, message: str = "", dry_run: bool = False
     ) -> CloneOutcome:
-        """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
+        """Write a job to ``jobs/NAME.yaml``; writing the same text again changes nothing."""
         present = self.find("Job", name)
         if present is not None:
             same = yaml_edit.documents(text)[0] in yaml_edit.documents(self.text(present) or "")
@@ -154,11 +152,11 @@ class Clone(files.Files):
         """Commit a file that somebody has written here, with this text in it, and push.
 
         Args:
-            path: the file. text: what it is to hold; ``read``: what it held when that was made.
+            path: the file. text: its new contents; ``read``: its contents when that was made.
             message: of the commit. dry_run: commit nothing.
 
         Raises:
-            CloneError: git refused, the push failed, or the file holds something else by now.
+            CloneError: git refused, the push failed, or the file has changed since.
         """
         if dry_run:
             return CloneOutcome("rehearsed", path)
@@ -192,7 +190,7 @@ class Clone(files.Files):
         message: str,
         dry_run: bool = False,
     ) -> CloneOutcome:
-        """Set fields of an object, or take them away (``edit.REMOVED``)."""
+        """Set fields of an object, or delete them (``yaml_edit.REMOVED``)."""
 
         def changed(before: str | None) -> str:
             after = yaml_edit.set_fields(before or "", kind, name, fields)
@@ -208,7 +206,7 @@ class Clone(files.Files):
     def remove(
         self, kind: str, name: str, *, message: str = "", dry_run: bool = False
     ) -> CloneOutcome:
-        """Take an object out, and its file where nothing else stands in it."""
+        """Remove an object, and its file if nothing else is in it."""
         path = self.path_of(kind, name)
         return self.change(
             path,
@@ -219,9 +217,9 @@ class Clone(files.Files):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[commits.CommitGroup]:
-        """Push what is committed within it in one go at its end; undo it all where one fails.
+        """Push the commits made inside the block in one go at its end; undo all if one fails.
 
-        Nobody else's command changes this clone meanwhile.
+        The lock is held, so that no other command changes this clone meanwhile.
 
         Raises:
             CloneError: nothing was changed, or the commits are in the clone and are not pushed.
@@ -257,13 +255,13 @@ class Clone(files.Files):
         return f"refs/heads/{self.branch}"
 
     def _require_branch(self) -> None:
-        """Raise GitError where another branch was checked out meanwhile."""
+        """Raise GitError if another branch was checked out meanwhile."""
         found = git_commands.run(self.root, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
         if found.decode().strip() != self._reference():
             raise GitError(f"{self.branch} is no longer checked out in {self.root}: try again")
 
     def _undo(self, opened: commits.CommitGroup) -> None:
-        """Take back the commits of this command, the newest first, while nobody's are on top."""
+        """Take back the commits of this command, the newest first, while no others are on top."""
         for made in reversed(opened.made):
             if made.is_earlier:
                 continue
@@ -278,7 +276,7 @@ class Clone(files.Files):
                 return
 
     def _found(self, path: str) -> commits.FileBefore:
-        """A file as it is now."""
+        """Return the current state of a file."""
         said = clone_lock.git(self.root, "ls-files", "--stage", "-v", "-z", "--", path).stdout
         fields = said.partition(b"\0")[0].partition(b"\t")[0].decode().split()
         merged = len(fields) == 4 and fields[3] == "0"
@@ -289,7 +287,7 @@ class Clone(files.Files):
         return commits.FileBefore(data, mode, staged, flags)
 
     def _put_back(self, path: str, before: commits.FileBefore, after: bytes | None) -> None:
-        """A file as it was before it became ``after``, also in the index."""
+        """Restore a file to its state before it became ``after``, also in the index."""
         if self.data(path) == after:  # else somebody has saved it meanwhile
             _write(self.root / path, before.data)
             if before.mode is not None:
@@ -307,7 +305,7 @@ class Clone(files.Files):
         """Change one file, commit it alone and push.
 
         Raises:
-            CloneError: the file has changes that are not committed, or git refused.
+            CloneError: the file has uncommitted changes, or git refused.
         """
         if dry_run or self._together is not None:
             return self._change(path, change, message, dry_run=dry_run)
@@ -331,7 +329,7 @@ class Clone(files.Files):
         return self._noted(self._commit(path, data, message))
 
     def _noted(self, made: commits.Made) -> CloneOutcome:
-        """Remember a commit for whoever pushes it, or undoes it."""
+        """Remember a commit that will be pushed or undone."""
         if self._together is not None:
             self._together.made.append(made)
         status: Literal["local", "pushed"] = "local" if self._upstream is None else "pushed"
@@ -342,8 +340,8 @@ class Clone(files.Files):
     ) -> CloneOutcome:
         """Commit, without any file, that a held change is approved, and push.
 
-        Where this person's approval stands it is that: ``unchanged``, and pushed where it was not.
-        ``held_at`` is as of ``approvals.standing``.
+        If this person's approval stands already, the result is ``unchanged``, and it is pushed if
+        it was not. ``held_at`` is as for ``approvals.standing``.
 
         Raises:
             CloneError: git refused, or the push failed.
@@ -369,10 +367,10 @@ class Clone(files.Files):
         return self._noted(commits.Made(commit))
 
     def _approval(self, digest: str, held_at: str) -> str | None:
-        """The commit by which this person has approved a change already.
+        """Return the commit by which this person has approved a change already.
 
         Raises:
-            CloneError: git can't tell.
+            CloneError: git fails.
         """
         try:
             who = git_commands.run(self.root, "var", "GIT_AUTHOR_IDENT").stdout.decode()
@@ -385,13 +383,15 @@ class Clone(files.Files):
             raise CloneError(f"nothing was changed: {error}") from error
 
     def _is_pushed(self, commit: str) -> bool:
-        """Whether the remote branch, as it was seen last, has a commit; so where there is none."""
+        """Return True if the remote branch, as last seen, has a commit, or if there is no
+        remote.
+        """
         if self._upstream is None:
             return True
         return self.leads_to(commit, f"refs/remotes/{self._upstream}")
 
     def _commit(self, path: str, after: bytes | None, message: str) -> commits.Made:
-        """Write, stage and commit one file; as it was where git refuses.
+        """Write, stage and commit one file; restore it if git refuses.
 
         Raises:
             CloneError: git refused.
@@ -415,12 +415,12 @@ class Clone(files.Files):
 
 
 def _moved(outcome: CloneOutcome, push: commits.CommitGroup) -> CloneOutcome:
-    """What was done, with the commit as it was pushed."""
+    """Return the outcome with the commit as it was pushed."""
     return msgspec.structs.replace(outcome, commit=push.now(outcome.commit))
 
 
 def _flags(tag: str) -> tuple[str, ...]:
-    """What somebody has told git of an entry of the index, by its tag in ``git ls-files -v``."""
+    """Return the flags of an index entry, by its tag in ``git ls-files -v``."""
     flags = {"--assume-unchanged": tag.islower(), "--skip-worktree": tag.upper() == "S"}
     return tuple(flag for flag, is_set in flags.items() if is_set)
 

@@ -1,9 +1,9 @@
 """Work trees in which the written branch is checked out, and how their files follow it.
 
-A branch is moved first and the files after it, so that nothing is in a file that is not committed.
-Before it moves, a note in the git folder says from where and where to; who finds one later
-finishes what was interrupted. Without that the old files would look like somebody's own changes,
-and whoever committed them would undo what others were promised.
+A branch moves first and the files after it, so that no file has uncommitted contents. Before that,
+a note in the git folder says from where to where; a later run that finds one finishes the move.
+Without it the old files would look like somebody's own changes, and committing them would undo
+others' work.
 """
 
 import logging
@@ -27,7 +27,7 @@ _NAMES_MAX = 5
 
 
 class _Move(msgspec.Struct, frozen=True):
-    """A branch that is to go from one commit to another."""
+    """A move of a branch from one commit to another."""
 
     reference: str
     before: str
@@ -38,10 +38,10 @@ _decode_move = msgspec.json.Decoder(_Move).decode
 
 
 def of(repository: source.GitSource, reference: str) -> list[Path]:
-    """The work trees of a local repository in which a branch is checked out.
+    """Return the work trees of a local repository in which a branch is checked out.
 
     Raises:
-        GitError: git can't tell.
+        GitError: git fails.
     """
     listed = git_commands.run(repository.folder, "worktree", "list", "--porcelain", "-z").stdout
     known: set[Path] = set()
@@ -64,11 +64,11 @@ def of(repository: source.GitSource, reference: str) -> list[Path]:
 
 
 def prepare(repository: source.GitSource, reference: str, before: str, after: str) -> list[Path]:
-    """Make sure that the files of a branch can follow it; the work trees to be brought up.
+    """Check that the files of a branch can follow it; return the work trees to update.
 
     Raises:
-        GitError: somebody changed something there, and what to do.
-        OSError: the note can't be written.
+        GitError: somebody changed something there; with what to do.
+        OSError: the note cannot be written.
     """
     trees = of(repository, reference)
     for tree in trees:
@@ -81,9 +81,9 @@ def prepare(repository: source.GitSource, reference: str, before: str, after: st
 
 
 def follow(repository: source.GitSource, trees: list[Path], before: str, after: str) -> None:
-    """Bring up the files of work trees whose branch has moved.
+    """Update the files of work trees whose branch has moved.
 
-    Never raises for what git says: the branch is written, and :func:`finish` tries again.
+    Errors of git are not raised: the branch is written, and :func:`finish` tries again.
     """
     if not trees:
         return
@@ -97,17 +97,17 @@ def follow(repository: source.GitSource, trees: list[Path], before: str, after: 
 
 
 def withdraw(repository: source.GitSource, trees: list[Path]) -> None:
-    """The branch did not move."""
+    """Delete the notes of a move that did not happen."""
     if trees:
         _note(repository).unlink(missing_ok=True)
 
 
 def finish(repository: source.GitSource) -> None:
-    """Bring up the files of work trees that an interruption has left behind their branch.
+    """Update the files of work trees that an interruption has left behind their branch.
 
     Raises:
-        GitError: somebody changed the very same files meanwhile.
-        OSError: the note can't be read or taken away.
+        GitError: somebody changed the same files meanwhile.
+        OSError: the note cannot be read or deleted.
     """
     note = _note(repository)
     try:
@@ -128,7 +128,7 @@ def finish(repository: source.GitSource) -> None:
 
 
 def _bring_up(tree: Path, before: str) -> None:
-    """Have files that are still as in ``before`` be as in HEAD; others' changes stay."""
+    """Update files that are still as in ``before`` to HEAD; changes of others stay."""
     git_commands.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
     _take_up_written(tree, before)
     try:
@@ -144,7 +144,7 @@ def _bring_up(tree: Path, before: str) -> None:
 
 
 def _take_up_written(tree: Path, before: str) -> None:
-    """Stage files that are as in HEAD already: git had come so far before it was interrupted."""
+    """Stage files that are as in HEAD already: git had come that far before the interruption."""
     listed = git_commands.run(tree, "diff-tree", "-r", "-z", "--no-renames", before, "HEAD").stdout
     parts = listed.split(b"\0")
     wanted = [
@@ -166,7 +166,7 @@ def _take_up_written(tree: Path, before: str) -> None:
 
 
 def _require_clean(tree: Path) -> None:
-    """Raise GitError where files or the index of a work tree are not as its HEAD."""
+    """Raise GitError if files or the index of a work tree differ from its HEAD."""
     git_commands.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
     changed = _names(tree, "diff-files")
     staged = _names(tree, "diff-index", "--cached", "HEAD")
@@ -190,7 +190,7 @@ def _require_clean(tree: Path) -> None:
 
 
 def _require_room(tree: Path, before: str, after: str) -> None:
-    """Raise GitError where git would put a file in place of something that it does not know."""
+    """Raise GitError if git would overwrite something untracked."""
     names = ignored_files.added(tree, before, after)
     if names:
         raise GitError(
@@ -205,7 +205,7 @@ def _names(tree: Path, *command: str) -> list[str]:
 
 
 def _behind(tree: Path) -> str:
-    """The commit before HEAD that the index is exactly like; empty where there is none."""
+    """Return the commit before HEAD that the index equals exactly; empty if there is none."""
     written = git_commands.run(tree, "write-tree", good=(0, 128)).stdout.decode().strip()
     said = git_commands.run(tree, "log", f"--max-count={_BEHIND_MAX}", "--format=%H %T", "HEAD")
     for line in said.stdout.decode().splitlines():
@@ -220,7 +220,7 @@ def _note(repository: source.GitSource) -> Path:
 
 
 def _write_note(note: Path, move: _Move) -> None:
-    """Durably, before what it tells of."""
+    """Write a note durably, before the move that it describes."""
     fresh = note.with_name(f"{NOTE}.{os.getpid()}")
     with fresh.open("wb") as file:
         file.write(msgspec.json.encode(move))

@@ -1,8 +1,8 @@
-"""Judges requests against one revision: which can be done, and what files they make of it.
+"""Judges requests against one revision: which can be done, and which files result.
 
-A batch is what goes into the branch at once. Requests are judged in their order, each on top of
-those before it; one that can't be done says why and leaves the rest as they are. Nothing is
-written here: what comes out is files and the steps that led to them.
+A batch becomes one push. Requests are judged in order, each on top of those before it; a refused
+one leaves the rest as they are. Nothing is written here: files and the steps that led to them come
+out.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ SHEETS_MAX = 16
 
 
 class BatchStep(NamedTuple):
-    """What one request makes of a commit: files, and what its message says."""
+    """Contribution of one request to a commit: files, and a part of its message."""
 
     author: Person
     subject: str
@@ -54,9 +54,9 @@ class Batch:
     """Requests judged against one revision, and the files that they change.
 
     Args:
-        known: what the revision holds.
-        sub_path: the folder in which desired state is; empty: the whole repository.
-        trees: work trees whose files are to follow: nothing that stands there is overwritten.
+        known: contents of the revision.
+        sub_path: folder of desired state; empty: the whole repository.
+        trees: work trees whose files follow: nothing untracked there is overwritten.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Batch:
         self._sheets: dict[str, yaml_edit.Sheet] = {}
 
     def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
-        """Where an object stands; a file once for each document of the name.
+        """Return the files that hold an object, once for each document of the name.
 
         Raises:
-            MissingError: nowhere.
+            MissingTargetError: none does.
         """
         key = (kind, name)
         found = self._moved[key] if key in self._moved else self._index.paths_of(kind, name)
@@ -95,10 +95,10 @@ class Batch:
         return found
 
     def _only_path_of(self, kind: str, name: str) -> str:
-        """Where an object stands.
+        """Return the file that holds an object.
 
         Raises:
-            MissingError: nowhere.
+            MissingTargetError: none does.
             ConflictError: several documents have its name.
         """
         path, *others = self._paths_of(kind, name)
@@ -107,10 +107,10 @@ class Batch:
         return path
 
     def _text(self, path: str) -> str:
-        """What a file holds.
+        """Return the text of a file.
 
         Raises:
-            ConflictError: git can't be asked for a file of that name.
+            ConflictError: git cannot handle a file of that name.
         """
         if "\n" in path:
             raise requests.ConflictError(
@@ -120,11 +120,11 @@ class Batch:
         return (data or b"").decode()
 
     def _sheet(self, path: str) -> yaml_edit.Sheet:
-        """A file taken apart: what edits of it leave unchanged is not read again.
+        """Return a parsed file; parts that edits leave unchanged are not parsed again.
 
         Raises:
             ConflictError: as ``_text``.
-            EditError: it can't be taken apart.
+            EditError: it cannot be parsed.
         """
         text, known = self._text(path), self._sheets.pop(path, None)
         if known is None or known.text != text:
@@ -139,7 +139,7 @@ class Batch:
             del self._sheets[next(iter(self._sheets))]
 
     def judge(self, request: Request | requests.RequestGroup) -> None:
-        """Take up one request or refuse it; of several that go together all or none."""
+        """Accept or refuse one request; a group is accepted or refused as a whole."""
         if not isinstance(request, requests.RequestGroup):
             self._judge(request)
             return
@@ -196,7 +196,7 @@ class Batch:
     def _require_permit(
         self, permit: requests.Permit | None, label: str = "", paths: Sequence[str] = ()
     ) -> None:
-        """Raise ForbiddenError where who asks may not do it to an object as it stands there."""
+        """Raise ForbiddenError if the requester may not do it to the object in that file."""
         if permit is None:
             return
         kind, _, name = label.partition("/")
@@ -207,7 +207,7 @@ class Batch:
             raise requests.ForbiddenError(why)
 
     def _raw(self, path: str, kind: str, name: str) -> list[yaml_reader.RawDocument]:
-        """The documents of an object in a file, without their places; none where it is no YAML."""
+        """Return the documents of an object in a file, without places; none if it is no YAML."""
         try:
             return [yaml_reader.RawDocument(one, 0) for one in self._sheet(path).find(kind, name)]
         except yaml_edit.EditError:  # it can be read, perhaps, and not be edited
@@ -268,7 +268,7 @@ class Batch:
         return self._change({path: data}, request.author, f"Submit Job/{request.name}")
 
     def _require_room(self, path: str) -> None:
-        """Raise ConflictError where a new file would take the place of anything."""
+        """Raise ConflictError if a new file would overwrite anything."""
         why = self._index.in_the_way(path)
         if why:
             raise requests.ConflictError(f"{why}: choose another name, or move what stands there")
@@ -309,7 +309,7 @@ class Batch:
         return self._change({path: after.text.encode()}, request.author, subject)
 
     def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
-        """Whether documents of one name say different things."""
+        """Return True if documents of one name differ."""
         texts = map(self._text, dict.fromkeys(paths))
         first, *others = [one for text in texts for one in _documents(text, kind, name)]
         return any(one != first for one in others)
@@ -338,7 +338,7 @@ class Batch:
 
 
 def _require_below(paths: Sequence[str], below: str) -> None:
-    """Raise ElsewhereError where a file is not below a folder."""
+    """Raise ElsewhereError if a file is not below a folder."""
     for path in paths:
         why = requests.confined(path, below)
         if why:
@@ -346,7 +346,7 @@ def _require_below(paths: Sequence[str], below: str) -> None:
 
 
 def _problems(path: str, sheet: yaml_edit.Sheet, label: str) -> list[desired.Problem]:
-    """What is wrong with one object of a file; only where it is something, with its places."""
+    """Return the problems of one object of a file, with places if there are any."""
     kind, _, name = label.partition("/")
     raw = [yaml_reader.RawDocument(one, 0) for one in sheet.find(kind, name)]
     if raw and not any(one.faults for one in document_reader.of_raw(raw).documents):
@@ -356,12 +356,12 @@ def _problems(path: str, sheet: yaml_edit.Sheet, label: str) -> list[desired.Pro
 
 
 def _documents(text: str, kind: str, name: str) -> list[Any]:
-    """All documents of one name in a file."""
+    """Return all documents of one name in a file."""
     return [one for one in yaml_edit.documents(text) if yaml_edit.is_object(one, kind, name)]
 
 
 def _document(sheet: yaml_edit.Sheet, kind: str, name: str) -> Mapping[str, Any]:
-    """One document of a file; a copy, which may be changed."""
+    """Return a copy of one document of a file, which may be changed."""
     for document in sheet.find(kind, name):
         found: Mapping[str, Any] = copy.deepcopy(document)
         return found

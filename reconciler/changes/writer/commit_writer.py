@@ -1,9 +1,9 @@
 """Writes to the desired repository: batches of requests become commits, without a work tree.
 
-Many requests come in at once and share one write: their commits (one an author, in order) are
-made by ``git fast-import`` and become the branch's head by compare-and-swap, or by a push. Where
-somebody else was faster, their commits are taken up and the batch is built again on top. An
-acknowledged request is in the branch; each one that is not says why.
+Requests that come in at once share one write. Their commits (one an author, in order) are made by
+``git fast-import`` and become the branch's head by compare-and-swap, or by a push. If somebody else
+was faster, the batch is built again on top. An accepted request is in the branch; each other one
+says why.
 """
 
 import logging
@@ -29,11 +29,11 @@ BATCH_MAX = 1_000
 
 
 class CommitWriter:
-    """Writes to one branch. One thread at a time.
+    """A writer to one branch, for one thread at a time.
 
     Args:
-        repository: where to write; a local one is written in place, others by push.
-        committer: whom commits name as committer; authors are those of the requests.
+        repository: a local one is written in place, others by push.
+        committer: committer of the commits; authors are those of the requests.
         attempts_max: how often to build on top of what others pushed.
         signing_key: file with the SSH key that signs commits; None: they are not signed.
     """
@@ -61,19 +61,19 @@ class CommitWriter:
                 )
 
     def close(self) -> None:
-        """End the processes that it holds."""
+        """Stop its processes."""
         self._source.close()
 
     def write(
         self, batch: Sequence[Request | requests.RequestGroup], *, now: int, dry_run: bool = False
     ) -> list[RequestResult]:
-        """Put requests into the branch; one result each, in their order.
+        """Put requests into the branch; return one result each, in their order.
+
+        Errors of git are not raised: such requests are ``failed``.
 
         Args:
             now: seconds since the epoch, for the commits.
-            dry_run: only tell; what would be accepted has no commit.
-
-        Never raises for what git says: such requests are ``failed``.
+            dry_run: only judge; accepted requests have no commit.
         """
         results: list[RequestResult] = []
         for start in range(0, len(batch), BATCH_MAX):
@@ -123,7 +123,7 @@ class CommitWriter:
         raise GitError(f"others pushed {self._attempts_max} times in between; last: {why}")
 
     def _trees(self) -> list[Path]:
-        """Work trees of other people whose files follow the branch."""
+        """Return work trees of other people whose files follow the branch."""
         if not self._source.local:
             return []
         try:
@@ -132,13 +132,13 @@ class CommitWriter:
             return []
 
     def _is_new(self) -> bool:
-        """Whether the repository has no branch at all yet: then one may be made."""
+        """Return True if the repository has no branch at all yet: then one may be created."""
         if self._source.branch is None or not self._source.local:
             return False
         return not git_commands.run(self._source.folder, "for-each-ref", "refs/heads/").stdout
 
     def _first_commit(self, now: int) -> str:
-        """An empty commit in an empty repository, so that everything after it is alike."""
+        """Return an empty commit for an empty repository, so that later code has one case only."""
         tree = git_commands.run(self._source.folder, "mktree").stdout.decode().strip()
         who = self._committer
         stamp = f"{now} +0000"
@@ -160,7 +160,9 @@ class CommitWriter:
         return commit
 
     def _commit(self, head: str, judged: Batch, now: int) -> str:
-        """Make the commits, one for each run of requests of one author; the id of the last."""
+        """Make the commits, one for each run of requests of one author; return the id of
+        the last.
+        """
         groups = fast_import.by_author(judged.steps)
         commit = fast_import.commits(self._source.folder, head, groups, self._committer, now)
         if self._signing_key is not None:
@@ -170,7 +172,7 @@ class CommitWriter:
     # --- making it the head -----------------------------------------------------------------
 
     def _publish(self, head: str, commit: str) -> str:
-        """Make ``commit`` the branch's head; why not, where somebody else was faster."""
+        """Make ``commit`` the branch's head; return git's message if somebody else was faster."""
         if not self._source.local:
             return self._push(head, commit)
         with clone_lock.taken(self._source.folder, wait_s=TURN_S):
@@ -202,7 +204,7 @@ class CommitWriter:
         return found.stdout.decode().strip()
 
     def _push(self, head: str, commit: str) -> str:
-        """Push to where the mirror comes from."""
+        """Push to the origin of the mirror."""
         branch = self._source.branch
         if branch is None:
             raise GitError("name the branch to push to")
@@ -214,5 +216,5 @@ class CommitWriter:
 
 
 def _count(request: Request | requests.RequestGroup) -> int:
-    """How many results it has."""
+    """Return the number of results of a request."""
     return len(request.requests) if isinstance(request, requests.RequestGroup) else 1

@@ -1,7 +1,7 @@
-"""Makes commits of the steps of a batch, by ``git fast-import`` and without a work tree.
+"""Makes commits of the steps of a batch with ``git fast-import``, without a work tree.
 
-Steps that follow each other and have one author are one commit. Its subject says what it does, its
-body lists what was asked, its trailers say in whose name it was made. No branch moves here.
+Consecutive steps of one author become one commit. Its subject says what it does, its body lists the
+requests, its trailers name the submitter. No branch moves here.
 """
 
 import os
@@ -33,7 +33,7 @@ class ImportedCommit(NamedTuple):
 
 
 def by_author(steps: Sequence[batch.BatchStep]) -> list[ImportedCommit]:
-    """Steps that follow each other and have one author, together."""
+    """Group consecutive steps of one author."""
     groups: list[ImportedCommit] = []
     for step in steps:
         if not groups or groups[-1].author != step.author:
@@ -47,10 +47,10 @@ def by_author(steps: Sequence[batch.BatchStep]) -> list[ImportedCommit]:
 def commits(
     repository: Path, head: str, groups: Sequence[ImportedCommit], committer: Person, now: int
 ) -> str:
-    """Make the commits on top of ``head``, one a group; the id of the last.
+    """Make the commits on top of ``head``, one a group; return the id of the last.
 
     Raises:
-        GitError: git can't, or a file would take the place of what is none.
+        GitError: git fails, or a file would overwrite a folder.
     """
     _require_room(repository, head, {path for group in groups for path in group.files})
     # fast-import wants a name for what it makes; it is given up in the same breath, so that
@@ -74,9 +74,9 @@ def commits(
 
 
 def _require_room(repository: Path, head: str, paths: set[str]) -> None:
-    """See that no file takes the place of a folder, or of a file that is above it.
+    """Check that no file replaces a folder, or a file that is one of its folders.
 
-    ``git fast-import`` drops whatever is in the way and says nothing.
+    ``git fast-import`` silently drops whatever is in the way.
     """
     above = {path[:end] for path in paths for end, one in enumerate(path) if one == "/"}
     asked = [path for path in sorted(paths | above) if "\n" not in path]
@@ -104,7 +104,7 @@ def _command(
 
 
 def message(group: ImportedCommit) -> str:
-    """What a commit says: what it does, each thing that was asked, and in whose name."""
+    """Return a commit message: what it does, each request, and the submitters."""
     # One line each: what people write as a reason is no place for trailers.
     subjects = [" ".join(subject.replace("\0", "").split()) for subject in group.subjects]
     text = subjects[0] if len(subjects) == 1 else _heading(subjects)
@@ -118,7 +118,9 @@ def message(group: ImportedCommit) -> str:
 
 
 def _heading(subjects: Sequence[str]) -> str:
-    """What several requests do: ``Cancel 2 jobs, submit 1 job``, and why where it is one reason."""
+    """Summarise requests as ``Cancel 2 jobs, submit 1 job``, with the reason if there is
+    just one.
+    """
     found = [_OF_JOB.fullmatch(subject) for subject in subjects]
     matches = [one for one in found if one is not None]
     if len(matches) < len(subjects):
@@ -134,6 +136,6 @@ def _heading(subjects: Sequence[str]) -> str:
 
 
 def _quoted(path: str) -> str:
-    """A path for fast-import."""
+    """Quote a path for fast-import."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,7 +1,7 @@
-"""Which object stands in which file of a revision, kept up to date by what revisions change.
+"""An index of objects by file of a revision, kept up to date with the changes of revisions.
 
-A writer has to know whether a name is taken before it commits, thousands of times; reading the
-repository for that once, and then only what changed, is what makes submissions cheap.
+A writer must know if a name is taken before it commits, thousands of times. Reading the repository
+once, and then only changes, makes submissions cheap.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ JOBS_FOLDER = "jobs"
 class Index:
     """Objects of one branch by kind and name.
 
-    A revision may hold several documents of one name: which of them counts is the loader's to
-    say, so that all of them are known here, whatever order they came and go in.
+    A revision may hold several documents of one name; the loader decides which one counts, so all
+    of them are kept here.
     """
 
     def __init__(self, repository: source.GitSource) -> None:
@@ -35,10 +35,10 @@ class Index:
         self._folder: tuple[str | None, str] = (None, "")
 
     def advance(self, head: str) -> None:
-        """Take up a revision.
+        """Move to a revision.
 
         Raises:
-            GitError: it can't be read.
+            GitError: it cannot be read.
         """
         if head == self.head:
             return
@@ -57,10 +57,10 @@ class Index:
         self.take(head, files)
 
     def take(self, head: str, files: Mapping[str, bytes | None]) -> None:
-        """Take up a revision whose difference to the last one the caller has read or made.
+        """Move to a revision whose difference to the last one the caller has read or made.
 
         Args:
-            files: what became of the files that differ; None: it is gone.
+            files: new contents of changed files; None: the file is gone.
         """
         self.head = None
         # An object may move from one file to another: all leave before any comes.
@@ -94,28 +94,30 @@ class Index:
                 del self._paths[name]
 
     def paths_of(self, kind: str, name: str) -> tuple[str, ...]:
-        """The files in which an object stands, in order; one that has it twice is there twice."""
+        """Return the files that hold an object, in order; a file that has it twice is
+        listed twice.
+        """
         return tuple(sorted(self._paths.get((kind, name), ())))
 
     def names(self, kind: str) -> list[str]:
-        """The names of all objects of a kind."""
+        """Return the names of all objects of a kind."""
         return [name for known, name in self._paths if known == kind]
 
     def unreadable(self) -> list[str]:
-        """The files that can't be read, so that nobody knows what stands in them."""
+        """Return the files that cannot be read, whose contents are therefore unknown."""
         return sorted(self._unreadable)
 
     def has_file(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return True if there is such a file."""
         return path in self._files
 
     def in_the_way(self, path: str) -> str:
-        """What stands where a new file is to be, in words; empty: nothing.
+        """Return what occupies the place of a new file, in words; empty: nothing.
 
-        Git gives way to a file without a word: all that stood in a folder of its name is gone.
+        Git silently drops a whole folder if a file takes its name.
 
         Raises:
-            GitError: it can't be told.
+            GitError: git fails.
         """
         folder = path.rpartition("/")[0]
         if folder and self._folder != (self.head, folder):
@@ -132,19 +134,19 @@ class Index:
         return f"{path} is {what} in the repository, and not a file"
 
     def approval(self, digest: str, email: str, held_at: str) -> str | None:
-        """The commit by which somebody's approval of a change stands; see ``approvals``.
+        """Return the commit by which somebody's approval of a change stands; see ``approvals``.
 
         Raises:
-            GitError: it can't be told.
+            GitError: git fails.
         """
         folder, head = self._source.folder, self.head or ""
         return approvals.standing(folder, head, digest, email, held_at=held_at)
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file of the revision.
+        """Return the bytes of a file of the revision.
 
         Raises:
-            GitError: they can't be read.
+            GitError: they cannot be read.
         """
         found = self._source.objects.read(f"{self.head}:{path}")
         return b"" if found is None else found[2]

@@ -1,7 +1,7 @@
 """Signs the controller's own commits with its SSH key, as ``git commit -S`` would.
 
-Commits that ``git fast-import`` has made come in; the same ones come out with a signature each, on
-top of one another. The key stays in its file: ``ssh-keygen`` reads it.
+Commits made by ``git fast-import`` come in; signed copies come out, on top of one another. The key
+stays in its file: ``ssh-keygen`` reads it.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ CHAIN_MAX = 1_000
 
 
 def public_key(key: Path) -> str:
-    """The public key of a file with an SSH key, its kind and itself; empty where it can't be told.
+    """Return the public key of a file with an SSH key, as kind and key; empty if unknown.
 
     A key with a passphrase, or of a hardware token, has it in the file beside it.
     """
@@ -28,10 +28,10 @@ def public_key(key: Path) -> str:
 
 
 def sign(repository: source.GitSource, base: str, head: str, key: Path) -> str:
-    """Sign the commits from ``base`` to ``head``; the id of the last one as signed.
+    """Sign the commits from ``base`` to ``head``; return the new id of the last one.
 
     Raises:
-        GitError: the key can't be used, or git fails.
+        GitError: the key cannot be used, or git fails.
     """
     listed = git_commands.run(
         repository.folder, "rev-list", "--reverse", f"--max-count={CHAIN_MAX}", f"{base}..{head}"

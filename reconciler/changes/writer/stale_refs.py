@@ -1,7 +1,7 @@
-"""What writers that were killed have left in a repository: names of commits that nobody uses.
+"""Deletes references that killed writers have left in a repository.
 
-A writer gives such a name up in the breath in which it makes the commit. What is there is of one
-that did so in two, and goes the first time that somebody writes.
+A writer normally deletes such a reference in the same command that makes the commit. Left-over ones
+are deleted the first time that somebody writes.
 """
 
 import logging
@@ -18,7 +18,7 @@ NAMES_MAX = 1_000
 
 
 def tidy(folder: Path) -> None:
-    """Take them away; where that fails they stay, and it is logged."""
+    """Delete left-over references; a failure is logged and changes nothing."""
     try:
         listed = git_commands.run(
             folder, "for-each-ref", f"--count={NAMES_MAX}", "--format=delete %(refname)", WRITING

@@ -1,9 +1,8 @@
-"""What is in force, and how a revision changes it: the rules of DESIGN section 3, without git.
+"""Applies revisions to the state in force, by the rules of DESIGN section 3 and without git.
 
-The files that a revision changed come in; afterwards ``jobs`` and ``basis`` are what applies, and
-the problems say what does not. Structure is refused as a whole, here; jobs one by one, by the
-structure there is then (``jobsinforce``); then safety judges what both would do. Where it says no,
-what was in force before comes back. The work grows with the change.
+The files that a revision changed come in; ``jobs``, ``basis`` and problems come out. Structure is
+accepted or refused as a whole, jobs one by one by the resulting structure, then safety judges both.
+If it refuses, the earlier state comes back. The work grows with the change.
 """
 
 import math
@@ -36,7 +35,7 @@ def _is_job(label: str) -> bool:
 
 
 class _Earlier(msgspec.Struct, frozen=True):
-    """What was in force before a revision."""
+    """The state in force before a revision."""
 
     basis: job_defaults.JobDefaults
     jobs: dict[str, desired.Job]
@@ -45,7 +44,7 @@ class _Earlier(msgspec.Struct, frozen=True):
 
 
 class Applied:
-    """The state that revisions are applied to. One thread at a time."""
+    """The state that revisions are applied to. For one thread at a time."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class Applied:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Why jobs of which no version is in force are refused, by name."""
+        """Problems of jobs without any version in force, by name."""
         return self._jobs.refused
 
     @property
@@ -101,9 +100,9 @@ class Applied:
         return self._origins
 
     def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
-        """In which files, with their blobs, objects of some kinds are written, by label.
+        """Return the files, with their blobs, that objects of some kinds are written in, by label.
 
-        Those in force count that may stand in a file that can't be read.
+        Objects in force count too if they may be in a file that cannot be read.
         """
         found = self.filed.places(kinds)
         for label, path in self._origins.items():
@@ -114,11 +113,11 @@ class Applied:
 
     @property
     def left(self) -> job_quarantine.JobsLeftAsBefore:
-        """Jobs that are left as they are in force while they are written so."""
+        """Jobs that keep their version in force as long as the written one is unchanged."""
         return self._jobs.undecided
 
     def problems(self) -> Problems:
-        """Everything that is wrong, in order of place."""
+        """All problems, in order of place."""
         found = [*self._structure_problems, *self._holds.problems]
         found += [
             problem
@@ -132,7 +131,7 @@ class Applied:
         return tuple(found)
 
     def incumbents(self) -> LastGood:
-        """What a restarted controller can't read from the last head alone."""
+        """State that a restarted controller cannot read from the last head alone."""
         return LastGood(
             basis=self.basis if self.structure_revision is not None else None,
             structure_revision=self.structure_revision,
@@ -160,22 +159,22 @@ class Applied:
 
     @property
     def held(self) -> tuple[desired.HeldPart, ...]:
-        """What waits for approval or for its time."""
+        """Parts that wait for approval or for their time."""
         return self._holds.shown
 
     @property
     def judge_again_at(self) -> float | None:
-        """When what is held may apply although nothing has changed."""
+        """Time at which something held may apply although nothing has changed."""
         return self._holds.until
 
     # --- applying ---------------------------------------------------------------------------
 
     def admit(self, jobs: Mapping[str, desired.Job]) -> None:
-        """Count these jobs as in force from before, by name."""
+        """Treat these jobs as in force from before, by name."""
         self._jobs.admit(jobs)
 
     def expire(self) -> bool:
-        """Whether a waiver has ended that lets something off: then all is to be judged again."""
+        """Return True if a waiver has ended: then everything must be judged again."""
         if min(self._jobs.judging.until, self._structure_waived_until) > self.now:
             return False
         self._jobs.judging.renew()
@@ -193,10 +192,11 @@ class Applied:
         left: job_quarantine.JobsLeftAsBefore = job_quarantine.NOTHING,
         accepted: bool = False,
     ) -> bool:
-        """Apply a revision; False, and nothing has changed, where it would leave nothing in force.
+        """Apply a revision; return False and change nothing if it would leave nothing in force.
 
-        ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
-        nobody answers for who may: they stay. ``left``: jobs not decided. ``accepted``: all may go.
+        ``approvals``: digests of approved changes. ``denied``: objects, by label, whose change
+        nobody with the right has signed: they stay. ``left``: quarantined jobs. ``accepted``:
+        everything may be removed.
         """
         files = parallel_reader.changed(changes, self._read)
         if self.filed.empties(files, accepted=accepted):
@@ -237,7 +237,7 @@ class Applied:
         return True
 
     def _otherwise(self, earlier: "_Earlier") -> set[str]:
-        """Jobs of which the structure may make something else than the one before it."""
+        """Return jobs that the new structure may normalise differently."""
         if self.basis is earlier.basis:
             return set()
         queues = self.basis.queues_otherwise(earlier.basis)
@@ -282,7 +282,7 @@ class Applied:
         self._structure_problems = tuple(found)
 
     def _counting(self, placed: Sequence[Placed]) -> dict[str, str]:
-        """By label of what is written more than once: the file that counts."""
+        """Return the file that counts, by label, of objects that are written more than once."""
         found: dict[str, list[str]] = {}
         for item in placed:
             found.setdefault(item.document.label, []).append(item.path)
@@ -294,12 +294,11 @@ class Applied:
         }
 
     def _keep_queues_in_use(self, earlier: "_Earlier", *, judged: bool = False) -> None:
-        """Refuse the new structure where jobs in force would be left without their queue.
+        """Refuse the new structure if jobs in force would lose their queue.
 
-        By the structure before, to which that goes back, jobs may be as they are written now, and
-        in other queues: it is judged by them once more. Whoever comes back to this revision finds
-        them so, and has to decide alike. ``judged``: safety has said which jobs stay although they
-        are written nowhere any more; they are in their queues as the others are.
+        Going back to the structure before may change jobs and their queues, so it is judged once
+        more. A restart on this revision must decide alike. ``judged``: safety has decided which
+        removed jobs stay; they are in their queues like the others.
         """
         taken_away = self._queues_taken_away(earlier)
         if not taken_away:
@@ -321,7 +320,7 @@ class Applied:
             self._revert_structure(reverted, taken_away)
 
     def _queues_taken_away(self, earlier: "_Earlier") -> list[desired.Problem]:
-        """Queues that jobs in force are in and that the structure does not have."""
+        """Return queues of jobs in force that the structure does not have."""
         users = dependents.users_of_missing_queues(self.jobs, self.basis.structure)
         self._queue_users = {name for names in users.values() for name in names}
         return [
@@ -330,19 +329,19 @@ class Applied:
         ]
 
     def _judge_by_structure(self) -> None:
-        """Judge all jobs by the structure there is."""
+        """Judge all jobs by the current structure."""
         self._jobs.judge_by(self.basis)
         self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
 
     def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
-        """Go on with the structure before, and judge the jobs by it."""
+        """Return to the structure before, and judge the jobs by it."""
         self._go_back(earlier)
         self.structure_refused = True
         self._structure_problems = tuple(problems)
         self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
 
     def _go_back(self, earlier: "_Earlier") -> None:
-        """What is in force is what it was before the revision."""
+        """Restore the state before the revision."""
         self.basis = earlier.basis
         self.structure_revision, self._origins = earlier.revision, earlier.origins
         self._jobs.go_back(earlier.jobs, earlier.basis)
@@ -352,7 +351,7 @@ class Applied:
     def _pass_gate(
         self, gate: review_findings.ChangeGate, earlier: "_Earlier", approvals: frozenset[str]
     ) -> None:
-        """Let safety judge what this revision changes, and hold what it says no to."""
+        """Let safety judge the changes of this revision, and hold what it refuses."""
         removed = self._removed(earlier)
         same_structure = self.basis is earlier.basis
         if not removed and same_structure:
@@ -381,11 +380,11 @@ class Applied:
             self._restore(earlier)
 
     def _removed(self, earlier: "_Earlier") -> list[str]:
-        """Jobs that were in force and are written nowhere any more."""
+        """Return jobs that were in force and are no longer written."""
         if earlier.jobs is self.jobs:
             return []
         return [name for name in earlier.jobs if name not in self.jobs and name not in self.refused]
 
     def _restore(self, earlier: "_Earlier") -> None:
-        """Put the jobs back whose removal is held."""
+        """Restore the jobs whose removal is held."""
         self._jobs.restore(self._holds.jobs, earlier.jobs)

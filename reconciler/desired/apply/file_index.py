@@ -1,8 +1,7 @@
-"""What is written where: the files of a revision, the documents in them, and who bears which name.
+"""Index of a revision: its files, their documents, and the files of each name.
 
-Files that a revision changed come in one by one; kept is what each holds, which of them hold
-structural objects, and every document that a job's name stands in. What applies of it is for
-``applied``.
+Changed files come in one by one. The index keeps the contents of each, which of them hold
+structural objects, and every document of a job's name. ``applied`` decides what applies.
 """
 
 import collections
@@ -23,7 +22,7 @@ Noted = tuple[Placed, Fault]
 
 
 class FileChange(msgspec.Struct, frozen=True):
-    """A file as it stands in the new revision; ``data`` None: it is gone."""
+    """A file in the new revision; ``data`` None: it is deleted."""
 
     path: str
     blob: str
@@ -42,9 +41,9 @@ class FileIndex:
         entries: by path.
         count: documents in all of them.
         structural: paths of those that hold structural objects.
-        candidates: name of a job to where it is written: path, and number of the document.
-        problems: by path, what is wrong with a file by itself.
-        ignored: by path, what is no file.
+        candidates: documents of each job's name, as path and number of the document.
+        problems: problems of each file by itself, by path.
+        ignored: paths of entries that are not files.
     """
 
     def __init__(self, read_blob: Callable[[str], bytes]) -> None:
@@ -59,7 +58,7 @@ class FileIndex:
         self.ignored: dict[str, desired.Problem] = {}
 
     def counts(self) -> collections.Counter[str]:
-        """How many objects of each kind are written, whatever is wrong with them."""
+        """Return the number of written objects of each kind, valid or not."""
         return collections.Counter(
             document.kind
             for entry in self.entries.values()
@@ -68,7 +67,7 @@ class FileIndex:
         )
 
     def written(self, kinds: Sequence[str]) -> dict[str, fields.DocumentPart]:
-        """The structural objects of some kinds as written in the last revision, by label."""
+        """Return the structural objects of some kinds as written in the last revision, by label."""
         return {
             document.label: document.part
             for path in sorted(self.structural)
@@ -77,7 +76,9 @@ class FileIndex:
         }
 
     def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
-        """In which files, with their blobs, the objects of some kinds are written, by label."""
+        """Return the files, with their blobs, that objects of some kinds are written in,
+        by label.
+        """
         found: dict[str, dict[str, str]] = {}
         for path in self.structural:
             entry = self.entries[path]
@@ -89,11 +90,11 @@ class FileIndex:
     def empties(
         self, files: Sequence[tuple[FileChange, document_reader.File]], *, accepted: bool = False
     ) -> bool:
-        """Whether the change leaves nothing of what is written, whatever it brings that is new.
+        """Return True if a change leaves nothing of what was written, whatever it adds.
 
-        A lone object may give way to another one. What stands in a file that can't be read may be
-        any object, and counts as left. ``accepted``: people took it over knowing that it is another
-        repository, so that anything at all will do.
+        A lone object may be replaced by another. An unreadable file may hold any object, so it
+        counts as left. ``accepted``: people took the revision over knowing that it is another
+        repository, so anything is accepted.
         """
         replaced = [self.entries[one.path].file for one, _ in files if one.path in self.entries]
         if self.count == 0 or sum(file.count for file in replaced) < self.count:
@@ -107,7 +108,7 @@ class FileIndex:
         return len(before) > 1 and not before & _labels(brought)
 
     def replace(self, change: FileChange, file: document_reader.File, touched: set[str]) -> bool:
-        """Take up one file; whether it concerns the structure."""
+        """Replace one file; return True if it concerns the structure."""
         path = change.path
         old = self.entries.pop(path, None)
         structural = file.opaque
@@ -166,11 +167,11 @@ class FileIndex:
     def unreadable(
         self, origins: Mapping[str, str], present: Collection[str]
     ) -> list[desired.Problem]:
-        """Objects in force that are not in the revision because their file can't be read.
+        """Return objects in force that the revision lacks because their file cannot be read.
 
         Args:
-            origins: file by label of what is in force.
-            present: labels of what the revision writes.
+            origins: file of each object in force, by label.
+            present: labels of the objects in the revision.
         """
         return [
             desired.Problem(

@@ -1,10 +1,9 @@
-"""The jobs in force, and how each is judged by itself.
+"""The jobs in force, each judged by itself.
 
-A name stands for one document: of several the one that held it first. It is judged by the structure
-there is and by the jobs it waits for, and where it is refused, can't be read, can't be decided or
-nobody answers for it, the version in force stays. Only what a revision touches, what depends on
-that, and what was wrong before is judged again; of that not what hangs on nothing but its own
-document and the structure, so that a policy that thousands of jobs violate costs them once.
+Of several documents of one name the one counts that held it first. It is judged by the structure
+and by the jobs it depends on. If it is refused, unreadable, quarantined or not authorized, the
+version in force stays. Only what a revision touches, its dependents, and what was wrong before are
+judged again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,31 +33,31 @@ _OF_STRUCTURE = ("unknown-", "policy/")
 
 
 def nothing_begun(names: Collection[str]) -> Mapping[str, str]:
-    """What is known of runs where no controller is asked."""
+    """Return what is known of runs without a controller: nothing."""
     del names
     return {}
 
 
 def _let_be(fault: Fault) -> Fault:
-    """A fault of a job whose run has begun: it is told, and changes nothing."""
+    """Return a problem of a job whose run has begun as a warning that changes nothing."""
     told = f"{fault.message}; its run was admitted before and stays as it is"
     return msgspec.structs.replace(fault, severity="warning", message=told)
 
 
 def _is_later(fault: Fault) -> bool:
-    """Whether it is structure that refuses a job, and not how the job itself is written."""
+    """Return True if structure refuses a job, not the way the job itself is written."""
     return fault.rule.startswith(_OF_STRUCTURE)
 
 
 class JobsInForce:
-    """The jobs that apply, by name, and what is wrong with those that are written.
+    """The jobs that apply, by name, and problems of those that are written.
 
     Args:
-        files: what is written where.
-        first: which of several files held a name first.
-        basis: the structure that jobs are judged by.
-        jobs: what was in force before a restart; all of it is judged again.
-        begun: tells which runs have begun: those were admitted by the structure of then.
+        files: index of the revision.
+        first: owner of each name that several files use.
+        basis: structure that jobs are judged by.
+        jobs: jobs in force before a restart; all are judged again.
+        begun: returns runs that have begun: these were admitted by an earlier structure.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class JobsInForce:
             self._dependents.renew(job.name, None, job)
 
     def admit(self, jobs: Mapping[str, desired.Job]) -> None:
-        """Count these as in force from before: the next revision judges them as it finds them."""
+        """Treat these as in force from before: the next revision judges them."""
         for name, job in jobs.items():
             self._dependents.renew(name, self.jobs.get(name), job)
         self.jobs = {**self.jobs, **jobs}
@@ -100,40 +99,41 @@ class JobsInForce:
         self._settled = {n: begun for n, begun in self._settled.items() if n not in jobs}
 
     def problems(self) -> Iterable[desired.Problem]:
-        """What is wrong with jobs, in no order."""
+        """Return the problems of jobs, in no order."""
         for some in self._problems.values():
             yield from some
         yield from self._left.values()
 
     def judge_by(self, basis: job_defaults.JobDefaults) -> None:
-        """Go by another structure from now on; nothing is judged yet."""
+        """Use another structure from now on; nothing is judged yet."""
         self.judging = self.judging.by(basis)
         self._settled = {}
 
     def judge_queues_by(self, basis: job_defaults.JobDefaults, queues: Collection[str]) -> set[str]:
-        """Go by a structure that is another to jobs of some queues alone; those to judge anew.
+        """Use a structure that differs for jobs of some queues only; return the jobs to judge
+        again.
 
-        That of which anything is told is among them, since its document may name such a queue.
+        Jobs with any problem are included, because their document may name such a queue.
         """
         told = self.bad | self._settled.keys() | self._problems.keys()
         self.judge_by(basis)
         return told | {name for name, job in self.jobs.items() if job.queue in queues}
 
     def to_judge(self) -> set[str]:
-        """Those with which something is wrong that may be right by now."""
+        """Return jobs with a problem that may be gone by now."""
         waiting = [name for name, has_begun in self._settled.items() if not has_begun]
         begun = self._begun(waiting) if waiting else {}
         return (self.bad - self._settled.keys()) | begun.keys()
 
     def go_back(self, jobs: dict[str, desired.Job], basis: job_defaults.JobDefaults) -> None:
-        """Have those in force again that were before a revision, by the structure of then."""
+        """Restore the jobs and the structure of before a revision."""
         for name in jobs.keys() | self.jobs.keys():
             self._dependents.renew(name, self.jobs.get(name), jobs.get(name))
         self.jobs = jobs
         self.judge_by(basis)
 
     def restore(self, held: Iterable[str], earlier: Mapping[str, desired.Job]) -> None:
-        """Put those back whose removal is held, as they were in ``earlier``."""
+        """Restore the jobs whose removal is held, as they were in ``earlier``."""
         names = tuple(held)
         back = {name: earlier[name] for name in names if name in earlier and name not in self.jobs}
         for name, job in back.items():
@@ -143,7 +143,7 @@ class JobsInForce:
         self.bad.update(names)
 
     def _is_held(self, name: str) -> bool:
-        """Whether a job in force may still be written in its file, which nobody can tell."""
+        """Return True if a job in force may still be written in its unreadable file."""
         current = self.jobs.get(name)
         if current is None or current.path not in self._filed.entries:
             return False
@@ -152,7 +152,7 @@ class JobsInForce:
         return self._filed.entries[current.path].file.opaque
 
     def _choose(self, name: str) -> tuple[Placed | None, list[file_index.Noted]]:
-        """The document that stands for a name, and the refusals of others of that name."""
+        """Return the document that counts for a name, and refusals of the others."""
         references = self._filed.candidates.get(name, ())
         if len(references) < 2:
             self._firsts.forget(name)
@@ -175,7 +175,7 @@ class JobsInForce:
         return winner, [(self._filed.placed(r), fault) for r in ordered if r != first]
 
     def apply(self, touched: set[str], now: float) -> None:
-        """Judge ``touched`` jobs and those that depend on them, and put the good ones in force.
+        """Judge ``touched`` jobs and their dependents, and put the valid ones in force.
 
         ``now``: seconds since the epoch, for waivers that end.
         """
@@ -219,7 +219,7 @@ class JobsInForce:
         notes: dict[str, list[file_index.Noted]],
         now: float,
     ) -> bool:
-        """Propose what a name stands for now; True where something is wrong with it."""
+        """Propose the current document of a name; return True if it has a problem."""
         if self._is_denied(name):
             return True
         left = self.undecided
@@ -250,7 +250,7 @@ class JobsInForce:
         noted: list[file_index.Noted],
         now: float,
     ) -> bool:
-        """Propose what a document makes; True where something is wrong with it."""
+        """Propose the job of a document; return True if it has a problem."""
         name = part.metadata.name
         known, left = self.jobs.get(name), self.undecided
         is_alone = not noted and (known is None or known.path == winner.path)
@@ -276,7 +276,7 @@ class JobsInForce:
     def _leave_out_idle(
         self, notes: dict[str, list[file_index.Noted]], proposed: Mapping[str, desired.Job]
     ) -> None:
-        """Say of no run that has begun, or ended long ago, that it could not start."""
+        """Drop "could not start" warnings about runs that have begun or ended."""
 
         def is_idle(one: file_index.Noted) -> bool:
             return one[1].severity == "warning" and one[1].rule in feasibility.RULES
@@ -290,7 +290,7 @@ class JobsInForce:
                     del notes[name]
 
     def _has_begun(self, name: str, winner: Placed) -> bool:
-        """Whether a job is in force as it is written, and that run has begun or ended."""
+        """Return True if a job is in force as written, and that run has begun or ended."""
         known, part = self.jobs.get(name), winner.document.part
         if known is None or not isinstance(part, job_spec.JobDocument):
             return False
@@ -310,7 +310,7 @@ class JobsInForce:
         notes: dict[str, list[file_index.Noted]],
         bad: set[str],
     ) -> None:
-        """Take those back whose dependencies don't add up, and note why."""
+        """Withdraw jobs whose dependencies are invalid, with the reason."""
 
         def note(name: str, fault: Fault) -> None:
             winner, _ = self._choose(name)
@@ -338,6 +338,6 @@ class JobsInForce:
         return "the job can't be read"
 
     def _is_denied(self, name: str) -> bool:
-        """Whether nobody answers for how a job is written who may."""
+        """Return True if nobody with the right signed the way a job is written."""
         problem = self.denied.get(f"Job/{name}")
         return problem is not None and problem.severity == "error"

@@ -1,8 +1,8 @@
-"""What was in force, in a form that survives the controller.
+"""The last good state, in a form that survives the controller.
 
-A restarted controller reads the last head again and finds nearly everything there. This is the
-rest: the structure where head's own was refused, the last good versions of jobs whose newest
-version is refused, and which of two objects of one name was first.
+A restarted controller reads nearly everything from the last head. This is the rest: the structure
+if that of head was refused, the last good versions of refused jobs, and which of two objects of one
+name came first.
 """
 
 import msgspec
@@ -13,22 +13,22 @@ from reconciler.model import desired
 
 
 class LastGood(msgspec.Struct, frozen=True):
-    """What was in force when it was made.
+    """The last good state.
 
     Attributes:
-        head: the revision applied last, None before the first.
-        generation: of the ``Desired`` handed out last.
-        basis: the structure, None where none was ever accepted; structure_revision: whose.
-        origins: the file of each structural object in force, by ``Kind/name``.
-        jobs: last good versions of jobs whose newest version is refused or can't be read.
-        preferred: the file that counts, by name of a job, or label of another object, that is
-            written more than once.
-        held_jobs: jobs that stay though their document has left, with the change that removed
+        head: revision applied last, None before the first.
+        generation: of the last ``Desired``.
+        basis: the structure, None if none was ever accepted; structure_revision: its revision.
+        origins: file of each structural object in force, by ``Kind/name``.
+        jobs: last good versions of jobs whose newest version is refused or unreadable.
+        preferred: the file that counts, by name of a job, or label of another object, if the object
+            is written more than once.
+        held_jobs: jobs that stay although their document was removed, with the change that removed
             them: those of one change are judged together.
-        approvals: digests that people approved since something is held.
-        suspended: since when the cluster and queues are suspended, by label.
-        accepted: heads that were taken because somebody said so from outside.
-        trust: what commits are measured by; None: that of the revision read next.
+        approvals: approved digests, as long as something is held.
+        suspended: start of suspension of the cluster and of queues, by label.
+        accepted: heads that an operator accepted from outside.
+        trust: state by which commits are authorized; None: that of the next revision.
     """
 
     head: str | None = None
@@ -50,14 +50,14 @@ _decoder = msgspec.msgpack.Decoder(LastGood)
 
 
 def encode(incumbents: LastGood) -> bytes:
-    """For the store."""
+    """Encode the state for the store."""
     return _encoder.encode(incumbents)
 
 
 def decode(data: bytes) -> LastGood:
-    """Back from the store.
+    """Decode the state from the store.
 
     Raises:
-        msgspec.DecodeError: these bytes are nothing that :func:`encode` made.
+        msgspec.DecodeError: these bytes were not made by :func:`encode`.
     """
     return _decoder.decode(data)

@@ -1,8 +1,8 @@
-"""Makes ``Desired`` out of a source: the only place where git meets what is in force.
+"""Makes ``Desired`` from a git source: the only place where git meets the state in force.
 
-Each :meth:`Loader.load` looks at the branch once, applies what its head changed, and says how the
-repository stands. It never raises for what it finds: what can't be read makes the status Unknown
-and keeps everything; a head that is no descendant of the last one, or has become empty, is held.
+Each :meth:`Loader.load` looks at the branch once, applies the changes of its head, and returns the
+sync status. It never raises for what it finds: an unreadable repository makes the status Unknown
+and keeps everything; a head that does not descend from the last one, or has become empty, is held.
 """
 
 import contextlib
@@ -35,8 +35,9 @@ _NONE = LastGood()
 
 
 class _Undecided(NamedTuple):
-    """A revision that was accepted and could not be decided, what is told of it, and until when
-    it is left alone."""
+    """An accepted revision that no cycle passed with, the message, and the end of its
+    quarantine.
+    """
 
     head: str | None
     problem: desired.Problem
@@ -44,25 +45,26 @@ class _Undecided(NamedTuple):
     wait_s: float
 
     def rests(self, now: float) -> bool:
-        """Whether it is left alone now; a clock that was set back makes that no longer."""
+        """Return True during the quarantine; setting the clock back ends it."""
         return self.again_at - self.wait_s <= now < self.again_at
 
 
 class Loader:
-    """Reads desired state. One thread at a time.
+    """A reader of desired state, for one thread at a time.
 
-    ``Desired.generation`` is 0 until the repository has been read once; nothing may be concluded
-    from such a value.
+    ``Desired.generation`` is 0 until the repository has been read once; conclude nothing from such
+    a value.
 
     Args:
-        repository: where to read from.
-        incumbents: what was in force before a restart.
-        accept_revision: a revision to take, once, although it does not follow the last one.
-        gate: judges what a revision changes before it applies; None: all of it applies.
+        repository: source to read from.
+        incumbents: last good state before a restart.
+        accept_revision: revision to accept once although it does not follow the last one.
+        gate: judges the changes of a revision before they apply; None: all apply.
         clock: seconds since the epoch.
-        begun: of jobs, those whose newest run has begun or ended, with its key.
-            Structure that comes later makes no error of those.
-        read: what blobs are known to hold, for who reads many of them more than once; added to.
+        begun: returns those jobs whose newest run has begun or ended, with its key. A later
+            structure
+            does not make an error of them.
+        read: cache of parsed blobs, for callers that read many revisions; it is filled.
     """
 
     def __init__(
@@ -98,32 +100,32 @@ class Loader:
         self._desired = desired.Desired()
 
     def close(self) -> None:
-        """End the processes that it holds."""
+        """Stop its processes."""
         self._provenance.close()
         self._source.close()
 
     @property
     def last(self) -> desired.Desired:
-        """What :meth:`load` returned last."""
+        """The last result of :meth:`load`."""
         return self._desired
 
     @property
     def line(self) -> tuple[source.Commit, ...]:
-        """The commits that the last new head brought, the oldest first."""
+        """Commits that the last new head brought, the oldest first."""
         return self._lineage.line
 
     @property
     def signers(self) -> Mapping[str, str]:
-        """As whom those of them count whose signatures were looked at; empty: as nobody."""
+        """Identity of each commit whose signature was checked; empty: nobody."""
         return self._lineage.signers
 
     def counts(self) -> Mapping[str, int]:
-        """How many objects of each kind the revision writes, whatever is wrong with them."""
+        """Return the number of objects of each kind in the revision, valid or not."""
         return self._applied.filed.counts()
 
     @property
     def judge_again_at(self) -> float | None:
-        """When something that is held may apply although nothing has changed."""
+        """Time at which something held may apply although nothing has changed."""
         moments = [
             self._applied.judge_again_at,
             self._resting.again_at(self._applied.left.known),
@@ -133,27 +135,26 @@ class Loader:
         return min((at for at in moments if at is not None), default=None)
 
     def admit(self, jobs: Mapping[str, desired.Job]) -> None:
-        """Count these as in force before the revision that is read next, by name.
+        """Treat these as in force before the next revision, by name.
 
-        Of those that are not as they should be there, these versions stay, as with a controller
-        that had them in force; those that are written nowhere leave with it.
+        If a job is wrong there, this version stays, as it would for a controller that had it in
+        force. Jobs that are not written any more leave with that revision.
         """
         self._applied.admit(jobs)
 
     def accept(self, revision: str) -> None:
-        """Let the next load take ``revision``, or what begins so, although it is no successor."""
+        """Let the next load accept ``revision``, or its prefix, although it is no successor."""
         self._lineage.accept(revision)
 
     def go_back(self, before: LastGood, problem: desired.Problem) -> None:
-        """Go on from what was in force before: no cycle passed with the head as it was applied.
+        """Return to the state before: no cycle passed with the head as it was applied.
 
-        The head is left alone for a while, twice as long each time, or until the branch has
-        another one: what kept it from being decided may have passed. It is then judged by what is
-        really in force.
+        The head is quarantined for a while, twice as long each time, or until the branch has
+        another head, because the cause may pass. It is then judged by what is really in force.
 
         Args:
-            before: what was accepted then.
-            problem: what is told of the head.
+            before: state accepted then.
+            problem: message about the head.
         """
         known, wait_s = self._undecided, job_quarantine.WAIT_S
         if known is not None and known.head == self._head:
@@ -162,13 +163,14 @@ class Loader:
         self._begin_from(before)
 
     def leave(self, before: LastGood, jobs: Iterable[job_quarantine.QuarantinedJob]) -> None:
-        """Go on from what was in force before, and leave some jobs for a while as they were then:
-        no cycle passed with them, and one did with everything else."""
+        """Return to the state before, with some jobs in quarantine: a cycle passed without them
+        only.
+        """
         self._resting.put(jobs, self._clock())
         self._begin_from(before)
 
     def _applied_to(self, before: LastGood) -> applied.Applied:
-        """The state that revisions are applied to from now on."""
+        """Return the state that revisions are applied to from now on."""
         look = self._lineage.first
         return applied.Applied(before, self._blob, self._gate, look, self._begun, read=self._read)
 
@@ -182,11 +184,11 @@ class Loader:
         self._desired = desired.Desired()
 
     def judge_by(self, merge: str, branch: str) -> None:
-        """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
+        """Authorize ``merge``, which nobody has made yet, by the commits of ``branch``."""
         self._lineage.judge_by(merge, branch)
 
     def incumbents(self) -> LastGood:
-        """What has to be remembered over a restart."""
+        """Return the state to remember over a restart."""
         if self._head is None:
             return self._start
         return msgspec.structs.replace(
@@ -203,8 +205,8 @@ class Loader:
         """Look at the branch and apply its head.
 
         Returns:
-            The value of the last call with a fresh status when nothing changed, else a new value
-            of the next generation.
+            The last value with a fresh status if nothing changed, else a value of the next
+            generation.
         """
         now = self._clock()
         attempted = self._desired.status.attempted_revision
@@ -231,7 +233,7 @@ class Loader:
         return self._update(now, "OutOfSync", attempted, self._summary(errors))
 
     def _held(self, now: float, attempted: str | None, held: history.HeldError) -> desired.Desired:
-        """The head is not applied; what is in force stays."""
+        """Return a status with the head held; the state in force stays."""
         self._go_on(now)
         with contextlib.suppress(git_commands.GitError, OSError, history.HeldError):
             self._judge_again()
@@ -239,10 +241,10 @@ class Loader:
         return self._update(now, "OutOfSync", attempted, str(held), (problem,))
 
     def _go_on(self, now: float) -> None:
-        """After a restart go on with the last good revisions, where their objects are here.
+        """Continue after a restart with the last good revisions, if their objects are here.
 
-        A mirror keeps them, so that the remote has not to be there for that. What nobody can read
-        from here stays as the store has it.
+        A mirror keeps them, so the remote need not be reachable. Anything that cannot be read from
+        here stays as in the store.
         """
         if self._head is not None or self._start.head is None:
             return
@@ -267,7 +269,7 @@ class Loader:
         return message
 
     def _catch_up(self, head: str) -> None:
-        """Bring what is in force to ``head``."""
+        """Bring the state in force to ``head``."""
         if self._head is None:
             self._source.require_folder(head)
         undecided = self._undecided
@@ -317,7 +319,7 @@ class Loader:
         self._apply(head, walk.trust, as_written=walk.as_written)
 
     def _take_stops(self, walk: commit_walk.CommitWalk) -> None:
-        """Bring what is in force to where a walk stopped on its way."""
+        """Bring the state in force to the revisions where a walk stopped."""
         self.approved += walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
         for stop in walk.stops:
@@ -325,7 +327,7 @@ class Loader:
                 self._apply(stop.revision, stop.trust)
 
     def _judge_again(self) -> None:
-        """Judge what is in force anew where time alone may make another thing of it."""
+        """Judge the state in force again if time alone may change the result."""
         now, again_at = self._clock(), self._applied.judge_again_at
         is_due = again_at is not None and again_at <= now
         is_due |= self._applied.left.known != self._resting.resting(now)
@@ -338,11 +340,11 @@ class Loader:
             self._apply(self._head, trust)
 
     def _walk(self, head: str) -> commit_walk.CommitWalk:
-        """Who answers for what leads to ``head``."""
+        """Authorize the commits that lead to ``head``."""
         return self._lineage.walk(head, self._head, self._provenance, self._trust, self._before)
 
     def _before(self) -> commit_walk.WalkStart:
-        """What is in force, by which changes are judged."""
+        """Return the state in force, by which changes are judged."""
         structure = self._applied.basis.structure
         return commit_walk.WalkStart(
             {name: q.parent for name, q in structure.queues.items()},
@@ -354,7 +356,7 @@ class Loader:
         )
 
     def _in_force(self) -> authority.Authority | None:
-        """By what commits are measured beside what is written."""
+        """Return the authority in force, in addition to the written one."""
         if self._applied.structure_revision is None:
             return None
         structure = self._applied.basis.structure
@@ -363,8 +365,11 @@ class Loader:
     def _apply(
         self, head: str, trust: trust_state.Trust | None = None, *, as_written: bool = False
     ) -> None:
-        """Bring what is in force to ``head``; ``trust``: as the walk there has left it, None: as it
-        was remembered; ``as_written``: what it says of people and keys is taken as it is."""
+        """Bring the state in force to ``head``.
+
+        ``trust``: as the walk left it, None: as remembered. ``as_written``: take its people and
+        keys as they are.
+        """
         as_written |= trust is None and self._start.trust is None
         trust = trust or self._trust
         if self._head is not None and not self._half_way and self._source.has(self._head):
@@ -414,7 +419,9 @@ class Loader:
         self._approvals = self._left_of_approvals()
 
     def _left_of_approvals(self) -> tuple[str, ...]:
-        """Those of what is still held: one that let something apply is used up."""
+        """Return the approvals of what is still held; an approval that let something apply is used
+        up.
+        """
         if not self._applied.held:
             return ()
         return review_findings.unused(self._approvals, self._applied.used)
@@ -475,7 +482,7 @@ class Loader:
 def _suspended(
     structure: desired.Structure, before: dict[str, float], now: float
 ) -> dict[str, float]:
-    """Since when the cluster and queues are suspended; the same value where nothing is new."""
+    """Return the start of each suspension; the same mapping if nothing changed."""
     labels = ["Cluster"] if structure.settings.suspend else []
     labels += [f"Queue/{name}" for name, queue in structure.queues.items() if queue.suspend]
     found = {label: before.get(label, now) for label in labels}
@@ -484,7 +491,7 @@ def _suspended(
 
 @contextlib.contextmanager
 def _collector_paused(wanted: bool) -> Iterator[None]:  # noqa: FBT001 - one reader, right above
-    """Spare the collector from walking a hundred thousand new objects of which none is garbage."""
+    """Pause the garbage collector: a hundred thousand new objects, none of them garbage."""
     if not wanted or not gc.isenabled():
         yield
         return

@@ -1,10 +1,8 @@
-"""Reads many files at once: in several processes where that is quicker, with the same result.
+"""Reads many files at once, in several processes if that is faster, with the same result.
 
-Bytes of files come in, what each of them holds goes out, in order. A child reads its share, and
-hands back of each sound document its plain value, packed, which is unpacked into its type here in a
-fraction of the time that parsing takes. A file with anything wrong in it is read here once more, so
-that there is one way only in which mistakes are found. Who looks at several revisions keeps what
-each blob holds: most of them are the same.
+Bytes of files come in; their documents go out, in order. A child parses its share and returns the
+plain value of each valid document, packed, which costs a fraction of parsing to unpack. A file with
+any fault is read again here, so that faults are found in one way only.
 """
 
 import functools
@@ -38,7 +36,7 @@ _decode = msgspec.msgpack.Decoder(_Told).decode
 
 
 def files(contents: Sequence[bytes]) -> list[document_reader.File]:
-    """What each file holds; never raises for what stands in one."""
+    """Return the documents of each file; faults in a file are not raised."""
     size = sum(map(len, contents))
     processes = forked_worker.processors() if size >= BYTES_MIN else 1
     shares = list(_shares(contents, -(-size // processes)))
@@ -59,12 +57,11 @@ def files(contents: Sequence[bytes]) -> list[document_reader.File]:
 def changed(
     changes: Sequence[file_index.FileChange], read: Read | None = None
 ) -> list[tuple[file_index.FileChange, document_reader.File]]:
-    """What each file holds as it stands now, nothing where it is gone.
+    """Return the current documents of each changed file, none if it is deleted.
 
     Args:
         changes: the files.
-        read: what blobs are known to hold; those that are read now are added. None: nothing is
-            known, and nothing is kept.
+        read: cache of parsed blobs, which is filled; None: no cache.
     """
     known = {} if read is None else read
     unread = {one.blob: one.data for one in changes if one.data is not None}
@@ -76,7 +73,7 @@ def changed(
 
 
 def _shares(contents: Sequence[bytes], each: int) -> Iterator[Sequence[bytes]]:
-    """The files in order, in parts of about so many bytes."""
+    """Split the files, in order, into parts of about this many bytes."""
     start = size = 0
     for position, data in enumerate(contents):
         size += len(data)
@@ -92,7 +89,7 @@ def _packed(share: Sequence[bytes]) -> bytes:
 
 
 def _sound(data: bytes) -> list[_Sound] | None:
-    """The documents of a file, None where anything is wrong with it."""
+    """Return the documents of a file, None if anything is wrong with it."""
     try:
         raw = yaml_reader.read(data)
     except yaml_reader.YamlError:
@@ -110,7 +107,7 @@ def _sound(data: bytes) -> list[_Sound] | None:
 
 
 def _unpacked(told: bytes | None, share: Sequence[bytes]) -> Iterator[document_reader.File]:
-    """What a child has read of its share; what it could not is read here."""
+    """Return a child's results; files that it could not read are read here."""
     answers: _Told = [None] * len(share) if told is None else _decode(told)
     for data, answer in zip(share, answers, strict=True):
         if answer is None:

@@ -1,8 +1,8 @@
-"""Every document that is no job to the one structure that they make together.
+"""Builds the one structure from all documents that are not jobs.
 
-The documents of a whole revision come in, because queues, pools and priority classes have to
-agree with each other; out comes a ``normalise.Basis``, or the faults of each document. It is all
-or nothing: a structure with one error in it is refused as a whole.
+The documents of a whole revision come in, because queues, pools and priority classes must fit
+together; a ``JobDefaults`` goes out, or the faults of each document. One error refuses the
+structure as a whole.
 """
 
 import fnmatch
@@ -42,7 +42,7 @@ NODES_MAX = hostlists.HOSTS_MAX
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A document and the file it stands in."""
+    """A document and its file."""
 
     path: str
     document: document_reader.Document
@@ -61,7 +61,7 @@ _MISSING_WITHIN = {"unknown-host": "NodePool", "unknown-group": "Access"}
 
 
 class Build:
-    """What is put together, and what is wrong with it."""
+    """The structure being built, and its faults."""
 
     def __init__(self) -> None:
         self.faults: list[tuple[Placed, Fault]] = []
@@ -82,19 +82,19 @@ class Build:
         self.access = access.Access()
 
     def add(self, placed: Placed, faults: Iterable[Fault]) -> None:
-        """Note the faults of one document."""
+        """Add the faults of one document."""
         self.faults.extend((placed, fault) for fault in faults)
 
 
 def build(
     placed: Sequence[Placed], origins: Mapping[str, str] = _NONE, *, opaque: bool = False
 ) -> tuple[JobDefaults | None, list[tuple[Placed, Fault]]]:
-    """The structure that the documents make, None where it is refused, and what is wrong.
+    """Return the structure of the documents, None if it is refused, and the faults.
 
     Args:
         placed: the documents.
-        origins: the file of each object in force, by label: of two of one name the other is wrong.
-        opaque: whether there are files that can't be read: what is missing may stand there.
+        origins: file of each object in force, by label: of two of one name the other is wrong.
+        opaque: some files cannot be read, so a missing object may be there.
     """
     made = Build()
     if len({item.document.label for item in placed}) < len(placed):  # it is refused in any order
@@ -114,7 +114,9 @@ def build(
 def _by_themselves(
     made: Build, placed: Sequence[Placed], *, opaque: bool
 ) -> Iterator[tuple[Placed, Fault]]:
-    """The faults without those that only come of another document that is wrong, or unreadable."""
+    """Return the faults without those that only follow from another wrong or unreadable
+    document.
+    """
     wrong = {item.document.label for item in placed if item.document.part is None}
     wrong_kinds = {label.partition("/")[0] for label in wrong}
     for item, fault in made.faults:
@@ -127,7 +129,7 @@ def _by_themselves(
 
 
 def _take(made: Build, item: Placed) -> None:
-    """One document, and what is wrong with it by itself."""
+    """Add one document, and its own faults."""
     part = item.document.part
     if part is None:
         made.add(item, item.document.faults)
@@ -157,7 +159,7 @@ def _take(made: Build, item: Placed) -> None:
 def violations(
     placed: Sequence[Placed], rules: policies.PolicyRules, now: float
 ) -> list[tuple[Placed, Fault]]:
-    """What policies say of the objects of a structure that is sound by itself."""
+    """Return violations of policies by the objects of a valid structure."""
     return [
         (item, fault)
         for item in placed
@@ -270,7 +272,7 @@ _FORGES = {"github": "https://api.github.com", "gitlab": "https://gitlab.com/api
 def _channels(
     said: Sequence[cluster_spec.NotificationSpec], faults: FaultCollector
 ) -> tuple[desired.NotificationChannel, ...]:
-    """Whom to tell."""
+    """Return the notification channels."""
     found: dict[str, desired.NotificationChannel] = {}
     for position, one in enumerate(said):
         path = ("spec", "notifications", position)
@@ -326,7 +328,7 @@ def _channels(
 def _files(
     said: cluster_spec.FilesSpec | None, faults: FaultCollector
 ) -> desired.FileRetention | None:
-    """When files of jobs leave the repository; None: never."""
+    """Return the schedule on which files of jobs are removed; None: never."""
     if said is None:
         return None
     path = ("spec", "retention", "files")
@@ -340,7 +342,7 @@ def _files(
 
 
 def _audit(said: str | int | None, faults: FaultCollector) -> int | None:
-    """How many seconds lines of the audit log are kept; None: for ever."""
+    """Return the seconds for which the audit log is kept; None: for ever."""
     if said is None:
         return None
     path = ("spec", "retention", "audit")
@@ -420,7 +422,7 @@ def _add_users(users: dict[str, str], spec: access_spec.AccessSpec, faults: Faul
 
 
 def _check_together(made: Build) -> None:
-    """What can only be seen over several objects."""
+    """Check rules that span several objects."""
     for name, fault in cross_references.queue_tree(made.queues):
         made.add(made.places[f"Queue/{name}"], [fault])
     for kind, name, fault in flavors.check(made.queues, made.quotas, made.pools):

@@ -1,8 +1,8 @@
-"""What of a change waits for approval or for its time, from one revision to the next.
+"""Parts of changes that wait for approval or for their time, from one revision to the next.
 
-The gate's judgements come in; out come the jobs that stay in force although their document has
-left, and what people are told. Removals that came together are judged together, and each group
-by itself for as long as it is held, so that what somebody else removes later does not wait.
+The gate's judgements come in; jobs that stay in force although their document was removed go out,
+with messages. Removals that came together are judged together, each group by itself, so that what
+somebody removes later does not wait.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _NOTHING_APPROVES = "; nothing approves it until a newer revision is taken: it i
 
 
 class Holds:
-    """What is held.
+    """The held parts.
 
     Args:
         jobs: names of jobs that stay, with the change that removed them, from before a restart.
@@ -33,11 +33,11 @@ class Holds:
 
     @property
     def problems(self) -> Iterable[desired.Problem]:
-        """Why jobs stay."""
+        """Return why jobs stay."""
         return self._removals
 
     def clear(self) -> None:
-        """Nothing is held."""
+        """Drop all holds."""
         self.jobs = {}
         self.shown = ()
         self.until = None
@@ -54,17 +54,17 @@ class Holds:
         removed: list[str],
         approvals: frozenset[str],
     ) -> review_findings.Judgement:
-        """Judge a change, and anew what was held before it.
+        """Judge a change, and judge again what was held before.
 
         Args:
-            gate: what judges.
-            before: what is in force.
-            after: what the change makes of it, without what it removes.
-            removed: names of the jobs that it, or one before it that is held, removes.
-            approvals: digests that people approved.
+            gate: the judge.
+            before: state in force.
+            after: state after the change, without its removals.
+            removed: names of jobs removed by it, or by an earlier change that is held.
+            approvals: approved digests.
 
         Returns:
-            The judgement of the new change: whether its structure is held.
+            The judgement of the new change's structure.
         """
         groups: dict[str, list[str]] = {}
         fresh = []
@@ -96,15 +96,15 @@ class Holds:
         return each[0]
 
     def look_again(self, now: float) -> None:
-        """Have removals that stay held judged once more: other rules are in force since.
+        """Judge held removals once more after the rules in force have changed.
 
-        Else they would go by those of before until the next revision, or a restart.
+        Otherwise the old rules would hold them until the next revision, or a restart.
         """
         if self.jobs:
             self.until = now if self.until is None else min(self.until, now)
 
     def _note(self, found: review_findings.Judgement, names: list[str], group: str) -> None:
-        """Take up a judgement: what it holds, and what is said of it."""
+        """Record a judgement: the held parts and their messages."""
         if found.until is not None and found.findings:
             self.until = found.until if self.until is None else min(self.until, found.until)
         for part in ("structure", "removal"):
@@ -135,7 +135,7 @@ class Holds:
 def beyond_approval(
     held: tuple[desired.HeldPart, ...], problems: tuple[desired.Problem, ...]
 ) -> tuple[tuple[desired.HeldPart, ...], tuple[desired.Problem, ...]]:
-    """What is held, told without the command: the commit that approves it would not be taken."""
+    """Return held parts without the command: the commit that approves them would be refused."""
     commands = [f"; {review_findings.approval(one.digest)}" for one in held if one.digest]
 
     def told(message: str) -> str:
@@ -152,7 +152,7 @@ def beyond_approval(
 
 
 def _with(state: desired.Desired, before: desired.Desired, names: list[str]) -> desired.Desired:
-    """The state with jobs as they were before."""
+    """Return the state with jobs as they were before."""
     back = {name: before.jobs[name] for name in names}
     return msgspec.structs.replace(state, jobs={**state.jobs, **back})
 

@@ -1,7 +1,7 @@
-"""Judges files that are no revision yet: what a person has on disk, or a pull request.
+"""Judges files that are no revision yet: a person's folder, or a pull request.
 
-Paths and bytes come in; what would be in force, and every problem, comes out. It is what the
-loader would say of a repository that held just these files and had held nothing before.
+Paths and bytes come in; the state that would be in force, and every problem, comes out, as the
+loader would report it for a repository with just these files.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ _OF_STRUCTURE = frozenset(
 def check(
     files: Mapping[str, bytes], known: LastGood | None = None, now: float = 0.0
 ) -> desired.Desired:
-    """What these files ask for, and what is wrong with them (``status.problems``).
+    """Return the desired state of these files, with problems in ``status.problems``.
 
     Args:
         files: path to bytes, only those that the loader would read.
-        known: what is in force, for judging what stays of it.
+        known: state in force, for judging what stays of it.
         now: seconds since the epoch, for waivers that have ended.
     """
     state = applied.Applied(known or LastGood(), lambda path: files[path])

@@ -1,1 +1,1 @@
-"""Decides whether a commit may change what it changes: keys, signatures, roles."""
+"""Authorizes the changes of commits: keys, signatures, roles."""

@@ -1,4 +1,4 @@
-"""Documents of ``Access`` to the access that is decided by."""
+"""Converts ``Access`` documents to the access rules that decide."""
 
 from reconciler.desired.authorize import ssh_keys
 from reconciler.desired.documents.faults import FaultCollector
@@ -10,7 +10,7 @@ _GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
 def access_of(spec: access_spec.AccessSpec, faults: FaultCollector) -> access.Access:
-    """The access that one document says, as far as it is without fault."""
+    """Return the access rules of one document, as far as it is valid."""
     identities: dict[str, access.Identity] = {}
     for index, one in enumerate(spec.identities):
         keys = [
@@ -70,7 +70,7 @@ def _key(
 
 
 def shared_keys(found: access.Access) -> list[tuple[str, str]]:
-    """Pairs of identities that have one key: it would not tell who signed."""
+    """Return pairs of identities that share a key, which could not tell who signed."""
     holders: dict[str, str] = {}
     pairs = []
     for identity in found.identities.values():

@@ -1,10 +1,8 @@
-"""What one commit is measured by: what is written before it, and what is in force.
+"""The authority that one commit is judged by: what is written before it, and what is in force.
 
-Mostly they are the same. Where a change of Access or Cluster waits for approval, or is refused for
-what else is wrong, they differ: then both have to allow what a commit does, so that nobody uses a
-right, or a lack of verification, that nobody has let come into force. Where nobody is left who by
-both could mend it, what is written counts for nothing: a slip of the one who may locks nobody out.
-An approval is measured by what is in force alone, as one through the API is.
+These differ while a change of Access or Cluster is held or refused. Then both must allow the
+commit, so that nobody uses a right, or missing verification, that is not in force. If nobody could
+repair it under both, the written one is ignored. An approval is judged by what is in force alone.
 """
 
 from collections.abc import Mapping
@@ -20,14 +18,14 @@ _ORDER: tuple[trust_state.Mode, ...] = ("off", "warn", "required")
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """Whether who is not known, or may not, is refused; and who may what."""
+    """The verification mode, and who may do what."""
 
     mode: trust_state.Mode = "off"
     known: access.Access = access.Access()
 
 
 class Signer(msgspec.Struct, frozen=True):
-    """As whom a commit counts, and by what kind of key."""
+    """The identity that a commit counts as, and the kind of its key."""
 
     who: str
     acts: access.Acts
@@ -37,16 +35,15 @@ Signed = Signer | signatures.SignatureRefusal
 
 
 class AuthorityQuery(msgspec.Struct, frozen=True):
-    """As whom a commit counts by one measure, and by the other where that differs.
+    """The identity of a commit under one authority, and under the other if they differ.
 
     Attributes:
-        signer: as whom it counts.
-        mode: what becomes of what is refused, by either measure.
-        known: who may what.
-        parents: the parent of each queue before the commit.
-        early: as whom it would count if the clock were as the commit says, where only that refuses
-            it.
-        also: the same by the other measure, which has to allow it as well.
+        signer: the identity.
+        mode: action on refused changes, under either authority.
+        known: access rules.
+        parents: parent of each queue before the commit.
+        early: identity it would have if the clock agreed with the commit, if only that refuses it.
+        also: the same under the other authority, which must allow it as well.
     """
 
     signer: Signed
@@ -58,26 +55,26 @@ class AuthorityQuery(msgspec.Struct, frozen=True):
 
     @property
     def who(self) -> str:
-        """As whom it counts by all measures; empty: as nobody."""
+        """The identity under all authorities; empty: nobody."""
         if isinstance(self.signer, signatures.SignatureRefusal):
             return ""
         return self.signer.who if self.also is None or self.also.who else ""
 
 
 def stricter(one: trust_state.Mode, other: trust_state.Mode) -> trust_state.Mode:
-    """The mode that lets less pass."""
+    """Return the stricter of two modes."""
     return max(one, other, key=_ORDER.index)
 
 
 def of_trust(trust: trust_state.Trust) -> Authority:
-    """By what is written."""
+    """Return the authority as written."""
     return Authority(trust.mode, trust.whole())
 
 
 def of_all(written: Authority, in_force: Authority | None) -> list[Authority]:
-    """What a commit is measured by: none where nothing is asked of it.
+    """Return the authorities that a commit is judged by; none if nothing is required.
 
-    ``in_force`` None: nothing is, or nobody can tell yet what will be.
+    ``in_force`` None: nothing is in force, or nobody can tell yet what will be.
     """
     found = [written]
     if in_force is not None and not _alike(written, in_force):
@@ -86,7 +83,9 @@ def of_all(written: Authority, in_force: Authority | None) -> list[Authority]:
 
 
 def _can_be_mended(written: Authority, in_force: Authority) -> bool:
-    """Whether anybody could sign a change of Access or the Cluster that counts by both."""
+    """Return True if anybody could sign a change of Access or the Cluster that counts
+    under both.
+    """
     if written.mode == "off":
         return True
     one = written.known
@@ -100,7 +99,7 @@ def _can_be_mended(written: Authority, in_force: Authority) -> bool:
 
 
 def _keys(known: access.Access) -> set[tuple[str, str]]:
-    """Whose each key is by which people sign for themselves; of a forge's key ``author``."""
+    """Return the owner of each key that signs for its owner; ``author`` for a forge's key."""
     return {
         (email, "author" if one.acts == "author" else key.text)
         for email, one in known.identities.items()
@@ -110,7 +109,7 @@ def _keys(known: access.Access) -> set[tuple[str, str]]:
 
 
 def _alike(one: Authority, other: Authority) -> bool:
-    """Whether they come to the same; in which order documents were read makes no difference."""
+    """Return True if they are equal, whatever the order of the documents."""
     return (
         one.mode == other.mode
         and one.known.identities == other.known.identities
@@ -129,7 +128,7 @@ def problem(
     path: str,
     why: signatures.SignatureRefusal | None,
 ) -> desired.Problem:
-    """What is told of an object that a commit changes and nobody answers for."""
+    """Return the problem of a changed object that nobody with the right signed."""
     return desired.Problem(
         rule=why.rule if why else "",
         severity="error" if mode == "required" else "warning",

@@ -1,4 +1,4 @@
-"""What a walk along commits begins from, and what comes of it (``provenance`` walks)."""
+"""Start and result of a walk along commits (``provenance`` walks)."""
 
 from collections.abc import Mapping
 
@@ -9,15 +9,15 @@ from reconciler.model import desired
 
 
 class WalkStart(msgspec.Struct, frozen=True):
-    """What is in force where a walk begins.
+    """The state in force at the start of a walk.
 
     Attributes:
-        parents: the parent of each queue.
-        jobs: the jobs in force, by name: whose they are, where their documents can't be read.
-        places: by label, in which files, with their blobs, the trusted kinds are written.
-        measure: what commits are measured by beside what is written; None: nothing is in force.
-        waits: whether something is held, which an approval may bring into force.
-        origins: by label, in which file a structural object that is in force was written.
+        parents: parent of each queue.
+        jobs: jobs in force, by name: their owners, if their documents cannot be read.
+        places: files, with their blobs, that trusted kinds are written in, by label.
+        measure: authority in force in addition to the written one; None: nothing is in force.
+        waits: something is held that an approval may bring into force.
+        origins: file of each structural object in force, by label.
     """
 
     parents: Mapping[str, str | None] = {}
@@ -28,7 +28,7 @@ class WalkStart(msgspec.Struct, frozen=True):
     origins: Mapping[str, str] = {}
 
     def by_path(self) -> dict[str, list[str]]:
-        """The labels of what is in force from each file."""
+        """Labels of objects in force, by file."""
         found: dict[str, list[str]] = {}
         for job in self.jobs.values():
             found.setdefault(job.path, []).append(f"Job/{job.name}")
@@ -38,21 +38,20 @@ class WalkStart(msgspec.Struct, frozen=True):
 
 
 class RequiredStop(msgspec.Struct, frozen=True):
-    """A revision on the way that is to be in force before what comes behind it is refused."""
+    """A revision on the way that must be in force before later changes are refused."""
 
     revision: str
     trust: trust_state.Trust
 
 
 class CommitWalk(msgspec.Struct, frozen=True):
-    """What came of a walk: what holds after it, digests that were approved, and who signed.
+    """Result of a walk: the trust after it, approved digests, and signers.
 
-    ``signers``: as whom each commit counts whose signature was looked at; empty: as nobody.
-    ``stops``: what of an object counted, and was then changed by somebody who may not, stays as of
-    there: how many commits are fetched at once makes no difference.
-    ``until``: the commit that changes what those behind it are measured by, or before which no more
-    stops are left, which has to be taken up before them; empty: all of the line was walked.
-    ``as_written``: what the revision says of people and keys is taken as it is.
+    ``signers``: identity of each commit whose signature was checked; empty: nobody. ``stops``: an
+    object whose valid change was followed by one without the right stays as of the stop, however
+    many commits are fetched at once. ``until``: the commit that changes the authority for those
+    behind it, or before which no more stops are left; it must be applied before them; empty: the
+    whole line was walked. ``as_written``: the revision's people and keys are taken as they are.
     """
 
     trust: trust_state.Trust

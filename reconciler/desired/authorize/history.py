@@ -1,8 +1,8 @@
-"""What leads to a head of the branch: its commits, as whom they count, and what was accepted.
+"""History of the branch: the commits that lead to a head, their identities, and accepted heads.
 
-The commits between what is in force and a head answer for it, each for its own difference. A head
-to which nothing leads that could be judged answers for itself: it is the first one, or somebody who
-starts the controller has said that it is right.
+The commits between the state in force and a head are judged, each by its own difference. A head
+that no judgeable commits lead to is judged alone: it is the first one, or an operator has accepted
+it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ TAKEN_MAX = 100
 
 
 class HeldError(Exception):
-    """The head is not applied, and why."""
+    """The head is not applied; the message says why."""
 
     def __init__(self, rule: str, message: str) -> None:
         self.rule = rule
@@ -25,18 +25,18 @@ class HeldError(Exception):
 
 
 class Lineage:
-    """The commits of the last new head, the oldest first, and as whom they count.
+    """The commits of the last new head, the oldest first, with their identities.
 
     Args:
-        repository: where they are.
-        accept_revision: a head to take, once, although it does not follow the last one.
-        taken: heads that were taken so before.
+        repository: their repository.
+        accept_revision: head to accept once although it does not follow the last one.
+        taken: heads that were accepted like this before.
 
     Attributes:
-        taken: those and the ones since: a branch that is reset to one of them later is held.
+        taken: those and later ones: a branch that is reset to one of them is held.
         at: the commit of ``line`` that is applied now; empty: the last one.
-        line: the commits; of a head that answers for itself: that one.
-        signers: as whom those count whose signatures were looked at, by id; empty: as nobody.
+        line: the commits; of a head that is judged alone: that one.
+        signers: identity of each commit whose signature was checked, by id; empty: nobody.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Lineage:
         self.signers: Mapping[str, str] = {}
 
     def forget(self) -> None:
-        """There is another head, and nothing is known of what leads to it."""
+        """Forget the line: there is another head."""
         self.line, self.signers, self.at = (), {}, ""
 
     def accept(self, revision: str) -> None:
-        """Take ``revision``, or what begins so, although it is no successor.
+        """Accept ``revision``, or its prefix, although it is no successor.
 
         Raises:
             ValueError: it could be another one.
@@ -70,23 +70,23 @@ class Lineage:
         self._accepted.add(revision_names.accepted(revision))
 
     def is_accepted(self, head: str) -> bool:
-        """Whether somebody has said from outside that it is right, and it was not taken since."""
+        """Return True if an operator has accepted it, and it was not applied since."""
         return head not in self.taken and self._is_named(head)
 
     def _is_named(self, head: str) -> bool:
         return head.startswith(tuple(self._accepted))
 
     def was_taken(self, head: str) -> None:
-        """A head is in force: that it was accepted is used up."""
+        """Record that a head is in force: its acceptance is used up."""
         if self.is_accepted(head):
             self.taken = (*self.taken, head)[-TAKEN_MAX:]
 
     def judge_by(self, merge: str, branch: str) -> None:
-        """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
+        """Authorize ``merge``, which nobody has made yet, by the commits of ``branch``."""
         self._merges[merge] = branch
 
     def is_merge(self, head: str) -> bool:
-        """Whether the commits of a branch answer for it."""
+        """Return True if a commit is judged by the commits of a branch."""
         return head in self._merges
 
     def walk(
@@ -97,16 +97,16 @@ class Lineage:
         trust: trust_state.Trust,
         before: Callable[[], commit_walk.WalkStart],
     ) -> commit_walk.CommitWalk:
-        """Who answers for what leads from ``base`` to ``head``.
+        """Authorize the commits that lead from ``base`` to ``head``.
 
-        The first revision, and one that was accepted from outside and does not follow, or not in
-        as many commits as can be judged, are taken as they are: what they say of people and keys is
-        what later ones are measured by.
+        The first revision is taken as it is, and so is one that an operator accepted and that does
+        not follow, or not within the number of commits that can be judged. Its people and keys are
+        the authority for later ones.
 
         Args:
-            head: the new one. base: what is in force; None: nothing is.
+            head: the new one. base: state in force; None: none.
             judge: of signatures and access.
-            trust: in whom, as ``base`` says. before: what is in force, by which is judged.
+            trust: as of ``base``. before: state in force, by which commits are judged.
 
         Raises:
             HeldError: more commits lead there than can be judged.
@@ -145,7 +145,7 @@ class Lineage:
         trust: trust_state.Trust,
         before: commit_walk.WalkStart,
     ) -> commit_walk.CommitWalk:
-        """Go on behind the commit that a walk has stopped at; the rest as for :meth:`walk`."""
+        """Continue behind the commit at which a walk stopped; otherwise as :meth:`walk`."""
         ids = [commit.id for commit in self.line]
         try:
             found = judge.walk(self.line[ids.index(until) + 1 :], trust, before)
@@ -161,22 +161,24 @@ class Lineage:
         trust: trust_state.Trust,
         error: tree_diff.BrokenTreeError,
     ) -> commit_walk.CommitWalk:
-        """What leads to a head can't be judged: it is taken only where that was accepted."""
+        """Return the result for a head whose history cannot be judged: only an accepted one is
+        taken.
+        """
         if not self.is_accepted(head):
             raise broken(head, error) from None
         self.take_alone(head, judge, trust)
         return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trust_state.Trust) -> None:
-        """A head to which nothing leads that could be judged: it answers for itself."""
+        """Take a head that no judgeable commits lead to."""
         commit = self._source.commit(head)
         self.line, self._alone = (commit,), True
         self.signers = judge.signers(commit, trust)
 
     def first(self, label: str, paths: Sequence[str]) -> str:
-        """Which file held an object first that is in force from none.
+        """Return the file that first held an object that is in force from none.
 
-        Where nothing leads to the head, the commits that changed these files tell.
+        If nothing leads to the head, the commits that changed these files tell.
         """
         line: Sequence[source.Commit] = self.line
         ids = [one.id for one in line]
@@ -187,14 +189,14 @@ class Lineage:
         return name_owners.first(self._source, line, label, paths)
 
     def how_to_restore(self, head: str, kept: str) -> str:
-        """What brings everything back that a revision has removed, with ``kept`` in force."""
+        """Return how to restore everything that a revision has removed, with ``kept`` in force."""
         if [one.id for one in self.line] == [head] and not self.line[0].merge:
             return f"Put it back: `git revert {head[:12]}`"
         return f"Put it back: `git checkout {kept[:12]} -- .` at the top of a clone, and commit"
 
 
 def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:
-    """A head is not applied that has a tree, or follows one, that nobody can be sure of."""
+    """Return the error about a head with an unreliable tree, or one that follows such a head."""
     return HeldError(
         "broken-tree",
         f"{error}; nothing of {head[:12]} is applied. Find out who pushed it, take it out of the "
@@ -204,6 +206,6 @@ def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:
 
 
 def how_to_accept(head: str) -> str:
-    """What takes a head as it is."""
+    """Return the command that accepts a head as it is."""
     how = f"--accept-revision {head}"
     return f"start the controller again with `{how}`, which `muster up` takes too"

@@ -1,10 +1,9 @@
-"""Who answers for what a revision changes, and whether they may: commit by commit.
+"""Authorizes the changes of a revision, commit by commit and object by object.
 
-The commits from the revision in force to a new head come in, the oldest first. Each answers for the
-difference to the one before it, object by object, and is measured by the Access and the mode that
-held before it, so that no commit authorises itself: those that are written and, where they wait for
-something, those in force too. Out come the objects whose last change nobody answers for who may
-(they stay as they are in force), and the approvals that count.
+The commits from the revision in force to a new head come in, the oldest first. Each is judged for
+its difference to the one before, by the Access and the mode before it, so that no commit authorizes
+itself. Objects whose last change nobody with the right has signed go out (they stay as in force),
+and the approvals that count.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ STOPS_MAX = 100
 
 
 class Provenance:
-    """Walks along the commits of one repository. Close it when done."""
+    """A walker along the commits of one repository. Close it when done."""
 
     def __init__(self, repository: source.GitSource, clock: Callable[[], float]) -> None:
         self._source = repository
@@ -52,17 +51,16 @@ class Provenance:
         *,
         whole: bool = False,
     ) -> commit_walk.CommitWalk:
-        """Go along ``line``, the oldest first.
+        """Walk along ``line``, the oldest first.
 
         Args:
-            line: what leads from the last revision to the new one.
-            trust: what held at the last revision.
-            before: what is in force there.
-            whole: to its end, although nobody can tell what will be in force after a commit that
-                changes what is measured by.
+            line: commits from the last revision to the new one.
+            trust: state at the last revision.
+            before: state in force there.
+            whole: walk to the end even past a commit that changes the authority.
 
         Raises:
-            GitError: a commit can't be read, or git can't verify at all.
+            GitError: a commit cannot be read, or git cannot verify at all.
         """
         approvals: list[str] = []
         signers: dict[str, str] = {}
@@ -124,7 +122,7 @@ class Provenance:
         trust: trust_state.Trust,
         in_force: authority.Authority | None,
     ) -> authority.AuthorityQuery | None:
-        """As whom a commit counts, and by what it is judged; None: nothing is asked of it."""
+        """Return the identity of a commit and its authority; None: nothing is required of it."""
         found: authority.AuthorityQuery | None = None
         for one in reversed(authority.of_all(authority.of_trust(trust), in_force)):
             signer = self._signer(commit, one.known, self._clock())
@@ -141,7 +139,7 @@ class Provenance:
         trust: trust_state.Trust,
         in_force: authority.Authority | None,
     ) -> list[str]:
-        """The digests that a commit approves, as far as who signed it may."""
+        """Return the digests that a commit approves, if its signer may."""
         asked = commit.trailer(APPROVE)
         measure = in_force or authority.of_trust(trust)
         if not asked or measure.mode != "required":
@@ -152,10 +150,10 @@ class Provenance:
         return asked if access.of_approval(measure.known, signer.who).allowed else []
 
     def signers(self, commit: source.Commit, trust: trust_state.Trust) -> dict[str, str]:
-        """Who signed a commit that nothing leads to; as ``walks.Walk.signers``.
+        """Return who signed a commit that nothing leads to; as ``commit_walk.CommitWalk.signers``.
 
         Raises:
-            GitError: it can't be read, or git can't verify at all.
+            GitError: it cannot be read, or git cannot verify at all.
         """
         if trust.mode == "off":
             return {}
@@ -163,10 +161,10 @@ class Provenance:
         return {commit.id: "" if isinstance(found, signatures.SignatureRefusal) else found.who}
 
     def _turns_on(self, line: Sequence[source.Commit]) -> bool:
-        """Whether a document that says how commits are verified changes on the way.
+        """Return True if a document about verification changes on the way.
 
-        Without verification who signed them is not asked; where one turns it on, those behind it
-        have to be, although one of them turns it off again.
+        Without verification nobody asks who signed. If a commit turns it on, later ones must be
+        signed, even if one of them turns it off again.
         """
         return any(commit.parent and self._says_how(commit) for commit in line)
 
@@ -181,7 +179,7 @@ class Provenance:
         )
 
     def _follow(self, changes: Mapping[str, Mapping[str, object_changes.Pair]]) -> None:
-        """Keep in which files the trusted kinds are written."""
+        """Update the files that trusted kinds are written in."""
         for label, files in changes.items():
             if trust_state.kind(label) not in trust_state.TRUSTED_KINDS:
                 continue
@@ -194,11 +192,11 @@ class Provenance:
                     places.pop(path, None)
 
     def _renewed(self, trust: trust_state.Trust, label: str) -> trust_state.Trust:
-        """What holds once ``label`` is as it is written now, in all files that it is written in.
+        """Return the trust after ``label`` is as it is written now, in all its files.
 
-        What nobody answers for who may is no such file, or is still as it was. Of an object that is
-        written twice nobody can tell which is meant: what holds stays, until one of the two is
-        gone. So it does while it may stand in a file that can't be read.
+        Files changed without the right count as unchanged. If an object is written twice, nobody
+        can tell which is meant: the trust stays until one of the two is gone. It also stays while
+        the object may be in an unreadable file.
         """
         kind = trust_state.kind(label)
         if kind not in trust_state.TRUSTED_KINDS:
@@ -222,13 +220,13 @@ class Provenance:
         return trust.renewed(written[0].label, written[0].part)
 
     def _counting(self, trust: trust_state.Trust, label: str) -> dict[str, str | None]:
-        """In which files, with their blobs, an object is written by those who may."""
+        """Return the files, with their blobs, in which somebody with the right wrote an object."""
         standing = trust.denied.get(label)
         counted = standing.counted if standing is not None and standing.binds else {}
         return {**self._places.get(label, {}), **counted}
 
     def _signer(self, commit: source.Commit, known: access.Access, now: float) -> authority.Signed:
-        """As whom a commit counts at ``now``."""
+        """Return the identity of a commit at ``now``."""
         found = self._verifier.verify(commit, known, now)
         if isinstance(found, signatures.SignatureRefusal):
             return found
@@ -258,12 +256,11 @@ class Provenance:
         files: dict[str, object_changes.Pair],
         asked: authority.AuthorityQuery,
     ) -> trust_state.Trust:
-        """What holds after a commit has changed one object in some files.
+        """Return the trust after a commit has changed one object in some files.
 
-        As long as an object is denied, its changes add up: the right to all that differs from what
-        is in force is asked, so that a second change does not wash the first. What somebody changes
-        meanwhile who may is what others' changes are measured by from then on: taking that back is
-        a change as well.
+        As long as an object is denied, its changes add up: the right to everything that differs
+        from the state in force is required, so that a second change does not launder the first.
+        Valid changes in between are the new reference: reverting them is a change as well.
         """
         prior = trust.denied.get(label)
         if prior is not None and not prior.binds and asked.mode == "required":
@@ -318,10 +315,7 @@ class Provenance:
     def _answered(
         self, label: str, files: Iterable[str], after: Mapping[str, str | None]
     ) -> dict[str, str | None]:
-        """What somebody answers for who changes an object in some files.
-
-        Who writes it answers for where it is not written any more, too.
-        """
+        """Return the files that the signer of a change answers for, deletions included."""
         found = {path: after[path] for path in files}
         if any(self._touched.of(label, blob) for blob in found.values()):
             found |= {p: blob for p, blob in after.items() if not self._touched.of(label, blob)}
@@ -330,13 +324,13 @@ class Provenance:
     def again(
         self, head: str, trust: trust_state.Trust, before: commit_walk.WalkStart
     ) -> trust_state.Trust:
-        """Judge anew, once, what a clock alone refused that has been set back since.
+        """Judge again, once, a change that only a clock refused that has been set back since.
 
-        It counts if who signed it may by the Access of now too: what was taken from somebody
-        meanwhile stays taken. ``head``: the revision in force, which its commit has to lead to.
+        It counts if its signer may by the present Access too. ``head``: the revision in force,
+        which its commit must lead to.
 
         Raises:
-            GitError: a commit can't be read, or git can't verify at all.
+            GitError: a commit cannot be read, or git cannot verify at all.
         """
         denied = dict(trust.denied)
         self._before, self._holders, self._parents = before, {}, before.parents
@@ -360,7 +354,7 @@ class Provenance:
     def _hold(
         self, label: str, change: object_changes.ObjectChange, blobs: Iterable[str | None]
     ) -> None:
-        """Keep whose a job is, from a change that counts on."""
+        """Record the owner of a job, from a change that counts on."""
         specs = object_changes.jobs_of(change.after)
         if specs:
             queues, owners = zip(*specs, strict=True)
@@ -369,7 +363,7 @@ class Provenance:
             self._holders[label] = None
 
     def _place(self, label: str, written: Iterable[document_reader.Document]) -> None:
-        """Keep which queue a queue is below, from a change that counts on."""
+        """Record the parent of a queue, from a change that counts on."""
         parts = [one.part for one in written]
         name = label.removeprefix("Queue/")
         for part in parts:
@@ -377,7 +371,7 @@ class Provenance:
                 self._parents = {**self._parents, name: part.spec.parent}
 
     def _holder(self, label: str) -> "_Holder | None":
-        """Whose a job is that can't be read where it is written."""
+        """Return the owner of a job whose document cannot be read."""
         if label in self._holders:
             return self._holders[label]
         standing = self._before.jobs.get(label.removeprefix("Job/"))
@@ -386,7 +380,7 @@ class Provenance:
     def _difference(
         self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
     ) -> object_changes.ObjectChange:
-        """All that differs of an object."""
+        """Return all differences of an object."""
         paths = tuple(
             p for p in sorted(after) if not self._touched.same(label, before[p], after[p])
         )
@@ -397,7 +391,7 @@ class Provenance:
         return object_changes.ObjectChange(paths, *sides)
 
     def _move(self, label: str, files: dict[str, object_changes.Pair]) -> tuple[str, str] | None:
-        """From where to where, if a commit does nothing else with an object."""
+        """Return the old and new file if a commit only moves an object."""
         left = [path for path, (old, _) in files.items() if self._touched.of(label, old)]
         come = [path for path, (_, new) in files.items() if self._touched.of(label, new)]
         if len(left) != 1 or len(come) != 1 or left == come:
@@ -409,7 +403,7 @@ class Provenance:
     def _refusal(
         self, asked: authority.AuthorityQuery, label: str, change: object_changes.ObjectChange
     ) -> signatures.SignatureRefusal | None:
-        """Why a change of an object does not count; None where it does."""
+        """Return why a change of an object does not count; None if it does."""
         why = self._refusal_by(asked, label, change)
         if why is not None or asked.also is None:
             return why
@@ -421,7 +415,7 @@ class Provenance:
     def _refusal_by(
         self, asked: authority.AuthorityQuery, label: str, change: object_changes.ObjectChange
     ) -> signatures.SignatureRefusal | None:
-        """Why it does not count by one measure."""
+        """Return why it does not count under one authority."""
         signer = asked.signer
         if isinstance(signer, signatures.SignatureRefusal):
             return signer
@@ -443,10 +437,10 @@ class Provenance:
         change: object_changes.ObjectChange,
         asked: authority.AuthorityQuery,
     ) -> access.Decision:
-        """Whether somebody may change an object so.
+        """Decide if somebody may change an object like this.
 
-        Where a job can't be read as it was written before, it is still somebody's: the right to
-        its last version that could be read is asked.
+        A job whose document was unreadable before still has an owner: the right to its last
+        readable version is required.
         """
         if label.startswith("Job/"):
             before = object_changes.jobs_of(change.before)
@@ -473,7 +467,7 @@ class Provenance:
 
 
 class _Holder(msgspec.Struct, frozen=True):
-    """In which queues a job is, and whose it is."""
+    """Queues and owner of a job."""
 
     queues: tuple[str, ...]
     owners: tuple[str, ...]

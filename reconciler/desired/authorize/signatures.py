@@ -1,8 +1,8 @@
-"""Whose signature a commit bears, by the keys of an Access and by nothing else.
+"""Verifies the signatures of commits, by the keys of an Access and by nothing else.
 
-Git verifies, with keys written out for it alone: no keyring, no configuration and no trust of this
-machine has a say. What comes out is the identity whose key it is, or why there is none. When keys
-expire is judged here, against the time that the commit claims and against the time it is.
+Git verifies with keys written out for it alone: no keyring, configuration or trust of this machine
+counts. The identity of the key's owner goes out, or the reason why there is none. Expiry of keys is
+judged here, against the time that the commit claims and against the clock.
 """
 
 import contextlib
@@ -40,10 +40,10 @@ LEFT_MAX = 10_000
 
 
 class SignatureRefusal(msgspec.Struct, frozen=True):
-    """Why a commit is nobody's: a stable rule id, and a sentence.
+    """The reason why a commit has no identity: a stable rule id, and a sentence.
 
-    ``until``: before when, by the controller's clock, it would have been somebody's; None: that
-    clock decided nothing.
+    ``until``: time before which, by the controller's clock, it would have had one; None: the clock
+    decided nothing.
     """
 
     rule: str
@@ -52,7 +52,7 @@ class SignatureRefusal(msgspec.Struct, frozen=True):
 
 
 class Verifier:
-    """Verifies commits of one repository. Close it when done."""
+    """A verifier of commits of one repository. Close it when done."""
 
     def __init__(self, repository: source.GitSource) -> None:
         self._source = repository
@@ -69,15 +69,15 @@ class Verifier:
     def verify(
         self, commit: source.Commit, known: access.Access, now: float
     ) -> access.Identity | SignatureRefusal:
-        """Whose signature a commit bears.
+        """Return the identity that signed a commit, or the refusal.
 
         Args:
-            commit: which.
-            known: whose keys count.
+            commit: its id.
+            known: Access with the keys that count.
             now: seconds since the epoch.
 
         Raises:
-            GitError: it can't be read, or git can't be run.
+            GitError: it cannot be read, or git cannot be run.
         """
         found = self._source.objects.read(commit.id)
         if found is None:
@@ -115,16 +115,16 @@ class Verifier:
 
 
 def _signature(commit: bytes, header: bytes) -> bytes | None:
-    """The first line of the signature that git looks at in a commit; None where it bears none."""
+    """Return the first line of the signature that git looks at in a commit; None if it has none."""
     head = commit.split(b"\n\n", 1)[0]
     _, found, rest = head.partition(b"\n%s " % header)
     return rest.partition(b"\n")[0] if found else None
 
 
 def _make_folder(state: Path | None) -> tuple[Path, int]:
-    """A folder of its own, in the state folder where there is one, and the lock that is held on it.
+    """Create a folder of its own, in the state folder if there is one; return it with its lock.
 
-    Those that killed processes have left go first, in the temporary folder too.
+    Folders that killed processes have left are deleted first, in the temporary folder too.
     """
     if state is not None:
         state.mkdir(parents=True, exist_ok=True)
@@ -141,10 +141,10 @@ def _make_folder(state: Path | None) -> tuple[Path, int]:
 
 
 def _clean(left: Path) -> None:
-    """Remove a folder of this user whose process has ended.
+    """Delete a folder of this user whose process has ended.
 
     Raises:
-        OSError: its process lives, or it is not there any more.
+        OSError: its process lives, or the folder is gone.
     """
     status = left.lstat()
     if left.is_symlink() or not left.is_dir() or status.st_uid != os.geteuid():
@@ -166,7 +166,7 @@ _Signer = tuple[access.Identity, access.Key]
 
 
 class _Keys(msgspec.Struct, frozen=True):
-    """Keys as git wants them: where, and whose they are."""
+    """Key files in git's formats, and the owners of the keys."""
 
     signers: Path
     home: Path
@@ -175,7 +175,7 @@ class _Keys(msgspec.Struct, frozen=True):
 
 
 def _write(known: access.Access, folder: Path) -> _Keys:
-    """Write the keys of an Access out."""
+    """Write the keys of an Access to files."""
     digest = hashlib.sha256(msgspec.json.encode(known)).hexdigest()[:16]
     home = folder / digest
     shutil.rmtree(home, ignore_errors=True)
@@ -199,7 +199,7 @@ def _write(known: access.Access, folder: Path) -> _Keys:
 
 
 def _import(text: str, home: Path) -> list[str]:
-    """Put a GPG key into a keyring; fingerprints of the primary keys in the text."""
+    """Import a GPG key into a keyring; return the fingerprints of its primary keys."""
     arguments = ("gpg", "--batch", "--no-autostart", "--no-tty", "--homedir", str(home))
     told = _gpg((*arguments, "--with-colons", "--show-keys"), text)
     _gpg((*arguments, "--import"), text)
@@ -265,7 +265,7 @@ def _unknown(key: str) -> SignatureRefusal:
 def _in_time(
     identity: access.Identity, key: access.Key, commit: source.Commit, now: float
 ) -> SignatureRefusal | None:
-    """Why a key is too old: by the commit's own claim, or by the clock."""
+    """Return why a key is too old, by the commit's own claim or by the clock."""
     until = key.valid_before
     if until is None or (commit.at < until and now < until):
         return None

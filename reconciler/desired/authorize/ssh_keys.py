@@ -1,7 +1,6 @@
-"""Whether the text of a public SSH key is one: a key that was cut or retyped locks its owner out.
+"""Checks the text of public SSH keys: a truncated or retyped key would lock its owner out.
 
-A line as in a ``.pub`` file comes in, and what is wrong with it goes out. Whether it is the right
-key nobody can tell from it; that it is none at all, anybody can.
+A line as in a ``.pub`` file comes in; what is wrong with it goes out.
 
 Source: the wire format of RFC 4253 section 6.6, RFC 5656 section 3.1, RFC 8709 section 4, and
 OpenSSH's ``PROTOCOL.u2f``: strings with their length before them, the first of which is the type.
@@ -29,10 +28,10 @@ _MODULUS_BYTES_MIN = 128
 
 
 def parse(text: str) -> str:
-    """The key itself, type and base64, without its comment.
+    """Return the key itself, type and base64, without its comment.
 
     Raises:
-        ValueError: it is none, and why.
+        ValueError: it is no key, with the reason.
     """
     found = _LINE.match(text.strip())
     if found is None:
@@ -62,7 +61,7 @@ def parse(text: str) -> str:
 
 
 def _parts(data: bytes) -> list[bytes] | None:
-    """The strings in a key; None where they don't end with it."""
+    """Return the strings in a key; None if they do not end with it."""
     found = []
     while data:
         length = int.from_bytes(data[:4], "big")

@@ -1,7 +1,7 @@
-"""What commits are measured by: the mode, the Access, and what nobody has answered for yet.
+"""The authority of commits as written: mode, Access, and changes that nobody has authorized yet.
 
-A walk along commits takes it from one to the next; what comes out is kept over a restart, since of
-what was refused neither the head nor what is in force tells.
+A walk along commits carries it from one to the next. It is kept over a restart, because neither the
+head nor the state in force tells what was refused.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,23 +20,25 @@ TRUSTED_KINDS = ("Access", "Cluster")
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """The commit that is refused for the time alone, and before when it would not have been."""
+    """A commit that is refused only because of the time, and the time before which it
+    would count.
+    """
 
     commit: str
     until: float
 
 
 class Denial(msgspec.Struct, frozen=True):
-    """A change that does not count, until somebody who may answers for it or it is taken back.
+    """A change that does not count until somebody with the right signs it or it is reverted.
 
     Attributes:
-        problem: what is said of it.
-        before: by path, the blobs that hold the object as it is in force, of the files that have
-            changed since; None: the file was not there.
+        problem: the message.
+        before: blobs, by path, that hold the object as it is in force, of the files changed since;
+            None: the file did not exist.
         after: the same files as they are written now.
-        counted: the same files as the last commit left them that somebody answers for who may.
-        unanswered: those of them that are written otherwise now.
-        timed: the one commit behind it, where the controller's clock alone decided; None else.
+        counted: the same files as of the last commit by somebody with the right.
+        unanswered: those of them that are written differently now.
+        timed: the one commit behind it, if only the controller's clock decided.
     """
 
     problem: desired.Problem
@@ -48,17 +50,17 @@ class Denial(msgspec.Struct, frozen=True):
 
     @property
     def binds(self) -> bool:
-        """Whether the object stays as it is in force; else it was only told of."""
+        """True if the object stays as it is in force; otherwise it is only a warning."""
         return self.problem.severity == "error"
 
 
 class Trust(msgspec.Struct, frozen=True):
-    """What commits are measured by, as of the last revision; it outlives the controller.
+    """The written authority as of the last revision; it outlives the controller.
 
     Attributes:
-        mode: whether what is not signed by somebody who may is refused.
-        documents: what each document of ``Access`` says, by label.
-        denied: by label, the objects that stay as they are in force.
+        mode: verification mode.
+        documents: access rules of each ``Access`` document, by label.
+        denied: objects, by label, that stay as they are in force.
     """
 
     mode: Mode = "off"
@@ -66,21 +68,21 @@ class Trust(msgspec.Struct, frozen=True):
     denied: dict[str, Denial] = {}
 
     def whole(self) -> access.Access:
-        """The access of all documents together."""
+        """The access rules of all documents together."""
         found = access.Access()
         for one in self.documents.values():
             found = found.merged(one)
         return found
 
     def refused(self, labels: Iterable[str]) -> set[str]:
-        """Those of some objects that stay as they are in force."""
+        """Return those of some objects that stay as they are in force."""
         found = {label: self.denied.get(label) for label in labels}
         return {label for label, one in found.items() if one and one.binds}
 
     def due(self, now: float) -> dict[str, tuple[str, Denial]]:
-        """What a clock alone refused that was ahead of ``now``, with the commit, by label.
+        """Return changes that only a clock ahead of ``now`` refused, with the commit, by label.
 
-        Not of the kinds that others are measured by: what came after them was judged without.
+        Kinds that authorize others are left out: later commits were judged without them.
         """
         return {
             label: (one.timed.commit, one)
@@ -92,7 +94,9 @@ class Trust(msgspec.Struct, frozen=True):
         }
 
     def renewed(self, label: str, part: fields.DocumentPart | None) -> "Trust":
-        """With a document as somebody who may has left it; ``part`` None: it is gone."""
+        """Return the trust with a document as somebody with the right left it; ``part`` None:
+        deleted.
+        """
         if isinstance(part, cluster_spec.ClusterDocument):
             return msgspec.structs.replace(self, mode=part.spec.verification.mode)
         if label.startswith("Cluster/"):
@@ -104,12 +108,14 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def kind(label: str) -> str:
-    """The kind of an object, by its label."""
+    """Return the kind of an object, by its label."""
     return label.split("/", 1)[0]
 
 
 def trusted(parts: Mapping[str, fields.DocumentPart]) -> Trust:
-    """What a revision says that is taken as it is: the first one, or without verification."""
+    """Return the trust of a revision that is taken as it is: the first one, or without
+    verification.
+    """
     found = Trust()
     for label, part in sorted(parts.items()):
         found = found.renewed(label, part)

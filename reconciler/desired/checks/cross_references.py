@@ -1,8 +1,7 @@
-"""What can only be judged when several objects are seen together.
+"""Checks that need several objects at once, as pure functions over normalised objects.
 
-Pure functions over normalised objects: names that nothing bears, trees with cycles, guarantees
-that don't add up, jobs that no pool could ever hold. They return faults; who calls them decides
-what a fault refuses.
+They find unknown names, trees with cycles, guarantees that do not add up, and jobs that no pool
+could ever hold. They return faults; the caller decides what a fault refuses.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ _FORMATS: tuple[Callable[[int], str], ...] = (
 
 
 def duplicate(path: str, line: int, note: str = "") -> Fault:
-    """Two objects of one kind have one name; the other one stands at ``path``."""
+    """Return the fault that another object of this kind and name is at ``path``."""
     place = f"{path}:{line}" if line else path
     return Fault(
         "duplicate-name",
@@ -38,7 +37,7 @@ def duplicate(path: str, line: int, note: str = "") -> Fault:
 
 
 def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]:
-    """Unknown parents, cycles, guarantees and limits that don't add up; by queue name."""
+    """Return unknown parents, cycles, and guarantees and limits that do not add up, by queue."""
     cyclic = False
     for queue in queues.values():
         if queue.parent is None:
@@ -81,7 +80,7 @@ def _ancestors_cycle(queues: Mapping[str, desired.Queue], name: str) -> list[str
 
 
 def parents_first(queues: Mapping[str, desired.Queue]) -> dict[str, desired.Queue]:
-    """The queues of a tree without cycles, parents before children, else in order of name."""
+    """Return the queues of an acyclic tree, parents before children, otherwise by name."""
 
     def depth(name: str) -> int:
         parent, steps = queues[name].parent, 0
@@ -94,7 +93,7 @@ def parents_first(queues: Mapping[str, desired.Queue]) -> dict[str, desired.Queu
 
 
 def _amounts(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]:
-    """Children's guarantees within the parent's, and limits not below guarantees."""
+    """Check children's guarantees against the parent's, and limits against guarantees."""
     sums = {name: [0, 0, 0] for name in queues}
     for queue in reversed(parents_first(queues).values()):
         own, limit = queue.guaranteed.as_vector(), queue.limit.as_vector()
@@ -133,7 +132,7 @@ def _amounts(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]
 
 
 def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[tuple[str, Fault]]:
-    """Hosts that stand in two pools, and more nodes than Muster holds; by pool name."""
+    """Return hosts in two pools, and nodes beyond Muster's maximum, by pool name."""
     owner: dict[str, str] = {}
     for pool in pools.values():
         field = "hosts" if pool.provisioner == "static" else "count"
@@ -161,7 +160,7 @@ def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[
 
 
 def topologies(pools: Mapping[str, desired.Pool]) -> Iterator[tuple[str, Fault]]:
-    """Pools that put the same levels in another order than pools before them; by pool name."""
+    """Return pools that order the same levels differently from pools before them, by pool name."""
     order: list[str] = []
     for pool in pools.values():
         merged = desired.merge_levels(order, pool.levels)
@@ -187,8 +186,7 @@ def names(
     quotas: Mapping[str, desired.Quota],
     people: access.Access,
 ) -> Iterator[tuple[str, str, Fault]]:
-    """Pools, queues and groups that volumes and quotas name and that are not there; by kind and
-    name."""
+    """Return unknown pools, queues and groups in volumes and quotas, by kind and name."""
     groups = {group for one in people.identities.values() for group in one.groups}
     for volume in volumes.values():
         for index, pool in enumerate(volume.pools):
@@ -209,7 +207,7 @@ def names(
 def unknown(
     what: str, found: str, place: tuple[str | int, ...], known: Iterable[str], rule: str = ""
 ) -> Fault:
-    """Something is named that is not there; ``rule`` where it is not ``unknown-WHAT``."""
+    """Return the fault about an unknown name; ``rule`` if it is not ``unknown-WHAT``."""
     names = sorted(known)
     listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
     return Fault(
@@ -227,7 +225,7 @@ def unknown(
 
 
 def of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
-    """The queue, volumes, reservation and levels that a job names are there; it is in bounds."""
+    """Check the queue, volumes, reservation and levels that a job names, and its bounds."""
     queue = structure.queues.get(job.queue)
     if queue is None:
         return unknown("queue", job.queue, ("spec", "queue"), structure.queues)
@@ -281,7 +279,7 @@ def _levels_of(job: desired.Job) -> Iterator[tuple[str, tuple[str | int, ...]]]:
 
 
 def _beyond_queue(job: desired.Job, queue: desired.Queue) -> Fault | None:
-    """The job asks for no more than one job of its queue may."""
+    """Check that a job asks for no more than its queue's maxima."""
     most_s = queue.time_limit_max_s
     if most_s is not None and (job.time_limit_s is None or job.time_limit_s > most_s):
         has = "none" if job.time_limit_s is None else quantities.format_duration(job.time_limit_s)
@@ -308,7 +306,7 @@ def _beyond_queue(job: desired.Job, queue: desired.Queue) -> Fault | None:
 def missing_dependency(
     name: str, index: int, what: str = "is not there", until: str = "it is"
 ) -> Fault:
-    """A job waits for one that is not there: a warning, since it may come."""
+    """Return a warning about a dependency that does not exist yet."""
     return Fault(
         "unknown-dependency",
         f"the job {name} {what}: this one waits until {until}",
@@ -319,7 +317,7 @@ def missing_dependency(
 
 
 def missing_pools(names: Sequence[str], known: Collection[str]) -> Fault | None:
-    """Of the pools that a job names none is there: a warning, since one may come."""
+    """Return a warning if none of the pools that a job names exists yet."""
     if not names or any(name in known for name in names):
         return None
     fault = unknown("NodePool", names[0], ("spec", "pools", 0), known, "unknown-pool")
@@ -330,7 +328,7 @@ def missing_pools(names: Sequence[str], known: Collection[str]) -> Fault | None:
 def dependencies(
     job: desired.Job, find: Callable[[str], desired.Job | None], refused: Callable[[str], bool]
 ) -> Iterator[Fault]:
-    """Dependencies on jobs that are not there, and ``perElement`` over arrays that differ."""
+    """Return unknown dependencies, and ``perElement`` over arrays of different size."""
     for index, dependency in enumerate(job.depends_on):
         other = find(dependency.job)
         if other is None:
@@ -349,7 +347,7 @@ def dependencies(
 def dependency_cycles(
     starts: Iterable[str], edges: Callable[[str], Iterable[str]]
 ) -> list[tuple[str, ...]]:
-    """Cycles that can be reached from ``starts``, each one once (Tarjan, without recursion)."""
+    """Return the cycles reachable from ``starts``, each once (Tarjan, without recursion)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -391,7 +389,7 @@ def dependency_cycles(
 
 
 def cycle(members: tuple[str, ...]) -> Fault:
-    """A job waits for itself through others."""
+    """Return the fault that a job depends on itself through others."""
     listed = " → ".join(members[:8]) + (" → …" if len(members) > 8 else f" → {members[0]}")
     return Fault(
         "dependency-cycle",
@@ -401,10 +399,10 @@ def cycle(members: tuple[str, ...]) -> Fault:
 
 
 def nobody_signs(known: access.Access, labels: Collection[str]) -> Fault | None:
-    """Signatures are required, and there is nobody whose commit could ever change that again.
+    """Return the fault that signatures are required and nobody could ever change that again.
 
     Args:
-        known: who may what.
+        known: access rules.
         labels: of the ``Cluster`` and the documents of ``Access``.
     """
     signing = {one.acts for one in known.identities.values() if one.keys}

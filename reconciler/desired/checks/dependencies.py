@@ -1,8 +1,7 @@
-"""Whether what jobs depend on is there and leads to an end: judged together, before any applies.
+"""Checks dependencies of jobs together, before any of them applies.
 
-Jobs as they are proposed come in beside those in force. One that depends on what can't be goes back
-to what it was, which may leave others with a cycle that was none before: it is looked again until
-nothing changes.
+Proposed jobs come in beside those in force. A job with an invalid dependency falls back to its
+version in force, which may create a cycle for others: the check repeats until nothing changes.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -22,19 +21,19 @@ def judge(
     is_written: Callable[[str], bool],
     note: Callable[[str, Fault], None],
 ) -> set[str]:
-    """Take back from ``proposed`` what can't be; the names of it.
+    """Withdraw invalid jobs from ``proposed``; return their names.
 
     Args:
         waiting: names of proposed jobs that depend on others.
-        proposed: jobs as they are to be, by name; changed in place.
+        proposed: proposed jobs by name; changed in place.
         before: jobs in force.
-        is_written: whether a name stands somewhere, though it be refused.
-        note: is told what is wrong with which job; warnings as well.
+        is_written: returns True if a name is written somewhere, even if it is refused.
+        note: called with each job and its fault; warnings as well.
     """
     bad: set[str] = set()
 
     def withdraw(name: str, fault: Fault) -> bool:
-        """Note an error; whether the job fell back to what it was before."""
+        """Note an error; return True if the job fell back to its version in force."""
         bad.add(name)
         note(name, fault)
         earlier = before.get(name)

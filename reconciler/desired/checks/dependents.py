@@ -1,6 +1,7 @@
-"""Who depends on whom: jobs that wait for others, and queues that jobs in force are in.
+"""Dependents of jobs, and users of queues.
 
-A job that changes has those judged again that name it; a queue is not taken away from its jobs.
+If a job changes, the jobs that name it are judged again; a queue with jobs in force cannot be
+removed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,11 @@ class Dependents:
         self._users: dict[str, set[str]] = {}
 
     def of(self, name: str) -> set[str]:
-        """Who depends on a job, whether or not there is one of that name."""
+        """Return the dependents of a job, existing or not."""
         return self._users.get(name, set())
 
     def renew(self, name: str, before: desired.Job | None, after: desired.Job | None) -> None:
-        """A job is another than before; None: it is not there."""
+        """Replace a job; None: it is gone."""
         for dependency in before.depends_on if before is not None else ():
             users = self._users.get(dependency.job)
             if users is not None:
@@ -33,7 +34,7 @@ class Dependents:
 def users_of_missing_queues(
     jobs: Mapping[str, desired.Job], structure: desired.Structure
 ) -> dict[str, list[str]]:
-    """Queues that the structure does not have, with the jobs that are in them."""
+    """Return queues that the structure lacks, with the jobs in them."""
     users: dict[str, list[str]] = {}
     for name, job in jobs.items():
         if job.queue not in structure.queues:
@@ -42,7 +43,9 @@ def users_of_missing_queues(
 
 
 def queue_in_use(queue: str, jobs: Sequence[str], path: str) -> desired.Problem:
-    """A queue that a revision takes away, by the file that it was in, while jobs are in it."""
+    """Return the fault that a revision removes a queue, with its former file, while jobs
+    are in it.
+    """
     count = "1 job is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
     return desired.Problem(
         rule="queue-in-use",

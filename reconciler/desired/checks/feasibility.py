@@ -1,7 +1,7 @@
-"""Whether work could ever start: what no node holds, nor all together, what no limit lets in.
+"""Checks that a job could ever start: on some node, on all nodes together, within all limits.
 
-All are warnings, since pools and limits change: a job comes in with what stands beside it, and a
-fault with the arithmetic goes out where it will wait in vain.
+All results are warnings, because pools and limits change. A job comes in with the objects around
+it; a fault with the arithmetic goes out if it would wait in vain.
 """
 
 import functools
@@ -33,7 +33,7 @@ WHOM_SHOWN = 3
 def beyond_limits(
     job: desired.Job, queues: Mapping[str, desired.Queue]
 ) -> Iterator[entitlements.Beyond]:
-    """The limits that the tasks which start together ask for more than."""
+    """Return the limits that the tasks of one start exceed."""
     least = entitlements.least_of(job).as_vector()
     queue = queues.get(job.queue)
     for _ in queues:
@@ -55,7 +55,7 @@ def beyond_limits(
 
 
 class Fitting:
-    """Says of work whether any pool could ever hold it (of each shape once), and any limit."""
+    """A feasibility check of jobs against pools and limits, with a cache by shape."""
 
     def __init__(self, structure: desired.Structure) -> None:
         self._queues = structure.queues
@@ -75,8 +75,10 @@ class Fitting:
         self._together = gang_feasibility.GangFeasibility(structure.pools)
 
     def warnings(self, job: desired.Job) -> list[Fault]:
-        """Why a job can't start as things stand; none where it may. Of several bounds on what
-        starts together the smallest is told."""
+        """Return why a job cannot start at present; none if it may.
+
+        Of several bounds on one start the smallest is reported.
+        """
         alone = self.warning(job)
         beyond = [*beyond_limits(job, self._queues)] if self._has_limits else []
         beyond += self._entitled.beyond(job)
@@ -92,9 +94,10 @@ class Fitting:
         return [one for one in found if one is not None]
 
     def _kept(self, job: desired.Job) -> Fault | None:
-        """That a job may not use the reservation which it names, and is placed as if it named none.
+        """Return a warning if a job may not use the reservation that it names.
 
-        `muster submit` has written an owner into a job before it comes here.
+        It is then placed as if it named none. `muster submit` has written an owner into the job
+        before.
         """
         one = self._reservations.get(job.reservation)
         if one is None:
@@ -118,7 +121,7 @@ class Fitting:
         return Fault("never-in-reservation", message, place, severity="warning")
 
     def warning(self, job: desired.Job) -> Fault | None:
-        """A warning where no pool could hold a task of some group of the job."""
+        """Return a warning if no pool could hold a task of some group of the job."""
         missing = cross_references.missing_pools(job.pools, self._pools)
         if missing is not None or not self._pools:
             return missing
@@ -130,12 +133,12 @@ class Fitting:
         return None
 
     def _where(self, job: desired.Job) -> tuple[_Pairs, _Pairs]:
-        """The labels that nodes must have for a job, and the pools that it can't use."""
+        """Return the labels that nodes must have for a job, and the pools that it cannot use."""
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
         return selector, self._barred(job) if job.storage or self._tainted else ()
 
     def _of_all(self, job: desired.Job) -> gang_feasibility.Bound | None:
-        """Why no nodes could hold what starts together, where each task alone has room."""
+        """Return why no set of nodes could hold one start although each task alone fits."""
         one = job.groups[0].least == 1 and len(job.groups) == 1
         topologies = (job.topology, *(group.topology for group in job.groups))
         if not self._pools or (one and all(each is desired.ANYWHERE for each in topologies)):
@@ -156,7 +159,9 @@ class Fitting:
         return self._together.beyond(groups, job.topology.required, only)
 
     def _barred(self, job: desired.Job) -> _Pairs:
-        """Pools that lack a volume or have a taint of which the job minds, with the reason."""
+        """Return pools that lack a volume or have a taint that the job does not tolerate, with the
+        reason.
+        """
         found = []
         for pool in self._pools.values():
             lacking = [
@@ -179,7 +184,7 @@ class Fitting:
         selector: _Pairs,
         elsewhere: _Pairs,
     ) -> str:
-        """Why no pool could hold such a task; empty where one may."""
+        """Return why no pool could hold such a task; empty if one may."""
         reasons = []
         for name, reason in self._reasons(needs, devices, pools, selector, elsewhere):
             if not reason:
@@ -195,7 +200,7 @@ class Fitting:
         selector: _Pairs,
         elsewhere: _Pairs,
     ) -> tuple[str, ...]:
-        """The pools that could hold such a task."""
+        """Return the pools that could hold such a task."""
         found = self._reasons(needs, devices, pools, selector, elsewhere)
         return tuple(name for name, reason in found if not reason)
 
@@ -207,7 +212,7 @@ class Fitting:
         selector: _Pairs,
         elsewhere: _Pairs,
     ) -> Iterator[tuple[str, str]]:
-        """Of each pool why it could hold no such task, empty where it may."""
+        """Return for each pool why it could hold no such task, empty if it may."""
         barred = dict(elsewhere)
         for pool in self._pools.values():
             reason = ""
@@ -235,7 +240,7 @@ def _devices(group: desired.TaskGroup) -> _Devices:
 
 
 def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Devices) -> str:
-    """Why the devices of a node of the pool are of the wrong kind; empty where they are not."""
+    """Return why the devices of a pool's nodes are of the wrong kind; empty if they are not."""
     count, memory_bytes, profile, inner = devices
     if profile:
         have = sum(number for one in pool.mig for name, number in one.instances if name == profile)

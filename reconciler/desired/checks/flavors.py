@@ -1,4 +1,4 @@
-"""Amounts by pool that don't add up: over the pools that there are, and over the tree of queues.
+"""Checks amounts by pool: against the pools, and over the tree of queues.
 
 Normalised queues, quotas and pools come in; faults by kind and name go out.
 """
@@ -18,7 +18,7 @@ def check(
     quotas: Mapping[str, desired.Quota],
     pools: Mapping[str, desired.Pool],
 ) -> Iterator[tuple[str, str, Fault]]:
-    """Unknown pools, pools named twice, and guarantees and limits that don't add up."""
+    """Return unknown pools, pools named twice, and guarantees and limits that do not add up."""
     for quota in quotas.values():
         if quota.pool and quota.pool not in pools:
             place = ("spec", "subject", "pool")
@@ -53,7 +53,7 @@ def _names(queue: desired.Queue, pools: Mapping[str, desired.Pool]) -> Iterator[
 
 
 def _in_all(queue: desired.Queue) -> Iterator[Fault]:
-    """What is guaranteed by pool has to be guaranteed in the cluster too, where that is said."""
+    """Check that guarantees by pool fit in the guarantee in the cluster, if there is one."""
     in_all, most = queue.guaranteed.as_vector(), queue.limit.as_vector()
     rows = [flavor.guaranteed.as_vector() for flavor in queue.flavors]
     for position, resource in enumerate(resources.RESOURCE_NAMES):
@@ -73,7 +73,7 @@ def _in_all(queue: desired.Queue) -> Iterator[Fault]:
 def _tree(
     queues: Mapping[str, desired.Queue], pool: str, there: desired.Pool | None
 ) -> Iterator[tuple[str, Fault]]:
-    """Guarantees within the parent's and within the pool, and limits not below guarantees."""
+    """Check guarantees against the parent's and the pool, and limits against guarantees."""
     whole = _of(there)
     owed = {name: [0, 0, 0] for name in queues}
     roots = [0, 0, 0]
@@ -131,7 +131,7 @@ def _tree(
 
 
 def _of(pool: desired.Pool | None) -> tuple[int, int, int] | None:
-    """What all nodes of a pool have once there are as many as there may be."""
+    """Return the capacity of a pool with as many nodes as it may have."""
     if pool is None:
         return None
     nodes = len(pool.nodes)

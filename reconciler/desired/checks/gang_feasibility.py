@@ -1,9 +1,8 @@
-"""Whether all nodes that there may be could hold at once what starts together.
+"""Checks that all possible nodes together could hold one start.
 
-Pools come in, and what a job asks for; why they could never hold it goes out, or nothing. Each is a
-bound from above, as if nothing else were there: all nodes that are declared count, those that are
-drained and those that a provisioner may make. Of tasks that ask for GPU memory or MIG instances the
-GPUs are left to the scheduler.
+Pools and requests come in; why they could never be held goes out, or nothing. Each check is an
+upper bound on an empty cluster: all declared nodes count, drained ones and those that a provisioner
+may make too. GPU memory and MIG instances are left to the scheduler.
 """
 
 import functools
@@ -29,11 +28,11 @@ Nodes = Mapping[str, int]
 
 
 class GroupDemand(msgspec.Struct, frozen=True):
-    """What one group asks for.
+    """Request of one group.
 
     Attributes:
         least: tasks that start together. pools: where they may run.
-        plain: whether its GPUs are counted as they are written.
+        plain: its GPUs are counted as written.
     """
 
     name: str
@@ -45,9 +44,9 @@ class GroupDemand(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Why something can't start: more of a resource is asked for at once than the nodes have.
+    """The reason why something cannot start: a request for more of a resource than the nodes have.
 
-    ``resource`` None: it is no matter of one resource alone.
+    ``resource`` None: not one resource alone is the reason.
     """
 
     message: str
@@ -56,7 +55,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class GangFeasibility:
-    """Says of groups that start together whether the nodes could hold them (each kind once)."""
+    """A check of groups that start together against all nodes, with a cache by kind."""
 
     def __init__(self, pools: Mapping[str, desired.Pool]) -> None:
         self._pools = pools
@@ -66,11 +65,11 @@ class GangFeasibility:
     def _beyond(
         self, groups: tuple[GroupDemand, ...], required: str, only: tuple[str, ...]
     ) -> Bound | None:
-        """Why no nodes could hold the groups; None where they may.
+        """Return why no nodes could hold the groups; None if some may.
 
         Args:
             required: level at which all are in one domain, empty for none.
-            only: the nodes by name that they may use; empty: all.
+            only: names of the nodes that they may use; empty: all.
         """
         everywhere = [_of({name: pool.nodes for name, pool in self._pools.items()}, only)]
         places = self._at(required, only) if required else everywhere
@@ -86,7 +85,7 @@ class GangFeasibility:
         return found
 
     def _at(self, level: str, only: tuple[str, ...]) -> list[Nodes]:
-        """How many nodes of each pool each domain of a level has."""
+        """Return the number of nodes of each pool in each domain of a level."""
         if only or level not in self._domains:
             domains: dict[tuple[tuple[str, str], ...], dict[str, list[str]]] = {}
             for name, pool in self._pools.items():
@@ -104,7 +103,7 @@ class GangFeasibility:
     def _of_all(
         self, groups: Sequence[GroupDemand], places: Sequence[Nodes], level: str
     ) -> Bound | None:
-        """Why none of some places could hold all of the groups, by what most of all they have."""
+        """Return why none of some places could hold all groups, by the most that any has."""
         where = f" in one {level}" if level else ""
         places = [place for place in places if all(_some(place, group) for group in groups)]
         if not places:
@@ -145,7 +144,7 @@ class GangFeasibility:
         return None
 
     def _of_slices(self, group: GroupDemand, places: Sequence[Nodes]) -> Bound | None:
-        """Why a group's slices could not each be in a domain of their level."""
+        """Return why a group's slices could not each be in a domain of their level."""
         size, level = group.topology.slice_size, group.topology.slice_level
         full, rest = divmod(group.least, size)
         rooms = [self._tasks(place, group) for place in places]
@@ -161,11 +160,11 @@ class GangFeasibility:
         )
 
     def _amount(self, place: Nodes, index: int, usable: Iterable[str]) -> int:
-        """What the nodes of a place have of a resource."""
+        """Return the amount of a resource that the nodes of a place have."""
         return sum(place.get(name, 0) * _room(self._pools[name])[index] for name in usable)
 
     def _tasks(self, place: Nodes, group: GroupDemand) -> int:
-        """How many tasks of a group the nodes of a place could hold."""
+        """Return the number of tasks of a group that the nodes of a place could hold."""
         found = 0
         for name in group.pools:
             if place.get(name, 0):
@@ -175,7 +174,7 @@ class GangFeasibility:
 
 
 def _held(pool: desired.Pool, group: GroupDemand) -> Iterator[int]:
-    """How many tasks of a group one node could hold by each resource that they ask for."""
+    """Return the number of tasks that one node could hold, by each requested resource."""
     for index, (need, have) in enumerate(zip(group.needs.as_vector(), _room(pool), strict=True)):
         if need and (index != _GPU or group.plain):
             if index == _GPU and need < _WHOLE:  # a share is of one device
@@ -185,7 +184,7 @@ def _held(pool: desired.Pool, group: GroupDemand) -> Iterator[int]:
 
 
 def _room(pool: desired.Pool) -> tuple[int, int, int]:
-    """What tasks may take of one node; of its GPUs those that are not cut."""
+    """Return what tasks may take of one node; of its GPUs those without MIG."""
     cpu, memory, gpu = pool.promised().as_vector()
     return cpu, memory, gpu - _WHOLE * len(pool.mig)
 
@@ -203,7 +202,7 @@ def _of(nodes: Mapping[str, Iterable[str]], only: tuple[str, ...]) -> Nodes:
 
 
 def _told(place: Nodes, usable: Iterable[str]) -> str:
-    """How many nodes those are, by pool."""
+    """Return the number of nodes by pool, as text."""
     names = [name for name in place if name in set(usable)]
     told = [f"{place[name]:,} of pool {name}" for name in names[:POOLS_TOLD]]
     more = len(names) - len(told)

@@ -1,7 +1,6 @@
-"""Whether a job's document can be in force under one structure: its faults, and what it is then.
+"""Validates a job's document under one structure: its faults, and the normalised job.
 
-The loader asks of what is written in git, and whoever submits a job before it is: both are told the
-same.
+The loader uses it for documents in git, submission before that: both give the same answer.
 """
 
 from reconciler.desired.checks import cross_references, feasibility, policies
@@ -12,38 +11,39 @@ from reconciler.model.documents import job_spec
 
 
 class JobValidator:
-    """What documents of jobs are measured by, as long as the structure is ``basis``."""
+    """A validator of job documents under the structure ``basis``."""
 
     def __init__(
         self, basis: job_defaults.JobDefaults, rules: policies.PolicyRules | None = None
     ) -> None:
-        """``rules``: the policies of this structure, where they have judged before."""
+        """Take the structure; ``rules`` are its policies, if they were used before."""
         self._basis = basis
         self._fitting = feasibility.Fitting(basis.structure)
         self._rules = rules or policies.PolicyRules(basis.structure.policies)
 
     @property
     def until(self) -> float:
-        """When the first waiver ends that lets something off."""
+        """The end of the first waiver in use."""
         return self._rules.until
 
     def by(self, basis: job_defaults.JobDefaults) -> "JobValidator":
-        """A judge by another structure; of the same policies it goes on knowing which waivers
-        let something off, whatever of that is judged anew."""
+        """Return a validator for another structure; with the same policies it keeps
+        waivers in use.
+        """
         same = self._basis.structure.policies == basis.structure.policies
         return JobValidator(basis, self._rules if same else None)
 
     def renew(self) -> None:
-        """A waiver has ended: rules are applied anew."""
+        """Apply the policies again after a waiver has ended."""
         self._rules = policies.PolicyRules(self._basis.structure.policies)
 
     def job(
         self, part: job_spec.JobDocument, hashed: str, path: str, now: float
     ) -> tuple[desired.Job | None, list[Fault], list[Fault]]:
-        """What a document makes, what is wrong with it, and what is only to be said of it.
+        """Return the job of a document, its faults, and its warnings.
 
         Args:
-            part: the document. hashed: the hash of what it executes.
+            part: the document. hashed: the hash of its execution fields.
             path: of its file. now: seconds since the epoch, for waivers.
         """
         made, faults = job_defaults.job(part, hashed, self._basis, path)

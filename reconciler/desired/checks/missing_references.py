@@ -1,9 +1,8 @@
-"""What jobs name that is written nowhere: all of it, also of jobs refused for something else.
+"""Finds every unknown name in jobs, also in jobs refused for another reason.
 
-A loader judges a job by the structure in force, step by step, and stops at what refuses it: that
-is all it needs. Who writes documents needs everything that is wrong, and of a structure that has a
-mistake itself what would be there once that is mended. Bytes of files and the loader's problems
-come in; the problems as people are to read them come out.
+A loader judges a job by the structure in force and stops at the first refusal. Authors need all
+problems, and of a faulty structure what will exist once it is repaired. Bytes of files and the
+loader's problems come in; the problems for people go out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,11 +38,11 @@ _RULES = {kind: rule for rule, kind in _OF_KIND.items()}
 def complete(
     files: Mapping[str, bytes], problems: tuple[desired.Problem, ...]
 ) -> tuple[desired.Problem, ...]:
-    """The problems with all unknown names in jobs, and without those of what is written after all.
+    """Return the problems with all unknown names in jobs, without those that are written after all.
 
     Args:
         files: path to bytes, all that were read.
-        problems: what a loader says of them.
+        problems: problems of the loader.
     """
     read = {path: document_reader.read(data) for path, data in files.items()}
     written: dict[str, set[str]] = {kind: set(names) for kind, names in _ALWAYS.items()}
@@ -69,7 +68,7 @@ def complete(
 
 
 def _is_written(problem: desired.Problem, written: Mapping[str, set[str]]) -> bool:
-    """Whether a job is said to name what is not there, and it is only not in force."""
+    """Return True if a name reported as unknown is written and only not in force."""
     kind = _OF_KIND.get(problem.rule)
     if kind is None or not problem.object.startswith("Job/"):
         return False
@@ -77,7 +76,7 @@ def _is_written(problem: desired.Problem, written: Mapping[str, set[str]]) -> bo
 
 
 def _unknown(value: Any, written: Mapping[str, set[str]]) -> Iterator[Fault]:
-    """What the document of a job names that is written nowhere."""
+    """Return the names in a job's document that are written nowhere."""
     spec = value.get("spec") if isinstance(value, dict) else None
     if not isinstance(spec, dict):
         return
@@ -94,7 +93,7 @@ def _unknown(value: Any, written: Mapping[str, set[str]]) -> Iterator[Fault]:
 
 
 def _awaited(spec: Mapping[str, Any], written: Mapping[str, set[str]]) -> Iterator[Fault]:
-    """Jobs and pools that are not there, for which a job would wait."""
+    """Return unknown jobs and pools that a job would wait for."""
     pools = [one for one in _listed(spec, "pools") if isinstance(one, str)]
     missing = cross_references.missing_pools(pools, written.get("NodePool", set()))
     if missing is not None:

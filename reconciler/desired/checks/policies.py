@@ -1,8 +1,8 @@
-"""Rules of the repository's own: objects that its policies deny, or warn of, or let off for a time.
+"""Admission policies of the repository: objects that they deny, warn of, or exempt for a time.
 
-A policy is a match, a JSON Schema and a message. Documents come in as they are written with their
-defaults, a job also with what it comes to (``effective``: all tasks of an element together); faults
-go out, one for each policy that an object violates. Schemas refer to nothing outside themselves.
+A policy is a match, a JSON Schema and a message. Documents come in as written with defaults, a job
+also with its effective values (all tasks of an element together). One fault for each violated
+policy goes out. Schemas refer to nothing outside themselves.
 """
 
 import math
@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 def normalise(
     name: str, spec: policy_spec.PolicySpec, path: str, faults: FaultCollector
 ) -> desired.AdmissionPolicy:
-    """A policy as the rest of Muster knows it; its schema is one."""
+    """Return a policy as the rest of Muster uses it; its schema is valid."""
     _check_schema(spec.schema, faults)
     waivers = []
     for index, one in enumerate(spec.waivers):
@@ -91,7 +91,7 @@ def _references(value: Any, depth: int) -> Iterator[str]:
 
 
 def view(part: fields.DocumentPart, job: desired.Job | None = None) -> dict[str, Any]:
-    """The object that schemas see: as written, defaults applied, what says nothing left out."""
+    """Return the object that schemas see: as written, with defaults, without empty values."""
     value: dict[str, Any] = _without_none(msgspec.to_builtins(part))
     if job is not None:
         value["effective"] = _effective(job)
@@ -99,7 +99,7 @@ def view(part: fields.DocumentPart, job: desired.Job | None = None) -> dict[str,
 
 
 def _without_none(value: Any) -> Any:
-    """A value without what says nothing: nulls, and mappings and lists that are empty."""
+    """Return a value without nulls and without empty mappings and lists."""
     if isinstance(value, dict):
         inner = {key: _without_none(one) for key, one in value.items()}
         return {key: one for key, one in inner.items() if one is not None and one not in ({}, [])}
@@ -109,7 +109,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _effective(job: desired.Job) -> dict[str, Any]:
-    """What one element of a job takes at once, and what defaults of others made of it."""
+    """Return the resources of one element of a job, and the values that defaults gave it."""
     total = sum((g.resources.times(g.count) for g in job.groups), start=Resources())
     found: dict[str, Any] = {
         "tasks": sum(group.count for group in job.groups),
@@ -126,12 +126,12 @@ def _effective(job: desired.Job) -> dict[str, Any]:
 
 
 def _whole(amount: float) -> float:
-    """What is written without a fraction has none when it is told: 9 GPUs, not 9.0."""
+    """Return integral numbers as integers, for messages: 9 GPUs, not 9.0."""
     return int(amount) if amount.is_integer() else amount
 
 
 class PolicyRules:
-    """The policies of a structure, ready to judge. ``until`` is when a judgement may change."""
+    """The policies of a structure. ``until`` is when a judgement may change."""
 
     def __init__(self, policies: Mapping[str, desired.AdmissionPolicy]) -> None:
         self._by_kind: dict[str, list[tuple[desired.AdmissionPolicy, Any]]] = {}
@@ -149,7 +149,7 @@ class PolicyRules:
         now: float,
         job: desired.Job | None = None,
     ) -> list[Fault]:
-        """What policies say of one object: errors, and warnings for what is let off."""
+        """Return violations of policies by one object: errors, and warnings for exempt ones."""
         found: list[Fault] = []
         seen: dict[str, Any] | None = None
         for rule, validator in self._by_kind.get(kind, ()):
@@ -163,7 +163,7 @@ class PolicyRules:
         return found
 
     def _waived(self, rule: desired.AdmissionPolicy, fault: Fault, label: str, now: float) -> Fault:
-        """The fault, or a warning where it is let off."""
+        """Return the fault, or a warning if a waiver covers it."""
         waiver = max(
             (one for one in rule.waivers if one.object == label),
             key=lambda one: one.expires_at,

@@ -1,8 +1,8 @@
-"""JSON Schemas of policies, whose regular expressions can't hold anybody up.
+"""JSON Schemas of policies with bounded regular expressions.
 
-A schema comes in and a validator goes out that differs from the usual one in how it searches: each
-search has a time limit, and lets other threads run meanwhile. With ``re`` a repetition within a
-repetition and thirty characters that somebody submits would hold the whole process for years.
+A schema comes in and a validator goes out that searches with a time limit and lets other threads
+run meanwhile. With ``re``, nested repetitions and thirty characters could block the process for
+years.
 """
 
 import functools
@@ -19,7 +19,7 @@ _PATTERNS_MAX = 1_000
 
 
 class SlowPatternError(Exception):
-    """A pattern takes too long on what somebody has written."""
+    """A pattern takes too long on a submitted text."""
 
     def __init__(self, pattern: str) -> None:
         super().__init__(
@@ -41,10 +41,10 @@ def _search(pattern: str, text: str) -> bool:
 
 
 def faults(schema: Any) -> Iterator[str]:
-    """What is wrong with the patterns of a schema.
+    """Yield faults of the patterns of a schema.
 
     Raises:
-        RecursionError: it is deeper than can be looked at.
+        RecursionError: it is nested too deeply.
     """
     if isinstance(schema, list):
         for inner in schema:
@@ -66,7 +66,7 @@ def faults(schema: Any) -> Iterator[str]:
 
 
 def validator(schema: Any) -> Any:
-    """A validator that looks nowhere beyond the schema."""
+    """Return a validator that uses nothing outside the schema."""
     import referencing  # noqa: PLC0415 - with the library below
 
     registry: referencing.Registry[Any] = referencing.Registry()
@@ -75,7 +75,7 @@ def validator(schema: Any) -> Any:
 
 @functools.cache
 def _kind() -> Any:
-    """The draft's validator with searches of ours."""
+    """Return the class of the draft's validator with bounded searches."""
     import jsonschema  # noqa: PLC0415 - it takes long to import, and most clusters have no policy
 
     extend: Any = jsonschema.validators.extend

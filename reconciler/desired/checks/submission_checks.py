@@ -1,8 +1,8 @@
-"""Judges jobs that somebody wants to add, beside the structure in force.
+"""Checks jobs before they are submitted, against the structure in force.
 
-A job that names a queue, a priority class, a volume or a level that is not there, or that a policy
-forbids, would be refused as soon as it is committed; whoever submits it hears that before. Text and
-structure come in, problems with their places go out.
+A job with an unknown queue, priority class, volume or level, or one that a policy forbids, would be
+refused after its commit; the submitter hears it before. Text and structure come in, problems with
+places go out.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -24,7 +24,7 @@ Known = Callable[[Sequence[str]], Collection[str]]
 
 
 class SubmissionValidator:
-    """Judges by one structure in force; made once, it serves as long as that one is."""
+    """A validator of submissions for one structure in force; reusable as long as that stays."""
 
     def __init__(self, structure: desired.Structure) -> None:
         classes = {
@@ -43,17 +43,18 @@ class SubmissionValidator:
         *,
         known: Known | None = None,
     ) -> tuple[desired.Problem, ...]:
-        """What would refuse the jobs of a text, each by itself: with the document, with the rest.
+        """Return problems of the jobs of a text, each job by itself.
 
-        What no pool could ever hold, or no limit lets start, is a warning, as is a waived policy.
+        A job that no pool could ever hold, or that no limit lets start, is a warning, as is a
+        waived policy.
 
         Args:
-            path: what to call the text.
+            path: name of the text for messages.
             data: YAML of one or several documents.
-            file: what stands in it.
+            file: its parsed documents.
             now: seconds since the epoch, for waivers.
-            owner: whose those will be that name nobody; empty: nobody's.
-            known: tells of names those that are jobs'; None: nobody can tell.
+            owner: owner of jobs that name none; empty: nobody.
+            known: returns those of some names that are jobs; None: unknown.
         """
         found = list(document_reader.problems(path, data, file))
         missing = _unknown(file, known) if known is not None else set[str]()
@@ -82,7 +83,7 @@ class SubmissionValidator:
 
 
 def _late(job: desired.Job, deadline: float, now: float) -> str:
-    """Why a job can't end by its deadline, whatever becomes of it; empty: it may."""
+    """Return why a job cannot end by its deadline; empty if it may."""
     if deadline <= now:
         return "its deadline is over already: it is TimedOut at once"
     latest = deadline - (job.time_limit_s or 0.0)
@@ -95,7 +96,7 @@ def _late(job: desired.Job, deadline: float, now: float) -> str:
 
 
 def _unknown(file: document_reader.File, known: Known) -> set[str]:
-    """Names that jobs of a text depend on, of which nobody knows a job: of the first so many."""
+    """Return dependencies of the jobs of a text that no known job has, up to a maximum."""
     here = {document.name for document in file.documents if document.kind == "Job"}
     named: dict[str, None] = {}
     for document in file.documents:
@@ -106,7 +107,7 @@ def _unknown(file: document_reader.File, known: Known) -> set[str]:
 
 
 def _missing(part: job_spec.JobDocument, untold: set[str]) -> Iterator[Fault]:
-    """What a job waits for that nobody knows of, once each: a warning, since it may come."""
+    """Return one warning for each unknown dependency of a job."""
     if untold:
         for index, dependency in enumerate(part.spec.depends_on or ()):
             if dependency.job in untold:
@@ -115,7 +116,7 @@ def _missing(part: job_spec.JobDocument, untold: set[str]) -> Iterator[Fault]:
 
 
 def _of(part: job_spec.JobDocument, owner: str) -> job_spec.JobDocument:
-    """A job as it will be committed: with the owner that is written into it."""
+    """Return a job as it will be committed, with its owner."""
     if part.spec.owner or not owner:
         return part
     return msgspec.structs.replace(part, spec=msgspec.structs.replace(part.spec, owner=owner))

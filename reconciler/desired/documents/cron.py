@@ -1,7 +1,7 @@
-"""Five cron fields to the numbers they stand for: the text side of recurring reservations.
+"""Parses five cron fields to numbers, for recurring reservations and windows.
 
-Fields are minute, hour, day of month, month, day of week (0 and 7: Sunday), each ``*``, a number,
-a range ``1-5``, a list ``1,3``, or with a step ``*/15``, as in crontab(5). Names are not taken.
+Fields are minute, hour, day of month, month, day of week (0 and 7: Sunday), each ``*``, a number, a
+range ``1-5``, a list ``1,3``, or with a step ``*/15``, as in crontab(5). Names are refused.
 """
 
 HOUR_S = 3600
@@ -15,14 +15,14 @@ _BOUNDS = (
 
 
 class CronError(ValueError):
-    """Text that is no schedule; the message says which field."""
+    """Text that is not a schedule; the message names the field."""
 
 
 def parse(text: str) -> tuple[tuple[int, ...] | None, ...]:
-    """The five fields as sorted numbers, None for any.
+    """Return the five fields as sorted numbers, None for any.
 
     Raises:
-        CronError: it is none.
+        CronError: it is not a schedule.
     """
     fields = text.split()
     if len(fields) != len(_BOUNDS):

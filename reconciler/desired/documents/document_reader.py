@@ -1,9 +1,9 @@
-"""Bytes of one file to typed documents: what every revision is made of.
+"""Reads the bytes of one file into typed documents.
 
-Each document comes out either as a value of its kind's type, with the hash of what it executes,
-or with the faults that refuse it. A fault says where in the document it is by path; lines and
-columns are looked up only when somebody is told (:func:`problem`). Nothing here knows in which
-file or repository the bytes stand, so that equal bytes are read once.
+Each document comes out as a value of its kind's type, with the hash of its execution fields, or
+with the faults that refuse it. A fault has a path in the document; lines and columns are looked up
+only for messages (:func:`problem`). Nothing here knows file or repository, so that equal bytes are
+read once.
 """
 
 import difflib
@@ -54,8 +54,8 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class Document(msgspec.Struct, frozen=True):
     """One document of a file.
 
-    ``kind`` and ``name`` are empty where they can't be read. ``part`` is None exactly when there
-    are ``faults``. ``hash`` is set for jobs.
+    ``kind`` and ``name`` are empty if they cannot be read. ``part`` is None exactly if there are
+    ``faults``. ``hash`` is set for jobs.
     """
 
     index: int
@@ -73,40 +73,40 @@ class Document(msgspec.Struct, frozen=True):
 
     @property
     def structural(self) -> bool:
-        """Whether it is, or was meant as, an object of Muster that is no job."""
+        """True if it is, or was meant to be, an object that is not a job."""
         return bool(self.kind) and self.kind != "Job"
 
     @property
     def opaque(self) -> bool:
-        """Whether it can't be told which object it is."""
+        """True if its kind or name is unknown."""
         return self.kind not in kinds.KINDS or not self.name
 
 
 class File(msgspec.Struct, frozen=True):
-    """What one file holds; ``error`` where it can't be read at all."""
+    """The documents of one file; ``error`` if it cannot be read at all."""
 
     documents: tuple[Document, ...] = ()
     error: yaml_reader.YamlError | None = None
 
     @property
     def opaque(self) -> bool:
-        """Whether it may hold objects that nobody can name."""
+        """True if it may hold objects with unknown names."""
         return self.error is not None or any(document.opaque for document in self.documents)
 
     @property
     def count(self) -> int:
-        """How many documents stand in it, as far as anyone can tell."""
+        """The number of its documents, as far as known."""
         return len(self.documents) if self.error is None else 1
 
 
 def execution_hash(spec: dict[str, Any]) -> str:
-    """The hash over the execution fields of a job's ``spec`` as written, before any default."""
+    """Return the hash over the execution fields of a job's ``spec`` as written, before defaults."""
     written = {field: value for field in EXECUTION_FIELDS if (value := spec.get(field)) is not None}
     return hashlib.sha256(_encode(written)).hexdigest()[:_HASH_CHARACTERS]
 
 
 def read(data: bytes) -> File:
-    """Read one file; never raises for what stands in it."""
+    """Read one file; faults in it are returned, never raised."""
     try:
         raw = yaml_reader.read(data)
     except yaml_reader.YamlError as error:
@@ -115,12 +115,12 @@ def read(data: bytes) -> File:
 
 
 def of_raw(raw: Sequence[yaml_reader.RawDocument]) -> File:
-    """What a file holds whose plain values these are."""
+    """Return the documents of a file with these plain values."""
     return File(tuple([_document(index, item) for index, item in enumerate(raw)]))
 
 
 def sound(index: int, line: int, kind: str, digest: str, value: msgspec.Raw) -> Document:
-    """A document that was read before without any fault, from its plain value in MessagePack."""
+    """Return a valid document that was read before, from its plain value in MessagePack."""
     part: Any = _UNPACK[kind](value)
     return Document(index, line, kind, part.metadata.name, part, digest)
 
@@ -151,7 +151,7 @@ _UNPACK = {
 
 
 def _refused(index: int, raw: yaml_reader.RawDocument, refusal: str) -> Document:
-    """The document with everything that is wrong with it."""
+    """Return the document with all its faults."""
     value = raw.value
     if not isinstance(value, dict):
         fault = Fault(
@@ -168,7 +168,7 @@ def _refused(index: int, raw: yaml_reader.RawDocument, refusal: str) -> Document
 
 
 def _identity(value: dict[str, Any]) -> tuple[str, str]:
-    """Kind and name as far as they can be read. A kind that nobody knows counts as structure."""
+    """Return kind and name as far as they can be read. An unknown kind counts as structure."""
     kind = value.get("kind")
     if not isinstance(kind, str) or not _is_muster(value):
         return "", ""
@@ -191,7 +191,7 @@ def _nearest_kind(kind: str) -> str | None:
 
 
 def _head_faults(value: dict[str, Any]) -> list[Fault]:
-    """What is wrong with ``apiVersion`` and ``kind``, before any schema can be chosen."""
+    """Return faults of ``apiVersion`` and ``kind``, before any schema can be chosen."""
     version = value.get("apiVersion")
     if not _is_muster(value):
         return [
@@ -249,7 +249,7 @@ def problem(
     document: Document,
     severity: Literal["error", "warning"] | None = None,
 ) -> desired.Problem:
-    """A fault with its place: the slow pass over ``data``, once a file."""
+    """Return a fault with its place: a slow pass over ``data``, once a file."""
     places = _positions(data)
     place = yaml_reader.LineColumn(document.line, 1)
     if document.index < len(places):
@@ -269,7 +269,7 @@ def problem(
 
 
 def problems(path: str, data: bytes, file: File) -> tuple[desired.Problem, ...]:
-    """Everything that refuses the file or one of its documents."""
+    """Return everything that refuses the file or one of its documents."""
     if file.error is not None:
         return (file_problem(path, file.error),)
     return tuple(
@@ -280,7 +280,7 @@ def problems(path: str, data: bytes, file: File) -> tuple[desired.Problem, ...]:
 
 
 def file_problem(path: str, error: yaml_reader.YamlError) -> desired.Problem:
-    """Why a file can't be read."""
+    """Return why a file cannot be read."""
     return desired.Problem(
         rule=error.rule,
         severity="error",
@@ -293,10 +293,10 @@ def file_problem(path: str, error: yaml_reader.YamlError) -> desired.Problem:
 
 
 def validate(path: str, data: bytes) -> tuple[desired.Problem, ...]:
-    """What is wrong with one file by itself, without the rest of its repository."""
+    """Return the problems of one file by itself, without the rest of its repository."""
     return problems(path, data, read(data))
 
 
 def structural(file: File) -> Iterable[Document]:
-    """The documents of a file that are not jobs."""
+    """Return the documents of a file that are not jobs."""
     return (document for document in file.documents if document.structural)

@@ -1,7 +1,8 @@
-"""What is wrong with a document, before anybody has looked up where it stands.
+"""Faults of documents, before their place in the file is looked up.
 
-Reading and checking make faults; ``documents.problem`` turns one into a ``Problem`` with file,
-line and column, which costs a second pass over the file and is done only for what was refused.
+Reading and checking make faults; ``document_reader.problem`` turns one into a ``Problem`` with
+file, line and column. That costs a second pass over the file and is done only for refused
+documents.
 """
 
 import functools
@@ -16,7 +17,7 @@ _DEFECT_CHARACTERS_MAX = 200
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One thing that is wrong. ``at_key``: the key at ``path`` is meant, not its value."""
+    """One fault. ``at_key``: it is about the key at ``path``, not about its value."""
 
     rule: str
     message: str
@@ -28,7 +29,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def defect(error: Exception) -> Fault:
-    """That Muster failed over a document: it is refused, and nothing else suffers for it."""
+    """Return the fault that an internal error refuses this document alone."""
     said = repr(error)[:_DEFECT_CHARACTERS_MAX]
     return Fault(
         "defect",
@@ -38,7 +39,7 @@ def defect(error: Exception) -> Fault:
 
 
 class FaultCollector:
-    """Collects what is wrong with one object."""
+    """The faults of one object."""
 
     def __init__(self) -> None:
         self.found: list[Fault] = []
@@ -46,11 +47,11 @@ class FaultCollector:
     def add(
         self, rule: str, message: str, *path: str | int, found: str = "", expected: str = ""
     ) -> None:
-        """Note one fault at ``path``."""
+        """Add one fault at ``path``."""
         self.found.append(Fault(rule, message, path, found, expected))
 
     def duration(self, written: str | int, *path: str | int) -> int:
-        """Seconds; 0 and a fault where it is none."""
+        """Return a duration in seconds; 0 and a fault if it is invalid."""
         try:
             return duration_s(written)
         except quantities.QuantityError as error:
@@ -58,7 +59,7 @@ class FaultCollector:
             return 0
 
     def amount(self, kind: str, written: str | float, *path: str | int) -> int:
-        """Milli-CPUs, bytes or milli-GPUs; 0 and a fault where it is none."""
+        """Return milli-CPUs, bytes or milli-GPUs; 0 and a fault if the amount is invalid."""
         try:
             return _PARSERS[kind](written)
         except quantities.QuantityError as error:

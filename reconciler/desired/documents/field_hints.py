@@ -1,7 +1,7 @@
-"""Fields where people look for them first, by habit or by another system's words, and their place.
+"""Hints for misplaced fields: names that people try first, by habit or from other systems.
 
-A kind, the place of a mapping, and a key that nobody knows there come in; the path of the field
-that was meant goes out. Only what is asked for again and again stands in the table.
+A kind, the path of a mapping, and an unknown key come in; the path of the intended field goes out.
+The table has only keys that come up again and again.
 """
 
 from collections.abc import Mapping
@@ -87,18 +87,18 @@ PLACES: Mapping[tuple[str, str], Mapping[str, str]] = {
 
 
 def plain(key: str) -> str:
-    """A key without what people write differently."""
+    """Return a key without differences of spelling."""
     return key.lower().replace("_", "").replace("-", "")
 
 
 def right_place(
     kind: str, path: yaml_reader.Path, key: str, parts: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The path of the field that was meant, from the top of the document; empty: nobody knows.
+    """Return the path of the intended field, from the top of the document; empty: unknown.
 
     Args:
         kind: of the document.
-        path: of the mapping in which the key stands.
+        path: of the mapping that has the key.
         key: no field of that mapping.
         parts: the fields of ``metadata`` and of ``spec``.
     """

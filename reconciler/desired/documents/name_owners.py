@@ -1,8 +1,8 @@
-"""Which of several documents of one name was there first, by the commits that brought them.
+"""Finds which of several documents of one name came first, by their commits.
 
-Where none of them is in force yet, the files and the commits of the look come in, and the file that
-counts comes out: the one that would be in force if somebody had looked after every commit. It is
-remembered for as long as the name is written more than once. Commits are read for such a name only.
+If none of them is in force yet, the files and commits of the look come in, and the file that counts
+goes out: the one that would be in force if every commit had been applied. It is remembered as long
+as the name is written more than once.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,11 +22,11 @@ Look = Callable[[str, Sequence[str]], str]
 
 
 class NameOwners:
-    """What counts of each name that is written more than once.
+    """The file that counts of each name that is written more than once.
 
     Args:
-        known: what counted before a restart; a job by its name, anything else by its label.
-        look: finds out of a name whose files nothing is known of; None: the path decides.
+        known: owners before a restart; a job by its name, anything else by its label.
+        look: finds the owner of a name whose files are new; None: the path decides.
     """
 
     def __init__(self, known: Mapping[str, str], look: Look | None) -> None:
@@ -34,15 +34,15 @@ class NameOwners:
         self._look = look
 
     def get(self, key: str) -> str | None:
-        """The file that was told last of a name."""
+        """Return the last known owner of a name."""
         return self._known.get(key)
 
     def forget(self, key: str) -> None:
-        """A name is written once, or nowhere."""
+        """Forget a name that is written at most once."""
         self._known.pop(key, None)
 
     def of(self, key: str, label: str, paths: Collection[str], home: str | None) -> str:
-        """The one of some files whose document counts; ``home``: that of what is in force."""
+        """Return the file whose document counts; ``home``: the file of the object in force."""
         ordered = sorted(set(paths))
         found = next((one for one in (home, self._known.get(key)) if one in ordered), None)
         if found is None:
@@ -53,11 +53,11 @@ class NameOwners:
         return found
 
     def structural(self) -> dict[str, str]:
-        """What is to be remembered of names of structure."""
+        """Return the owners of structural names, to be remembered."""
         return {label: path for label, path in self._known.items() if "/" in label}
 
     def keep(self, twice: Collection[str]) -> None:
-        """Forget what is no job's, but for these labels."""
+        """Forget names that are not jobs, except these labels."""
         for label in self.structural().keys() - set(twice):
             del self._known[label]
 
@@ -65,16 +65,16 @@ class NameOwners:
 def first(
     repository: source.GitSource, line: Sequence[source.Commit], label: str, paths: Sequence[str]
 ) -> str:
-    """Which of ``paths``, that all hold ``label`` now, held it first and ever since.
+    """Return which of ``paths``, which all hold ``label`` now, held it first and ever since.
 
     Args:
-        repository: where the commits are.
-        line: those that lead to now, the oldest first; each is compared with its parent.
+        repository: of the commits.
+        line: commits that lead to now, the oldest first; each is compared with its parent.
         label: kind and name of the object.
         paths: more than one file. Of those that came in one commit the first by path counts.
 
     Raises:
-        GitError: a commit can't be read.
+        GitError: a commit cannot be read.
     """
     steps = [
         [one for one in repository.differences(commit.parent, commit.id) if one[0] in paths]
@@ -96,7 +96,7 @@ def first(
 
 
 def _holds(repository: source.GitSource, blob: str | None, label: str, *, before: bool) -> bool:
-    """Whether a file holds an object; as it was before where nobody can tell."""
+    """Return True if a file holds an object; as before if nobody can tell."""
     if blob is None:
         return False
     file = document_reader.read(repository.blobs([blob])[0])

@@ -1,6 +1,6 @@
-"""An object where a commit makes it differ: its documents before and after, and what they say.
+"""Changes of objects by a commit: their documents before and after.
 
-Blobs are read to documents elsewhere; here are the questions that who may is decided by.
+Blobs of changed files come in; questions about a change that access rules depend on are answered.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ Documents = tuple[document_reader.Document, ...]
 
 
 class ObjectChange(msgspec.Struct, frozen=True):
-    """An object where it differs: the files, and its documents in them before and after."""
+    """A change of one object: its files, and its documents in them before and after."""
 
     paths: tuple[str, ...]
     before: Documents
@@ -23,12 +23,12 @@ class ObjectChange(msgspec.Struct, frozen=True):
 
 
 def contents(found: Documents) -> list[tuple[object, ...]]:
-    """What tells one version of an object from another."""
+    """Return the identity of one version of an object."""
     return [(one.part, one.hash, one.faults) for one in found]
 
 
 def jobs_of(found: Documents) -> list[tuple[str, str]]:
-    """Queue and owner of each document of a job that can be read."""
+    """Return queue and owner of each readable document of a job."""
     parts = [one.part for one in found]
     return [
         (p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job_spec.JobDocument)
@@ -36,7 +36,7 @@ def jobs_of(found: Documents) -> list[tuple[str, str]]:
 
 
 def only_drains(change: ObjectChange) -> bool:
-    """Whether nothing of a pool differs but its overrides."""
+    """Return True if only the overrides of a pool differ."""
     if len(change.paths) != 1 or len(change.before) != 1 or len(change.after) != 1:
         return False
     parts = (change.before[0].part, change.after[0].part)
@@ -55,12 +55,12 @@ Pair = tuple[str | None, str | None]
 
 
 class Touched:
-    """Reads the files that commits change, one commit after the other.
+    """A reader of the files that commits change, one commit after the other.
 
     Args:
-        repository: where they are.
-        in_force: tells by path the labels of what is in force from there; asked once, and only
-            where a file can't be read.
+        repository: of the commits.
+        in_force: returns labels of objects in force by path; called once, and only if a file cannot
+            be read.
     """
 
     def __init__(
@@ -76,9 +76,10 @@ class Touched:
         self._stood: dict[str, set[str]] = {}
 
     def changes(self, commit: source.Commit) -> dict[str, dict[str, Pair]]:
-        """By label, the files in which a commit changes an object, with their blobs.
+        """Return the files, with their blobs, in which a commit changes each object, by label.
 
-        That an object moves is a change: of two of one name the file tells which is in force.
+        Moving an object is a change: of two objects of one name, the file decides which is in
+        force.
         """
         entries = self._source.differences(commit.parent, commit.id)
         self.forget()
@@ -96,7 +97,7 @@ class Touched:
         return dict(sorted(found.items()))
 
     def _hidden(self, path: str) -> set[str]:
-        """What stands, as far as is known, in a file that can't be read."""
+        """Return the objects that are, as far as known, in a file that cannot be read."""
         if path in self._stood:
             return self._stood[path]
         if self._from is None:
@@ -104,11 +105,11 @@ class Touched:
         return set(self._from.get(path, ()))
 
     def forget(self) -> None:
-        """Let go of what was read for another commit."""
+        """Forget what was read for another commit."""
         self._read, self._opaque = {}, set()
 
     def fill(self, blobs: Iterable[str | None]) -> None:
-        """Read what is not read yet."""
+        """Read files that are not read yet."""
         missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
         for blob, data in zip(missing, self._source.blobs(missing), strict=True):
             by_label: dict[str, Documents] = {}
@@ -121,17 +122,17 @@ class Touched:
             self._read[blob] = by_label
 
     def of(self, label: str, blob: str | None) -> Documents:
-        """An object's documents in a file."""
+        """Return an object's documents in a file."""
         return () if blob is None else self._read[blob].get(label, ())
 
     def all_readable(self, blobs: Iterable[str | None]) -> bool:
-        """Whether all of some files can be read."""
+        """Return True if all of some files can be read."""
         return self._opaque.isdisjoint(blob for blob in blobs if blob is not None)
 
     def same(self, label: str, old: str | None, new: str | None) -> bool:
-        """Whether two files say the same of an object.
+        """Return True if two files have the same version of an object.
 
-        In a file that can't be read it may be, as long as it is not known to have left it.
+        An unreadable file may hold it, as long as it is not known to have lost it.
         """
         before, after = (contents(self.of(label, blob)) for blob in (old, new))
         if not before and not after:

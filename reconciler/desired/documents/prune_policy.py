@@ -1,4 +1,4 @@
-"""What an object's annotation says of its removal."""
+"""The annotation of an object about its removal."""
 
 from typing import get_args
 
@@ -11,7 +11,7 @@ _POLICIES: dict[str, desired.Prune] = {one: one for one in get_args(desired.Prun
 
 
 def policy(part: fields.DocumentPart, faults: FaultCollector) -> desired.Prune | None:
-    """The policy of a document's own annotation, None where it has none or a wrong one."""
+    """Return the policy of a document's own annotation, None if it has none or an invalid one."""
     metadata: fields.Metadata = getattr(part, "metadata")  # noqa: B009 - every kind has it
     if not metadata.annotations:
         return None

@@ -1,9 +1,9 @@
-"""JSON Schema (2020-12) of every kind, made from the types, because two contracts would drift.
+"""JSON Schema (2020-12) of every kind, generated from the types.
 
-The types in ``reconciler.model.documents`` come in; one schema a kind comes out, with title,
-description, unit, default and example of each field. What the design has and this build has not is
-named in it and refused with the reason. ``python -m reconciler.desired.documents.schema`` writes
-them to ``schemas/``, where editors find them; ``documents`` explains refusals with the same values.
+The types in ``reconciler.model.documents`` come in; one schema a kind goes out, with title,
+description, unit, default and example of each field. Features that are not built are in it and
+refused with the reason. ``python -m reconciler.desired.documents.schema`` writes them to
+``schemas/``.
 """
 
 import functools
@@ -28,7 +28,7 @@ def _not_built(reason: str) -> Schema:
 
 
 def _parts(part: type[DocumentPart]) -> dict[str, type[DocumentPart]]:
-    """The types that stand inside ``part``, itself included, by their name."""
+    """Return the types inside ``part``, itself included, by name."""
     found: dict[str, Any] = {}
     waiting: list[Any] = [msgspec.inspect.type_info(part)]
     while waiting:
@@ -51,7 +51,7 @@ def _parts(part: type[DocumentPart]) -> dict[str, type[DocumentPart]]:
 
 @functools.cache
 def of_kind(kind: str) -> Schema:
-    """The schema of one kind of ``kinds.KINDS``."""
+    """Return the schema of one kind of ``kinds.KINDS``."""
     part = kinds.KINDS[kind]
     schema = msgspec.json.schema(part)
     definitions: Schema = schema["$defs"]
@@ -73,17 +73,17 @@ def of_kind(kind: str) -> Schema:
 
 
 def render(kind: str) -> str:
-    """The text of the committed file of one kind."""
+    """Return the text of the committed file of one kind."""
     return json.dumps(of_kind(kind), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def file_name(kind: str) -> str:
-    """The name of the file of one kind: ``nodepool.json``."""
+    """Return the name of the file of one kind: ``nodepool.json``."""
     return f"{kind.lower()}.json"
 
 
 def of_any_kind() -> Schema:
-    """The schema of a document of whichever kind, for editors that know a file by its name."""
+    """Return the schema of a document of any kind, for editors."""
     return {
         "$schema": DIALECT,
         "title": "Muster",
@@ -106,7 +106,7 @@ ANY_KIND = "muster.json"
 
 
 def render_any_kind() -> str:
-    """The text of ``ANY_KIND``."""
+    """Return the text of ``ANY_KIND``."""
     return json.dumps(of_any_kind(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -1,8 +1,8 @@
-"""Says why a document was refused, in the words of its schema.
+"""Explains why a document was refused, in the terms of its schema.
 
-msgspec decides, fast, and stops at the first thing it dislikes. Only what it refused comes here:
-jsonschema walks the whole document against the generated schema, and each error becomes a fault
-that says what was found, what was expected, and what to do.
+msgspec decides fast and stops at the first error. Only refused documents come here: jsonschema
+checks the whole document against the generated schema, and each error becomes a fault that says
+what was found, what was expected, and what to do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TYPE_WORDS = {
 
 
 def shown(value: Any) -> str:
-    """A value for a message, shortened."""
+    """Return a value for a message, shortened."""
     if isinstance(value, bool) or value is None:
         text = {True: "true", False: "false", None: "null"}[value]
     elif isinstance(value, dict):
@@ -67,7 +67,7 @@ def shown(value: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """An example as people would write it in YAML, on one line: ``[python3, train.py]``."""
+    """Return an example as YAML on one line: ``[python3, train.py]``."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {written(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
@@ -77,14 +77,14 @@ def written(value: Any) -> str:
 
 @functools.cache
 def validator(kind: str) -> jsonschema.Draft202012Validator:
-    """The validator of one kind."""
+    """Return the validator of one kind."""
     import jsonschema  # noqa: PLC0415 - it takes long to import, and most files have no mistake
 
     return jsonschema.Draft202012Validator(schema.of_kind(kind))
 
 
 def faults(kind: str, value: Any, refusal: str) -> list[Fault]:
-    """Everything that is wrong with ``value``; ``refusal`` is what msgspec said of it."""
+    """Return all faults of ``value``; ``refusal`` is msgspec's error."""
     found: dict[tuple[Any, ...], Fault] = {}
     for error in validator(kind).iter_errors(value):
         for fault in _of_error(error, kind):
@@ -97,7 +97,7 @@ def faults(kind: str, value: Any, refusal: str) -> list[Fault]:
 
 
 def _as_refused(refusal: str) -> Fault:
-    """What msgspec said, with its place, where the schema has nothing against the document."""
+    """Return msgspec's error with its place, if the schema accepts the document."""
     message, _, place = refusal.partition(" - at `$")
     steps = _STEP.findall(place)
     path = tuple(int(index) if index else field for field, index in steps)
@@ -124,7 +124,7 @@ def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
 
 
 def _of_choice(error: ValidationError, kind: str, path: yaml_reader.Path) -> Iterator[Fault]:
-    """Go into the branch that was meant: the one whose type is that of the value."""
+    """Descend into the branch that was meant: the one with the type of the value."""
     meant = [
         inner
         for inner in error.context or ()
@@ -161,7 +161,7 @@ def _unknown_fields(error: ValidationError, kind: str, path: yaml_reader.Path) -
 
 
 def _parts(kind: str) -> dict[str, dict[str, Any]]:
-    """The fields of ``metadata`` and ``spec``, by which part they stand in."""
+    """Return the fields of ``metadata`` and ``spec``, by part."""
     definitions = schema.of_kind(kind)["$defs"]
     spec = definitions.get(f"{kind}Spec", {})
     return {
@@ -171,7 +171,7 @@ def _parts(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def _fields_like(key: str, built: Sequence[str], kind: str, path: yaml_reader.Path) -> str:
-    """All fields of a mapping where they are few, else those like a key and how to see the rest."""
+    """Return all fields of a small mapping, else those like a key and how to list the rest."""
     if len(built) <= FIELDS_MAX:
         return "one of " + ", ".join(built)
     near = difflib.get_close_matches(key, built, n=FIELDS_MAX, cutoff=0.5)
@@ -229,7 +229,7 @@ def _types(inner: dict[str, Any]) -> set[str]:
 
 
 def _expected(inner: dict[str, Any]) -> str:
-    """What a schema asks for, in words, with its example."""
+    """Return the requirement of a schema in words, with its example."""
     if _is_of_keys(inner):
         return _KEY_WORDS.get(inner["pattern"], f"text matching {inner['pattern']}")
     words = []
@@ -268,12 +268,12 @@ def _expected(inner: dict[str, Any]) -> str:
 
 
 def _is_of_keys(inner: dict[str, Any]) -> bool:
-    """Whether a schema is of keys, which are text in any case."""
+    """Return True if a schema is about keys, which are always text."""
     return "pattern" in inner and not _types(inner)
 
 
 def _needed(inner: dict[str, Any]) -> dict[str, Any]:
-    """Of a mapping the fields that it needs, with their examples."""
+    """Return the required fields of a mapping, with their examples."""
     properties: dict[str, dict[str, Any]] = inner.get("properties", {})
     examples = {
         name: properties.get(name, {}).get("examples") for name in inner.get("required", ())

@@ -1,12 +1,10 @@
-"""Reads YAML into plain Python values, fast and with bounds, because every load starts here.
+"""Reads YAML into plain Python values, fast and with bounds.
 
-Bytes of one file come in; values of its documents go out, with nothing but ``dict``, ``list``,
-``str``, ``int``, ``float``, ``bool`` and ``None`` in them. PyYAML's C parser composes nodes; its
-constructor and resolver, which take most of the time of ``yaml.load``, are never run.
-
-Scalars follow YAML 1.2's core schema, narrowed to what JSON has: ``yes`` and ``on`` are text, so
-are ``0644``, ``.inf`` and a timestamp. Tags, merge keys, keys that are no text and keys that
-occur twice are refused, and so is a file that is too large, too deep or expands too far.
+Bytes of one file come in; values of its documents go out, made of ``dict``, ``list``, ``str``,
+``int``, ``float``, ``bool`` and ``None`` only. PyYAML's C parser composes nodes; its slow
+constructor is never run. Scalars follow YAML 1.2's core schema as far as JSON has them (``yes`` and
+``0644`` are text). Tags, merge keys, keys that are not text, duplicate keys, and huge or deep files
+are refused.
 """
 
 import itertools
@@ -63,7 +61,7 @@ Path = tuple[str | int, ...]
 
 
 class YamlError(ValueError):
-    """A file that can't be read; ``line`` and ``column`` from 1, 0 where the file as a whole."""
+    """A file that cannot be read; ``line`` and ``column`` from 1, 0 for the file as a whole."""
 
     def __init__(
         self, rule: str, message: str, *, line: int = 0, column: int = 0, found: str = ""
@@ -91,13 +89,13 @@ class LineColumn(msgspec.Struct, frozen=True):
 
 
 class Positions(msgspec.Struct, frozen=True):
-    """Where in the file the values and the keys of one document stand, by path."""
+    """Places of the values and keys of one document, by path."""
 
     values: dict[Path, LineColumn]
     keys: dict[Path, LineColumn]
 
     def of(self, path: Path, *, key: bool = False) -> LineColumn:
-        """The place of ``path``, or of the nearest thing around it that has one."""
+        """Return the place of ``path``, or of the nearest ancestor that has one."""
         if key and path in self.keys:
             return self.keys[path]
         for length in range(len(path), -1, -1):
@@ -113,7 +111,7 @@ def _refuse(rule: str, message: str, mark: Any = None, found: str = "") -> NoRet
 
 
 def scalar(text: str) -> Any:
-    """The value of a plain scalar."""
+    """Return the value of a plain scalar."""
     first = text[:1]
     if first in _FIRST_OF_NUMBER:
         if len(text) <= NUMBER_CHARACTERS_MAX:
@@ -130,10 +128,10 @@ def scalar(text: str) -> Any:
 
 
 class _Parser(_yaml.CParser):
-    """Composes nodes whose ``tag`` keeps what the event said: ``.step[0]`` is true when plain.
+    """A parser whose nodes keep in ``tag`` what the event said: ``.step[0]`` is true when plain.
 
-    The parser calls these three around every node. Functions of the interpreter itself cost a
-    fraction of any written here, and ``slice`` is one that keeps three values.
+    It calls these three around every node. Functions of the interpreter itself cost a fraction of
+    any written here, and ``slice`` is one that keeps three values.
     """
 
     resolve = staticmethod(slice)
@@ -142,9 +140,9 @@ class _Parser(_yaml.CParser):
 
 
 class _Builder:
-    """Turns the nodes of one file into values, counting what aliases expand to.
+    """A builder that turns the nodes of one file into values and counts what aliases expand to.
 
-    ``aliased``: it may have aliases. Without them its text is as long as the file at the most.
+    ``aliased``: it may have aliases. Without them its text is at most as long as the file.
     """
 
     def __init__(self, *, aliased: bool) -> None:
@@ -153,7 +151,7 @@ class _Builder:
         self.characters_left = TEXT_CHARACTERS_MAX
 
     def build(self, node: Any, depth: int) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         content = node.value
         if node.__class__ is _SCALAR:
             return scalar(content) if node.tag.step[0] else content
@@ -181,7 +179,7 @@ class _Builder:
         return result
 
     def _count_text(self, node: Any) -> None:
-        """Text that aliases repeat is there once, until somebody writes it out."""
+        """Count text that aliases repeat: it exists once until it is written out."""
         inside = node.value
         if node.__class__ is yaml.MappingNode:
             inside = itertools.chain.from_iterable(inside)
@@ -244,7 +242,7 @@ class _Builder:
 
 
 def _checked(data: bytes) -> bytes:
-    """The bytes to parse: not too many, UTF-8, without byte order mark, without tags."""
+    """Return the bytes to parse: not too many, UTF-8, without byte order mark, without tags."""
     if len(data) > FILE_BYTES_MAX:
         _refuse(
             "yaml-too-large",
@@ -272,7 +270,7 @@ def _checked(data: bytes) -> bytes:
 
 
 def _may_be_large(data: bytes) -> bool:
-    """Whether the file might exceed a bound, judged by counting bytes: never too low."""
+    """Return True if the file might exceed a bound, judged by counting bytes: never too low."""
     openers = data.count(b"[") + data.count(b"{")
     separators = sum(data.count(mark) for mark in (b",", b":", b"-", b"?", b"\n", b"*"))
     if 2 * (openers + separators) > NODES_MAX:
@@ -309,7 +307,7 @@ def _scan(data: bytes) -> None:
 
 
 def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
-    """What PyYAML raised, as an error with a place."""
+    """Return an error of PyYAML as an error with a place."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
@@ -327,7 +325,9 @@ def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
 
 
 def _unreadable(error: yaml.reader.ReaderError, data: bytes) -> YamlError:
-    """A character that YAML does not have; of it the parser says how many bytes stand before."""
+    """Return the error about a character that YAML does not have; the parser gives its
+    byte offset.
+    """
     before = data[: error.position]
     begins = before.rfind(b"\n") + 1
     return YamlError(
@@ -355,7 +355,7 @@ def _nodes(data: bytes) -> list[Any]:
 
 
 def read(data: bytes) -> list[RawDocument]:
-    """The documents of a file, empty ones left out.
+    """Return the documents of a file, without empty ones.
 
     Raises:
         YamlError: the file is not YAML, or is more than this reader accepts.
@@ -372,7 +372,7 @@ def read(data: bytes) -> list[RawDocument]:
 
 
 def positions(data: bytes) -> list[Positions]:
-    """Where everything stands, for each document of :func:`read`: the slow second pass.
+    """Return the places in each document of :func:`read`: the slow second pass.
 
     Raises:
         YamlError: as :func:`read`.
@@ -405,7 +405,7 @@ def _locate(node: Any, path: Path, places: Positions) -> None:
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: ``spec.groups[0].count``."""
+    """Return a path as people write it: ``spec.groups[0].count``."""
     text = ""
     for step in path:
         if isinstance(step, int):

@@ -1,8 +1,7 @@
-"""A forked process that works out one thing beside its parent, from all that the parent has.
+"""A forked process that computes one value beside its parent, from all of the parent's data.
 
-It inherits what is there without copying it, sends back bytes, and ends. Used where a command of
-people has two halves of work and a second processor; never where there are threads, which a fork
-would lose together with the locks that they hold.
+It inherits the data without copying, sends back bytes, and ends. It serves commands with two halves
+of work on two processors; never use it beside threads, which a fork would lose with their locks.
 """
 
 import contextlib
@@ -16,14 +15,14 @@ PROCESSES_MAX = 4
 
 
 def processors() -> int:
-    """Between how many processes work may be parted; 1 where a fork is unsafe or of no use."""
+    """Return the number of processes to use; 1 if a fork is unsafe or useless."""
     if threading.active_count() > 1:
         return 1
     return min(PROCESSES_MAX, len(os.sched_getaffinity(0)))
 
 
 def begin(make: Callable[[], bytes]) -> "ForkedWorker | None":
-    """Begin to make some bytes in a child; None where the system has no process left."""
+    """Start to compute bytes in a child; return None if no process can be started."""
     reader, writer = os.pipe()
     frozen = gc.isenabled()
     if frozen:
@@ -51,13 +50,13 @@ def begin(make: Callable[[], bytes]) -> "ForkedWorker | None":
 
 
 class ForkedWorker:
-    """A process that makes some bytes; either its result is taken, or it is left."""
+    """A process that computes bytes; take its result, or leave it."""
 
     def __init__(self, process: int, reader: int, *, frozen: bool) -> None:
         self._pid, self._reader, self._frozen = process, reader, frozen
 
     def result(self) -> bytes | None:
-        """What it made; None where it failed: who asks then does it, and sees why."""
+        """Return its bytes; None if it failed: then the caller computes them and sees why."""
         with os.fdopen(self._reader, "rb") as source:
             told = source.read()
         _, status = os.waitpid(self._pid, 0)
@@ -65,7 +64,7 @@ class ForkedWorker:
         return told if status == 0 else None
 
     def leave(self) -> None:
-        """End it; nobody wants to know any more."""
+        """Stop it without a result."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, 9)
         os.close(self._reader)

@@ -1,7 +1,7 @@
-"""Talks to git: short commands with a time limit, and one process that hands out objects.
+"""Runs git: short commands with a time limit, and one process that hands out objects.
 
-Starting git costs milliseconds, so objects and references are asked of one ``cat-file --batch``
-that stays. Nothing asks for a password, reads replaced objects or waits without an end.
+Starting git costs milliseconds, so objects and references are read through one long-lived
+``cat-file --batch``. No command asks for a password, reads replaced objects, or waits for ever.
 """
 
 import os
@@ -35,13 +35,13 @@ _ELSEWHERE = (
 
 
 class GitError(RuntimeError):
-    """Git could not do what it was asked; the message is what git said."""
+    """A git command failed; the message is what git printed."""
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment that git runs in: no questions, no replaced objects, plain English.
+    """Return the environment of git: no questions, no replaced objects, plain English.
 
-    Nothing in it says which repository is meant: the folder that git is run in does.
+    It does not name a repository: the folder in which git runs does.
     """
     return {
         **{name: value for name, value in os.environ.items() if name not in _ELSEWHERE},
@@ -60,7 +60,9 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _ending(printed: bytes) -> str:
-    """The end of what a program has said, from the beginning of a line, with a mark of the cut."""
+    """Return the end of a program's output, from the beginning of a line, with a mark of
+    the cut.
+    """
     text = printed.decode("utf-8", "replace").strip()
     if len(text) <= _MESSAGE_CHARACTERS_MAX:
         return text
@@ -108,7 +110,7 @@ def run_program(
     timeout_s: float = LOCAL_TIMEOUT_S,
     check: bool = False,
 ) -> str:
-    """Run a helper such as gpg; what it prints.
+    """Run a helper such as gpg; return its output.
 
     Raises:
         GitError: there is no such program, it took too long, or, with ``check``, it failed.
@@ -126,7 +128,7 @@ def run_program(
 
 
 def git_folder(path: Path) -> Path:
-    """The git folder of the repository at ``path``, bare or not.
+    """Return the git folder of the repository at ``path``, bare or not.
 
     Raises:
         GitError: there is no repository exactly there.
@@ -144,13 +146,13 @@ def git_folder(path: Path) -> Path:
 
 
 def common_folder(folder: Path) -> Path:
-    """The git folder that has the references: of a linked work tree that of its repository.
+    """Return the git folder with the references: for a linked work tree that of its repository.
 
     Args:
-        folder: as :func:`git_folder` tells it.
+        folder: as :func:`git_folder` returns it.
 
     Raises:
-        GitError: it can't be read.
+        GitError: it cannot be read.
     """
     try:
         named = os.fsdecode((folder / "commondir").read_bytes().rstrip(b"\n"))
@@ -166,7 +168,7 @@ Identity = tuple[int, int] | None
 
 
 def identity(folder: Path) -> Identity:
-    """Which folder is at a place now, so that another one in its place is told from it."""
+    """Return the identity of the folder at a path, to notice a replacement."""
     try:
         found = folder.stat()
     except OSError:
@@ -175,7 +177,7 @@ def identity(folder: Path) -> Identity:
 
 
 class Objects:
-    """Objects of one repository, by id or by name, from one long-lived git process."""
+    """Objects of one repository, by id or by name, read through one long-lived git process."""
 
     def __init__(self, folder: Path, timeout_s: float = LOCAL_TIMEOUT_S) -> None:
         self._folder = folder
@@ -185,7 +187,7 @@ class Objects:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         with self._lock:
             self._stop()
 
@@ -218,11 +220,11 @@ class Objects:
         return self._process
 
     def read(self, name: str) -> tuple[str, str, bytes] | None:
-        """Id, type and bytes of an object by id or name; None where there is none."""
+        """Return id, type and bytes of an object by id or name; None if there is none."""
         return self.read_many([name])[0]
 
     def read_many(self, names: Sequence[str]) -> list[tuple[str, str, bytes] | None]:
-        """As :meth:`read` for many, in few system calls.
+        """Read many objects as :meth:`read`, in few system calls.
 
         Raises:
             GitError: git ended or did not answer in time.
@@ -286,12 +288,12 @@ class Objects:
 
 
 def _may_ask(verb: str) -> bool:
-    """Whether a command may have to ask a person for something, at their terminal."""
+    """Return True if a command may have to ask a person for something, at their terminal."""
     return verb in _SIGNING or (verb in _REMOTE and "GIT_SSH_COMMAND" in os.environ)
 
 
 def _verb(arguments: Sequence[str]) -> str:
-    """The name of a command, behind options such as ``-c NAME=VALUE``."""
+    """Return the name of a command after options such as ``-c NAME=VALUE``."""
     rest = list(arguments)
     while len(rest) > 2 and rest[0] == "-c":
         rest = rest[2:]

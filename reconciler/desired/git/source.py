@@ -1,8 +1,8 @@
-"""Where desired state comes from: one branch of one git repository, below one folder of it.
+"""The source of desired state: one branch of one git repository, below one folder of it.
 
-A commit comes out as files by path and blob id, or as the difference to an earlier commit, so
-that reading costs what changed. Everything is read from git objects; a work tree is never looked
-at. A repository on this machine is read in place, any other is mirrored into a state folder.
+A commit comes out as files by path and blob id, or as the difference to an earlier commit, so that
+reading costs what changed. Everything is read from git objects, never from a work tree. A
+repository on this machine is read in place; any other is mirrored into a state folder.
 """
 
 import contextlib
@@ -39,23 +39,23 @@ _PLAIN_COMMIT = re.compile(
 
 
 class MissingBranchError(GitError):
-    """The repository is there, the branch is not."""
+    """The repository exists, the branch does not."""
 
 
 class TooManyCommitsError(GitError):
-    """More commits lead from one revision to another than are looked at one by one."""
+    """More commits lead from one revision to another than are judged one by one."""
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """One commit, for whom it answers and what its trailers say.
+    """One commit with its claims and trailers.
 
     Attributes:
-        id: its hash. parent: the commit that it is compared with; empty for one without any.
+        id: its hash. parent: the commit that it is compared with; empty for a first commit.
         author, committer: addresses, as the commit claims them.
-        at: when it was committed, as it claims.
+        at: time of the commit, as it claims.
         subject: first line of its message.
         trailers: lines ``Key: value`` at the end of its message, in order.
-        merge: whether it has several parents.
+        merge: it has several parents.
     """
 
     id: str
@@ -68,18 +68,17 @@ class Commit(msgspec.Struct, frozen=True):
     merge: bool = False
 
     def trailer(self, key: str) -> list[str]:
-        """The values of a trailer, in order; keys don't mind their case."""
+        """Return the values of a trailer, in order; the case of keys does not matter."""
         return [value for name, value in self.trailers if name.casefold() == key.casefold()]
 
 
 def _moment(told: str) -> int:
-    """When a commit says that it was made, in seconds since the epoch; 0 where it names no moment,
-    as git lets it."""
+    """Return the claimed time of a commit in seconds since the epoch; 0 if it has no valid one."""
     return int(told) if re.fullmatch("[0-9]{1,12}", told) else 0
 
 
 def is_local(address: str) -> bool:
-    """Whether ``address`` names a folder of this machine rather than a URL."""
+    """Return True if ``address`` is a folder of this machine rather than a URL."""
     return "://" not in address and (Path(address).exists() or ":" not in address)
 
 
@@ -87,11 +86,11 @@ class GitSource:
     """One branch of a repository, below ``sub_path``.
 
     Args:
-        address: a path or anything that ``git fetch`` takes.
-        branch: the branch that counts; None: where the repository's HEAD points.
+        address: a path, or anything that ``git fetch`` accepts.
+        branch: the branch that counts; None: the one of the repository's HEAD.
         sub_path: folder in the repository, ``""`` for all of it.
-        state: folder for mirrors of repositories elsewhere, and for what is kept beside them.
-        timeout_s: how long a fetch may take.
+        state: folder for mirrors of remote repositories, and for files kept beside them.
+        timeout_s: time limit of a fetch.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class GitSource:
         self._parents: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
-        """End the git process."""
+        """Stop the git process."""
         if self._objects is not None:
             self._objects.close()
         self._objects = None
@@ -125,10 +124,10 @@ class GitSource:
 
     @property
     def folder(self) -> Path:
-        """The git folder that objects are read from.
+        """Return the git folder that objects are read from.
 
         Raises:
-            GitError: it is not there and can't be made.
+            GitError: it does not exist and cannot be created.
         """
         if self._folder is None or git_commands.identity(self._folder) != self._identity:
             self.close()  # git stays with the one that was moved away, wherever it is now
@@ -170,11 +169,11 @@ class GitSource:
         return folder
 
     def fetch(self) -> None:
-        """Bring the mirror up to date; nothing to do for a local repository.
+        """Update the mirror; a local repository needs nothing.
 
         Raises:
             MissingBranchError: the branch is gone.
-            GitError: the repository can't be reached in time.
+            GitError: the repository cannot be reached in time.
         """
         if self.local:
             return
@@ -198,9 +197,9 @@ class GitSource:
             raise
 
     def keep(self, commit: str) -> None:
-        """Keep a revision that is in force in the mirror, whatever becomes of its branch.
+        """Keep a revision in force in the mirror, whatever happens to its branch.
 
-        A repository on this machine is somebody's own, and nothing is written there.
+        A repository on this machine belongs to somebody else: nothing is written there.
         """
         if self.local:
             return
@@ -213,11 +212,11 @@ class GitSource:
         return f"{self.address} has no branch {self.branch or 'HEAD'}"
 
     def head(self) -> str:
-        """The commit that the branch points to, as far as fetched.
+        """Return the commit that the branch points to, as of the last fetch.
 
         Raises:
             MissingBranchError: there is no such branch.
-            GitError: the repository can't be read.
+            GitError: the repository cannot be read.
         """
         found = self.objects.read(f"{self.reference}^{{commit}}")
         if found is None:
@@ -227,12 +226,12 @@ class GitSource:
         return found[0]
 
     def has(self, commit: str) -> bool:
-        """Whether the commit is there."""
+        """Return True if the commit exists."""
         found = self.objects.read(f"{commit}^{{commit}}")
         return found is not None
 
     def descends(self, commit: str, ancestor: str) -> bool:
-        """Whether ``ancestor`` is ``commit`` or in its history."""
+        """Return True if ``ancestor`` is ``commit`` or in its history."""
         if commit == ancestor:
             return True
         found = self.objects.read(commit)
@@ -251,7 +250,7 @@ class GitSource:
         return done.returncode == 0
 
     def committed_at(self, commit: str) -> float:
-        """When a commit was committed, in seconds since the epoch.
+        """Return the time of a commit, in seconds since the epoch.
 
         Raises:
             GitError: it is missing, or no commit.
@@ -265,12 +264,12 @@ class GitSource:
         raise GitError(f"{commit} in {self.address} does not say when it was committed")
 
     def commit(self, revision: str) -> Commit:
-        """One commit, compared with its first parent."""
+        """Return one commit, compared with its first parent."""
         (found,) = self._log("--max-count=1", revision)
         return found
 
     def merge_base(self, one: str, other: str) -> str:
-        """The last commit that is in the history of both.
+        """Return the last commit that is in the history of both.
 
         Raises:
             GitError: they have none in common, or git fails.
@@ -278,15 +277,16 @@ class GitSource:
         return git_commands.run(self.folder, "merge-base", one, other).stdout.decode().strip()
 
     def line(self, base: str, head: str, *, newest: bool = False) -> list[Commit]:
-        """The commits that lead from ``base`` to ``head``, the oldest first.
+        """Return the commits that lead from ``base`` to ``head``, the oldest first.
 
-        Of a merge the first parent is followed; where ``base`` is not in its history (somebody
-        pulled, and pushed the merge), the parent that has it. So each commit answers for the
-        whole difference to the one before it in the line, which ends with ``head``.
+        Of a merge the first parent is followed, or the parent with ``base`` in its history
+        (somebody pulled, and pushed the merge). So each commit answers for the whole difference to
+        the one before it in the line, which ends with ``head``.
 
         Args:
-            base, head: where it starts, without it, and where it ends.
-            newest: of more than ``LINE_MAX`` give the newest, for who need not see every one.
+            base, head: start, exclusive, and end.
+            newest: of more than ``LINE_MAX`` return the newest, for callers that need not see every
+                one.
 
         Raises:
             TooManyCommitsError: there are more than ``LINE_MAX``, and all are wanted.
@@ -318,8 +318,8 @@ class GitSource:
         return line[::-1]
 
     def history(self, head: str, paths: Sequence[str], most: int) -> list[Commit]:
-        """The newest commits up to ``head``, along first parents, that change one of some files;
-        the oldest first.
+        """Return the newest first-parent commits up to ``head`` that change some files, the oldest
+        first.
 
         Raises:
             GitError: git fails.
@@ -327,11 +327,11 @@ class GitSource:
         return self._log("--first-parent", f"--max-count={most}", head, paths=paths)[::-1]
 
     def _plain(self, commit: str) -> Commit | None:
-        """A commit with one parent and a message of one line; None where it takes git to tell.
+        """Return a commit with one parent and a message of one line; None if it takes git to parse
+        it.
 
-        Nearly every commit that follows what is in force is one, and starting ``git log`` for it
-        is what a new job would wait for. A message of one line has no trailers: git never looks
-        for them in the first paragraph.
+        Nearly every new commit is like that, and starting ``git log`` would delay each new job. A
+        message of one line has no trailers: git never looks for them in the first paragraph.
         """
         found = self.objects.read(commit)
         if found is None or found[1] != "commit":
@@ -353,7 +353,7 @@ class GitSource:
         )
 
     def _log(self, *arguments: str, paths: Sequence[str] = ()) -> list[Commit]:
-        """Commits as ``git log`` tells them."""
+        """Return commits as ``git log`` prints them."""
         output = git_commands.run(
             self.folder,
             *("log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--", *paths),
@@ -384,7 +384,7 @@ class GitSource:
         return found
 
     def files(self, commit: str) -> tree_entries.Changes:
-        """All files of a commit.
+        """Return all files of a commit.
 
         Raises:
             BrokenTreeError: it has trees that git would not write.
@@ -402,7 +402,7 @@ class GitSource:
         return tree_entries.sort_out(files, self.sub_path)
 
     def require_folder(self, commit: str) -> None:
-        """See that the folder that is read is there: one that is misspelt holds nothing for ever.
+        """Check that the configured folder exists: a misspelt one would be empty for ever.
 
         Raises:
             GitError: it is not in the commit.
@@ -417,7 +417,7 @@ class GitSource:
             )
 
     def changes(self, before: str, after: str) -> tree_entries.Changes:
-        """The files that differ between two commits."""
+        """Return the files that differ between two commits."""
         if before == after:
             return tree_entries.Changes((), {})
         return tree_entries.sort_out(
@@ -429,7 +429,9 @@ class GitSource:
         )
 
     def differences(self, before: str, after: str) -> list[tuple[str, str | None, str | None]]:
-        """The YAML files that differ between two commits: path, and the blobs before and after."""
+        """Return the YAML files that differ between two commits: path, and the blobs before and
+        after.
+        """
         skipped = len(self.sub_path) + 1 if self.sub_path else 0
         found = []
         for one in self._differing(before, after):
@@ -444,7 +446,7 @@ class GitSource:
         return found
 
     def _differing(self, before: str, after: str) -> list[tree_diff.FileDifference]:
-        """Everything but folders that differs between two commits, by path."""
+        """Return everything but folders that differs between two commits, by path."""
         if before == after:
             return []
         with contextlib.suppress(tree_diff.TooManyError):
@@ -461,7 +463,7 @@ class GitSource:
         ]
 
     def blobs(self, ids: Iterable[str]) -> list[bytes]:
-        """The bytes of blobs, in order; only the beginning of one that is far too large.
+        """Return the bytes of blobs, in order; only the beginning of one that is far too large.
 
         Raises:
             GitError: one is missing.

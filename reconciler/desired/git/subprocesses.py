@@ -1,9 +1,8 @@
-"""Programs that are run to their end, git before all, and who ends them where that takes too long.
+"""Runs programs, mostly git, to their end, and stops them if they take too long.
 
-Ctrl-C at a terminal reaches everything that runs in it. Of a push that dies on its way nobody
-knows whether it arrived, so what is started here does not hear of Ctrl-C: the process that started
-it does, and decides. Where it gives up it asks them to end first, since git takes its lock files
-away then, and ends them only if they do not.
+Ctrl-C reaches every program in a terminal, and nobody knows if an interrupted push arrived. So
+programs started here do not get Ctrl-C; their parent does, and decides. To give up it first asks
+them to end, so that git deletes its lock files, and kills them only if they do not.
 """
 
 import contextlib
@@ -23,10 +22,10 @@ FAMILY_MAX = 256
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """What this thread starts meanwhile does not hear of Ctrl-C.
+    """Keep Ctrl-C from programs that this thread starts inside the block.
 
-    Nor does what that starts, shells apart: some begin with nothing blocked. What asks nobody for
-    anything gets a group of its own besides, which Ctrl-C does not reach.
+    Their children inherit this, except for shells that unblock signals. A program that asks nobody
+    for anything also gets a process group of its own, which Ctrl-C does not reach.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -44,17 +43,16 @@ def run(
     folder: Path | None = None,
     asks: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program, with what it prints, whatever its status.
+    """Run a program and return its output, whatever its status.
 
-    An exception meanwhile, as Ctrl-C is one, ends it and all that it has started.
+    An exception meanwhile, such as Ctrl-C, stops it and all that it has started.
 
     Args:
-        asks: it may ask at the terminal, for the passphrase of a key: what is in a group of its own
-            can't.
+        asks: it may ask at the terminal for a passphrase, so it must not be in a group of its own.
 
     Raises:
-        TimeoutExpired: it took longer than ``timeout_s``, and was ended.
-        OSError: it can't be started.
+        TimeoutExpired: it took longer than ``timeout_s``, and was stopped.
+        OSError: it cannot be started.
     """
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -78,7 +76,7 @@ def run(
 
 
 def end(process: subprocess.Popen[bytes], limit_s: float = ENDING_S_MAX) -> None:
-    """Ask a program, and all that it has started, to end; end what is there after ``limit_s``."""
+    """Send SIGTERM to a program and its descendants; kill what is left after ``limit_s``."""
     family = _handles(_descendants(process.pid)[:FAMILY_MAX])
     ends_at = time.monotonic() + limit_s
     try:
@@ -100,7 +98,7 @@ def end(process: subprocess.Popen[bytes], limit_s: float = ENDING_S_MAX) -> None
 
 
 def _descendants(pid: int) -> list[int]:
-    """What a process has started, and what that has; parents first."""
+    """Return the descendants of a process; parents first."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     except OSError:  # it is gone, or this system tells nothing of it
@@ -110,7 +108,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _handles(pids: Sequence[int]) -> list[int]:
-    """Handles that stay those of the very processes, whoever gets their numbers next."""
+    """Return pidfds, which stay valid even if process ids are reused."""
     made = []
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -125,7 +123,9 @@ def _signal(handles: Sequence[int], number: signal.Signals) -> None:
 
 
 def _running(handles: Sequence[int], within_s: float) -> list[int]:
-    """Those of processes that have not ended; ``within_s``: how long to wait for one that does."""
+    """Return those of processes that have not ended; ``within_s``: how long to wait for the first
+    end.
+    """
     look = select.poll()  # which knows no highest descriptor, as select(2) does
     for handle in handles:
         look.register(handle, select.POLLIN)

@@ -1,11 +1,8 @@
-"""Which files differ between two commits, found in the objects themselves.
+"""Finds files that differ between two commits, from the objects themselves.
 
-A commit that changes one file touches one tree at each level of its path. Asking the process that
-hands out objects for these costs less than starting ``git diff-tree``, and what is new in git is
-what everybody waits for. Where much differs, git is asked after all: it is made for that.
-
-A tree that nobody's git would write can name two files alike, or a file in a folder that is none.
-Whoever reads such a tree otherwise than somebody else sees another change; it is read by nobody.
+A commit that changes one file touches one tree at each level of its path; reading these costs less
+than starting ``git diff-tree``. If much differs, git is asked. A tree that git would never write
+can name two files alike, so that readers disagree about a change: such a tree is refused.
 """
 
 import re
@@ -35,7 +32,7 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class FileDifference(msgspec.Struct, frozen=True):
-    """A file that differs; a side is None where it is not there at that commit."""
+    """A file that differs; a side is None if it does not exist at that commit."""
 
     path: bytes
     before: Side | None
@@ -47,7 +44,7 @@ class TooManyError(Exception):
 
 
 class BrokenTreeError(git_commands.GitError):
-    """A commit has a tree that no git would write: what it says depends on who reads it."""
+    """A commit has a tree that git would never write: its meaning depends on the reader."""
 
 
 #: Mode as written, name, id.
@@ -55,17 +52,17 @@ _Entry = tuple[bytes, bytes, bytes]
 
 
 def _entries(after: str) -> re.Pattern[bytes]:
-    """What finds the entries of a tree, by the id of a commit."""
+    """Return a function that finds the entries of a tree, by the id of a commit."""
     size = 32 if len(after) == _ID_CHARACTERS_SHA256 else 20
     return re.compile(rb"(\d+) ([^\0]+)\0(.{%d})" % (size,), re.DOTALL)
 
 
 def check(folder: Path, objects: git_commands.Objects, ids: Iterable[str]) -> None:
-    """See that trees are such as git writes: then everybody reads the same in them.
+    """Check that trees are as git writes them: then every reader sees the same.
 
     Args:
-        folder: the git folder, for those that are too large to be handed out.
-        objects: where trees are read from. ids: of trees.
+        folder: the git folder, for trees too large to be handed out.
+        objects: reader of trees. ids: of trees.
 
     Raises:
         BrokenTreeError: one is not.
@@ -84,7 +81,7 @@ def check(folder: Path, objects: git_commands.Objects, ids: Iterable[str]) -> No
 
 
 def _check_whole(data: bytes, entry: re.Pattern[bytes], where: str) -> None:
-    """See that one tree is such as git writes it: names in order, each once."""
+    """Check that one tree is as git writes it: names in order, each once."""
     found = entry.findall(data)
     _check_new(found, where)
     if _size(found) != len(data):
@@ -99,13 +96,13 @@ def _check_whole(data: bytes, entry: re.Pattern[bytes], where: str) -> None:
 def _check_changed(
     sides: tuple[bytes, bytes], parts: tuple[list[_Entry], list[_Entry]], path: bytes
 ) -> None:
-    """See the same of what a tree became, as far as can be seen from one that is such.
+    """Check a changed tree against its valid predecessor.
 
-    What both have is sound. So it is enough that what is new is legal, names nothing that is there
-    already, and accounts for all bytes that there are more.
+    The common part is valid. So it is enough that new entries are valid, repeat no existing name,
+    and account for all added bytes.
 
     Args:
-        sides: its bytes before and after. parts: the entries in them. path: of the folder.
+        sides: its bytes before and after. parts: their entries. path: of the folder.
     """
     where = f"the folder {_text(path)}" if path else "the topmost folder"
     old, new = (set(part) for part in parts)
@@ -134,7 +131,7 @@ def _size(entries: Iterable[_Entry]) -> int:
 
 
 def _mode(written: bytes) -> bytes:
-    """Old writers of git filled the modes of folders up with zeros."""
+    """Return the mode of an entry; old versions of git padded the modes of folders with zeros."""
     return written.lstrip(b"0")
 
 
@@ -152,16 +149,16 @@ def _text(name: bytes) -> str:
 def differing(
     objects: git_commands.Objects, before: str, after: str, below: str = ""
 ) -> list[FileDifference]:
-    """Everything but folders that differs between two commits below a folder, by path.
+    """Return everything but folders that differs between two commits below a folder, by path.
 
     Args:
-        objects: where trees are read from.
+        objects: reader of trees.
         before, after: ids of commits.
-        below: a folder of both, ``""`` for all; one where it is missing has no files.
+        below: a folder of both, ``""`` for all; a missing one has no files.
 
     Raises:
         TooManyError: ask git, and :func:`check` what it looked at.
-        BrokenTreeError: what ``after`` has is nothing that git writes; ``before`` is taken to be.
+        BrokenTreeError: ``after`` has a tree that git never writes; ``before`` is trusted.
         GitError: an object is missing, or git does not answer.
     """
     entry = _entries(after)
@@ -188,7 +185,7 @@ def differing(
 def _folder(
     objects: git_commands.Objects, commit: str, below: str, entry: re.Pattern[bytes]
 ) -> str:
-    """The tree of a folder of a commit; empty where the commit has no such folder.
+    """Return the tree of a folder of a commit; empty if the commit has no such folder.
 
     Raises:
         TooManyError, GitError: as :func:`differing`.
@@ -216,7 +213,7 @@ def _paired(
     old: set[tuple[bytes, bytes, bytes]],
     new: set[tuple[bytes, bytes, bytes]],
 ) -> Iterator[_Pairs]:
-    """Of each name that differs in a folder: the folders to compare, and the file that differs."""
+    """Return for each name that differs: the folders to compare, and the file that differs."""
     before = {name: (_mode(mode), identity) for mode, name, identity in old}
     after = {name: (_mode(mode), identity) for mode, name, identity in new}
     nothing = (b"", b"")
@@ -235,7 +232,7 @@ def _paired(
 
 
 def _read(objects: git_commands.Objects, ids: list[str]) -> list[bytes]:
-    """The bytes of trees; of none where the id is empty.
+    """Return the bytes of trees; none for an empty id.
 
     Raises:
         TooManyError: one is so large that only its beginning is given.
@@ -253,7 +250,7 @@ def _read(objects: git_commands.Objects, ids: list[str]) -> list[bytes]:
 
 
 def without_folders(one: FileDifference) -> FileDifference | None:
-    """What of a difference is about files; None: nothing."""
+    """Return the part of a difference that is about files; None: nothing."""
     sides = [
         None if side is None or side.mode == f"0{_TREE.decode()}" else side
         for side in (one.before, one.after)
@@ -262,7 +259,7 @@ def without_folders(one: FileDifference) -> FileDifference | None:
 
 
 def told(output: bytes) -> Iterator[FileDifference]:
-    """What ``git diff-tree -r -z --raw`` prints, with ``-t`` folders too."""
+    """Parse the output of ``git diff-tree -r -z --raw``, with ``-t`` folders too."""
     parts = output.split(b"\0")[:-1]
     for head, path in zip(parts[::2], parts[1::2], strict=True):
         old_mode, mode, old, new, _ = head.decode("ascii").removeprefix(":").split(" ")

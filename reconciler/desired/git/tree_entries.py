@@ -1,7 +1,7 @@
-"""Which entries of a commit's tree hold desired state, and what is said of the others.
+"""Sorts the entries of a commit's tree into desired state and others.
 
-Path, mode and blob of each come in, as git tells them; out come the YAML files, by path, and those
-that look like one and are not read: links, submodules, names that are no text.
+Path, mode and blob of each come in. The YAML files go out, by path, and warnings about entries that
+look like one and are not read: symbolic links, submodules, names that are not text.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,16 +26,16 @@ Entry = tuple[bytes, str, str | None]
 
 
 class TreeChange(msgspec.Struct, frozen=True):
-    """A file as it stands after a change; ``blob`` None: it is gone."""
+    """A file after a change; ``blob`` None: it is deleted."""
 
     path: str
     blob: str | None
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What a revision changed: files, and entries that are ignored with a warning.
+    """Changes of a revision: files, and entries that are ignored with a warning.
 
-    ``ignored`` maps paths to the warning, or to None where the cause is gone.
+    ``ignored`` maps paths to the warning, or to None if the cause is gone.
     """
 
     files: tuple[TreeChange, ...]
@@ -43,7 +43,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def of_tree(output: bytes) -> Iterator[Entry]:
-    """What ``git ls-tree -r -z`` tells, with ``-t`` folders too."""
+    """Parse the output of ``git ls-tree -r -z``, with ``-t`` folders too."""
     for entry in output.split(b"\0")[:-1]:
         head, _, path = entry.partition(b"\t")
         mode, _, blob = head.decode("ascii").split(" ")
@@ -51,7 +51,7 @@ def of_tree(output: bytes) -> Iterator[Entry]:
 
 
 def sort_out(entries: Iterable[Entry], sub_path: str) -> Changes:
-    """Which of them are read, and what is said of those that are not although they look so.
+    """Return the entries that are read, and warnings about others that look like them.
 
     Raises:
         GitError: there are too many.
@@ -82,7 +82,7 @@ def sort_out(entries: Iterable[Entry], sub_path: str) -> Changes:
 
 
 def text(path: bytes) -> str | None:
-    """A path as text; None where it is none, so that two files could not be told apart."""
+    """Return a path as text; None if it is no text, so that two files could look alike."""
     try:
         return path.decode()
     except UnicodeDecodeError:
@@ -94,7 +94,7 @@ def _is_hidden(below: str) -> bool:
 
 
 def is_read(below: str) -> bool:
-    """Whether a file, by its path below the folder, can hold desired state."""
+    """Return True if a file, by its path below the folder, can hold desired state."""
     return below.endswith(_SUFFIXES) and not _is_hidden(below)
 
 

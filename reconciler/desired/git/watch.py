@@ -1,8 +1,8 @@
-"""Tells when a repository may have changed, so that nobody has to look every second.
+"""Notices that a repository may have changed.
 
-A repository on this machine is watched: its references, never its objects. One elsewhere is
-polled, on a schedule with jitter that slows down while it can't be reached. Both are hints only:
-what the head is, and what it changed, the loader finds out by itself.
+The references of a local repository are watched, never its objects. A remote one is polled, with
+jitter and with backoff while it cannot be reached. Both give hints only: the loader finds out what
+the head is.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ _TOP_FILES = frozenset({"packed-refs", "HEAD"})
 
 
 class _References(events.FileSystemEventHandler):
-    """Calls back when a reference was written.
+    """A handler that calls back when a reference was written.
 
     Args:
-        folder: the git folder that has the branches.
-        own: that of the work tree, which has its HEAD; mostly the same.
+        folder: the git folder with the branches.
+        own: the git folder of the work tree, with its HEAD; usually the same.
     """
 
     def __init__(self, folder: Path, own: Path, changed: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class _References(events.FileSystemEventHandler):
         self._changed = changed
 
     def on_any_event(self, event: events.FileSystemEvent) -> None:
-        """Called by the observer's thread for everything in the watched folders."""
+        """Handle an event in the watched folders, in the observer's thread."""
         if event.event_type not in {"created", "modified", "moved", "deleted", "closed"}:
             return
         for text in (event.src_path, event.dest_path):
@@ -48,11 +48,11 @@ class _References(events.FileSystemEventHandler):
 
 
 class LocalWatch:
-    """Watches the references of a repository on this machine.
+    """A watch on the references of a local repository.
 
     Args:
         repository: its folder, bare or not.
-        changed: called from a thread of the watch, sometimes more than once for one change.
+        changed: called from a thread of the watch, possibly more than once for one change.
 
     Raises:
         GitError: there is no repository.
@@ -68,14 +68,13 @@ class LocalWatch:
         self._observer.start()
 
     def renew(self) -> None:
-        """Watch what is in the repository's place now, where that is another one.
+        """Watch the repository that is there now, if it was replaced. Call this after each look.
 
-        Who moves a repository away moves what is watched along, and nobody tells of what comes in
-        its place: to be called after each look at it.
+        A moved repository takes its watch along, and nothing reports its successor.
 
         Raises:
             GitError: there is no repository.
-            OSError: it can't be watched.
+            OSError: it cannot be watched.
         """
         if any(git_commands.identity(path) != seen for path, seen in self._watched):
             self._observer.unschedule_all()
@@ -102,17 +101,16 @@ class LocalWatch:
 
 
 class Polling:
-    """When to look at a repository that can't be watched. Nothing here sleeps.
+    """Times of looks at a repository that cannot be watched. Nothing here sleeps.
 
     Args:
         random: a number from 0 to 1, new each time.
         clock: seconds that only grow.
         interval_s: between two looks while all is well.
-        jitter: by which part of it the interval varies, so that controllers don't fall in step.
-        again_s: until the look after the first that failed, then twice as long each time: what is
-            moved away for a moment is back soon.
-        interval_s_max: the longest interval while the repository can't be reached.
-        hint_s_min: how soon after a look a hint may cause another.
+        jitter: fraction by which the interval varies, so that controllers do not fall in step.
+        again_s: wait after the first failed look, doubled after each further one.
+        interval_s_max: the longest interval while the repository cannot be reached.
+        hint_s_min: shortest time after a look at which a hint may cause another.
     """
 
     def __init__(
@@ -142,15 +140,15 @@ class Polling:
         self._hinted = False
 
     def next_poll_s(self) -> float:
-        """How many seconds from now the next look is due; 0 where it is due now."""
+        """Return the seconds until the next look; 0 if it is due."""
         return max(0.0, self._next_at - self._clock())
 
     def begin(self) -> None:
-        """A look begins: what is hinted from here on may be news that it does not see."""
+        """Begin a look: hints from here on may be about news that it does not see."""
         self._hinted = False
 
     def polled(self, *, reached: bool) -> None:
-        """The repository was looked at just now."""
+        """Record that the repository was looked at just now."""
         now = self._clock()
         self._polled_at = now
         self._failures = 0 if reached else min(self._failures + 1, 30)
@@ -165,9 +163,10 @@ class Polling:
             self.hint()
 
     def hint(self) -> None:
-        """Somebody says that there is news: look soon, but not more often than is bearable.
+        """Look soon because of a hint, but not too often.
 
-        Anybody may say so: a repository that can't be reached is left half of its time for that.
+        Anybody may send hints; an unreachable repository is left alone for half of its interval
+        anyway.
         """
         self._hinted = True
         earliest = self._clock()

@@ -1,7 +1,7 @@
-"""Whether what a task is to be started with can be handed to a program at all.
+"""Checks that the command, script and environment of a task can be passed to a program.
 
-A command, a script and variables come in, as one group of tasks has them; faults go out. What is
-too much would be placed and then fail at its node, try by try.
+Those of one group come in; faults go out. Anything too long would be placed and then fail at its
+node, attempt by attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def check(
     faults: FaultCollector,
     place: Path,
 ) -> None:
-    """Note what is too long by itself, or all together; ``place`` is of the group, or the job."""
+    """Note parts that are too long, alone or together; ``place`` is of the group, or the job."""
     characters = sum(map(len, command or ())) + sum(map(len, environment.values()))
     characters += sum(map(len, environment)) + len(script or "")
     if characters * _CHARACTER_BYTES_MAX < exec_limits.STRING_BYTES_MAX:

@@ -1,7 +1,7 @@
-"""What guarantees, lending and quotas as they are written never let start, whatever ends.
+"""Finds starts that guarantees, lending and quotas as written can never allow.
 
-A job comes in with the structure, a warning with the arithmetic goes out. Amounts by pool are left
-to the scheduler: which pool a job goes to isn't written.
+A job comes in with the structure; a warning with the arithmetic goes out. Amounts by pool are left
+to the scheduler, because the pool of a job is not written.
 """
 
 from collections.abc import Iterable
@@ -24,14 +24,14 @@ Bounds = tuple[tuple[int | None, ...], tuple[int | None, ...]]
 
 
 def least_of(job: desired.Job) -> resources.Resources:
-    """What the tasks of a job take that have to start together."""
+    """Return the resources of the tasks of a job that must start together."""
     return sum(
         (group.resources.times(group.least) for group in job.groups), start=resources.Resources()
     )
 
 
 class Beyond(msgspec.Struct, frozen=True):
-    """More of a resource is asked for at once than there can be; ``fault`` says so."""
+    """A request for more of a resource than there can be; ``fault`` is its message."""
 
     fault: Fault
     resource: int
@@ -39,8 +39,7 @@ class Beyond(msgspec.Struct, frozen=True):
 
 
 def smallest(found: Iterable[Beyond | None]) -> list[Fault]:
-    """Of several bounds on one resource the smallest, the first of equal ones: who keeps to that
-    keeps to all of them."""
+    """Return the smallest of several bounds on one resource, the first of equal ones."""
     least: dict[int, Beyond] = {}
     for one in found:
         if one is not None and (one.resource not in least or one.bound < least[one.resource].bound):
@@ -49,7 +48,7 @@ def smallest(found: Iterable[Beyond | None]) -> list[Fault]:
 
 
 class Entitlements:
-    """What one structure lets each of its queues have; worked out when it is first asked for."""
+    """Amounts that one structure lets each of its queues have, computed on first use."""
 
     def __init__(self, structure: desired.Structure) -> None:
         self._structure = structure
@@ -57,7 +56,7 @@ class Entitlements:
         self._bounds: dict[str, Bounds] | None = None
 
     def bounds(self) -> dict[str, Bounds]:
-        """What bounds each queue by its own guarantee and those of others."""
+        """Return the bounds of each queue by its own guarantee and those of others."""
         if self._bounds is None:
             self._bounds = self._found()
         return self._bounds
@@ -93,14 +92,14 @@ class Entitlements:
         return found
 
     def _whole(self) -> tuple[int, ...]:
-        """What all nodes have that there may be."""
+        """Return the capacity of all possible nodes."""
         pools = self._structure.pools.values()
         nothing = resources.Resources()
         found = sum((pool.promised().times(len(pool.nodes)) for pool in pools), start=nothing)
         return found.as_vector()
 
     def beyond(self, job: desired.Job) -> list[Beyond]:
-        """What guarantees and lending are exceeded by; mostly nothing."""
+        """Return the guarantee or lending limit that a job exceeds; usually none."""
         if job.queue not in self._parents:
             return []
         asked = least_of(job).as_vector()
@@ -113,7 +112,7 @@ class Entitlements:
         return [one for one in found if one is not None]
 
     def _beyond_guarantee(self, asked: tuple[int, ...], above: list[str]) -> Beyond | None:
-        """Work that may not borrow, and asks for more than is guaranteed to it at all."""
+        """Return the guarantee exceeded by work that may not borrow."""
         bounds = self.bounds()
         for queue in above:
             for resource, bound in enumerate(bounds[queue][0] if queue in bounds else ()):
@@ -131,7 +130,9 @@ class Entitlements:
         return None
 
     def _beyond_lending(self, asked: tuple[int, ...], queue: str) -> Beyond | None:
-        """More at once than is guaranteed to its queue and others would ever lend."""
+        """Return the excess over the queue's guarantee plus everything that others would
+        ever lend.
+        """
         firm, most = self.bounds()[queue]
         for resource, bound in enumerate(most):
             if bound is not None and asked[resource] > bound:
@@ -151,7 +152,7 @@ class Entitlements:
         return None
 
     def beyond_quota(self, job: desired.Job) -> Fault | None:
-        """A quota that is less than one start asks for."""
+        """Return a quota that is less than one start asks for."""
         quotas = self._structure.quotas
         if not quotas or job.queue not in self._parents:
             return None

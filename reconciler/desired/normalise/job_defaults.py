@@ -1,9 +1,9 @@
-"""A job as written to the job that the rest of Muster works with.
+"""Normalises a job as written.
 
-Defaults, the sugar of a single group, priority classes and the cluster's lease are applied here
-and nowhere else; amounts become integers. What comes out depends on the document and on the
-structure in force, so a change of the structure means normalising again. What can't be
-normalised comes out as faults.
+Defaults, the short form of a single group, priority classes and the cluster's lease are applied
+here and nowhere else; amounts become integers. The result depends on the document and on the
+structure in force, so a change of the structure means normalising again. Invalid parts come out as
+faults.
 """
 
 import logging
@@ -50,7 +50,7 @@ RESERVED = {
 
 
 class PriorityDefaults(msgspec.Struct, frozen=True):
-    """What a priority class says of the jobs that name it."""
+    """Defaults of a priority class for jobs that name it."""
 
     value: int
     preemptible: bool = True
@@ -58,13 +58,13 @@ class PriorityDefaults(msgspec.Struct, frozen=True):
 
 
 class JobDefaults(msgspec.Struct, frozen=True):
-    """The structure in force, and what jobs take from it beside what ``Structure`` has."""
+    """The structure in force, and defaults of jobs that ``Structure`` itself does not have."""
 
     structure: desired.Structure
     priority_classes: dict[str, PriorityDefaults] = {}
 
     def queues_otherwise(self, other: "JobDefaults") -> set[str] | None:
-        """The queues whose jobs may come out of both otherwise; None: those of all may."""
+        """Return queues whose jobs may come out differently; None: those of all may."""
         same = (
             self.priority_classes == other.priority_classes
             and self.structure.settings.lease_s == other.structure.settings.lease_s
@@ -82,7 +82,7 @@ class JobDefaults(msgspec.Struct, frozen=True):
 
 
 def _kept_for(structure: desired.Structure) -> dict[str, tuple[object, ...]]:
-    """Whom reservations are for, by name."""
+    """Return the users of reservations, by name."""
     return {
         name: (one.users, one.queues, one.maintenance)
         for name, one in structure.reservations.items()
@@ -90,14 +90,14 @@ def _kept_for(structure: desired.Structure) -> dict[str, tuple[object, ...]]:
 
 
 def _capping(structure: desired.Structure) -> tuple[object, ...]:
-    """Quotas, with who is in the groups that some of them hold for."""
+    """Return quotas, with the members of the groups of some of them."""
     quotas = structure.quotas
     by_group = any(quota.group for quota in quotas.values())
     return (quotas, structure.access.identities if by_group else None)
 
 
 def _bounds_of_jobs(basis: JobDefaults) -> dict[str, tuple[object, ...]]:
-    """What queues say of their jobs, and what says that one of them could never start."""
+    """Return the queues' defaults and maxima, and the check for jobs that could never start."""
     bounds = entitlements.Entitlements(basis.structure).bounds()
     return {
         queue.name: (
@@ -109,7 +109,7 @@ def _bounds_of_jobs(basis: JobDefaults) -> dict[str, tuple[object, ...]]:
 
 
 def _below(queues: set[str], basis: JobDefaults) -> set[str]:
-    """Those that are below some queues."""
+    """Return the descendants of some queues."""
     parents = {name: queue.parent for name, queue in basis.structure.queues.items()}
     return {name for name in parents if not queues.isdisjoint(access.ancestors(name, parents))}
 
@@ -120,7 +120,7 @@ EMPTY = JobDefaults(desired.Structure(queues={"default": desired.Queue("default"
 def job(
     document: job_spec.JobDocument, digest: str, basis: JobDefaults, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
-    """The job, or what is wrong with it; never raises for what is written in it."""
+    """Return the job, or its faults; faults are never raised."""
     try:
         return _job(document, digest, basis, path)
     except Exception as error:  # one job is refused, not the whole revision
@@ -354,7 +354,7 @@ def _check_environment(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
 
 
 def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
-    """An image and something to run it go together."""
+    """Check that an image and a container runtime are given together."""
     image = (spec.image or "").strip()
     if spec.runtime != "process" and (not image or image.startswith("-")):
         faults.add(

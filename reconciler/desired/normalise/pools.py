@@ -1,4 +1,4 @@
-"""A node pool as written to the pool that the rest of Muster works with."""
+"""Normalises a node pool as written."""
 
 from collections.abc import Container, Mapping
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from reconciler.model.values import hostlists, quantities, resources
 
 
 def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> desired.Pool:
-    """A pool with its nodes by name."""
+    """Return a pool with its nodes by name."""
     nodes = _nodes(name, spec, faults)
     gpus = spec.nodes.gpus
     labels = dict(spec.labels)
@@ -62,9 +62,9 @@ def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) ->
 def counted(
     added: desired.Pool, before: resources.Resources, faults: FaultCollector
 ) -> resources.Resources:
-    """What all nodes have with those of one more pool; a fault where nothing could count it.
+    """Return the sum of all nodes with those of one more pool; add a fault if it overflows.
 
-    ``before``: what those of the other pools have.
+    ``before``: the sum of the other pools.
     """
     total = before + added.promised().times(len(added.nodes))
     fields = (("nodes", "cpu"), ("nodes", "memory"), ("nodes", "gpus", "count"))
@@ -83,7 +83,7 @@ def counted(
 
 
 def _leaving(said: nodepool_spec.DrainSpec, faults: FaultCollector) -> desired.Leaving | None:
-    """How nodes leave service; None where it is as if nothing were said."""
+    """Return the rules for nodes that leave service; None if they are the defaults."""
     grace_s = None
     if said.grace is not None:
         grace_s = faults.duration(said.grace, "spec", "drain", "grace")
@@ -92,7 +92,7 @@ def _leaving(said: nodepool_spec.DrainSpec, faults: FaultCollector) -> desired.L
 
 
 def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[str, Any]:
-    """Checks, and what is done when one fails."""
+    """Return checks, and the actions when one fails."""
     said, place = spec.health, ("spec", "health")
     if said is None:
         if spec.nodes.mounts:
@@ -196,7 +196,7 @@ def _plan(
 def _gates(
     field: str, names: list[str], said: health_spec.HealthSpec, faults: FaultCollector
 ) -> tuple[str, ...]:
-    """Names of checks that are made before or after a job."""
+    """Return the names of checks that run before or after a job."""
     known = {*health_checks.BUILT_IN, *(one.name for one in said.commands)} - set(said.off)
     for index, name in enumerate(names):
         if name not in known:
@@ -213,7 +213,7 @@ def _gates(
 def drift_policy(
     policy: Mapping[DriftKind, drift_kinds.Action], faults: FaultCollector, *, of_pool: bool = False
 ) -> dict[str, drift_kinds.Action]:
-    """What is done about each kind of drift; a fault where that can't be done, or not here."""
+    """Return the action for each kind of drift; add a fault if it is not possible, or not here."""
     for kind, action in policy.items():
         known = drift_kinds.KINDS[kind]
         place = ("spec", "drift", "policy", kind)
@@ -312,7 +312,7 @@ def _mig(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> tuple[desi
 def _near(
     spec: nodepool_spec.NodePoolSpec, level: Literal["numa", "nvlink"], faults: FaultCollector
 ) -> tuple[tuple[int, ...], ...]:
-    """The devices of each domain within a node."""
+    """Return the devices of each domain inside a node."""
     gpus = spec.nodes.gpus
     domains = [] if gpus is None else gpus.numa if level == "numa" else gpus.nvlink
     seen: set[int] = set()
@@ -366,7 +366,7 @@ def _nodes(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) 
 
 
 def _bounds(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> tuple[int, int]:
-    """The least and most nodes of a pool whose nodes are numbered."""
+    """Return the least and most nodes of a pool with numbered nodes."""
     if spec.count is not None or spec.max is None:
         if spec.count is None and spec.min is not None:
             faults.add("missing-field", "`min` needs `max` beside it", "spec", "max")
@@ -385,7 +385,7 @@ def _bounds(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> tuple[i
 
 
 def _is_provisioned(spec: nodepool_spec.NodePoolSpec) -> bool:
-    """Whether a provisioner makes the nodes of the pool, and destroys them."""
+    """Return True if a provisioner creates and destroys the nodes of the pool."""
     scales = spec.min is not None or spec.max is not None
     return spec.provisioner != "static" and (scales or spec.provisioner == "exec")
 
@@ -393,7 +393,7 @@ def _is_provisioned(spec: nodepool_spec.NodePoolSpec) -> bool:
 def _provisioning(
     spec: nodepool_spec.NodePoolSpec, faults: FaultCollector
 ) -> desired.Provisioning | None:
-    """How nodes come and go; None where they do not."""
+    """Return the provisioning of nodes; None if there is none."""
     given = spec.provision
     if not _is_provisioned(spec):
         if given != nodepool_spec.ProvisionSpec():
@@ -437,7 +437,7 @@ def _provisioning(
 
 
 def expand(text: str, faults: FaultCollector, *path: str | int) -> list[str]:
-    """The names of a host list; none and a fault where it can't be read."""
+    """Return the names of a host list; none and a fault if it is invalid."""
     try:
         return hostlists.expand(text)
     except hostlists.HostListError as error:
@@ -467,7 +467,7 @@ def refuse_strangers(
     *place: str | int,
     of: str = "not of this pool",
 ) -> None:
-    """A fault where hosts are named that are none of ``nodes``; ``of``: what they are then."""
+    """Add a fault if hosts are named that are not in ``nodes``; ``of`` describes them."""
     strangers = [host for host in hosts if host not in nodes]
     if strangers:
         faults.add(

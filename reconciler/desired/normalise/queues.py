@@ -1,4 +1,4 @@
-"""Who may have how much and when: queues, quotas, reservations and policies as normalised."""
+"""Normalises queues, quotas, reservations and scheduling settings."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from reconciler.model.values import times
 
 
 def queue(name: str, spec: queue_spec.QueueSpec, faults: FaultCollector) -> desired.Queue:
-    """A queue."""
+    """Return a queue."""
     preemption, default, most = spec.preemption, spec.defaults.time_limit, spec.maxima.time_limit
     default_s = (
         None if default is None else faults.duration(default, "spec", "defaults", "timeLimit")
@@ -56,7 +56,7 @@ def queue(name: str, spec: queue_spec.QueueSpec, faults: FaultCollector) -> desi
 
 
 def _flavor(index: int, spec: queue_spec.FlavorSpec, faults: FaultCollector) -> desired.QueueFlavor:
-    """What a queue has in one pool."""
+    """Return the amounts of a queue in one pool."""
     place = ("flavors", index)
     return desired.QueueFlavor(
         pool=spec.pool,
@@ -70,7 +70,7 @@ def _flavor(index: int, spec: queue_spec.FlavorSpec, faults: FaultCollector) -> 
 def amounts(
     spec: fields.AmountsSpec, faults: FaultCollector, *field: str | int
 ) -> desired.QuotaAmounts:
-    """Amounts of a queue or quota, which stand in a field of its spec."""
+    """Return the amounts in a field of a queue's or quota's spec."""
     values = {"cpu": spec.cpu, "memory": spec.memory, "gpu": spec.gpu}
     found = [
         None if written is None else faults.amount(kind, written, "spec", *field, kind)
@@ -80,7 +80,7 @@ def amounts(
 
 
 def quota(name: str, spec: quota_spec.QuotaSpec, faults: FaultCollector) -> desired.Quota:
-    """A quota."""
+    """Return a quota."""
     subject, budget = spec.subject, spec.budget
     whom = (subject.user, subject.group, subject.queue, subject.pool)
     if sum(one is not None for one in whom) != 1:
@@ -135,7 +135,7 @@ def quota(name: str, spec: quota_spec.QuotaSpec, faults: FaultCollector) -> desi
 def reservation(
     name: str, spec: reservation_spec.ReservationSpec, faults: FaultCollector
 ) -> desired.Reservation:
-    """A reservation, without its nodes: :func:`with_nodes` adds them."""
+    """Return a reservation without its nodes: :func:`with_nodes` adds them."""
     once = spec.start is not None or spec.end is not None
     again = spec.schedule is not None or spec.duration is not None
     complete = (spec.start is not None and spec.end is not None) or (
@@ -213,7 +213,7 @@ def with_nodes(
     queues: Mapping[str, desired.Queue],
     faults: FaultCollector,
 ) -> desired.Reservation:
-    """The reservation with its nodes, in order of name."""
+    """Return the reservation with its nodes, in order of name."""
     names: set[str] = set()
     for index, pool in enumerate(spec.pools):
         if pool not in known:
@@ -263,7 +263,7 @@ def with_nodes(
 
 
 def scheduling(spec: cluster_spec.SchedulingSpec, faults: FaultCollector) -> desired.Scheduling:
-    """The policies of the scheduler."""
+    """Return the settings of the scheduler."""
     place = ("spec", "scheduling")
     half_life_s = faults.duration(spec.fairness.half_life, *place, "fairness", "halfLife")
     if half_life_s == 0:

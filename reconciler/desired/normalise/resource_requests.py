@@ -1,7 +1,7 @@
-"""What a job asks for beside command and time: devices, shares, sizes, closeness, company.
+"""Normalises the requests of a job: devices, shares, sizes, topology, affinity.
 
-Parts of a job's document come in with the structure in force; normalised values come out, and
-faults for what contradicts itself or names what is not there.
+Parts of a job's document come in with the structure in force; normalised values go out, with faults
+for contradictions and unknown names.
 """
 
 import functools
@@ -24,7 +24,7 @@ _NO_GPUS = "this is of whole GPUs, and no task takes any: ask for `gpu`, or remo
 
 
 class ResourceRequest(NamedTuple):
-    """What one task takes, as ``desired.TaskGroup`` has it."""
+    """Resources of one task, as ``desired.TaskGroup`` has them."""
 
     amounts: Resources
     devices: int = 0
@@ -33,7 +33,7 @@ class ResourceRequest(NamedTuple):
 
 
 def mig_slices(profile: str) -> int:
-    """Slices of seven of one instance: the number before the ``g``."""
+    """Return the slices, of seven, of one instance: the number before the ``g``."""
     return int(profile.partition("g.")[0])
 
 
@@ -44,7 +44,7 @@ def resources(
     faults: FaultCollector,
     place: Path,
 ) -> ResourceRequest | None:
-    """What a task of a job takes; None and faults where it can't be said."""
+    """Return the resources of a task of a job; None and faults if they are invalid."""
     if needs.gpu_memory is None and needs.mig is None:
         try:
             return _plain(needs.cpu, needs.memory, needs.gpu)
@@ -115,7 +115,7 @@ def _by_memory(
     faults: FaultCollector,
     place: Path,
 ) -> ResourceRequest | None:
-    """By memory of devices; ``pools``: those that the job may use, and all."""
+    """Return the request by device memory; ``pools``: those that the job may use, and all."""
     if needs.gpu_memory is None:
         return None
     size = faults.amount("memory", needs.gpu_memory, *place, "resources", "gpuMemory")
@@ -144,7 +144,9 @@ def _by_memory(
 
 
 def dearest_share(size: int, pools: Iterable[desired.Pool]) -> int:
-    """Milli-GPUs that so much memory is of the smallest device that has it; 0 where none has."""
+    """Return the milli-GPUs of this much memory on the smallest device that has it; 0 if
+    none has.
+    """
     known = [
         pool.gpu_memory_bytes
         for pool in pools
@@ -156,7 +158,7 @@ def dearest_share(size: int, pools: Iterable[desired.Pool]) -> int:
 def usable(
     pools: Iterable[desired.Pool], named: Collection[str], selector: Mapping[str, str]
 ) -> list[desired.Pool]:
-    """The pools that a job may use, by their names and by the labels that it asks for."""
+    """Return the pools that a job may use, by their names and by the labels that it asks for."""
     return [
         pool
         for pool in pools
@@ -166,7 +168,7 @@ def usable(
 
 
 def may_bear(pool: desired.Pool, label: str, value: str) -> bool:
-    """Whether a node of the pool may bear a label: its agent's own are not known here."""
+    """Return True if a node of the pool may have a label: labels of its agent are unknown here."""
     if label == "pool":
         return value == pool.name
     if label == "node":
@@ -180,7 +182,7 @@ def size(
     faults: FaultCollector,
     place: Path,
 ) -> tuple[int, int | None]:
-    """Tasks at the most, and how many are enough (None: all)."""
+    """Return the most tasks, and the number that is enough (None: all)."""
     count, most, least = spec.count, spec.max, spec.min
     if group is not None:
         if group.count is not None or group.max is not None:
@@ -217,7 +219,7 @@ def size(
 
 
 def check_total(made: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector) -> None:
-    """Refuse what all tasks of all elements ask for together where nothing could count it."""
+    """Refuse a request whose sum over all tasks of all elements overflows."""
     for resource, name in enumerate(RESOURCE_NAMES):
         each = [group.resources.as_vector()[resource] * group.count for group in made.groups]
         total = sum(each) * made.element_count
@@ -238,7 +240,7 @@ def check_total(made: desired.Job, spec: job_spec.JobSpec, faults: FaultCollecto
 
 
 def of_job(spec: job_spec.JobSpec, faults: FaultCollector) -> desired.TopologyConstraint:
-    """How close all tasks have to be; slices belong to a group."""
+    """Return the topology constraint of all tasks; slices belong to a group."""
     if spec.topology is None:
         return desired.ANYWHERE
     if spec.topology.slices is not None and spec.groups:
@@ -258,7 +260,7 @@ def of_group(
     faults: FaultCollector,
     place: Path,
 ) -> desired.TopologyConstraint:
-    """How close the tasks of one group have to be."""
+    """Return the topology constraint of the tasks of one group."""
     written = group.topology if group is not None else spec.topology
     if written is None:
         return desired.ANYWHERE
@@ -293,7 +295,7 @@ def near_gpus(
     faults: FaultCollector,
     place: Path,
 ) -> tuple[str, str]:
-    """Levels within a node at which GPUs of a task have to be near, and at which they should."""
+    """Return the required and the preferred level inside a node for the GPUs of a task."""
     own = group.topology.gpus if group is not None and group.topology is not None else None
     written = own or (spec.topology.gpus if spec.topology is not None else None)
     if written is None:
@@ -323,7 +325,7 @@ def near_gpus(
 def check_near_gpus(
     spec: job_spec.JobSpec, groups: Iterable[desired.TaskGroup], faults: FaultCollector
 ) -> None:
-    """A fault where no group takes what the job says of all of them."""
+    """Add a fault if no group uses the job's setting for all groups."""
     is_said = spec.topology is not None and spec.topology.gpus is not None
     if is_said and not any(group.inner for group in groups):
         faults.add("near-gpus", _NO_GPUS, "spec", "topology", "gpus")
@@ -332,7 +334,7 @@ def check_near_gpus(
 def with_affinity(
     made: desired.Job, spec: job_affinity.AffinitySpec, faults: FaultCollector
 ) -> desired.Job:
-    """The job with what it wants to be near to and away from."""
+    """Return the job with its affinity and anti-affinity."""
     places: list[tuple[str, int, dict[str, str]]] = [
         *(("nodes", i, one.labels) for i, one in enumerate(spec.nodes)),
         *(("near", i, one.jobs) for i, one in enumerate(spec.near)),

@@ -1,7 +1,7 @@
-"""Volumes, and what jobs copy from and to them: from documents to normalised objects, with checks.
+"""Normalises volumes, and the data that jobs copy from and to them.
 
-What one document says is judged here; what a job and the volumes it names say together is judged by
-``of_job``, when both are known.
+Each document is checked here; a job together with its volumes is checked by ``of_job``, when both
+are known.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ _MOUNT_FIELDS = {
 
 
 def volume(name: str, spec: volume_spec.VolumeSpec, faults: FaultCollector) -> desired.Volume:
-    """A volume as it is used; what of it does not go with its type is a fault."""
+    """Return a volume; fields that do not fit its type are faults."""
     if spec.type == "mount":
         if spec.mount_path is None:
             faults.add("missing-field", "a mount needs the folder where it is", "spec", "mountPath")
@@ -64,7 +64,7 @@ def volume(name: str, spec: volume_spec.VolumeSpec, faults: FaultCollector) -> d
 
 
 def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.StagingSpec:
-    """What a job copies, with names that tell its inputs apart."""
+    """Return the staging of a job, with unique names of its inputs."""
     ins = [
         desired.StageIn(
             one.name or one.volume, one.volume, one.path or "", one.sha256 or "",
@@ -102,7 +102,7 @@ def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.Stagin
 
 
 def unknown_placeholders(text: str) -> Iterator[str]:
-    """Braces in a target that stand for nothing."""
+    """Return unknown placeholders in a target."""
     rest = text
     for name in PLACEHOLDERS:
         rest = rest.replace(f"{{{name}}}", "")
@@ -114,7 +114,7 @@ def unknown_placeholders(text: str) -> Iterator[str]:
 
 
 def of_job(job: desired.Job, known: Mapping[str, desired.Volume]) -> Fault | None:
-    """What a job and the volumes that it names, all of them known, say together."""
+    """Return problems of a job together with its volumes, all of them known."""
     for index, name in enumerate(job.volumes):
         if known[name].objects is not None:
             return Fault(
@@ -143,7 +143,7 @@ def of_job(job: desired.Job, known: Mapping[str, desired.Volume]) -> Fault | Non
 
 
 def _needed(job: desired.Job) -> Iterator[str]:
-    """Placeholders that tell the tasks of a job apart."""
+    """Return the placeholders that are needed to tell the tasks of a job apart."""
     if job.array_count is not None:
         yield "element"
     if len(job.groups) > 1:

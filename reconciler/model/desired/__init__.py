@@ -1,10 +1,8 @@
-"""What git asks for, normalised: defaults applied, amounts as integers, names resolved.
+"""Desired state: what git asks for, with defaults applied, amounts as integers and names resolved.
 
-``reconciler.desired`` makes these from documents; ``core`` compares them with what is observed.
-A ``Desired`` is one immutable value: a newer revision is a newer value that shares with the
-older one every object that did not change.
-
-The kinds stand in modules of their own; who uses them says ``desired.Job`` and need not know which.
+``reconciler.desired`` makes these values from documents; ``core`` compares them with what is
+observed. A ``Desired`` is immutable: a newer revision shares every unchanged object with the older.
+Import the package and write ``desired.Job``; the modules are its parts.
 """
 
 from reconciler.model.desired.jobs import (

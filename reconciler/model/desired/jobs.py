@@ -1,4 +1,4 @@
-"""Jobs: what is run, as often as it says, and what each of its tasks needs."""
+"""Jobs: what runs, how often, and what each task needs."""
 
 from typing import Literal
 
@@ -16,7 +16,10 @@ Framework = Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slur
 
 
 class TopologyConstraint(msgspec.Struct, frozen=True):
-    """How close tasks have to be. Levels by name; empty: none. ``slice_size`` 0: no slices."""
+    """How close to each other tasks must be placed.
+
+    Levels are names; an empty name means no constraint. ``slice_size`` 0 means no slices.
+    """
 
     required: str = ""
     preferred: str = ""
@@ -28,18 +31,18 @@ ANYWHERE = TopologyConstraint()
 
 
 class TaskGroup(msgspec.Struct, frozen=True):
-    """Tasks that are alike, at most ``count`` to each element of the job.
+    """Tasks that are alike, at most ``count`` for each array element of the job.
 
     Attributes:
-        resources: what one task is charged at the most: for shares by memory what the dearest
-            device would cost, for MIG its slices of seven.
-        minimum: tasks that are enough to start and go on; None: all.
-        devices: for ``gpu_memory_bytes`` or ``mig_profile``: how many devices, or instances, one
-            task takes. Else ``resources`` says it.
+        resources: the most that one task is charged. For shares by memory this is the cost on the
+            dearest device, for MIG the slices of seven.
+        minimum: tasks that are enough to start and to go on; None: all of them.
+        devices: for ``gpu_memory_bytes`` or ``mig_profile``: devices, or instances, that one task
+            takes. Otherwise ``resources`` says it.
         gpu_memory_bytes: memory of each device that one task takes, instead of a share of it.
         mig_profile: profile of its MIG instances, empty for none.
-        inner_required, inner_preferred: level within a node (``devices.INNER_LEVELS``) in one
-            domain of which the GPUs of each task have to be, or should be; empty: anywhere.
+        inner_required, inner_preferred: level inside a node (``devices.INNER_LEVELS``). The GPUs of
+            each task must be, or should be, in one domain of that level; empty: anywhere.
     """
 
     name: str
@@ -58,17 +61,17 @@ class TaskGroup(msgspec.Struct, frozen=True):
 
     @property
     def inner(self) -> str:
-        """The level within a node that it says something of."""
+        """The level inside a node that the group requires or prefers."""
         return self.inner_required or self.inner_preferred
 
     @property
     def least(self) -> int:
-        """Tasks that are enough."""
+        """The number of tasks that is enough."""
         return self.count if self.minimum is None else self.minimum
 
 
 class Dependency(msgspec.Struct, frozen=True):
-    """A job that has to come to an end before this one starts."""
+    """A job that must end before this one starts."""
 
     job: str
     condition: Literal["afterOk", "afterAny", "afterNotOk"] = "afterOk"
@@ -76,7 +79,7 @@ class Dependency(msgspec.Struct, frozen=True):
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """How often and after which wait failed work is tried again."""
+    """Number of retries of failed work, and the wait before each."""
 
     limit: int = 0
     backoff_s: int = 10
@@ -84,10 +87,10 @@ class Retries(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The signal that asks a task to save and leave, the time it has, and the folder.
+    """The checkpoint signal, the grace period after it, and the folder.
 
-    ``pattern``, ``marker`` and ``settle_s`` tell which checkpoints are whole; ``every_s`` is how
-    often the job means to save, None: it does not say.
+    ``pattern``, ``marker`` and ``settle_s`` tell complete checkpoints from incomplete ones.
+    ``every_s`` is the interval at which the job means to save; None: unknown.
     """
 
     signal: str = "SIGTERM"
@@ -100,28 +103,28 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def rule(self) -> task_reports.CheckpointRule:
-        """Which checkpoints are whole, as nodes are told."""
+        """The rule by which nodes recognise complete checkpoints."""
         return task_reports.CheckpointRule(self.pattern, self.marker, self.settle_s)
 
 
 class Toleration(msgspec.Struct, frozen=True):
-    """A taint that a job does not mind; ``value`` None: whatever its value."""
+    """A taint that a job accepts; ``value`` None: with any value."""
 
     key: str
     value: str | None = None
 
 
 class NodePreference(msgspec.Struct, frozen=True):
-    """Nodes with these labels are liked better by ``weight``."""
+    """A preference for nodes with these labels, by ``weight``."""
 
     labels: tuple[tuple[str, str], ...]
     weight: float = 1.0
 
 
 class JobAffinity(msgspec.Struct, frozen=True):
-    """Nearness to, or distance from, jobs with these labels.
+    """Affinity or anti-affinity to jobs with these labels.
 
-    ``level`` is a topology level, empty for the node itself; ``weight`` None: it is required.
+    ``level`` is a topology level, empty for the node itself; ``weight`` None: required.
     """
 
     labels: tuple[tuple[str, str], ...]
@@ -131,7 +134,7 @@ class JobAffinity(msgspec.Struct, frozen=True):
 
 
 class StageIn(msgspec.Struct, frozen=True):
-    """Data of a volume that is copied to the node, see ``staging.In``."""
+    """Data of a volume to copy to the node; see ``storage.In``."""
 
     name: str
     volume: str
@@ -141,7 +144,7 @@ class StageIn(msgspec.Struct, frozen=True):
 
 
 class StageOut(msgspec.Struct, frozen=True):
-    """Results that are copied to a volume, see ``staging.Out``; ``to`` may have placeholders."""
+    """Results to copy to a volume; see ``storage.Out``. ``to`` may have placeholders."""
 
     path: str
     volume: str
@@ -150,7 +153,7 @@ class StageOut(msgspec.Struct, frozen=True):
 
 
 class StagingSpec(msgspec.Struct, frozen=True):
-    """What is copied in before a job's tasks start, and out when they have ended."""
+    """Data to copy in before a job's tasks start, and out when they have ended."""
 
     ins: tuple[StageIn, ...] = ()
     outs: tuple[StageOut, ...] = ()
@@ -158,13 +161,13 @@ class StagingSpec(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One job as normalised. ``hash`` is over the execution fields as they were written.
+    """One job, normalised.
 
-    ``lease_s`` None: the work of a silent node is given up only when the node returns or is
-    declared gone. ``grace_s`` None: the pool's. ``path`` is where the document stands.
-    ``secrets`` are names with the variable that has the value, empty for none. ``prune``
-    is what its annotation says of its removal, None where it says nothing. ``preempts``: whether
-    others may be evicted or moved so that it starts.
+    ``hash`` covers the execution fields as they were written. ``lease_s`` None: the work of a
+    silent node is given up only when the node returns or is declared gone. ``grace_s`` None: the
+    pool's. ``path`` is the file of the document. ``secrets`` maps names of secrets to the variable
+    that gets the value, empty for none. ``prune`` is the annotation about removal, None if there is
+    none. ``preempts``: other jobs may be evicted or moved so that this one starts.
     """
 
     name: str
@@ -209,20 +212,20 @@ class Job(msgspec.Struct, frozen=True):
     preempts: bool = True
 
     def tolerates(self, taint: "Taint") -> bool:
-        """Whether it does not mind a taint."""
+        """Return True if the job accepts a taint."""
         return any(
             one.key == taint.key and one.value in {None, taint.value} for one in self.tolerations
         )
 
     @property
     def waits_for_images(self) -> bool:
-        """Whether the tasks of an element start when all have their image, and their data."""
+        """True if the tasks of an element start together, when all have their image and data."""
         fetches = self.runtime != "process" or bool(self.stage.ins)
         return fetches and sum(group.count for group in self.groups) > 1
 
     @property
     def storage(self) -> tuple[str, ...]:
-        """Names of all volumes without which it can't run somewhere, those it stages included."""
+        """Names of all volumes that the job cannot run without, staged ones included."""
         if not (self.stage.ins or self.stage.outs):
             return self.volumes
         staged = [one.volume for one in self.stage.ins] + [one.volume for one in self.stage.outs]
@@ -230,7 +233,7 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether it may run with fewer tasks than it would take."""
+        """True if the job may run with fewer tasks than it asks for."""
         for group in self.groups:  # asked of every job in every cycle
             if group.minimum is not None and group.minimum < group.count:
                 return True
@@ -238,35 +241,35 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def has_fixed_world(self) -> bool:
-        """Whether its tasks have to stay those that it started with."""
+        """True if the job must keep the tasks that it started with."""
         return self.framework != "none"
 
     @property
     def element_count(self) -> int:
-        """How many elements the job has: 1 where it is no array."""
+        """Number of array elements; 1 if the job is no array."""
         return 1 if self.array_count is None else self.array_count
 
     def element_text(self, element: int) -> str:
-        """An element as the subject of a sentence: whoever runs no array knows of none."""
+        """Return an array element as the subject of a sentence, or the job if it is no array."""
         return "it" if self.array_count is None else f"element {element}"
 
     def of_element(self, element: int) -> str:
-        """What comes after one of its tasks: nothing where the job is no array."""
+        """Return the suffix that names an array element, empty if the job is no array."""
         return "" if self.array_count is None else f" of element {element}"
 
     @property
     def key(self) -> str:
-        """What makes a run the same run: name, run number and hash (DESIGN section 3)."""
+        """Identity of a run: name, run number and hash (DESIGN section 3)."""
         return f"{self.name}.{self.run}.{self.hash}"
 
 
 class Taint(msgspec.Struct, frozen=True):
-    """What keeps work away that does not tolerate it; ``hard``: altogether."""
+    """A mark on nodes that keeps work without a toleration away; ``hard``: entirely."""
 
     key: str
     value: str = ""
     hard: bool = True
 
     def text(self) -> str:
-        """As people write it."""
+        """The taint as people write it."""
         return f"{self.key}={self.value}" if self.value else self.key

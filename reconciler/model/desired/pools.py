@@ -1,4 +1,4 @@
-"""Pools of nodes, what becomes of nodes that fail or are not needed, and data that they have."""
+"""Node pools, remediation of failed nodes, provisioning, and volumes."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -13,10 +13,9 @@ from reconciler.model.values.resources import Resources
 
 
 class NodeDrain(msgspec.Struct, frozen=True):
-    """Who took a node out of service and why.
+    """The person who took a node out of service, and the reason.
 
-    ``until``: when that ends, for an override that expires. ``gone``: the node is known to run
-    nothing any more.
+    ``until``: end of an override that expires. ``gone``: the node is known to run nothing any more.
     """
 
     reason: str
@@ -26,16 +25,16 @@ class NodeDrain(msgspec.Struct, frozen=True):
 
 
 class MigLayout(msgspec.Struct, frozen=True):
-    """A device of each node of a pool, cut in instances: (profile, count) pairs."""
+    """MIG layout of one device of each node of a pool, as (profile, count) pairs."""
 
     device: int
     instances: tuple[tuple[str, int], ...]
 
 
 class MigPlan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the devices of a node are to be cut; those that are not named are to be whole.
+    """MIG layouts of a node's devices; devices that are not named stay whole.
 
-    ``take_over``: what others made may be undone for it.
+    ``take_over``: layouts that others made may be undone.
     """
 
     layouts: tuple[MigLayout, ...] = ()
@@ -43,10 +42,10 @@ class MigPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Healing(msgspec.Struct, frozen=True):
-    """What is done on a node where a check has failed.
+    """The action on a node whose check has failed.
 
-    ``verb`` is ``restart-agent``, ``reset-gpu``, ``run-command``, ``reboot`` or ``replace``; all
-    but the first wait until nothing runs there.
+    ``verb`` is ``restart-agent``, ``reset-gpu``, ``run-command``, ``reboot`` or ``replace``. All
+    but the first wait until nothing runs on the node.
     """
 
     verb: str
@@ -55,10 +54,10 @@ class Healing(msgspec.Struct, frozen=True):
 
 
 class BlackHole(msgspec.Struct, frozen=True):
-    """When a node on which tasks fail quickly is taken out.
+    """Condition under which a node on which tasks fail quickly is taken out of service.
 
-    ``owners`` different owners have to have had a task that failed within ``quick_s`` of its
-    start, all within ``window_s`` and with no success between; it stays out for ``out_s``.
+    Within ``window_s``, ``owners`` different owners must have had a task that failed within
+    ``quick_s`` of its start, with no success in between. The node stays out for ``out_s``.
     """
 
     owners: int = 3
@@ -68,11 +67,11 @@ class BlackHole(msgspec.Struct, frozen=True):
 
 
 class FlappingPolicy(msgspec.Struct, frozen=True):
-    """When a node whose checks come and go is kept out though they are well.
+    """Condition under which a node whose checks come and go is kept out although they pass.
 
-    From the time on at which it turned from well to failing ``failures`` times within
-    ``window_s`` it has to be well for ``out_s`` before it is let in, twice as long each further
-    time, but no longer than ``out_max_s``. ``out_s`` 0: it is let in at once.
+    After ``failures`` turns from passing to failing within ``window_s``, the node must pass for
+    ``out_s`` before it takes work again. Each further time doubles this, up to ``out_max_s``.
+    ``out_s`` 0: the node takes work at once.
     """
 
     failures: int = 3
@@ -82,19 +81,19 @@ class FlappingPolicy(msgspec.Struct, frozen=True):
 
 
 class Provisioning(msgspec.Struct, frozen=True):
-    """How the nodes of a pool come and go; the pool's ``nodes`` are then the slots for them.
+    """Provisioning of a pool's nodes; the pool's ``nodes`` are then slots.
 
     Attributes:
-        script: what of the controller's folder of scripts makes them; empty: virtual nodes.
-        minimum, maximum: how many nodes.
-        settings: for the script, as written.
-        delay_s: how long work has to wait before nodes are made for it.
-        idle_s: a node on which nothing ran for so long leaves.
-        cooldown_s: no node leaves within this time of the last change.
-        create_timeout_s: a node that is not heard of by then is given up.
-        script_timeout_s: how long the script may run.
-        retries: after so many failures in a row making nodes pauses.
-        orphans: what is done about instances that nobody asked for.
+        script: script in the controller's folder that makes nodes; empty: virtual nodes.
+        minimum, maximum: number of nodes.
+        settings: settings of the script, as written.
+        delay_s: time that work must wait before nodes are made for it.
+        idle_s: a node that runs nothing for this long is removed.
+        cooldown_s: no node is removed within this time of the last change.
+        create_timeout_s: a node that has not reported by then is given up.
+        script_timeout_s: time limit of one run of the script.
+        retries: failures in a row after which provisioning pauses.
+        orphans: action on instances that nobody asked for.
     """
 
     minimum: int
@@ -111,17 +110,17 @@ class Provisioning(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """How nodes of a pool leave service: what of their work is waited for, and how long.
+    """Rules for nodes of a pool that leave service.
 
-    ``wait_for``: ``all``; ``unsaved``, what has no checkpoint; ``nothing``. ``grace_s`` None: until
-    it ends by itself.
+    ``wait_for``: ``all`` work; ``unsaved``, work without a checkpoint; or ``nothing``. ``grace_s``
+    None: until the work ends by itself.
     """
 
     wait_for: Literal["all", "unsaved", "nothing"] = "all"
     grace_s: int | None = None
 
     def leaves_at(self, spec: Job, since: float) -> float | None:
-        """When a job is told to leave a node that is drained since then; None: never."""
+        """Return when a job must leave a node that is drained since then; None: never."""
         if self.wait_for == "nothing":
             return since
         if self.wait_for == "unsaved" and spec.checkpoint is not None:
@@ -132,15 +131,13 @@ class Leaving(msgspec.Struct, frozen=True):
 class Pool(msgspec.Struct, frozen=True):
     """One node pool with its nodes by name.
 
-    ``levels`` are topology levels, the widest first; ``domains`` maps nodes to their domain at
-    each. ``overcommit`` says how many times CPU and memory may be promised. ``gpu_driver`` is how
-    the version of the GPU driver begins; ``drift`` says what is done about kinds of drift here.
-    ``checks`` is what its nodes look at; ``remedies`` what is done where a check has failed, by its
-    name, on at the most ``remedies_at_once`` nodes.
-    ``provisioning`` is there where nodes come and go: any of ``nodes`` may then be absent.
-    ``leaving`` None: what runs on nodes that leave service goes on until it ends.
-    ``numa`` and ``nvlink``: the numbers of the GPUs of a node that are near each other, none where
-    agents tell it.
+    ``levels`` are topology levels, the widest first; ``domains`` maps nodes to their domain at each
+    level. ``overcommit`` is the factor by which CPU and memory may be promised. ``gpu_driver`` is
+    the prefix of the required driver version. ``drift`` maps kinds of drift to actions in this
+    pool. ``checks`` are run on its nodes; ``remedies`` maps failed checks to actions, on at most
+    ``remedies_at_once`` nodes. ``provisioning`` is set if nodes come and go: any of ``nodes`` may
+    then be absent. ``leaving`` None: work on nodes that leave service runs to its end. ``numa`` and
+    ``nvlink`` are groups of GPU numbers that are near each other, empty if agents report them.
     """
 
     name: str
@@ -174,7 +171,7 @@ class Pool(msgspec.Struct, frozen=True):
     nvlink: tuple[tuple[int, ...], ...] = ()
 
     def promised(self) -> Resources:
-        """What tasks may take of each node, overcommit included."""
+        """Resources that tasks may take of each node, overcommit included."""
         has = self.node_resources
         cpu, memory = self.overcommit
         return Resources(
@@ -183,7 +180,7 @@ class Pool(msgspec.Struct, frozen=True):
 
     @property
     def shareable(self) -> bool:
-        """Whether a device may be shared by tasks."""
+        """True if tasks may share a device."""
         return self.sharing != "none"
 
 
@@ -192,9 +189,10 @@ def _times(amount: int, factor: float) -> int:
 
 
 def merge_levels(order: Sequence[str], more: Sequence[str]) -> list[str] | None:
-    """One order of topology levels, the widest first, that has both; None where there is none.
+    """Merge two orders of topology levels, the widest first; return None if they contradict each
+    other.
 
-    Levels that only one has stand as near as can be before the next that both have.
+    Levels that only one order has are placed directly before the next level that both have.
     """
     merged: list[str] = []
     left = list(order)
@@ -211,10 +209,11 @@ def merge_levels(order: Sequence[str], more: Sequence[str]) -> list[str] | None:
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """Storage by name, on the nodes of some pools; none: of all.
+    """Storage by name, on the nodes of some pools; without pools on all nodes.
 
-    It is mounted at ``mount_path``, or it is ``objects`` that nothing is mounted of. What is looked
-    at of a mount: ``file_system`` and ``source``, empty for any; ``read_only`` None: it may be.
+    It is mounted at ``mount_path``, or ``objects`` names a bucket that is not mounted.
+    ``file_system`` and ``source`` are checked on a mount, empty for any; ``read_only`` None:
+    either.
     """
 
     name: str
@@ -226,7 +225,7 @@ class Volume(msgspec.Struct, frozen=True):
     objects: storage.ObjectStore | None = None
 
     def store(self) -> storage.VolumeStore:
-        """Where its data is."""
+        """The place of its data."""
         return storage.VolumeStore(
             self.name, self.mount_path, self.objects, read_only=bool(self.read_only)
         )

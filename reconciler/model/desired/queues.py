@@ -1,4 +1,4 @@
-"""Queues, and what caps and keeps aside: amounts of resources for somebody, or at some time."""
+"""Queues, quotas and reservations: amounts of resources for somebody, or for a time."""
 
 from collections.abc import Collection
 
@@ -11,8 +11,8 @@ BUDGET_WINDOW_S_MAX = 400 * 86_400
 class QuotaAmounts(msgspec.Struct, frozen=True):
     """Rationed amounts; None: not rationed.
 
-    As a guarantee, ``snapshot.UNLIMITED`` of the scheduler stands for "as much as there is"; only
-    situations that are made by hand have it, documents can't say it.
+    As a guarantee, the scheduler's ``snapshots.UNLIMITED`` means "as much as there is". Only test
+    scenarios use it; documents cannot.
     """
 
     cpu_milli: int | None = None
@@ -20,12 +20,12 @@ class QuotaAmounts(msgspec.Struct, frozen=True):
     gpu_milli: int | None = None
 
     def as_vector(self) -> tuple[int | None, int | None, int | None]:
-        """The amounts in the order of ``resources.RESOURCE_NAMES``."""
+        """Return the amounts in the order of ``resources.RESOURCE_NAMES``."""
         return (self.cpu_milli, self.memory_bytes, self.gpu_milli)
 
 
 class QueueFlavor(msgspec.Struct, frozen=True):
-    """What a queue has in one pool, beside what it has in the cluster.
+    """Amounts of a queue in one pool, in addition to its amounts in the cluster.
 
     ``weight`` None: the queue's own.
     """
@@ -38,11 +38,11 @@ class QueueFlavor(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """One queue. Parents stand before their children in ``Structure.queues``.
+    """One queue. Parents come before their children in ``Structure.queues``.
 
-    ``min_runtime_s`` None: the cluster's. For its jobs: the time limit of those that have none, and
-    what one of them may ask for. ``strict``: nobody passes the first of it that finds no room.
-    ``flavors``: amounts by pool, in the order in which its jobs try these pools.
+    ``min_runtime_s`` None: the cluster's. The default and the maximum time limit apply to its jobs.
+    ``strict``: no job overtakes the first one that does not fit. ``flavors`` are amounts by pool,
+    in the order in which its jobs try these pools.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Queue(msgspec.Struct, frozen=True):
     flavors: tuple[QueueFlavor, ...] = ()
 
     def guaranteed_by_pool(self) -> tuple[int, int, int]:
-        """What it is guaranteed in all its pools together."""
+        """The guarantee of the queue in all its pools together."""
         rows = [flavor.guaranteed.as_vector() for flavor in self.flavors]
         cpu, memory, gpu = (sum(row[r] or 0 for row in rows) for r in range(3))
         return (cpu, memory, gpu)
@@ -71,11 +71,12 @@ class Quota(msgspec.Struct, frozen=True):
     """Caps for one user, group, queue or pool.
 
     Attributes:
-        user, group, queue, pool: whom it holds for, one of them; a pool has ``resources`` alone.
-        resources: what may be in use at once.
-        running, pending: jobs that hold something, and jobs that are considered; None: any number.
+        user, group, queue, pool: subject of the caps, one of the four; a pool has ``resources``
+        only.
+        resources: amounts that may be in use at once.
+        running, pending: jobs that hold resources, and jobs that are considered; None: no cap.
         budget_gpu_s: GPU-seconds within ``window_s``; None: no budget.
-        ends: whether what runs leaves when the budget is used up.
+        ends: running jobs are stopped when the budget is used up.
     """
 
     name: str
@@ -91,19 +92,22 @@ class Quota(msgspec.Struct, frozen=True):
     pool: str = ""
 
     def holds_for(self, owner: str, groups: Collection[str], queues: Collection[str]) -> bool:
-        """Whether a job counts: its owner, the groups of that, its queue with those above it."""
+        """Return True if a job counts, by its owner, the owner's groups, or its queue and its
+        ancestors.
+        """
         if self.user:
             return self.user == owner
         return self.group in groups if self.group else self.queue in queues
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Nodes kept for a window of time, once or again and again.
+    """Nodes kept for a window of time, once or repeatedly.
 
-    ``starts_at`` and ``ends_at`` for one time; ``schedule`` (five cron fields as sorted numbers:
-    minutes, hours, days of the month, months, days of the week from 0 = Sunday; None: any) and
-    ``duration_s`` for many. Who may use it: ``users``, ``queues``, or anyone who names it.
-    ``amounts`` of the nodes are kept, whatever of them has it; without any all of them are.
+    ``starts_at`` and ``ends_at`` give one window; ``schedule`` and ``duration_s`` give many.
+    ``schedule`` is five cron fields as sorted numbers: minutes, hours, days of the month, months,
+    days of the week from 0 = Sunday; None: any. It is for ``users``, for ``queues``, or for any job
+    that names it. ``amounts`` are kept on any of the nodes; without amounts all of the nodes are
+    kept.
     """
 
     name: str
@@ -118,8 +122,11 @@ class Reservation(msgspec.Struct, frozen=True):
     amounts: QuotaAmounts = QuotaAmounts()
 
     def lets_in(self, owner: str, named: str, above: Collection[str]) -> bool:
-        """Whether work may use what is kept, by its owner, the reservation that it names, and its
-        queue with those above it."""
+        """Return True if work may use the reservation.
+
+        It depends on its owner, the reservation that it names, and its queue and the queue's
+        ancestors.
+        """
         if self.maintenance:
             return False
         if self.users or self.queues:

@@ -1,4 +1,4 @@
-"""All that a revision asks for, and what is said of it: problems, holds, how it stands."""
+"""Everything that a revision asks for, with its problems, what is held, and its sync status."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from reconciler.model.values import log_lines
 
 
 class Structure(msgspec.Struct, frozen=True):
-    """Everything but the jobs."""
+    """All objects of a revision except jobs."""
 
     settings: ClusterSettings = ClusterSettings()
     pools: dict[str, Pool] = {}
@@ -39,18 +39,18 @@ class Structure(msgspec.Struct, frozen=True):
         return tuple(order)
 
     def pool_of_node(self) -> dict[str, str]:
-        """Node name to pool name."""
+        """Map from node names to pool names."""
         return {node: pool.name for pool in self.pools.values() for node in pool.nodes}
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something wrong with what is written: where, what was found, what was expected.
+    """An error or warning about a document: place, what was found, what was expected.
 
     Attributes:
         rule: a stable kebab-case id, such as ``unknown-queue``.
         severity: ``error`` (the object is refused) or ``warning``.
-        path: file in the repository. line, column: from 1; 0 where unknown.
-        object: ``Kind/name`` where known. field: dotted path such as ``spec.resources.gpu``.
+        path: file in the repository. line, column: from 1; 0 if unknown.
+        object: ``Kind/name`` if known. field: dotted path such as ``spec.resources.gpu``.
         message: a sentence. found, expected: as text.
     """
 
@@ -71,12 +71,16 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{self.path}:{self.line}" if self.line else self.path
 
     def text(self) -> str:
-        """One line: ``file:line:column: error: Kind/name: field: message``; a file if known."""
+        """One line: ``file:line:column: error: Kind/name: field: message``, with the file
+        if known.
+        """
         parts = (self._spot, self.severity, self.object, self._detail)
         return log_lines.escape(": ".join(filter(None, parts)))
 
     def told(self) -> str:
-        """The same of an object that is known already: ``field: message (file:line:column)``."""
+        """The same without the object, for readers who know it: ``field: message
+        (file:line:column)``.
+        """
         return log_lines.escape(f"{self._detail} ({self._spot})")
 
     @property
@@ -105,25 +109,25 @@ _IS_UNANSWERED = re.compile(r"commit [0-9a-f]{12} changes it, and ")
 
 
 def unanswered(commit: str, why: str) -> str:
-    """What is told of an object that a commit changes for which nobody answers who may."""
+    """Return the message about a changed object if nobody with the right to change it signed."""
     return _UNANSWERED.format(commit=commit[:12], why=why)
 
 
 def is_unanswered(told: str) -> bool:
-    """Whether that is what is told of an object."""
+    """Return True if a message is one of ``unanswered``."""
     return _IS_UNANSWERED.match(told) is not None
 
 
 class HeldPart(msgspec.Struct, frozen=True):
-    """A part of a change that waits: for approval, or for its time.
+    """A part of a change that waits for approval or for its time.
 
     Attributes:
         part: ``structure``, all of it; or ``removal``, of the jobs named.
-        message: why, with figures and limits, and the command that approves it.
-        reasons: each why by itself, without the command.
-        digest: what approves it; empty where nothing does.
-        jobs: those whose documents have left and that stay in force.
-        until: when it may apply by itself; None: it does not.
+        message: the reason, with figures and limits, and the command that approves it.
+        reasons: each reason by itself, without the command.
+        digest: approves the part; empty if nothing does.
+        jobs: jobs whose documents are removed and that stay in force.
+        until: time at which it applies by itself; None: never.
     """
 
     part: Literal["structure", "removal"]
@@ -135,11 +139,11 @@ class HeldPart(msgspec.Struct, frozen=True):
 
 
 class SyncStatus(msgspec.Struct, frozen=True):
-    """How the repository stands: what was tried last, what is in force, and what is wrong.
+    """Status of the repository: the attempted revision, the applied one, and problems.
 
-    ``sync`` is ``Synced`` (head is in force), ``OutOfSync`` (head, or part of it, was refused
-    or is held) or ``Unknown`` (the repository can't be read). Times are seconds since the epoch.
-    ``suspended`` maps ``Cluster`` and ``Queue/name`` to since when they are.
+    ``sync`` is ``Synced`` (the head is in force), ``OutOfSync`` (the head, or a part of it, was
+    refused or is held) or ``Unknown`` (the repository cannot be read). Times are seconds since the
+    epoch. ``suspended`` maps ``Cluster`` and ``Queue/name`` to the start of their suspension.
     """
 
     sync: Literal["Synced", "OutOfSync", "Unknown"] = "Unknown"
@@ -154,13 +158,12 @@ class SyncStatus(msgspec.Struct, frozen=True):
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """What git asks for at one moment.
+    """Desired state at one moment.
 
-    ``generation`` grows with every new value, so that ``core`` can tell without comparing that
-    nothing changed. ``jobs`` maps names to normalised jobs, those whose newest version is
-    refused in their last good one. ``refused`` maps names of jobs that are written but have no
-    good version at all to the problem, so that they are shown as ``Invalid``. ``aside`` maps names
-    of jobs that are left out of deciding for now, whatever they are, to what is told of it.
+    ``generation`` grows with every new value, so that ``core`` sees without a comparison that
+    nothing changed. ``jobs`` maps names to normalised jobs; a job whose newest version is refused
+    is there in its last good version. ``refused`` maps jobs without any good version to their
+    problem, shown as ``Invalid``. ``aside`` maps quarantined jobs to the message about them.
     """
 
     generation: int = 0

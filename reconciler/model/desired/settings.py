@@ -1,4 +1,4 @@
-"""Settings of the whole cluster, and rules that objects have to satisfy."""
+"""Settings of the whole cluster, and policies that objects must satisfy."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ Placement = Literal["least-fragmentation", "pack", "spread"]
 
 
 class Waiver(msgspec.Struct, frozen=True):
-    """An object (``Kind/name``) that a policy lets off until a time, and why."""
+    """An exemption of an object (``Kind/name``) from a policy until a time, with the reason."""
 
     object: str
     reason: str
@@ -23,10 +23,10 @@ class Waiver(msgspec.Struct, frozen=True):
 
 
 class AdmissionPolicy(msgspec.Struct, frozen=True):
-    """A rule that objects must also satisfy.
+    """A policy that objects must satisfy.
 
-    ``schema`` is a JSON Schema as JSON text; ``queues`` and ``labels`` empty: any. ``owners`` are
-    asked for waivers. ``path`` is where the document stands.
+    ``schema`` is a JSON Schema as JSON text. ``queues`` and ``labels`` select objects, empty for
+    any. ``owners`` grant waivers. ``path`` is the file of the document.
     """
 
     name: str
@@ -42,10 +42,10 @@ class AdmissionPolicy(msgspec.Struct, frozen=True):
 
 
 class Scheduling(msgspec.Struct, frozen=True):
-    """``Cluster.spec.scheduling`` as normalised.
+    """``Cluster.spec.scheduling``, normalised.
 
-    ``depth`` None: as ``backfill`` has it. ``learned_quantile`` None: limits alone.
-    ``usage_window_s`` None: use counts for as long as something is left of it.
+    ``depth`` None: as ``backfill`` says. ``learned_quantile`` None: time limits only.
+    ``usage_window_s`` None: usage counts as long as any of it is left after decay.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -63,7 +63,8 @@ class Scheduling(msgspec.Struct, frozen=True):
 
 
 class SyncWindow(msgspec.Struct, frozen=True):
-    """When disruptive changes may apply, or may not: five cron fields in UTC, and how long.
+    """Times at which disruptive changes may apply, or may not: five cron fields in UTC, and a
+    duration.
 
     ``schedule`` is as in ``Reservation``.
     """
@@ -74,20 +75,20 @@ class SyncWindow(msgspec.Struct, frozen=True):
 
 
 class SafetyLimits(msgspec.Struct, frozen=True):
-    """How much a revision may disrupt before somebody has to approve it; None: any amount.
+    """Limits of the disruption that a revision may cause without approval; None: no limit.
 
     Attributes:
-        gpu_share: GPUs leaving service, of a pool and of all, as a part of those in service.
+        gpu_share: GPUs leaving service, of a pool and of all, as a fraction of those in service.
         gpus: the same as a number, over all pools.
-        gpu_floor: ``gpu_share`` holds only where at least so many GPUs are in service.
+        gpu_floor: ``gpu_share`` holds only if at least this many GPUs are in service.
         queues: queues removed.
         jobs: running jobs ended, by the structure or by removing their documents.
-        job_share: running jobs ended by removing their documents, as a part of those that run.
-        job_floor: ``job_share`` holds only where at least so many jobs run.
-        gpu_hours: GPU-hours of their work that are lost.
-        approval: patterns of labels of structural objects whose every change needs approval.
-        prune: by kind, what becomes of objects whose document leaves; ``auto`` where not named.
-        windows: when disruptive changes of the structure may apply; none: always.
+        job_share: running jobs ended by removing their documents, as a fraction of running jobs.
+        job_floor: ``job_share`` holds only if at least this many jobs run.
+        gpu_hours: GPU-hours of work that are lost.
+        approval: patterns of labels of structural objects; every change of these needs approval.
+        prune: action on objects whose document is removed, by kind; ``auto`` if not named.
+        windows: times at which disruptive changes of the structure may apply; none: always.
     """
 
     gpu_share: float | None = 0.3
@@ -104,12 +105,12 @@ class SafetyLimits(msgspec.Struct, frozen=True):
 
 
 class Remediation(msgspec.Struct, frozen=True):
-    """How often, and how fast, differences of one cause are made right.
+    """Rate limits of remediation.
 
     Attributes:
-        attempts: tries at one difference within a day; then it is given up.
-        backoff_s: the wait after the first try, doubled after each.
-        per_hour: tries of all causes in one pool, and those that are of none, within an hour.
+        attempts: attempts at one difference within a day; after them it is given up.
+        backoff_s: the wait after the first attempt, doubled after each.
+        per_hour: attempts for all differences in one pool, or outside any pool, within an hour.
     """
 
     attempts: int = 3
@@ -122,15 +123,15 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class NotificationChannel(msgspec.Struct, frozen=True):
-    """Whom to tell what becomes of revisions, jobs and nodes.
+    """Recipient of notifications about revisions, jobs and nodes.
 
     Attributes:
-        url: of a webhook, or of a forge's API without a slash at the end.
+        url: of a webhook, or of a forge's API without a trailing slash.
         repository: of a forge, as it names it.
         secret: name of a file of the controller.
-        on: reasons that are told.
-        queues, owners: patterns of whose jobs are told of; none: of all.
-        pools: patterns of whose nodes are told of, likewise.
+        on: triggers that are notified.
+        queues, owners: patterns that select jobs; none: all.
+        pools: patterns that select nodes; none: all.
     """
 
     name: str
@@ -145,9 +146,9 @@ class NotificationChannel(msgspec.Struct, frozen=True):
 
 
 class FileRetention(msgspec.Struct, frozen=True):
-    """Files of jobs that ended before ``after_s`` leave the repository at times of a schedule.
+    """Schedule on which files of jobs that ended more than ``after_s`` ago are removed from git.
 
-    ``schedule`` are five cron fields in UTC; ``identity`` is in whose name it is done.
+    ``schedule`` is five cron fields in UTC; ``identity`` is the author of these commits.
     """
 
     after_s: int
@@ -156,9 +157,9 @@ class FileRetention(msgspec.Struct, frozen=True):
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """``Cluster`` as normalised. ``drift`` maps kinds to what is done about them.
+    """``Cluster``, normalised. ``drift`` maps kinds of drift to actions.
 
-    ``name`` is that of the document; empty where there is none.
+    ``name`` is that of the document; empty if there is none.
     """
 
     suspend: bool = False
@@ -182,5 +183,5 @@ class ClusterSettings(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What the one ``Cluster`` of a repository is called, also where no document says it."""
+        """Label of the one ``Cluster`` of a repository, also if no document defines it."""
         return f"Cluster/{self.name or 'settings'}"

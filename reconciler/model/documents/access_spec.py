@@ -33,7 +33,8 @@ class KeySpec(DocumentPart, frozen=True):
     valid_before: Annotated[
         str | None,
         doc(
-            "From then on nothing counts that it signs, whatever time a commit claims (RFC 3339).",
+            "Time (RFC 3339) from which on signatures by this key do not count, whatever "
+            "time a commit claims.",
             example="2027-07-01T00:00:00Z",
         ),
     ] = None
@@ -61,7 +62,7 @@ class IdentitySpec(DocumentPart, frozen=True):
     unix_user: Annotated[
         UnixUser | None,
         doc(
-            "User on the nodes that tasks run as, where the agent is root.",
+            "Unix user that tasks run as, if the agent is root.",
             example="alice",
         ),
     ] = None
@@ -78,44 +79,48 @@ class IdentitySpec(DocumentPart, frozen=True):
     acts: Annotated[
         Literal["self", "submitter", "author"],
         doc(
-            "As whom a commit counts that is signed with its key: `self`; `submitter`, whom the "
-            "line `Muster-Submitter` names, for jobs below `jobs/` and for approvals only (the "
-            "controller's key: who has its file approves as anybody who may); "
-            "`author`, the commit's author (the key of a forge that merges).",
+            "Identity that a commit signed by this key counts as. `self`: this identity. "
+            "`submitter`: the identity in the line `Muster-Submitter`, only for jobs below "
+            "`jobs/` and for approvals; this is for the controller's key, and whoever has "
+            "its file can approve as anybody who may. `author`: the commit's author; this "
+            "is for the key of a forge that merges.",
             example="submitter",
         ),
     ] = "self"
 
 
 class RuleSpec(DocumentPart, frozen=True):
-    """What a role allows."""
+    """One rule of a role."""
 
     verbs: Annotated[
         list[Literal["submit", "manage", "change", "drain", "approve", "snapshot"]],
         doc(
-            "`submit`: one's own jobs in `queues`; `manage`: everybody's there; `change`: "
-            "`objects`; `drain`: nodes of pools among `objects`; `approve`: what safety holds; "
-            "`snapshot`: take away the records of everybody's jobs, as `muster plan` does.",
+            "`submit`: own jobs in `queues`. `manage`: everybody's jobs there. `change`: "
+            "`objects`. `drain`: nodes of pools among `objects`. `approve`: held changes. "
+            "`snapshot`: download the records of everybody's jobs, as `muster plan` does.",
             example=["submit"],
         ),
     ]
     queues: Annotated[
         list[Text],
-        doc("Queues, and all below them; `*` stands for any text.", example=["research", "ml-*"]),
+        doc(
+            "Queues, with all their descendants; `*` matches any text.",
+            example=["research", "ml-*"],
+        ),
     ] = []
     objects: Annotated[
         list[Text],
         doc(
-            "Structural objects: `Kind` or `Kind/name`; `*` stands for any text.",
+            "Structural objects: `Kind` or `Kind/name`; `*` matches any text.",
             example=["NodePool/h200-*", "Queue"],
         ),
     ] = []
 
 
 class RoleSpec(DocumentPart, frozen=True):
-    """Who has it, and what it allows."""
+    """Members of a role, and its rules."""
 
-    name: Annotated[Text, doc("Name, which refusals tell.", example="researchers")]
+    name: Annotated[Text, doc("Name, shown in refusals.", example="researchers")]
     members: Annotated[
         list[Text],
         doc(
@@ -125,7 +130,7 @@ class RoleSpec(DocumentPart, frozen=True):
     ]
     allow: Annotated[
         list[RuleSpec],
-        doc("What it allows.", example=[{"verbs": ["submit"], "queues": ["research"]}]),
+        doc("Rules of the role.", example=[{"verbs": ["submit"], "queues": ["research"]}]),
     ]
 
 
@@ -134,12 +139,12 @@ class AccessSpec(DocumentPart, frozen=True):
 
     identities: Annotated[
         list[IdentitySpec],
-        doc("Who there is.", example=[{"email": "alice@example.org", "unixUser": "alice"}]),
+        doc("People and robots.", example=[{"email": "alice@example.org", "unixUser": "alice"}]),
     ] = []
     roles: Annotated[
         list[RoleSpec],
         doc(
-            "Who may do what. Where there are any, what none allows is not allowed.",
+            "Roles. If there is any, everything that no role allows is refused.",
             example=[
                 {
                     "name": "researchers",
@@ -152,8 +157,8 @@ class AccessSpec(DocumentPart, frozen=True):
 
 
 class AccessDocument(DocumentPart, frozen=True, tag_field="kind", tag="Access"):
-    """Who people are, and what they may do."""
+    """Identities of people and robots, and what they may do."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
     metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "people"})]
-    spec: Annotated[AccessSpec, doc("What is desired.", example={"identities": []})] = AccessSpec()
+    spec: Annotated[AccessSpec, doc("Desired state.", example={"identities": []})] = AccessSpec()

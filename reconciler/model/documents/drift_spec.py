@@ -1,4 +1,4 @@
-"""What a ``Cluster`` or ``NodePool`` says of drift: what is done about each kind, within limits."""
+"""Drift settings of a ``Cluster`` or ``NodePool``: action for each kind, and rate limits."""
 
 from typing import Annotated, Literal
 
@@ -44,42 +44,42 @@ class RemediationSpec(DocumentPart, frozen=True):
 
     attempts: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=100)],
-        doc("Tries at one difference within a day; then it is given up, and told.", example=3),
+        doc(
+            "Attempts at one difference within a day; then it is given up and reported.", example=3
+        ),
     ] = 3
     backoff: Annotated[
         Duration,
-        doc(
-            "The wait after the first try, twice as long after each.", example="1m", unit="duration"
-        ),
+        doc("Wait after the first attempt; it doubles after each.", example="1m", unit="duration"),
     ] = "1m"
     per_hour: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=10_000)],
-        doc("Tries in one pool within an hour, whatever they are for.", example=60),
+        doc("Attempts in one pool within an hour, for all differences.", example=60),
     ] = 60
 
 
 class DriftSpec(DocumentPart, frozen=True):
-    """What is done about drift in the whole cluster."""
+    """Actions on drift in the whole cluster."""
 
     policy: Annotated[
         dict[DriftKind, Action],
         doc(
-            "What is done about a kind of drift; a NodePool may say otherwise for its nodes.",
+            "Action for each kind of drift; a NodePool may set another for its nodes.",
             example={"gpu-process-foreign": "remediate"},
         ),
     ] = {}
     remediation: Annotated[
-        RemediationSpec, doc("Limits of remediation.", example={"attempts": 3})
+        RemediationSpec, doc("Rate limits of remediation.", example={"attempts": 3})
     ] = RemediationSpec()
 
 
 class PoolDriftSpec(DocumentPart, frozen=True):
-    """What is done about drift on the nodes of a pool."""
+    """Actions on drift on the nodes of a pool."""
 
     policy: Annotated[
         dict[DriftKind, Action],
         doc(
-            "What is done about a kind of drift here; else as the Cluster says.",
+            "Action for each kind of drift in this pool. Default: the Cluster's.",
             example={"gpu-process-foreign": "report"},
         ),
     ] = {}

@@ -1,7 +1,7 @@
-"""What every document shares: the annotation of fields, names, amounts and metadata.
+"""Parts that every document shares: annotations of fields, names, amounts and metadata.
 
-A field says in its annotation what it means, in which unit and with an example; schemas, the
-reference and the error messages come from there and from nowhere else.
+The annotation of a field gives its meaning, unit and an example. Schemas, the reference and error
+messages are made from it and from nothing else.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ def doc(
     not_built: Mapping[str, str] | None = None,
     **constraints: Any,
 ) -> msgspec.Meta:
-    """The annotation of a field.
+    """Return the annotation of a field.
 
     Args:
-        description: what the field means, as a sentence.
+        description: meaning of the field, as a sentence.
         example: a value that is accepted.
-        unit: the unit of a number or quantity.
-        not_built: values that the design has and this build refuses, and why.
-        constraints: what ``msgspec.Meta`` understands: ``ge``, ``le``, ``pattern``, ``min_length``.
+        unit: unit of a number or quantity.
+        not_built: values that the design has and this build refuses, with the reason.
+        constraints: constraints of ``msgspec.Meta``: ``ge``, ``le``, ``pattern``, ``min_length``.
     """
     extra = {"x-unit": unit, "x-not-built-values": not_built}
     return msgspec.Meta(
@@ -43,7 +43,7 @@ def doc(
 
 
 class DocumentPart(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A mapping inside a document: camelCase keys, none but those that are declared."""
+    """A mapping inside a document, with camelCase keys; undeclared keys are refused."""
 
     #: Fields that the design has and this build does not: camelCase name to the reason.
     #: The schema refuses them with that reason.
@@ -83,7 +83,7 @@ Label = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Metadata(DocumentPart, frozen=True):
-    """The name of an object and what people and tools note on it."""
+    """Name, labels and annotations of an object."""
 
     name: Annotated[
         Name,
@@ -92,15 +92,17 @@ class Metadata(DocumentPart, frozen=True):
     labels: Annotated[
         dict[Label, Label],
         doc(
-            "Short facts for people and tools; jobs are shown with theirs and listed by them.",
+            "Labels: short facts for people and tools. Jobs are shown with them and can be "
+            "listed by them.",
             example={"team": "vision"},
         ),
     ] = {}
     annotations: Annotated[
         dict[Label, str],
         doc(
-            "Notes of people and tools. Muster reads one: `muster/prune` (auto, confirm, never) "
-            "says what becomes of the object when its document leaves.",
+            "Annotations of people and tools. Muster reads one, `muster/prune` (auto, "
+            "confirm, never): what happens to the object when its document leaves the "
+            "repository.",
             example={"ticket": "ML-17"},
         ),
     ] = {}
@@ -110,12 +112,12 @@ class AmountsSpec(DocumentPart, frozen=True):
     """Amounts of resources that a queue is guaranteed or limited to."""
 
     cpu: Annotated[
-        Cpu | None, doc("Number of CPUs; left out: not rationed.", example="64", unit="CPUs")
+        Cpu | None, doc("Number of CPUs. Default: not rationed.", example="64", unit="CPUs")
     ] = None
     memory: Annotated[
         Memory | None,
-        doc("Amount of memory; left out: not rationed.", example="512Gi", unit="bytes"),
+        doc("Amount of memory. Default: not rationed.", example="512Gi", unit="bytes"),
     ] = None
     gpu: Annotated[
-        Gpus | None, doc("Number of GPUs; left out: not rationed.", example=16, unit="GPUs")
+        Gpus | None, doc("Number of GPUs. Default: not rationed.", example=16, unit="GPUs")
     ] = None

@@ -1,4 +1,4 @@
-"""What a ``NodePool`` says of the health of its nodes: checks, and what is done when one fails."""
+"""Health settings of a ``NodePool``: checks of its nodes, and actions when one fails."""
 
 from typing import Annotated, Literal
 
@@ -34,7 +34,8 @@ class CommandCheckSpec(DocumentPart, frozen=True):
     command: Annotated[
         list[Argument],
         doc(
-            "Program and arguments; no shell reads them. What it prints first is the message.",
+            "Program and arguments, run without a shell. The first line that it prints is "
+            "the message.",
             example=["/opt/checks/nccl", "--fast"],
             min_length=1,
             max_length=64,
@@ -42,19 +43,24 @@ class CommandCheckSpec(DocumentPart, frozen=True):
     ]
     timeout: Annotated[
         Duration,
-        doc("When it counts as failed, and is ended.", example="30s", unit="duration"),
+        doc(
+            "Time limit; after it the check is stopped and has failed.",
+            example="30s",
+            unit="duration",
+        ),
     ] = "30s"
 
 
 class RemedySpec(DocumentPart, frozen=True):
-    """What is done on a node where a check has failed."""
+    """Action on a node whose check has failed."""
 
-    check: Annotated[Name, doc("The check, built in or of the site.", example="gpu-ecc")]
+    check: Annotated[Name, doc("Name of a check, built-in or of the site.", example="gpu-ecc")]
     action: Annotated[
         Literal["restart-agent", "reset-gpu", "run-command", "reboot", "replace"],
         doc(
-            "What the agent does, or with `replace` the pool's provisioner: it destroys the "
-            "machine and makes another. All but `restart-agent` wait until no task is on the node.",
+            "Action of the agent; with `replace`, of the pool's provisioner, which destroys"
+            " the machine and makes another. All but `restart-agent` wait until no task is "
+            "on the node.",
             example="reset-gpu",
         ),
     ]
@@ -67,79 +73,87 @@ class RemedySpec(DocumentPart, frozen=True):
         ),
     ] = []
     timeout: Annotated[
-        Duration, doc("How long `run-command` may take.", example="5m", unit="duration")
+        Duration, doc("Time limit of `run-command`.", example="5m", unit="duration")
     ] = "5m"
 
 
 class BlackHoleSpec(DocumentPart, frozen=True):
-    """When a node on which tasks of different owners fail quickly is taken out."""
+    """Condition under which a node on which tasks of different owners fail quickly is taken out of
+    service.
+    """
 
     owners: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=16)],
-        doc("Of how many owners tasks have to fail, with no success between.", example=3),
+        doc("Number of owners whose tasks must fail, with no success in between.", example=3),
     ] = 3
     quick: Annotated[
         Duration,
-        doc("How soon after its start a task fails quickly.", example="30s", unit="duration"),
+        doc(
+            "A task that fails within this time of its start fails quickly.",
+            example="30s",
+            unit="duration",
+        ),
     ] = "30s"
     window: Annotated[
-        Duration, doc("Within which time they have to fail.", example="10m", unit="duration")
+        Duration, doc("Time within which they must fail.", example="10m", unit="duration")
     ] = "10m"
     out: Annotated[
-        Duration, doc("How long the node is out then.", example="1h", unit="duration")
+        Duration,
+        doc("Time for which the node is then out of service.", example="1h", unit="duration"),
     ] = "1h"
 
 
 class FlappingSpec(DocumentPart, frozen=True):
-    """When a node whose checks come and go is kept out though they are well."""
+    """Condition under which a node whose checks come and go is kept out although they pass."""
 
     failures: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=16)],
-        doc("How often the node has to turn from well to failing.", example=3),
+        doc("Number of times the node must turn from passing to failing.", example=3),
     ] = 3
     window: Annotated[
-        Duration, doc("Within which time it does so.", example="1h", unit="duration")
+        Duration, doc("Time within which it does so.", example="1h", unit="duration")
     ] = "1h"
     out: Annotated[
         Duration,
         doc(
-            "How long it has to be well before it is let in, twice as long each further time; "
-            "`0s` lets it in at once, however often.",
+            "Time for which it must pass before it takes work again; it doubles each "
+            "further time. `0s`: it takes work at once, however often it fails.",
             example="10m",
             unit="duration",
         ),
     ] = "10m"
-    out_max: Annotated[
-        Duration, doc("How long that becomes at the most.", example="8h", unit="duration")
-    ] = "8h"
+    out_max: Annotated[Duration, doc("Maximum of that time.", example="8h", unit="duration")] = "8h"
 
 
 class HealthSpec(DocumentPart, frozen=True):
     """Checks of the nodes of a pool."""
 
-    interval: Annotated[Duration, doc("How often nodes look.", example="1m", unit="duration")] = (
+    interval: Annotated[Duration, doc("Interval of the checks.", example="1m", unit="duration")] = (
         "1m"
     )
     off: Annotated[
-        list[CheckName], doc("Built-in checks that are not made.", example=["gpu-temperature"])
+        list[CheckName], doc("Built-in checks to leave out.", example=["gpu-temperature"])
     ] = []
     gpu_temperature: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=150)],
-        doc("From when on a GPU is degraded.", example=85, unit="degrees Celsius"),
+        doc("Temperature from which on a GPU is degraded.", example=85, unit="degrees Celsius"),
     ] = 90
     disk_free: Annotated[
         Ratio,
-        doc("Below what a disk is degraded; below a fifth of it, failed.", example=0.1),
+        doc(
+            "Free fraction below which a disk is degraded; below a fifth of it, failed.",
+            example=0.1,
+        ),
     ] = 0.05
-    inodes_free: Annotated[Ratio, doc("The same of inodes.", example=0.1)] = 0.05
+    inodes_free: Annotated[Ratio, doc("The same for inodes.", example=0.1)] = 0.05
     stuck_processes: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=100_000)],
-        doc("How many processes that can't be ended make a node fail.", example=5),
+        doc("Number of unkillable processes from which on a node fails.", example=5),
     ] = 10
     commands: Annotated[
         list[CommandCheckSpec],
         doc(
-            "Executables of the site.",
+            "Checks of the site: executables.",
             example=[{"name": "nccl", "command": ["/opt/checks/nccl"]}],
             max_length=32,
         ),
@@ -147,10 +161,11 @@ class HealthSpec(DocumentPart, frozen=True):
     before_job: Annotated[
         list[Name],
         doc(
-            "Checks, built in or of `commands`, that are made when a task is to start. Where one "
-            "fails it does not start there, the node gets nothing new, and the task's gang waits "
-            "again without spending a retry. A command named here or in `afterJob` is not made on "
-            "the interval, unless it has failed and the node is idle.",
+            "Checks, built-in or of `commands`, that run when a task is about to start. If "
+            "one fails, the task does not start there, the node gets nothing new, and the "
+            "task's gang waits again without using a retry. A check named here or in "
+            "`afterJob` does not run on the interval, unless it has failed and the node is "
+            "idle.",
             example=["gpu-ecc", "nccl"],
             max_length=44,
         ),
@@ -158,7 +173,7 @@ class HealthSpec(DocumentPart, frozen=True):
     after_job: Annotated[
         list[Name],
         doc(
-            "Checks that are made when a task has ended, before another starts on its node.",
+            "Checks that run when a task has ended, before another starts on its node.",
             example=["gpu-xid"],
             max_length=44,
         ),
@@ -166,21 +181,26 @@ class HealthSpec(DocumentPart, frozen=True):
     remedies: Annotated[
         list[RemedySpec],
         doc(
-            "What is done where a check has failed, within the limits of remediation of the "
-            "Cluster.",
+            "Action for each failed check, within the Cluster's rate limits of remediation.",
             example=[{"check": "gpu-ecc", "action": "reset-gpu"}],
             max_length=32,
         ),
     ] = []
     remedies_at_once: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=10_000)],
-        doc("On how many nodes of the pool something is done at once.", example=2),
+        doc("Most nodes of the pool that are remediated at once.", example=2),
     ] = 1
     black_hole: Annotated[
         BlackHoleSpec | None,
-        doc("Take nodes out on which tasks fail quickly; left out: do not.", example={"owners": 3}),
+        doc(
+            "Take nodes out of service on which tasks fail quickly. Default: off.",
+            example={"owners": 3},
+        ),
     ] = None
     flapping: Annotated[
         FlappingSpec,
-        doc("Keep nodes out whose checks come and go.", example={"failures": 3, "out": "10m"}),
+        doc(
+            "Keep nodes out of service whose checks come and go.",
+            example={"failures": 3, "out": "10m"},
+        ),
     ] = FlappingSpec()

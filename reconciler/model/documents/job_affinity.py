@@ -1,4 +1,4 @@
-"""What a job is to be near to and away from, as documents say it."""
+"""Affinity and anti-affinity of a job, as written."""
 
 from typing import Annotated
 
@@ -9,10 +9,11 @@ class NodePreferenceSpec(DocumentPart, frozen=True):
     """Nodes that are liked better."""
 
     labels: Annotated[
-        dict[Label, Label], doc("Labels that such a node has, all of them.", example={"room": "b2"})
+        dict[Label, Label],
+        doc("Labels that the node must have, all of them.", example={"room": "b2"}),
     ]
     weight: Annotated[
-        Weight, doc("How much better, beside other preferences.", example=10, unit="points")
+        Weight, doc("Weight beside other preferences.", example=10, unit="points")
     ] = 1
 
 
@@ -22,35 +23,35 @@ class JobAffinitySpec(DocumentPart, frozen=True):
     jobs: Annotated[
         dict[Label, Label],
         doc(
-            "Labels that the other job has, all of them; `job` and `queue` are its names.",
+            "Labels that the other job must have, all of them; `job` and `queue` are its names.",
             example={"app": "server"},
         ),
     ]
     level: Annotated[
         TopologyLevel | None,
-        doc("Domains that count as one place; left out: nodes.", example="rack"),
+        doc("Topology level whose domains count as one place. Default: the node.", example="rack"),
     ] = None
     weight: Annotated[
         Weight | None,
-        doc("How much it is preferred; left out: it is required.", example=10, unit="points"),
+        doc("Weight of the preference. Default: it is required.", example=10, unit="points"),
     ] = None
 
 
 class AffinitySpec(DocumentPart, frozen=True):
-    """What to be near to and away from."""
+    """Nodes and jobs that a job must or should be near to, or away from."""
 
     nodes: Annotated[
         list[NodePreferenceSpec],
         doc(
-            "Nodes that are liked better; what a node must have is said by `nodeSelector`.",
+            "Preferred nodes; `nodeSelector` says what a node must have.",
             example=[{"labels": {"room": "b2"}, "weight": 10}],
         ),
     ] = []
     near: Annotated[
         list[JobAffinitySpec],
-        doc("Work to be near to.", example=[{"jobs": {"app": "cache"}, "level": "rack"}]),
+        doc("Jobs to be near to.", example=[{"jobs": {"app": "cache"}, "level": "rack"}]),
     ] = []
     apart: Annotated[
         list[JobAffinitySpec],
-        doc("Work to stay away from.", example=[{"jobs": {"app": "server"}}]),
+        doc("Jobs to stay away from.", example=[{"jobs": {"app": "server"}}]),
     ] = []

@@ -53,23 +53,24 @@ class MigSpec(DocumentPart, frozen=True):
     """MIG instances of one task."""
 
     profile: Annotated[
-        MigProfile, doc("Profile as the driver names it; a pool declares it.", example="1g.10gb")
+        MigProfile,
+        doc("Profile as the driver names it; a pool must declare it.", example="1g.10gb"),
     ]
     count: Annotated[
-        int, doc("Instances of one task, all of one node.", example=2, ge=1, le=1000)
+        int, doc("Instances of one task, all on one node.", example=2, ge=1, le=1000)
     ] = 1
 
 
 class TaskResourcesSpec(DocumentPart, frozen=True):
-    """What one task takes."""
+    """Resources of one task."""
 
     cpu: Annotated[Cpu, doc("CPUs of one task.", example="500m", unit="CPUs")] = 1
     memory: Annotated[Memory, doc("Memory of one task.", example="4Gi", unit="bytes")] = 0
     gpu: Annotated[
         Gpus,
         doc(
-            "GPUs of one task: a whole number takes devices alone, a number below 1 shares one "
-            "with other tasks. The share is what the scheduler counts with.",
+            "GPUs of one task. A whole number takes whole devices; a number below 1 shares "
+            "one device with other tasks, and the scheduler counts with that share.",
             example=0.25,
             unit="GPUs",
         ),
@@ -77,8 +78,8 @@ class TaskResourcesSpec(DocumentPart, frozen=True):
     gpu_memory: Annotated[
         Memory | None,
         doc(
-            "Share of a GPU by memory: so much of one device, or of each of `gpu` devices. It is "
-            "charged by the device that it gets.",
+            "Share of a GPU by memory: this much of one device, or of each of `gpu` "
+            "devices. It is charged by the device that it gets.",
             example="12Gi",
             unit="bytes",
         ),
@@ -93,45 +94,47 @@ class SlicesSpec(DocumentPart, frozen=True):
     """Tasks that stay close in bundles."""
 
     size: Annotated[int, doc("Tasks of one bundle, by index.", example=8, ge=2, le=10_000)]
-    level: Annotated[TopologyLevel, doc("Level of which each takes one domain.", example="rack")]
+    level: Annotated[
+        TopologyLevel, doc("Level; each bundle takes one domain of it.", example="rack")
+    ]
 
 
 class NearGpusSpec(DocumentPart, frozen=True):
-    """How close the GPUs of one task have to be within its node: one of the two is said."""
+    """Closeness of the GPUs of one task inside its node: one of the two is given."""
 
     required: Annotated[
         InnerLevel | None,
         doc(
-            "The GPUs of each task are at one NUMA node (`numa`), or all joined by NVLink "
-            "(`nvlink`), or it does not start.",
+            "Required: the GPUs of each task are at one NUMA node (`numa`), or all joined "
+            "by NVLink (`nvlink`).",
             example="numa",
         ),
     ] = None
     preferred: Annotated[
-        InnerLevel | None, doc("The same where that is possible.", example="nvlink")
+        InnerLevel | None, doc("Preferred: the same, if possible.", example="nvlink")
     ] = None
 
 
 class TopologySpec(DocumentPart, frozen=True):
-    """How close tasks have to be, in levels that node pools declare, and their GPUs in a node."""
+    """Closeness of tasks, in levels that node pools declare, and of their GPUs inside a node."""
 
     required: Annotated[
         TopologyLevel | None,
-        doc("All tasks in one domain of this level, or none starts.", example="block"),
+        doc("Required: all tasks in one domain of this level.", example="block"),
     ] = None
     preferred: Annotated[
         TopologyLevel | None,
-        doc("All tasks in one domain of this level where that is possible.", example="rack"),
+        doc("Preferred: all tasks in one domain of this level, if possible.", example="rack"),
     ] = None
     slices: Annotated[
         SlicesSpec | None,
-        doc("Bundles of tasks in one domain each.", example={"size": 8, "level": "rack"}),
+        doc("Bundles of tasks, each in one domain.", example={"size": 8, "level": "rack"}),
     ] = None
     gpus: Annotated[
         NearGpusSpec | None,
         doc(
-            "How close the whole GPUs of each task have to be within its node; groups that say "
-            "nothing of it take it from the job.",
+            "Closeness of the whole GPUs of each task inside its node. Default of a group: "
+            "the job's.",
             example={"required": "numa"},
         ),
     ] = None
@@ -141,25 +144,23 @@ class TaskGroupSpec(DocumentPart, frozen=True):
     """Tasks that are alike. What a group leaves out it takes from the job's `spec`."""
 
     name: Annotated[Name, doc("Name of the group, unique in the job.", example="worker")]
-    count: Annotated[TaskCount | None, doc("How many tasks; they start together.", example=4)] = (
+    count: Annotated[TaskCount | None, doc("Number of tasks; they start together.", example=4)] = (
         None
     )
     min: Annotated[
         TaskCount | None,
-        doc("How many tasks are enough to start and to go on; left out: all.", example=2),
+        doc("Number of tasks that is enough to start and to go on. Default: all.", example=2),
     ] = None
-    max: Annotated[
-        TaskCount | None, doc("How many tasks at the most, instead of `count`.", example=8)
-    ] = None
+    max: Annotated[TaskCount | None, doc("Most tasks, instead of `count`.", example=8)] = None
     topology: Annotated[
-        TopologySpec | None, doc("How close its tasks have to be.", example={"required": "rack"})
+        TopologySpec | None, doc("Closeness of its tasks.", example={"required": "rack"})
     ] = None
     resources: Annotated[
-        TaskResourcesSpec | None, doc("What each task takes.", example={"gpu": 1})
+        TaskResourcesSpec | None, doc("Resources of each task.", example={"gpu": 1})
     ] = None
     command: Annotated[
         list[Argument] | None,
-        doc("Program and arguments; no shell reads them.", example=["python3", "train.py"]),
+        doc("Program and arguments, run without a shell.", example=["python3", "train.py"]),
     ] = None
     script: Annotated[
         Argument | None,
@@ -167,40 +168,45 @@ class TaskGroupSpec(DocumentPart, frozen=True):
     ] = None
     environment: Annotated[
         dict[EnvironmentName, Argument],
-        doc("Environment variables, over those of the job.", example={"OMP_NUM_THREADS": "4"}),
+        doc(
+            "Environment variables, in addition to those of the job.",
+            example={"OMP_NUM_THREADS": "4"},
+        ),
     ] = {}
 
 
 class ArraySpec(DocumentPart, frozen=True):
-    """The same work several times, each told its index in `MUSTER_ARRAY_INDEX`."""
+    """The same work several times, with an index in `MUSTER_ARRAY_INDEX`."""
 
-    count: Annotated[int, doc("How many elements, indexes from 0.", example=16, ge=1, le=100_000)]
+    count: Annotated[
+        int, doc("Number of array elements, with indexes from 0.", example=16, ge=1, le=100_000)
+    ]
     parallelism: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None,
-        doc("How many elements run at once at the most; left out: all that fit.", example=4),
+        doc("Most elements that run at once. Default: all that fit.", example=4),
     ] = None
 
 
 class DependencySpec(DocumentPart, frozen=True):
-    """A job that has to come to an end before this one starts."""
+    """A job that must end before this one starts."""
 
     job: Annotated[Name, doc("Name of the other job.", example="preprocess")]
     condition: Annotated[
         Literal["afterOk", "afterAny", "afterNotOk"],
-        doc("How the other must have ended: well, in any way, or badly.", example="afterAny"),
+        doc(
+            "End that the other job must come to: success, any end, or failure.", example="afterAny"
+        ),
     ] = "afterOk"
     per_element: Annotated[
         bool,
-        doc("Element i of this array waits for element i of the other alone.", example=True),
+        doc("Element i of this array waits only for element i of the other.", example=True),
     ] = False
 
 
 class RetriesSpec(DocumentPart, frozen=True):
-    """What happens when work fails. Work lost to a node or preempted does not count."""
+    """Retries of failed work. Work lost to a node or preempted does not count."""
 
-    limit: Annotated[
-        int, doc("How often work that failed is tried again.", example=3, ge=0, le=1000)
-    ] = 0
+    limit: Annotated[int, doc("Number of retries of failed work.", example=3, ge=0, le=1000)] = 0
     backoff: Annotated[
         Duration,
         doc("Wait before the first retry; it doubles each time.", example="30s", unit="duration"),
@@ -211,45 +217,48 @@ class RetriesSpec(DocumentPart, frozen=True):
 
 
 class CheckpointSpec(DocumentPart, frozen=True):
-    """How a task saves its work before it is evicted, and where the next attempt finds it."""
+    """Checkpoints: how a task saves its work before it is evicted, and the folder for the next
+    attempt.
+    """
 
     signal: Annotated[
-        SignalName, doc("Signal that asks the task to save and leave.", example="SIGUSR1")
+        SignalName, doc("Signal that asks the task to save and exit.", example="SIGUSR1")
     ] = "SIGTERM"
     grace: Annotated[
-        Duration, doc("Time it has for that before SIGKILL.", example="2m", unit="duration")
+        Duration,
+        doc("Grace period between that signal and SIGKILL.", example="2m", unit="duration"),
     ] = "30s"
     path: Annotated[
         RelativePath | None,
         doc(
-            "Folder for checkpoints, below the nodes' shared folder; told to the task in "
-            "`MUSTER_CHECKPOINT_DIR`. Left out: named after the job.",
+            "Folder for checkpoints, below the nodes' shared folder; tasks find it in "
+            "`MUSTER_CHECKPOINT_DIR`. Default: named after the job.",
             example="checkpoints/train",
         ),
     ] = None
     pattern: Annotated[
         CheckpointPattern | None,
         doc(
-            "Which files or folders below the path are checkpoints; `*` and `?` stand for "
-            "anything, `{element}` for the index in an array. The newest whole one is told to the "
-            "next attempt in `MUSTER_CHECKPOINT`. Left out: those that tasks name themselves.",
+            "Pattern of checkpoints below the path: `*` and `?` are wildcards, `{element}` "
+            "is the index in an array. The next attempt finds the newest complete one in "
+            "`MUSTER_CHECKPOINT`. Default: those that tasks name themselves.",
             example="step-*",
         ),
     ] = None
     marker: Annotated[
         MarkerName | None,
         doc(
-            "Name of the file that says that a checkpoint is whole: in it where it is a folder, "
-            "else what comes after its name. Left out: it is whole when nothing was written to it "
-            "for `settle`.",
+            "Marker: name of the file that marks a checkpoint as complete. It is inside if "
+            "the checkpoint is a folder, else it is the suffix of its name. Default: a "
+            "checkpoint is complete after being unchanged for `settle`.",
             example=".metadata",
         ),
     ] = None
     settle: Annotated[
         Duration,
         doc(
-            "Without a marker, how long a checkpoint has not to have changed; 0s for who writes "
-            "to another name and renames.",
+            "Without a marker, a checkpoint is complete after being unchanged for this "
+            "long. Use 0s if you write to another name and then rename.",
             example="1m",
             unit="duration",
         ),
@@ -257,7 +266,8 @@ class CheckpointSpec(DocumentPart, frozen=True):
     every: Annotated[
         Duration | None,
         doc(
-            "How often it means to save; when it has not for twice as long, an alert says so.",
+            "Interval at which the job means to save. If it has not saved for twice as "
+            "long, an alert fires.",
             example="30m",
             unit="duration",
         ),
@@ -265,7 +275,7 @@ class CheckpointSpec(DocumentPart, frozen=True):
 
 
 class SecretSpec(DocumentPart, frozen=True):
-    """A secret of the owner's Unix user that nodes keep or fetch; its value never stands in git."""
+    """A secret of the owner's Unix user that nodes keep or fetch; its value is never in git."""
 
     name: Annotated[
         Name,
@@ -273,68 +283,62 @@ class SecretSpec(DocumentPart, frozen=True):
     ]
     environment: Annotated[
         EnvironmentName | None,
-        doc("Environment variable that has the value as well.", example="HF_TOKEN"),
+        doc("Environment variable that also gets the value.", example="HF_TOKEN"),
     ] = None
 
 
 class TolerationSpec(DocumentPart, frozen=True):
-    """A taint that the job does not mind."""
+    """A taint that the job accepts."""
 
     key: Annotated[Label, doc("Key of the taint.", example="interactive")]
-    value: Annotated[Label | None, doc("Value of the taint; left out: any.", example="true")] = None
+    value: Annotated[Label | None, doc("Value of the taint. Default: any.", example="true")] = None
 
 
 class JobSpec(DocumentPart, frozen=True):
-    """What is to run, and when."""
+    """Work to run, and when."""
 
     queue: Annotated[Name, doc("Queue that the job waits in.", example="research")] = "default"
     owner: Annotated[
-        str | None, doc("E-mail address of who the job belongs to.", example="alice@example.org")
+        str | None, doc("E-mail address of the owner.", example="alice@example.org")
     ] = None
     run: Annotated[
-        int, doc("Raise it to run the job once more.", example=2, ge=1, le=1_000_000)
+        int, doc("Run number: raise it to run the job once more.", example=2, ge=1, le=1_000_000)
     ] = 1
     suspend: Annotated[
         bool,
-        doc("Hold the job: it does not start; where it runs it is stopped.", example=True),
+        doc("Hold the job: it does not start, and if it runs it is stopped.", example=True),
     ] = False
     suspend_reason: Annotated[
         str | None,
-        doc(
-            "Why it is held, for people: shown as long as it is.", example="data is being repaired"
-        ),
+        doc("Reason of the hold, shown while it is held.", example="data is being repaired"),
     ] = None
     priority_class: Annotated[Name | None, doc("Name of a PriorityClass.", example="urgent")] = None
     priority: Annotated[
         Annotated[int, msgspec.Meta(ge=-(10**6), le=10**6)] | None,
-        doc("Priority as a number, instead of a class; 50 where neither is said.", example=80),
+        doc("Priority as a number, instead of a class. Default: 50.", example=80),
     ] = None
     preemptible: Annotated[
         bool | None,
-        doc(
-            "Whether the job may be evicted for others; the class decides otherwise.", example=False
-        ),
+        doc("The job may be evicted for others. Default: as its class says.", example=False),
     ] = None
     count: Annotated[
-        TaskCount | None, doc("How many tasks; they start together or not at all.", example=4)
+        TaskCount | None, doc("Number of tasks; they start together or not at all.", example=4)
     ] = None
     min: Annotated[
         TaskCount | None,
         doc(
-            "How many tasks are enough to start and to go on; more join when there is room, and "
-            "leave before others are evicted. Left out: all.",
+            "Number of tasks that is enough to start and to go on. More join when there is "
+            "room, and leave before others are evicted. Default: all.",
             example=2,
         ),
     ] = None
-    max: Annotated[
-        TaskCount | None, doc("How many tasks at the most, instead of `count`.", example=8)
-    ] = None
+    max: Annotated[TaskCount | None, doc("Most tasks, instead of `count`.", example=8)] = None
     resources: Annotated[
-        TaskResourcesSpec | None, doc("What each task takes.", example={"cpu": 4, "gpu": 1})
+        TaskResourcesSpec | None, doc("Resources of each task.", example={"cpu": 4, "gpu": 1})
     ] = None
     command: Annotated[
         list[Argument] | None,
-        doc("Program and arguments; no shell reads them.", example=["python3", "train.py"]),
+        doc("Program and arguments, run without a shell.", example=["python3", "train.py"]),
     ] = None
     script: Annotated[
         Argument | None,
@@ -346,13 +350,13 @@ class JobSpec(DocumentPart, frozen=True):
     ] = {}
     working_directory: Annotated[
         Argument | None,
-        doc("Folder that tasks start in; left out: one of their own.", example="/data/alice"),
+        doc("Folder that tasks start in. Default: one of their own.", example="/data/alice"),
     ] = None
     runtime: Annotated[
         Literal["process", "podman", "apptainer"],
         doc(
-            "How tasks run: as plain processes, or in containers of `image`. `apptainer` also "
-            "means Singularity, as it was called before.",
+            "Runtime of tasks: plain processes, or containers of `image`. `apptainer` also "
+            "means Singularity, its former name.",
             example="podman",
         ),
     ] = "process"
@@ -366,8 +370,8 @@ class JobSpec(DocumentPart, frozen=True):
     image_timeout: Annotated[
         Duration | None,
         doc(
-            "How long a node may take to pull the image, before the attempt has failed; left out: "
-            "as long as the node's agent says.",
+            "Time limit of the pull of the image; after it the attempt has failed. Default:"
+            " the agent's.",
             example="20m",
             unit="duration",
         ),
@@ -375,71 +379,73 @@ class JobSpec(DocumentPart, frozen=True):
     groups: Annotated[
         list[TaskGroupSpec],
         doc(
-            "Groups of tasks of different shape; left out: one group `main` of `count` tasks.",
+            "Groups of tasks of different shape. Default: one group `main` of `count` tasks.",
             example=[{"name": "worker", "count": 4}],
         ),
     ] = []
     framework: Annotated[
         Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slurm"],
         doc(
-            "How ranks find each other: `torchrun` sets MASTER_ADDR, MASTER_PORT, RANK, "
-            "WORLD_SIZE, and LOCAL_RANK to 0, as each task sees its own GPUs alone; "
-            "`tensorflow` TF_CONFIG; "
-            "`jax` and `ray` their coordinator; `slurm` the names that Slurm has; `mpi` runs the "
-            "command in the first task alone, whose `mpirun` reaches the others.",
+            "Framework by which ranks find each other. `torchrun` sets MASTER_ADDR, "
+            "MASTER_PORT, RANK, WORLD_SIZE, and LOCAL_RANK to 0 because each task sees only"
+            " its own GPUs. `tensorflow` sets TF_CONFIG; `jax` and `ray` their coordinator;"
+            " `slurm` Slurm's variables. `mpi` runs the command in the first task only, "
+            "whose `mpirun` reaches the others.",
             example="torchrun",
         ),
     ] = "none"
     array: Annotated[
-        ArraySpec | None, doc("Run the same several times.", example={"count": 16})
+        ArraySpec | None, doc("Run the same several times, as an array.", example={"count": 16})
     ] = None
     depends_on: Annotated[
         list[DependencySpec],
-        doc("Jobs that have to end first.", example=[{"job": "preprocess"}]),
+        doc("Jobs that must end first.", example=[{"job": "preprocess"}]),
     ] = []
-    pools: Annotated[list[Name], doc("Pools it may run in; left out: any.", example=["h200"])] = []
+    pools: Annotated[
+        list[Name], doc("Pools that it may run in. Default: any.", example=["h200"])
+    ] = []
     node_selector: Annotated[
         dict[Label, Label],
         doc("Labels that a node must have.", example={"gpu-model": "NVIDIA H200"}),
     ] = {}
     tolerations: Annotated[
         list[TolerationSpec],
-        doc("Taints of nodes that it does not mind.", example=[{"key": "interactive"}]),
+        doc("Taints of nodes that it accepts.", example=[{"key": "interactive"}]),
     ] = []
     affinity: Annotated[
         job_affinity.AffinitySpec | None,
         doc(
-            "What to be near to and away from.",
+            "Affinity and anti-affinity.",
             example={"apart": [{"jobs": {"app": "server"}}]},
         ),
     ] = None
     topology: Annotated[
         TopologySpec | None,
-        doc("How close all its tasks have to be.", example={"required": "block"}),
+        doc("Closeness of all its tasks.", example={"required": "block"}),
     ] = None
     placement: Annotated[
         Placement | None,
         doc(
-            "How to choose among nodes with room: the choice that leaves the least "
-            "fragmentation, full nodes first, or empty ones. Left out: the cluster's.",
+            "Choice among nodes that fit: the one that leaves the least fragmentation, full"
+            " nodes first, or empty nodes first. Default: the cluster's.",
             example="spread",
         ),
     ] = None
     exclusive: Annotated[
-        bool, doc("Whether nothing else runs on the nodes that it takes.", example=True)
+        bool, doc("Nothing else runs on the nodes that it takes.", example=True)
     ] = False
     volumes: Annotated[
         list[Name],
         doc(
-            "Volumes it needs, by name; it runs where they are, and finds their paths in "
-            "`MUSTER_VOLUME_NAME`.",
+            "Volumes that it needs, by name. It runs only on nodes that have them, and "
+            "finds their paths in `MUSTER_VOLUME_NAME`.",
             example=["imagenet"],
         ),
     ] = []
     stage: Annotated[
         job_staging.StageSpec | None,
         doc(
-            "Data that is copied to the nodes before it starts, and from them when it has ended.",
+            "Data to copy to the nodes before it starts, and from them when it has ended.",
             example={"inputs": [{"volume": "imagenet", "path": "train"}]},
         ),
     ] = None
@@ -448,31 +454,31 @@ class JobSpec(DocumentPart, frozen=True):
         doc("Secrets that its tasks get.", example=[{"name": "hf", "environment": "HF_TOKEN"}]),
     ] = []
     reservation: Annotated[
-        Name | None, doc("A Reservation whose nodes it may use in its time.", example="course")
+        Name | None, doc("Reservation whose nodes it may use.", example="course")
     ] = None
     time_limit: Annotated[
         Duration | None,
-        doc("How long it may run; then it is stopped as TimedOut.", example="12h", unit="duration"),
+        doc("Time limit; after it the job is stopped as TimedOut.", example="12h", unit="duration"),
     ] = None
     deadline: Annotated[
         Timestamp | None,
         doc(
-            "Time (RFC 3339) by which it must have ended; then it is stopped as TimedOut. "
-            "Among an owner's jobs of equal priority the one with less slack goes first.",
+            "Deadline (RFC 3339); after it the job is stopped as TimedOut. Among an owner's"
+            " jobs of equal priority the one with less slack goes first.",
             example="2027-01-31T06:00:00Z",
         ),
     ] = None
-    retries: Annotated[RetriesSpec, doc("What happens when work fails.", example={"limit": 3})] = (
+    retries: Annotated[RetriesSpec, doc("Retries of failed work.", example={"limit": 3})] = (
         RetriesSpec()
     )
     checkpoint: Annotated[
         CheckpointSpec | None,
-        doc("How it saves its work.", example={"signal": "SIGUSR1", "grace": "2m"}),
+        doc("Checkpoints.", example={"signal": "SIGUSR1", "grace": "2m"}),
     ] = None
     termination_grace: Annotated[
         Duration | None,
         doc(
-            "Time between SIGTERM and SIGKILL; left out: what the pool says.",
+            "Grace period between SIGTERM and SIGKILL. Default: the pool's.",
             example="30s",
             unit="duration",
         ),
@@ -480,9 +486,10 @@ class JobSpec(DocumentPart, frozen=True):
     lease: Annotated[
         LeaseText | NonNegativeInteger | None,
         doc(
-            "How long it goes on at a node that has lost the controller before it may start "
-            "elsewhere; `none`: until the node returns or is declared gone. Left out: the "
-            "cluster's for work that has retries or checkpoints, else `none`.",
+            "Lease: time for which it goes on at a node that has lost the controller, "
+            "before it may start elsewhere. `none`: until the node returns or is declared "
+            "gone. Default: the cluster's for work that has retries or checkpoints, else "
+            "`none`.",
             example="15m",
             unit="duration",
         ),

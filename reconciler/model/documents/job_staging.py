@@ -28,12 +28,12 @@ class StageInSpec(DocumentPart, frozen=True):
     volume: Annotated[Name, doc("Volume to copy from.", example="imagenet")]
     path: Annotated[
         StagePath | None,
-        doc("File or folder below the volume; left out: all of it.", example="train"),
+        doc("File or folder below the volume. Default: all of it.", example="train"),
     ] = None
     name: Annotated[
         Name | None,
         doc(
-            "Name by which tasks find it, in `MUSTER_STAGED_NAME`; left out: the volume's.",
+            "Name by which tasks find it, in `MUSTER_STAGED_NAME`. Default: the volume's.",
             example="train",
         ),
     ] = None
@@ -47,7 +47,7 @@ class StageInSpec(DocumentPart, frozen=True):
     checksums: Annotated[
         StagePath | None,
         doc(
-            "File below the path that lists checksums of the others, as `sha256sum` writes them.",
+            "File below the path with checksums of the others, as `sha256sum` writes it.",
             example="SHA256SUMS",
         ),
     ] = None
@@ -64,29 +64,29 @@ class StageOutSpec(DocumentPart, frozen=True):
     to: Annotated[
         StageTarget,
         doc(
-            "Folder below the volume; `{job}`, `{run}`, `{element}`, `{group}`, `{index}` and "
-            "`{try}` stand for the task's own.",
+            "Folder below the volume; `{job}`, `{run}`, `{element}`, `{group}`, `{index}` "
+            "and `{try}` are replaced by the task's own.",
             example="runs/{job}/{index}",
         ),
     ] = "{job}/{run}"
     when: Annotated[
         Literal["success", "always"],
-        doc("Whether also what a failed task has left is copied.", example="always"),
+        doc("Copy also the results of failed tasks.", example="always"),
     ] = "success"
 
 
 class StageSpec(DocumentPart, frozen=True):
-    """What is copied to the nodes before tasks start, and from them when they have ended."""
+    """Data to copy to the nodes before tasks start, and from them when they have ended."""
 
     inputs: Annotated[
         list[StageInSpec],
-        doc("What is copied in.", example=[{"volume": "imagenet", "path": "train"}]),
+        doc("Data to copy in.", example=[{"volume": "imagenet", "path": "train"}]),
     ] = []
     outputs: Annotated[
         list[StageOutSpec],
-        doc("What is copied out.", example=[{"path": "results", "volume": "outputs"}]),
+        doc("Data to copy out.", example=[{"path": "results", "volume": "outputs"}]),
     ] = []
     timeout: Annotated[
         Duration,
-        doc("How long copying in, and copying out, may take.", example="2h", unit="duration"),
+        doc("Time limit of copying in, and of copying out.", example="2h", unit="duration"),
     ] = "1h"

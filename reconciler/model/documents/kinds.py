@@ -1,4 +1,4 @@
-"""All kinds by name: which type a document is read into, and which ones are structure."""
+"""All kinds by name, with the type of their documents; structural kinds are marked."""
 
 from reconciler.model.documents import (
     access_spec,

@@ -49,7 +49,7 @@ class GpusSpec(DocumentPart, frozen=True):
     memory: Annotated[
         Memory | None,
         doc(
-            "Memory of each GPU; left out: not checked, and no share by memory fits.",
+            "Memory of each GPU. Default: not checked, and no share by memory fits.",
             example="140Gi",
             unit="bytes",
         ),
@@ -57,38 +57,38 @@ class GpusSpec(DocumentPart, frozen=True):
     mig: Annotated[
         list[MigLayoutSpec],
         doc(
-            "Devices that are cut in MIG instances; they are given away by instance alone. The "
-            "agent of a node makes the instances, and changes them while a device is idle; those "
-            "of virtual nodes are simulated.",
+            "Devices that are split into MIG instances; only instances of these are given "
+            "to tasks. The agent of a node makes the instances, and changes them while a "
+            "device is idle; those of virtual nodes are simulated.",
             example=[{"devices": [1], "instances": {"1g.10gb": 7}}],
         ),
     ] = []
     numa: Annotated[
         list[list[DeviceIndex]],
         doc(
-            "GPUs of each NUMA node, by index from 0; left out: as the agent of each node tells.",
+            "GPUs of each NUMA node, by index from 0. Default: as each node's agent reports.",
             example=[[0, 1, 2, 3], [4, 5, 6, 7]],
         ),
     ] = []
     nvlink: Annotated[
         list[list[DeviceIndex]],
         doc(
-            "GPUs that NVLink joins, by index from 0; left out: as the agent of each node tells.",
+            "GPUs joined by NVLink, by index from 0. Default: as each node's agent reports.",
             example=[[0, 1], [2, 3]],
         ),
     ] = []
     mig_take_over: Annotated[
         bool,
         doc(
-            "Whether the agent may undo MIG instances, and MIG mode, that it did not make itself, "
-            "where they are other than `mig` says.",
+            "The agent may undo MIG instances, and MIG mode, that it did not make itself, "
+            "if they differ from `mig`.",
             example=True,
         ),
     ] = False
 
 
 class NodeSpec(DocumentPart, frozen=True):
-    """What each node of the pool must have at the least."""
+    """The least that each node of the pool must have."""
 
     cpu: Annotated[Cpu, doc("CPUs that tasks may take.", example="64", unit="CPUs")]
     memory: Annotated[Memory, doc("Memory that tasks may take.", example="512Gi", unit="bytes")]
@@ -96,7 +96,7 @@ class NodeSpec(DocumentPart, frozen=True):
     driver: Annotated[
         str,
         doc(
-            "How the version of the NVIDIA driver has to begin; left out: any will do.",
+            "Prefix of the version of the NVIDIA driver. Default: any.",
             example="550.54",
             max_length=32,
         ),
@@ -104,28 +104,29 @@ class NodeSpec(DocumentPart, frozen=True):
     mounts: Annotated[
         list[Annotated[str, msgspec.Meta(pattern=r"^/[^\x00\n]*$", max_length=4096)]],
         doc(
-            "Paths that have to be mounted; looked at where the pool has `health`.",
+            "Paths that must be mounted; checked if the pool has `health`.",
             example=["/data"],
         ),
     ] = []
 
 
 class TaintSpec(DocumentPart, frozen=True):
-    """What keeps work away that does not tolerate it."""
+    """A mark that keeps work without a toleration away."""
 
     key: Annotated[str, doc("Key.", example="interactive", min_length=1, max_length=256)]
     value: Annotated[Label, doc("Value.", example="true")] = ""
     effect: Annotated[
         Literal["NoSchedule", "PreferNoSchedule"],
         doc(
-            "Whether nothing starts there without a toleration, or only what finds no other node.",
+            "Effect on work without a toleration: it never starts there, or only if no "
+            "other node fits.",
             example="PreferNoSchedule",
         ),
     ] = "NoSchedule"
 
 
 class DomainSpec(DocumentPart, frozen=True):
-    """Where some hosts stand."""
+    """A topology domain and its hosts."""
 
     hosts: Annotated[str, doc("The hosts, as a host list.", example="gpu[001-016]", min_length=1)]
     path: Annotated[
@@ -135,53 +136,55 @@ class DomainSpec(DocumentPart, frozen=True):
 
 
 class PoolTopologySpec(DocumentPart, frozen=True):
-    """How near the nodes are to each other."""
+    """Topology of the nodes."""
 
     levels: Annotated[
         list[TopologyLevel],
         doc(
-            "Names of the levels, the widest first; a node is narrower than all of them.",
+            "Names of the levels, the widest first; the node itself is narrower than all of them.",
             example=["block", "rack"],
         ),
     ]
     domains: Annotated[
         list[DomainSpec],
         doc(
-            "Where hosts stand, each in one domain; hosts that are in none are near to nobody.",
+            "Domains of hosts, each host in one domain; hosts in none are near to nobody.",
             example=[{"hosts": "gpu[001-016]", "path": ["b1", "r1"]}],
         ),
     ]
 
 
 class OvercommitSpec(DocumentPart, frozen=True):
-    """How many times what a node has may be promised."""
+    """Factors by which resources of a node may be promised."""
 
-    cpu: Annotated[Factor, doc("Times the CPUs.", example=2, unit="times")] = 1
-    memory: Annotated[Factor, doc("Times the memory.", example=1.2, unit="times")] = 1
+    cpu: Annotated[Factor, doc("Factor for CPUs.", example=2, unit="times")] = 1
+    memory: Annotated[Factor, doc("Factor for memory.", example=1.2, unit="times")] = 1
 
 
 class OverrideSpec(DocumentPart, frozen=True):
-    """What a person says about single nodes of the pool."""
+    """A person's setting for single nodes of the pool."""
 
-    hosts: Annotated[str, doc("Which nodes, as a host list.", example="gpu[003,007]", min_length=1)]
-    reason: Annotated[str, doc("Why, for who comes after.", example="fan 3 is noisy", min_length=1)]
+    hosts: Annotated[str, doc("Nodes, as a host list.", example="gpu[003,007]", min_length=1)]
+    reason: Annotated[
+        str, doc("Reason, for whoever comes after.", example="fan 3 is noisy", min_length=1)
+    ]
     drain: Annotated[
-        bool, doc("Start nothing new on them; what runs there goes on.", example=True)
+        bool, doc("Start nothing new on them; running work goes on.", example=True)
     ] = True
     gone: Annotated[
         bool,
         doc(
-            "The machines are known to run nothing any more (switched off, returned): once they "
-            "are silent, their work starts elsewhere without waiting for leases. Said of a "
-            "machine that still runs, it makes tasks run twice.",
+            "The machines are known to run nothing any more (switched off, returned). Once "
+            "they are silent, their work starts elsewhere without waiting for leases. If a "
+            "machine still runs, this makes tasks run twice.",
             example=True,
         ),
     ] = False
-    owner: Annotated[str, doc("Who said so.", example="ops@example.org")] = ""
+    owner: Annotated[str, doc("Person who set it.", example="ops@example.org")] = ""
 
 
 class ProvisionSpec(DocumentPart, frozen=True):
-    """How the nodes of a pool are made and when they leave."""
+    """Provisioning of the pool's nodes."""
 
     script: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None,
@@ -193,12 +196,12 @@ class ProvisionSpec(DocumentPart, frozen=True):
     ] = None
     settings: Annotated[
         dict[Label, str],
-        doc("Passed to the script as it stands.", example={"type": "gpu-8x"}),
+        doc("Settings, passed to the script as they are.", example={"type": "gpu-8x"}),
     ] = {}
     delay: Annotated[
         Duration,
         doc(
-            "How long a job has to wait before nodes are made for it.",
+            "Time that a job must wait before nodes are made for it.",
             example="30s",
             unit="duration",
         ),
@@ -206,7 +209,7 @@ class ProvisionSpec(DocumentPart, frozen=True):
     idle_time: Annotated[
         Duration,
         doc(
-            "A node above `min` on which nothing ran for so long leaves.",
+            "A node above `min` that ran nothing for this long is removed.",
             example="20m",
             unit="duration",
         ),
@@ -214,7 +217,7 @@ class ProvisionSpec(DocumentPart, frozen=True):
     cooldown: Annotated[
         Duration,
         doc(
-            "No idle node leaves within this time after the pool grew or shrank.",
+            "No idle node is removed within this time after the pool grew or shrank.",
             example="5m",
             unit="duration",
         ),
@@ -222,49 +225,49 @@ class ProvisionSpec(DocumentPart, frozen=True):
     create_timeout: Annotated[
         Duration,
         doc(
-            "A node whose agent is not heard of so long after it was asked for is destroyed and "
-            "made anew.",
+            "A node whose agent has not reported within this time is destroyed and made again.",
             example="30m",
             unit="duration",
         ),
     ] = "15m"
     script_timeout: Annotated[
-        Duration, doc("How long one run of the script may take.", example="2m", unit="duration")
+        Duration, doc("Time limit of one run of the script.", example="2m", unit="duration")
     ] = "5m"
     retries: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=100)],
         doc(
-            "How often in a row a node that did not come up is made anew before the pool rests "
-            "for half an hour.",
+            "Failed creations in a row after which the pool rests for half an hour.",
             example=5,
         ),
     ] = 3
     orphans: Annotated[
         Literal["report", "destroy"],
         doc(
-            "What is done about instances that the script lists and nobody asked for: they are "
-            "drift, and with `destroy` they are ended as well.",
+            "Action on instances that the script lists and nobody asked for: they are "
+            "drift, and with `destroy` they are destroyed as well.",
             example="destroy",
         ),
     ] = "report"
 
 
 class DrainSpec(DocumentPart, frozen=True):
-    """How nodes leave service: those that the pool lists no longer, and those that are drained."""
+    """Rules for nodes that leave service: drained nodes, and those that the pool no longer
+    lists.
+    """
 
     wait_for: Annotated[
         Literal["all", "unsaved", "nothing"],
         doc(
-            "What of the work there is waited for: `all`; `unsaved`, what has no checkpoint, while "
-            "the rest saves and leaves at once; `nothing`, all leaves at once.",
+            "Work that a drain waits for: `all`; `unsaved`, work without a checkpoint, "
+            "while the rest saves and leaves at once; `nothing`, all leaves at once.",
             example="unsaved",
         ),
     ] = "all"
     grace: Annotated[
         Duration | None,
         doc(
-            "How long it is waited for; then it is told to leave, and starts elsewhere without "
-            "spending a retry. Left out: until it ends by itself.",
+            "How long a drain waits before it stops running tasks. They are rescheduled "
+            "without using a retry. Default: wait until they end.",
             example="4h",
             unit="duration",
         ),
@@ -272,42 +275,48 @@ class DrainSpec(DocumentPart, frozen=True):
 
 
 class NodePoolSpec(DocumentPart, frozen=True):
-    """Which nodes there are and what they are like."""
+    """The nodes of a pool and their properties."""
 
-    nodes: Annotated[NodeSpec, doc("What each node has.", example={"cpu": "8", "memory": "32Gi"})]
+    nodes: Annotated[
+        NodeSpec, doc("Capacity of each node.", example={"cpu": "8", "memory": "32Gi"})
+    ]
     hosts: Annotated[
         str | None,
-        doc("The nodes' names as a host list, for `provisioner: static`.", example="gpu[001-128]"),
+        doc(
+            "Names of the nodes as a host list, for `provisioner: static`.", example="gpu[001-128]"
+        ),
     ] = None
     count: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None,
         doc(
-            "How many nodes, for `provisioner: virtual` and `exec`; named NAME-0, NAME-1 ….",
+            "Number of nodes, for `provisioner: virtual` and `exec`; named NAME-0, NAME-1 ….",
             example=4,
         ),
     ] = None
     min: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None,
-        doc("Instead of `count`: the least nodes, also when nothing waits.", example=0),
+        doc("Instead of `count`: the least nodes, also while nothing is pending.", example=0),
     ] = None
     max: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=10_000)] | None,
-        doc("Instead of `count`: the most nodes; made while work waits for them.", example=16),
+        doc(
+            "Instead of `count`: the most nodes; they are made while work waits for them.",
+            example=16,
+        ),
     ] = None
     provisioner: Annotated[
         Literal["static", "virtual", "exec"],
         doc(
-            "Where nodes come from: `static`, agents that somebody runs on the hosts named; "
-            "`virtual`, agents that `muster up` runs on this machine; `exec`, machines that a "
-            "script of the controller creates and destroys.",
+            "Source of nodes. `static`: agents that somebody runs on the named hosts. "
+            "`virtual`: agents that `muster up` runs on this machine. `exec`: machines that"
+            " a script of the controller creates and destroys.",
             example="virtual",
         ),
     ] = "static"
     provision: Annotated[
         ProvisionSpec,
         doc(
-            "How nodes are made and when they leave, for pools with `min` and `max` and for "
-            "`provisioner: exec`.",
+            "Provisioning, for pools with `min` and `max` and for `provisioner: exec`.",
             example={"script": "our-cloud", "idleTime": "20m"},
         ),
     ] = ProvisionSpec()
@@ -316,12 +325,12 @@ class NodePoolSpec(DocumentPart, frozen=True):
     ] = {}
     taints: Annotated[
         list[TaintSpec],
-        doc("What keeps work away that does not tolerate it.", example=[{"key": "interactive"}]),
+        doc("Marks that keep work without a toleration away.", example=[{"key": "interactive"}]),
     ] = []
     topology: Annotated[
         PoolTopologySpec | None,
         doc(
-            "How near the nodes are to each other.",
+            "Topology of the nodes.",
             example={
                 "levels": ["rack"],
                 "domains": [{"hosts": "gpu[001-016]", "path": ["r1"]}],
@@ -331,51 +340,50 @@ class NodePoolSpec(DocumentPart, frozen=True):
     sharing: Annotated[
         Literal["time-slice", "mps", "none"],
         doc(
-            "Whether and how a GPU may be shared by tasks that ask for less than one. "
-            "`time-slice`: they take turns on it. `mps`: those of one user compute at the same "
-            "time, and each is told its share of threads and memory. Nothing keeps one that does "
-            "not go by it within its share.",
+            "Sharing of GPUs by tasks that ask for less than one. `time-slice`: they take "
+            "turns. `mps`: tasks of one user compute at the same time, each with a share of"
+            " threads and memory that it is told; nothing enforces the share.",
             example="mps",
         ),
     ] = "time-slice"
     overcommit: Annotated[
         OvercommitSpec,
-        doc("How much more CPU and memory may be promised than there is.", example={"cpu": 2}),
+        doc("Factors by which CPU and memory may be promised.", example={"cpu": 2}),
     ] = OvercommitSpec()
     mode: Annotated[
         Literal["manage", "observe"],
         doc("`observe` watches the nodes and never starts anything there.", example="observe"),
     ] = "manage"
-    allow_root: Annotated[
-        bool, doc("Whether tasks may run as root on these nodes.", example=True)
-    ] = False
+    allow_root: Annotated[bool, doc("Allow tasks to run as root on these nodes.", example=True)] = (
+        False
+    )
     drift: Annotated[
         PoolDriftSpec,
         doc(
-            "What is done about drift on these nodes.",
+            "Actions on drift on these nodes.",
             example={"policy": {"gpu-process-foreign": "remediate"}},
         ),
     ] = PoolDriftSpec()
     health: Annotated[
         HealthSpec | None,
-        doc("Checks of the nodes; left out: none are made.", example={"interval": "1m"}),
+        doc("Checks of the nodes. Default: none.", example={"interval": "1m"}),
     ] = None
     overrides: Annotated[
         list[OverrideSpec],
-        doc("What people say about single nodes.", example=[{"hosts": "gpu003", "reason": "fan"}]),
+        doc("Settings of people for single nodes.", example=[{"hosts": "gpu003", "reason": "fan"}]),
     ] = []
     drain: Annotated[
         DrainSpec,
         doc(
-            "How its nodes leave service. Nothing new starts there from then on; left out, what "
-            "runs goes on until it ends.",
+            "Rules for nodes that leave service. Nothing new starts there from then on. "
+            "Default: running work goes on until it ends.",
             example={"waitFor": "unsaved", "grace": "4h"},
         ),
     ] = DrainSpec()
     termination_grace: Annotated[
         Duration,
         doc(
-            "How long a task has to leave after SIGTERM when its job says nothing.",
+            "Grace period after SIGTERM if a job does not set one.",
             example="30s",
             unit="duration",
         ),
@@ -390,7 +398,7 @@ class NodePoolDocument(DocumentPart, frozen=True, tag_field="kind", tag="NodePoo
     spec: Annotated[
         NodePoolSpec,
         doc(
-            "What is desired.",
+            "Desired state.",
             example={"hosts": "gpu[001-128]", "nodes": {"cpu": "64", "memory": "512Gi"}},
         ),
     ]

@@ -16,7 +16,7 @@ Kind = Literal[
 
 
 class MatchSpec(DocumentPart, frozen=True):
-    """Which objects a policy speaks of: all of these have to hold."""
+    """Objects that a policy concerns: all of these must match."""
 
     kinds: Annotated[
         Annotated[list[Kind], msgspec.Meta(min_length=1)],
@@ -24,7 +24,7 @@ class MatchSpec(DocumentPart, frozen=True):
     ]
     queues: Annotated[
         list[Name],
-        doc("Only jobs in one of these queues; left out: in any.", example=["students"]),
+        doc("Only jobs in one of these queues. Default: any.", example=["students"]),
     ] = []
     labels: Annotated[
         dict[Label, Label],
@@ -33,38 +33,39 @@ class MatchSpec(DocumentPart, frozen=True):
 
 
 class WaiverSpec(DocumentPart, frozen=True):
-    """One object that is let off for a time."""
+    """An exemption of one object for a time."""
 
     object: Annotated[
         str,
         doc(
-            "Which, as Kind/name.",
+            "Object, as Kind/name.",
             example="Job/big-training",
             pattern=r"^[A-Z][A-Za-z]+/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(?!\n)$",
         ),
     ]
     reason: Annotated[
-        str, doc("Why, for who reads it later.", example="deadline of the paper", min_length=1)
+        str,
+        doc("Reason, for whoever reads it later.", example="deadline of the paper", min_length=1),
     ]
-    expires: Annotated[Timestamp, doc("When it ends.", example="2027-01-31T00:00:00Z")]
+    expires: Annotated[Timestamp, doc("End of the waiver.", example="2027-01-31T00:00:00Z")]
 
 
 class PolicySpec(DocumentPart, frozen=True):
     """A rule that objects must also satisfy."""
 
-    match: Annotated[MatchSpec, doc("Which objects it speaks of.", example={"kinds": ["Job"]})]
+    match: Annotated[MatchSpec, doc("Objects that it concerns.", example={"kinds": ["Job"]})]
     schema: Annotated[
         dict[str, Any],
         doc(
-            "A JSON Schema (2020-12) that the object satisfies: as written with its defaults, and "
-            "for a job with `effective`, what it comes to.",
+            "A JSON Schema (2020-12) that the object must satisfy: as written with its "
+            "defaults, and for a job with `effective`, the values that it comes to.",
             example={"properties": {"spec": {"required": ["owner"]}}},
         ),
     ]
     message: Annotated[
         str,
         doc(
-            "What to tell who violates it, and what to do.",
+            "Message to whoever violates it, with what to do.",
             example="say whose job it is: spec.owner",
             min_length=1,
             max_length=500,
@@ -72,16 +73,16 @@ class PolicySpec(DocumentPart, frozen=True):
     ]
     action: Annotated[
         Literal["deny", "warn"],
-        doc("Refuse what violates it, or only say so.", example="warn"),
+        doc("Refuse violations, or only warn.", example="warn"),
     ] = "deny"
     owners: Annotated[
         list[str],
-        doc("Whom to ask for a waiver; shown with each violation.", example=["ops@example.org"]),
+        doc("Contacts for a waiver, shown with each violation.", example=["ops@example.org"]),
     ] = []
     waivers: Annotated[
         list[WaiverSpec],
         doc(
-            "Objects that are let off until a time.",
+            "Objects that are exempt until a time.",
             example=[
                 {
                     "object": "Job/big-training",
@@ -101,7 +102,7 @@ class PolicyDocument(DocumentPart, frozen=True, tag_field="kind", tag="Policy"):
     spec: Annotated[
         PolicySpec,
         doc(
-            "What is desired.",
+            "Desired state.",
             example={
                 "match": {"kinds": ["Job"]},
                 "schema": {"properties": {"spec": {"required": ["owner"]}}},

@@ -21,12 +21,12 @@ FLAVORS_MAX = 64
 
 
 class QueuePreemptionSpec(DocumentPart, frozen=True):
-    """When work of the queue may be evicted for others."""
+    """Preemption of the queue's work for others."""
 
     min_runtime: Annotated[
         Duration,
         doc(
-            "How long each of its elements runs before it may be evicted.",
+            "Minimum run time of each element before it may be evicted.",
             example="10m",
             unit="duration",
         ),
@@ -34,18 +34,18 @@ class QueuePreemptionSpec(DocumentPart, frozen=True):
 
 
 class QueueDefaultsSpec(DocumentPart, frozen=True):
-    """What jobs of the queue have that say nothing themselves."""
+    """Defaults for jobs of the queue."""
 
     time_limit: Annotated[Duration | None, doc("Time limit.", example="8h", unit="duration")] = None
 
 
 class QueueMaximaSpec(DocumentPart, frozen=True):
-    """What one job of the queue may ask for; one that asks for more is refused."""
+    """Maxima for one job of the queue; a job that asks for more is refused."""
 
     time_limit: Annotated[
         Duration | None,
         doc(
-            "The longest time limit; a job without any is refused.",
+            "Longest time limit; a job without a time limit is refused.",
             example="2d",
             unit="duration",
         ),
@@ -56,33 +56,32 @@ class QueueMaximaSpec(DocumentPart, frozen=True):
 
 
 class FlavorSpec(DocumentPart, frozen=True):
-    """What the queue has in one pool; its amounts of the cluster hold too."""
+    """Amounts of the queue in one pool; its amounts in the cluster hold too."""
 
     pool: Annotated[Name, doc("The NodePool.", example="a100")]
     guaranteed: Annotated[
         AmountsSpec,
-        doc("What the queue gets there whenever it asks.", example={"gpu": 8}),
+        doc("Guarantee there: what the queue gets whenever it asks.", example={"gpu": 8}),
     ] = AmountsSpec()
     limit: Annotated[
         AmountsSpec,
         doc(
-            "What the queue and those below it never take more than there.",
+            "Limit there for the queue and its descendants together.",
             example={"gpu": 16},
         ),
     ] = AmountsSpec()
     lending_limit: Annotated[
         AmountsSpec,
         doc(
-            "How much of what it is guaranteed there and does not use others may borrow; left "
-            "out: all.",
+            "Part of its idle guarantee there that others may borrow. Default: all.",
             example={"gpu": 4},
         ),
     ] = AmountsSpec()
     weight: Annotated[
         Weight | None,
         doc(
-            "Its part there of what is left over when all guarantees are met; left out: the "
-            "queue's own weight.",
+            "Weight there of its share of the surplus when all guarantees are met. Default:"
+            " the queue's own weight.",
             example=2,
             unit="parts",
         ),
@@ -90,26 +89,26 @@ class FlavorSpec(DocumentPart, frozen=True):
 
 
 class QueueSpec(DocumentPart, frozen=True):
-    """A queue's place in the tree and its amounts."""
+    """Position of a queue in the tree, and its amounts."""
 
     parent: Annotated[
-        Name | None, doc("The queue above this one; left out: a root.", example="research")
+        Name | None, doc("Parent queue. Default: none, a root.", example="research")
     ] = None
     guaranteed: Annotated[
         AmountsSpec,
         doc(
-            "What the queue gets whenever it asks; work of others gives way to it.",
+            "Guarantee: what the queue gets whenever it asks; work of others gives way.",
             example={"gpu": 16},
         ),
     ] = AmountsSpec()
     limit: Annotated[
         AmountsSpec,
-        doc("What the queue and those below it never take more than.", example={"gpu": 64}),
+        doc("Limit for the queue and its descendants together.", example={"gpu": 64}),
     ] = AmountsSpec()
     lending_limit: Annotated[
         AmountsSpec,
         doc(
-            "How much of what it is guaranteed and does not use others may borrow; left out: all.",
+            "Part of its idle guarantee that others may borrow. Default: all.",
             example={"gpu": 4},
         ),
     ] = AmountsSpec()
@@ -123,66 +122,66 @@ class QueueSpec(DocumentPart, frozen=True):
     weight: Annotated[
         Weight,
         doc(
-            "Its part of what is left over when all guarantees are met, beside its siblings of "
-            "the same priority. 0: no part beside others that want one, and what it borrows is "
-            "taken back first.",
+            "Weight of its share of the surplus when all guarantees are met, beside "
+            "siblings of the same priority. 0: no share beside siblings that want one, and "
+            "what it borrows is reclaimed first.",
             example=2,
             unit="parts",
         ),
     ] = 1
     priority: Annotated[
         Annotated[int, msgspec.Meta(ge=-(10**6), le=10**6)],
-        doc("Siblings of higher priority get what is left over first.", example=10),
+        doc("Siblings of higher priority get the surplus first.", example=10),
     ] = 0
     ordering: Annotated[
         Literal["best-effort", "strict"],
         doc(
-            "Whether what finds room may start before a job that goes first and finds none; with "
-            "`strict` all of this queue waits behind that job.",
+            "Order of starts. `strict`: all of this queue waits behind a job that is first "
+            "and does not fit. Otherwise later jobs that fit may start before it.",
             example="strict",
         ),
     ] = "best-effort"
     preemption: Annotated[
         QueuePreemptionSpec | None,
-        doc("When its work may be evicted.", example={"minRuntime": "10m"}),
+        doc("Preemption of its work.", example={"minRuntime": "10m"}),
     ] = None
     defaults: Annotated[
         QueueDefaultsSpec,
-        doc("What its jobs have that say nothing.", example={"timeLimit": "8h"}),
+        doc("Defaults for its jobs.", example={"timeLimit": "8h"}),
     ] = QueueDefaultsSpec()
     maxima: Annotated[
-        QueueMaximaSpec, doc("What one of its jobs may ask for.", example={"timeLimit": "2d"})
+        QueueMaximaSpec, doc("Maxima for one of its jobs.", example={"timeLimit": "2d"})
     ] = QueueMaximaSpec()
     suspend: Annotated[
-        bool, doc("Start nothing new from this queue; what runs goes on.", example=True)
+        bool, doc("Start nothing new from this queue; running work goes on.", example=True)
     ] = False
 
 
 class QueueDocument(DocumentPart, frozen=True, tag_field="kind", tag="Queue"):
-    """A line of jobs with a share of the cluster."""
+    """A queue of jobs with a share of the cluster."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
     metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "research"})]
-    spec: Annotated[QueueSpec, doc("What is desired.", example={"guaranteed": {"gpu": 16}})] = (
+    spec: Annotated[QueueSpec, doc("Desired state.", example={"guaranteed": {"gpu": 16}})] = (
         QueueSpec()
     )
 
 
 class PriorityClassSpec(DocumentPart, frozen=True):
-    """How urgent work of this class is."""
+    """Priority of jobs of this class."""
 
     value: Annotated[
         int,
-        doc("Higher goes first; a job that names none has 50.", example=100, ge=-(10**6), le=10**6),
+        doc("Higher goes first. A job without a class has 50.", example=100, ge=-(10**6), le=10**6),
     ]
     preemptible: Annotated[
-        bool, doc("Whether jobs of this class may be evicted for others.", example=False)
+        bool, doc("Jobs of this class may be evicted for others.", example=False)
     ] = True
     preemption_policy: Annotated[
         Literal["evict", "never"],
         doc(
-            "Whether others may be evicted, or moved, so that jobs of this class start; with "
-            "`never` they wait until there is room.",
+            "Others may be evicted or moved so that jobs of this class start; with `never` "
+            "these jobs wait until there is room.",
             example="never",
         ),
     ] = "evict"
@@ -193,4 +192,4 @@ class PriorityClassDocument(DocumentPart, frozen=True, tag_field="kind", tag="Pr
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
     metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "urgent"})]
-    spec: Annotated[PriorityClassSpec, doc("What is desired.", example={"value": 100})]
+    spec: Annotated[PriorityClassSpec, doc("Desired state.", example={"value": 100})]

@@ -18,7 +18,7 @@ _NumberOfJobs = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class SubjectSpec(DocumentPart, frozen=True):
-    """Whom a quota holds for: one of them."""
+    """Subject of a quota: one of these."""
 
     user: Annotated[
         Annotated[str, msgspec.Meta(min_length=1)] | None,
@@ -26,26 +26,28 @@ class SubjectSpec(DocumentPart, frozen=True):
     ] = None
     group: Annotated[
         Annotated[str, msgspec.Meta(min_length=1)] | None,
-        doc("Owners of the jobs together: whom `Access` has in this group.", example="interns"),
+        doc("Owners of the jobs together: members of this group in `Access`.", example="interns"),
     ] = None
     queue: Annotated[
-        Name | None, doc("Queue of the jobs; those below it count too.", example="students")
+        Name | None, doc("Queue of the jobs; its descendants count too.", example="students")
     ] = None
     pool: Annotated[
         Name | None,
-        doc("All work in this NodePool together; of a pool `resources` alone.", example="a100"),
+        doc(
+            "All work in this NodePool together; a pool can have `resources` only.", example="a100"
+        ),
     ] = None
 
 
 class JobCountsSpec(DocumentPart, frozen=True):
-    """How many jobs."""
+    """Numbers of jobs."""
 
     running: Annotated[
-        _NumberOfJobs | None, doc("Jobs that hold something at the same time.", example=10)
+        _NumberOfJobs | None, doc("Jobs that hold resources at the same time.", example=10)
     ] = None
     pending: Annotated[
         _NumberOfJobs | None,
-        doc("Jobs that are considered at the same time; the others wait behind.", example=100),
+        doc("Jobs that are considered at the same time; the others wait behind them.", example=100),
     ] = None
 
 
@@ -59,7 +61,7 @@ class BudgetSpec(DocumentPart, frozen=True):
     window: Annotated[
         Duration,
         doc(
-            "How long use counts: an hour at least, 400 days at most.",
+            "Window in which usage counts: at least an hour, at most 400 days.",
             example="30d",
             unit="duration",
         ),
@@ -67,8 +69,8 @@ class BudgetSpec(DocumentPart, frozen=True):
     on_exhausted: Annotated[
         Literal["wait", "end"],
         doc(
-            "What happens when it is used up: nothing new starts, or what runs is evicted too "
-            "and waits.",
+            "Action when the budget is used up: start nothing new, or also evict running "
+            "work, which then waits.",
             example="end",
         ),
     ] = "wait"
@@ -77,11 +79,13 @@ class BudgetSpec(DocumentPart, frozen=True):
 class QuotaSpec(DocumentPart, frozen=True):
     """Caps for one user, group, queue or pool."""
 
-    subject: Annotated[SubjectSpec, doc("Whom it holds for.", example={"queue": "students"})]
+    subject: Annotated[SubjectSpec, doc("Subject of the quota.", example={"queue": "students"})]
     resources: Annotated[
-        AmountsSpec, doc("What may be in use at the same time.", example={"gpu": 8})
+        AmountsSpec, doc("Resources in use at the same time.", example={"gpu": 8})
     ] = AmountsSpec()
-    jobs: Annotated[JobCountsSpec, doc("How many jobs.", example={"running": 10})] = JobCountsSpec()
+    jobs: Annotated[JobCountsSpec, doc("Numbers of jobs.", example={"running": 10})] = (
+        JobCountsSpec()
+    )
     budget: Annotated[
         BudgetSpec | None,
         doc("GPU-hours over time.", example={"gpuHours": 500, "window": "30d"}),
@@ -95,5 +99,5 @@ class QuotaDocument(DocumentPart, frozen=True, tag_field="kind", tag="Quota"):
     metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "students"})]
     spec: Annotated[
         QuotaSpec,
-        doc("What is desired.", example={"subject": {"queue": "students"}}),
+        doc("Desired state.", example={"subject": {"queue": "students"}}),
     ]

@@ -16,7 +16,7 @@ from reconciler.model.documents.job_spec import Timestamp
 
 
 class ReservationSpec(DocumentPart, frozen=True):
-    """Which nodes, when, and for whom."""
+    """Nodes, times and users of a reservation."""
 
     hosts: Annotated[
         Annotated[str, msgspec.Meta(min_length=1)] | None,
@@ -26,41 +26,39 @@ class ReservationSpec(DocumentPart, frozen=True):
     amounts: Annotated[
         AmountsSpec,
         doc(
-            "How much of them is kept: as many whole nodes as have all of it together; left out: "
+            "Amount that is kept: as many whole nodes as have all of it together. Default: "
             "all of them.",
             example={"gpu": 16},
         ),
     ] = AmountsSpec()
     start: Annotated[
         Timestamp | None,
-        doc("When it begins (RFC 3339).", example="2027-01-31T06:00:00Z"),
+        doc("Start (RFC 3339).", example="2027-01-31T06:00:00Z"),
     ] = None
-    end: Annotated[
-        Timestamp | None, doc("When it ends (RFC 3339).", example="2027-01-31T18:00:00Z")
-    ] = None
+    end: Annotated[Timestamp | None, doc("End (RFC 3339).", example="2027-01-31T18:00:00Z")] = None
     schedule: Annotated[
         Annotated[str, msgspec.Meta(max_length=200)] | None,
         doc(
-            "When it begins each time, instead of `start`: minute, hour, day of month, month, day "
-            "of week as in cron, in UTC.",
+            "Start of each window, instead of `start`: minute, hour, day of month, month, "
+            "day of week as in cron, in UTC.",
             example="0 6 * * 1",
         ),
     ] = None
     duration: Annotated[
         Duration | None,
-        doc("How long it lasts each time, instead of `end`.", example="12h", unit="duration"),
+        doc("Duration of each window, instead of `end`.", example="12h", unit="duration"),
     ] = None
     users: Annotated[
         list[Annotated[str, msgspec.Meta(min_length=1)]],
         doc(
-            "Owners whose jobs may use it. Any job may that names it in `reservation`, unless "
-            "users or queues are said here.",
+            "Owners whose jobs may use it. If neither users nor queues are given, any job "
+            "may use it that names it in `reservation`.",
             example=["alice@example.org"],
         ),
     ] = []
     queues: Annotated[list[Name], doc("Queues whose jobs may use it.", example=["course"])] = []
     maintenance: Annotated[
-        bool, doc("Whether nothing runs there then, whoever asks.", example=True)
+        bool, doc("Maintenance: nothing runs there then, whoever asks.", example=True)
     ] = False
 
 
@@ -72,7 +70,7 @@ class ReservationDocument(DocumentPart, frozen=True, tag_field="kind", tag="Rese
     spec: Annotated[
         ReservationSpec,
         doc(
-            "What is desired.",
+            "Desired state.",
             example={"pools": ["h200"], "schedule": "0 6 * * 1", "duration": "12h"},
         ),
     ]

@@ -14,7 +14,7 @@ class ObjectStoreSpec(DocumentPart, frozen=True):
 
     endpoint: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^https?://[A-Za-z0-9.:\[\]-]+/?(?!\n)$")],
-        doc("Where it is served.", example="https://s3.example.org"),
+        doc("URL of the service.", example="https://s3.example.org"),
     ]
     bucket: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?!\n)$")],
@@ -22,17 +22,18 @@ class ObjectStoreSpec(DocumentPart, frozen=True):
     ]
     prefix: Annotated[
         RelativePath | None,
-        doc("What the names of its objects begin with, without `/`.", example="vision/v2"),
+        doc("Prefix of the names of its objects, without `/`.", example="vision/v2"),
     ] = None
     region: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,64}(?!\n)$")] | None,
-        doc("Region, where the service has any.", example="eu-west-1"),
+        doc("Region, if the service has any.", example="eu-west-1"),
     ] = None
     access_key_secret: Annotated[
         Name | None,
         doc(
-            "Name of the [secret](../guides/secrets.md) with the access key, of the Unix user of "
-            "the job; left out, with the other one: access without credentials.",
+            "Name of the [secret](../guides/secrets.md) with the access key, of the Unix "
+            "user of the job. Default, together with the other one: access without "
+            "credentials.",
             example="s3-access",
         ),
     ] = None
@@ -43,62 +44,62 @@ class ObjectStoreSpec(DocumentPart, frozen=True):
         Annotated[str, msgspec.Meta(pattern=r"^-----BEGIN CERTIFICATE-----\n", max_length=65_536)]
         | None,
         doc(
-            "Certificates in PEM by which that of an `https` service may be signed, beside those "
-            "that nodes trust anyway: for an authority of your own.",
+            "Certificates in PEM of an authority of your own that signs an `https` service,"
+            " in addition to those that nodes trust anyway.",
             example="-----BEGIN CERTIFICATE-----\n...\n-----END CERTIFICATE-----\n",
         ),
     ] = None
 
 
 class VolumeSpec(DocumentPart, frozen=True):
-    """Where storage is found."""
+    """Place of the storage."""
 
     type: Annotated[
         Literal["mount", "s3"],
         doc(
-            "`mount`: a folder that the nodes have mounted; Muster looks at it and mounts nothing. "
-            "`s3`: a bucket that jobs copy from and to.",
+            "`mount`: a folder that the nodes have mounted; Muster checks it and mounts "
+            "nothing. `s3`: a bucket that jobs copy from and to.",
             example="s3",
         ),
     ] = "mount"
     mount_path: Annotated[
         Annotated[str, msgspec.Meta(pattern=r"^/[^\x00\n]*(?!\n)$", max_length=4096)] | None,
         doc(
-            "Folder where the nodes have it mounted; told to tasks in `MUSTER_VOLUME_NAME`. "
-            "Of type `mount` only, which needs it.",
+            "Folder at which the nodes have it mounted; tasks find it in "
+            "`MUSTER_VOLUME_NAME`. Required for type `mount`, and only there.",
             example="/data/imagenet",
         ),
     ] = None
     file_system: Annotated[
         MountWord | None,
         doc(
-            "File system that has to be mounted there, as in `/proc/mounts`; with it, or with "
-            "`source`, a folder that is no mount will not do.",
+            "File system that must be mounted there, as in `/proc/mounts`. With it, or with"
+            " `source`, a folder that is not a mount is refused.",
             example="nfs4",
         ),
     ] = None
     source: Annotated[
         MountWord | None,
-        doc("What has to be mounted there, as in `/proc/mounts`.", example="filer:/imagenet"),
+        doc("Source that must be mounted there, as in `/proc/mounts`.", example="filer:/imagenet"),
     ] = None
     read_only: Annotated[
         bool | None,
         doc(
-            "`true`: nothing is copied out to it, and containers can't write to it; `false`: nodes "
-            "have it only where it can be written to. Left out: not looked at.",
+            "`true`: nothing is copied out to it, and containers cannot write to it. "
+            "`false`: only nodes where it is writable have it. Default: not checked.",
             example=True,
         ),
     ] = None
     s3: Annotated[
         ObjectStoreSpec | None,
         doc(
-            "The bucket; of type `s3` only, which needs it.",
+            "The bucket. Required for type `s3`, and only there.",
             example={"endpoint": "https://s3.example.org", "bucket": "datasets"},
         ),
     ] = None
     pools: Annotated[
         list[Name],
-        doc("Pools whose nodes have it; left out: all.", example=["h200"]),
+        doc("Pools whose nodes have it. Default: all.", example=["h200"]),
     ] = []
 
 
@@ -107,4 +108,4 @@ class VolumeDocument(DocumentPart, frozen=True, tag_field="kind", tag="Volume"):
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
     metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "imagenet"})]
-    spec: Annotated[VolumeSpec, doc("What is desired.", example={"mountPath": "/data/imagenet"})]
+    spec: Annotated[VolumeSpec, doc("Desired state.", example={"mountPath": "/data/imagenet"})]

@@ -1,6 +1,6 @@
-"""Every series that Muster exports, in one table, and what a node's page is made of.
+"""Every metric that Muster exports, in one table, and the renderer of a node's page.
 
-The controller renders each node's page from what it was told last, and an agent with a port of its
-own from what it would tell: both by ``node.render``, so that a series means the same wherever it
-was scraped. What only the loop knows is in ``reconciler.metrics``.
+The controller renders a page for each node from its last report; an agent with a port of its own
+renders the same from its current state. Metrics that only the loop knows are in
+``reconciler.metrics``.
 """

@@ -1,7 +1,7 @@
-"""The series of a node's GPUs: what they are, from the inventory, and what they do, from telemetry.
+"""Metrics of a node's GPUs: inventory and telemetry.
 
-Names and meanings follow dcgm-exporter's where there is one, in base units; the help of each
-series names the field. A value that the driver does not tell is left out, never 0.
+Names and meanings follow dcgm-exporter's if it has one, in base units; the help of each metric
+names the field. A value that the driver does not report is left out, never 0.
 """
 
 import math
@@ -62,7 +62,9 @@ PAIRS = {
 def put(
     page: Put, inventory: records.Inventory, usage: Iterable[devices.GpuUsage], node: Who
 ) -> None:
-    """Put every GPU of a node on its page; what a device that is not well did last is not told."""
+    """Add every GPU of a node to its page. Stale usage of a device that is not healthy is
+    left out.
+    """
     used = {one.uuid: one for one in usage}
     driver = inventory.gpu_driver or devices.GpuDriver("")
     for gpu in inventory.gpus:
@@ -81,7 +83,7 @@ def put(
 
 
 def _put_parts(page: Put, gpu: records.Gpu, usage: devices.GpuUsage, who: Who) -> None:
-    """Put the MIG instances of a GPU."""
+    """Add the MIG instances of a GPU."""
     used = {one.uuid: one.memory_used_bytes for one in usage.instances}
     for part in gpu.mig:
         value = used.get(part.uuid)

@@ -1,4 +1,4 @@
-"""The one table of every series that is exported: what is not here is not rendered."""
+"""The table of all exported metrics: a metric that is not here is not rendered."""
 
 from typing import Literal
 
@@ -20,10 +20,10 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Label(msgspec.Struct, frozen=True):
-    """What a label tells apart. ``most``: how many values it may have in a series, or of what.
+    """A label, and the most values that it may have in a metric.
 
-    A number holds for a whole page; a word (``queues``, ``pools``, ``nodes``, ``quotas``) stands
-    for what git declares, ``gpus`` for those of one node.
+    ``most`` is a number for the whole page, or a word: ``queues``, ``pools``, ``nodes``, ``quotas``
+    as many as git declares, ``gpus`` as many as one node has.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""One node's page: its state, what it has, gives and uses, its tasks and its GPUs."""
+"""One node's page: its state, capacity and usage, its tasks and its GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ def render(
     *,
     judged: bool = True,
 ) -> bytes:
-    """One node's page, of what it reported last and the attempts that are there.
+    """Render one node's page from its last report and its attempts.
 
-    ``words`` is what tasks write of their work, ``uses`` what they use, by attempt. Not ``judged``:
-    nobody has said in which state the node is, and no series tells it.
+    ``words`` maps attempts to the metrics that tasks write; ``uses`` maps attempts to their usage.
+    If not ``judged``, the page has no series about the node's state, because nobody has decided it.
     """
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     who = (node.name, node.pool)

@@ -1,4 +1,4 @@
-"""A page in Prometheus' text format as it grows, of series that are in the table and no others."""
+"""A page in Prometheus' text format, made of metrics that are in the table and no others."""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from reconciler.model.metrics import metric_table
 
 
 class SampleText:
-    """Series in the order of the table, samples in the order put."""
+    """Samples of a page: metrics in the order of the table, samples in the order of addition."""
 
     def __init__(self, page: metric_table.Page) -> None:
         self._samples: dict[str, list[str]] = {
@@ -15,16 +15,16 @@ class SampleText:
         }
 
     def put(self, name: str, value: float, *values: str) -> None:
-        """A sample, with the values of the series' labels in order."""
+        """Add a sample, with the values of its labels in the order of the table."""
         shown = labels(zip(metric_table.TABLE[name].labels, values, strict=True))
         self._samples[name].append(f"{name}{shown} {number(value)}")
 
     def put_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Samples of a series that are written already, such as those of a histogram."""
+        """Add samples that are rendered already, such as those of a histogram."""
         self._samples[name] += lines
 
     def render(self) -> bytes:
-        """The page in Prometheus' text format."""
+        """Return the page in Prometheus' text format."""
         lines = []
         for name, samples in self._samples.items():
             if samples:
@@ -34,7 +34,7 @@ class SampleText:
 
 
 def labels(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and values of labels as they stand behind a series' name; nothing for none."""
+    """Render label names and values in braces; return an empty text for none."""
     parts = []
     for name, value in pairs:
         safe = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
@@ -43,7 +43,7 @@ def labels(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def number(value: float) -> str:
-    """A value as the format writes it."""
+    """Render a value."""
     if value == math.inf:
         return "+Inf"
     if not math.isfinite(value):

@@ -1,7 +1,7 @@
-"""The series of the tasks on a node: which they are, since when they run, and what they hold.
+"""Metrics of the tasks on a node: identity, start time, and resources held.
 
-Tasks come and go, so their series are on the node's page alone and bounded by ``TASKS_MAX``; the
-GPUs of a task are told by number, so that a query can join them with what the GPUs do.
+Tasks come and go, so these metrics are on the node's page only and bounded by ``TASKS_MAX``. The
+GPUs of a task are given by number, so that a query can join them with the metrics of GPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ def put(
     words: Words = NO_WORDS,
     uses: Uses = NO_USES,
 ) -> None:
-    """Put the attempts that have not ended on a node's page, the first assigned first."""
+    """Add the attempts that have not ended to a node's page, the first assigned first."""
     shown = set()
     left = TASK_METRICS_MAX
     for attempt in alive[:TASKS_MAX]:
@@ -52,7 +52,7 @@ def put(
 
 
 def _put_use(page: Callable[..., None], use: task_usage.TaskUse, who: tuple[str, ...]) -> None:
-    """Put what a task used when that was last sampled."""
+    """Add the last sample of a task's usage."""
     page("muster_task_processes", use.processes, *who)
     page("muster_task_cpu_seconds_total", use.cpu_s, *who)
     page("muster_task_memory_bytes", use.memory_bytes, *who)
@@ -69,7 +69,7 @@ def _put_use(page: Callable[..., None], use: task_usage.TaskUse, who: tuple[str,
 def _put_saved(
     page: Callable[..., None], attempt: records.AttemptRecord, who: tuple[str, ...]
 ) -> None:
-    """Put what is saved; how long work is at risk where its job says how often it means to save."""
+    """Add checkpoints, and the age of unsaved work if the job declares a checkpoint interval."""
     if attempt.saved is not None:
         page("muster_task_checkpoint_timestamp_seconds", attempt.saved.at, *who)
     if attempt.saves_every_s is None or attempt.started_at is None or not attempt.is_first:

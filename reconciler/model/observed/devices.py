@@ -1,8 +1,8 @@
-"""What agents say of GPUs: how they are wired and split, what they do, and who is on them.
+"""Reports about GPUs: wiring and MIG layout, usage, and processes.
 
-Hardware facts travel with a node's inventory, when they change. :class:`GpuUsage` is telemetry:
-the server keeps each node's newest and shows it; neither the loop nor the store ever sees it.
-Everything that a driver may not tell is None, never 0.
+Hardware facts travel with a node's inventory, when they change. :class:`GpuUsage` is telemetry: the
+server keeps the newest of each node; neither the loop nor the store ever sees it. Everything that a
+driver may leave out is None, never 0.
 """
 
 import msgspec
@@ -46,14 +46,16 @@ FITS, WAITING, BLOCKED, NEEDS_RESET, CUT_FAILED = (
 
 
 class MigCut(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a device is with the MIG layout that its pool declares, and in words why."""
+    """Progress of a device towards the MIG layout that its pool declares, and the reason
+    in words.
+    """
 
     state: str
     message: str = ""
 
 
 class NvLinkPeer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where active NVLinks lead: ``kind`` gpu, switch or other, and the peer's PCI address."""
+    """Peer of active NVLinks: ``kind`` gpu, switch or other, and its PCI address."""
 
     kind: str
     pci_address: str
@@ -61,7 +63,7 @@ class NvLinkPeer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GpuDriver(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The NVIDIA driver: ``state`` ok, absent, failed or unresponsive, and in words why."""
+    """The NVIDIA driver: ``state`` ok, absent, failed or unresponsive, and the reason in words."""
 
     state: str
     message: str = ""
@@ -74,7 +76,7 @@ class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that holds a GPU and belongs to no task of the node.
 
     ``name`` is the program's, never its arguments; ``memory_bytes`` is what it held when it was
-    first seen. ``detail`` says what else is known, such as the attempt that left it behind.
+    first seen. ``detail`` is anything else that is known, such as the attempt that left it behind.
     """
 
     pid: int
@@ -88,7 +90,7 @@ class GpuProcess(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Xid(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error event of the driver: its XID number, how often it came, and when last."""
+    """An error event of the driver: its XID number, the number of times, and the last time."""
 
     number: int
     count: int
@@ -96,8 +98,7 @@ class Xid(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MigUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one MIG instance has taken of its memory, None where its driver does not tell, and the
-    attempt that has it."""
+    """Memory used on one MIG instance, None if the driver does not report it, and its attempt."""
 
     uuid: str
     memory_used_bytes: int | None = None
@@ -105,13 +106,13 @@ class MigUsage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GpuUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU at one moment; None for what its driver does not tell.
+    """One GPU at one moment; None for values that its driver does not report.
 
     Ratios are from 0 to 1. ``energy_joules`` and the NVLink amounts count since the driver was
-    loaded; PCIe rates are of the 20 ms before ``at``. ``ecc_volatile`` and ``ecc_aggregate`` are
-    (corrected, uncorrected) since the driver was loaded, and of the device's life.
-    ``retired_pages`` are (for single-bit errors, for double-bit errors), ``remapped_rows``
-    (for correctable errors, for uncorrectable ones).
+    loaded; PCIe rates are over the 20 ms before ``at``. ``ecc_volatile`` and ``ecc_aggregate`` are
+    (corrected, uncorrected) since the driver was loaded, and over the device's life.
+    ``retired_pages`` are (for single-bit errors, for double-bit errors), ``remapped_rows`` (for
+    correctable errors, for uncorrectable ones).
     """
 
     index: int

@@ -1,8 +1,8 @@
-"""Checks of a node's health: what a pool asks for, and what its nodes find.
+"""Health checks of a node: the plan of a pool, and the results of its nodes.
 
 A plan goes to the agent with its assignments; results come back with its inventory, when they
-change. A result's words are free of readings that change by themselves, so that a node that is
-neither better nor worse has nothing to tell.
+change. The text of a result has no readings that change by themselves, so that a node whose health
+is unchanged reports nothing.
 """
 
 from typing import Literal
@@ -41,9 +41,9 @@ class CheckCommand(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckPlan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node is to look at, and from when on something is wrong. Ratios are of the whole.
+    """Checks of a node, and the thresholds from which on they fail. Ratios are of the whole.
 
-    ``before`` and ``after`` are names of checks that are made when a task is to start, and when
+    ``before`` and ``after`` are names of checks that run when a task is about to start, and when
     one has ended.
     """
 
@@ -61,9 +61,9 @@ class CheckPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one check found: one that is healthy has nothing to say.
+    """Result of one check; a healthy one has no message.
 
-    ``devices`` are numbers of the GPUs that it is about, where it is about some.
+    ``devices`` are numbers of the GPUs that it concerns, if it concerns any.
     """
 
     name: str
@@ -73,7 +73,7 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def worst(results: "tuple[CheckResult, ...]") -> Verdict:
-    """The verdict on a node: that of its worst check."""
+    """Return the verdict on a node: that of its worst check."""
     verdicts = {one.verdict for one in results}
     if "failed" in verdicts:
         return "failed"
@@ -81,11 +81,12 @@ def worst(results: "tuple[CheckResult, ...]") -> Verdict:
 
 
 class CheckFlapping(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often the checks of a node came and went of late.
+    """Recent changes between passing and failing of a node's checks.
 
-    ``failing``: one fails now. ``at`` are the last times at which the node turned from well to
-    failing. ``held``: that was too often, the ``holds``-th time in a row; once well it stays out
-    ``until`` then, which is kept afterwards as when it was let in. ``check`` failed last.
+    ``failing``: one fails now. ``at`` are the last times at which the node turned from passing to
+    failing. ``held``: that was too often, for the ``holds``-th time in a row; once it passes, the
+    node stays out until ``until``, which is kept afterwards as the time when it was let in.
+    ``check`` failed last.
     """
 
     failing: bool = False

@@ -1,6 +1,6 @@
-"""What a machine is made of, as its agent finds it: processors, memory, disks, mounts, networks.
+"""The parts of a machine, as its agent finds them: processors, memory, disks, mounts, networks.
 
-It is shown and compared, never scheduled by: what tasks may take is ``Inventory.capacity``.
+These values are shown and compared, never scheduled by: tasks may take ``Inventory.capacity``.
 Speeds are in bits per second, as networks are named by them; everything else is in bytes.
 """
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class NumaNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A part of the machine with memory of its own. ``cpus`` as Linux writes them, ``0-15,32``."""
+    """A part of the machine with memory of its own; ``cpus`` as Linux writes them, ``0-15,32``."""
 
     id: int
     cpus: str
@@ -16,7 +16,7 @@ class NumaNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Disk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A block device that is no partition, loop or RAM disk."""
+    """A block device that is not a partition, loop device or RAM disk."""
 
     name: str
     size_bytes: int
@@ -34,7 +34,7 @@ class Mount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A network interface with hardware behind it. ``speed_bits_per_s`` None: it does not tell."""
+    """A network interface of real hardware. ``speed_bits_per_s`` None: unknown."""
 
     name: str
     state: str = ""
@@ -44,7 +44,7 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RdmaPort(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A port of an RDMA device. ``layer`` InfiniBand or Ethernet."""
+    """A port of an RDMA device; ``layer`` is InfiniBand or Ethernet."""
 
     device: str
     port: int

@@ -1,8 +1,8 @@
-"""Storage that jobs name: what nodes are to have of it, and what is copied in and out of it.
+"""Storage that jobs name: volumes that nodes must have, and data that is copied in and out.
 
-A ``VolumeStore`` is where data is; credentials are names of secrets, never values. What is copied
-in goes to the node's own disk before a task starts, what is copied out leaves it when the task has
-ended. Paths are relative and stay in their store.
+A ``VolumeStore`` is the place of data. Credentials are names of secrets, never values. Data is
+copied in to the node's own disk before a task starts, and copied out when the task has ended. Paths
+are relative and stay inside their store.
 """
 
 from typing import Literal
@@ -16,9 +16,12 @@ When = Literal["success", "always"]
 
 
 class ObjectStore(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A bucket behind the S3 protocol. ``access_key`` and ``secret_key`` are names of secrets of
-    the task's user, empty for access without credentials. ``ca_certificate`` is what the service's
-    own certificate is signed by, in PEM, where no public authority has signed it."""
+    """A bucket behind the S3 protocol.
+
+    ``access_key`` and ``secret_key`` are names of secrets of the task's user, empty for access
+    without credentials. ``ca_certificate`` is the certificate authority of the service in PEM, if
+    no public authority has signed its certificate.
+    """
 
     endpoint: str
     bucket: str
@@ -30,7 +33,7 @@ class ObjectStore(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VolumeStore(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the data of a volume is: a folder that nodes have mounted, or a bucket."""
+    """The place of a volume's data: a folder that nodes have mounted, or a bucket."""
 
     volume: str
     folder: str = ""
@@ -39,10 +42,10 @@ class VolumeStore(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class In(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Data to be copied in under a name. ``path`` empty: all there is.
+    """Data to copy in under a name; ``path`` empty: all of the store.
 
-    ``sha256`` is of a single file, ``checksums`` the name of a file below ``path`` that lists
-    those of others as ``sha256sum`` does; empty for none.
+    ``sha256`` is of a single file. ``checksums`` is the name of a file below ``path`` with
+    checksums of the others, as ``sha256sum`` writes it. Both are empty for none.
     """
 
     name: str
@@ -53,7 +56,7 @@ class In(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Out(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of a task's working folder is copied out: ``path`` below it to ``to`` in the store."""
+    """Data to copy out: ``path`` below a task's working folder, to ``to`` in the store."""
 
     path: str
     store: VolumeStore
@@ -62,7 +65,7 @@ class Out(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StagingPlan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is copied for each task of a job, and how long it may take each way."""
+    """Data to copy for each task of a job, and the time limit of each way."""
 
     ins: tuple[In, ...] = ()
     outs: tuple[Out, ...] = ()
@@ -73,10 +76,10 @@ class StagingPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WantedVolume(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A volume that a node is to have mounted, and what is looked at.
+    """A volume that a node must have mounted, and what is checked.
 
-    ``file_system`` and ``source``: as they stand in the table of mounts, empty for any, and then
-    any folder will do. ``writable``: it must not be mounted read-only.
+    ``file_system`` and ``source``: as in the table of mounts, empty for any; then any folder will
+    do. ``writable``: it must not be mounted read-only.
     """
 
     name: str
@@ -87,7 +90,7 @@ class WantedVolume(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VolumeState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node finds of a volume. ``problem`` empty: jobs that need it may run here."""
+    """State of a volume on a node. ``problem`` empty: jobs that need it may run here."""
 
     name: str
     problem: str = ""

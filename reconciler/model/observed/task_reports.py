@@ -1,7 +1,7 @@
-"""What a task says of its own work: metrics that it writes, and what it has saved.
+"""Reports of a task about its own work: metrics that it writes, and its checkpoints.
 
-Metrics are for eyes: they go from the agent to the server and no further. What is saved decides
-what an eviction costs, so that it goes with the reports of attempts to the loop.
+Metrics are for people: they go from the agent to the server and no further. Checkpoints decide the
+cost of an eviction, so they go to the loop with the reports of attempts.
 """
 
 import msgspec
@@ -19,8 +19,11 @@ TASKS_MAX = 256
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The newest value of one series, at a time of the node's wall clock. ``step`` None: the task
-    named none. Values may be infinite or no number: that is how a diverged loss looks."""
+    """The newest value of one series, at a time of the node's wall clock.
+
+    ``step`` None: the task named none. Values may be infinite or NaN: a diverged loss looks like
+    that.
+    """
 
     name: str
     value: float
@@ -29,15 +32,15 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a task has written, as far as it was read.
+    """Metrics that a task has written, as far as they were read.
 
     Attributes:
-        attempt: whose they are.
+        attempt: attempt that wrote them.
         metrics: the newest of each series, by name.
-        lines: how many lines were read.
-        bad_lines: how many of them were not understood, in whole or in part.
-        problem: the newest of those, in words.
-        skipped_bytes: how much was not read because it came too fast.
+        lines: number of lines read.
+        bad_lines: number of these that were not understood, in whole or in part.
+        problem: the newest of these, in words.
+        skipped_bytes: bytes not read because they came too fast.
     """
 
     attempt: str
@@ -49,8 +52,11 @@ class TaskMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A complete checkpoint: its path below the job's folder of checkpoints, when it was written
-    by the clock of who wrote it, and the step, None where nobody said."""
+    """A complete checkpoint.
+
+    It has the path below the job's folder of checkpoints, the time of writing by the writer's
+    clock, and the step, None if unknown.
+    """
 
     path: str
     at: float
@@ -59,14 +65,14 @@ class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckpointRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which files or folders of a job's checkpoints are whole ones.
+    """The rule that tells complete checkpoints from incomplete ones.
 
     Attributes:
-        pattern: of their paths below the folder, with ``*`` and ``?``; ``{element}`` stands for
-            the element of an array. Empty: only those that tasks name.
-        marker: name of the file that makes one whole: in it where it is a folder, else what comes
-            after its name; empty: it is whole when nothing was written for ``settle_s``.
-        settle_s: see there, in seconds.
+        pattern: of their paths below the folder, with ``*`` and ``?``; ``{element}`` is the element
+            of an array. Empty: only those that tasks name.
+        marker: name of the file that makes one complete: in it if it is a folder, else the suffix
+            of its name. Empty: it is complete when nothing was written for ``settle_s``.
+        settle_s: see ``marker``, in seconds.
     """
 
     pattern: str = ""
@@ -75,8 +81,10 @@ class CheckpointRule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def told_text(text: str, characters_max: int) -> str:
-    """A text that came from a task, as it may go into reports, pages and terminals: printable, in
-    UTF-8, and no longer than that."""
+    """Return a text of a task made safe for reports, pages and terminals.
+
+    The result is printable, valid UTF-8, and not longer than the limit.
+    """
     kept = text[:characters_max]
     if not kept.isprintable():
         kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in kept)
@@ -84,9 +92,9 @@ def told_text(text: str, characters_max: int) -> str:
 
 
 def bounded(told: TaskMetrics) -> TaskMetrics:
-    """What a node says of a task, within the bounds that it should have kept by itself.
+    """Return a node's report of a task's metrics, cut to the bounds that the node should keep.
 
-    Of several series of one name the first stays: a page with two of them would be refused whole.
+    Of several series of one name the first stays: Prometheus refuses a page with two of them.
     """
     metrics: dict[str, Metric] = {}
     for one in told.metrics[:SERIES_MAX]:

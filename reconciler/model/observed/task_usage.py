@@ -1,7 +1,7 @@
-"""What tasks use of their node, as agents sample it: for eyes, like what tasks say of themselves.
+"""Resource usage of tasks, sampled by agents, for people to look at.
 
-It goes from the agent to the server and no further; what an attempt has used in all is in its
-report when it has ended.
+It goes from the agent to the server and no further. The total usage of an attempt is in its report
+when it has ended.
 """
 
 import math
@@ -16,8 +16,7 @@ TASKS_MAX = 1024
 
 
 class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task's processes on one device, by its number; ``memory_bytes`` None: the driver does not
-    tell."""
+    """Usage of one device by a task's processes; ``memory_bytes`` None: unknown to the driver."""
 
     gpu: int
     processes: int
@@ -25,19 +24,19 @@ class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a task uses, at a time of the node's wall clock.
+    """Resource usage of a task, at a time of the node's wall clock.
 
     Attributes:
-        attempt: whose it is.
-        at: when it was sampled.
-        processes: how many it has.
+        attempt: attempt that is sampled.
+        at: time of the sample.
+        processes: number of processes.
         cpu_s: CPU time so far, of all its processes.
-        memory_bytes: in use now, by its control group less what is only cached of files; where it
-            has none the sum over its processes, in which what they share counts for each.
-        memory_max_bytes: the most so far, by the same.
-        read_bytes: from storage so far; None: the agent may not know.
-        written_bytes: likewise to storage.
-        gpus: what it has on devices.
+        memory_bytes: memory in use, of its control group without the page cache. Without a control
+            group it is the sum over processes, so that shared memory counts several times.
+        memory_max_bytes: maximum so far, by the same measure.
+        read_bytes: read from storage so far; None: the agent may not know.
+        written_bytes: written to storage so far, likewise.
+        gpus: usage of devices.
     """
 
     attempt: str
@@ -52,7 +51,7 @@ class TaskUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def bounded(told: TaskUse, now: float) -> TaskUse:
-    """What a node says of a task's use, within all reason."""
+    """Return a node's report of a task's usage, cut to plausible bounds."""
     gpus: dict[int, GpuUse] = {}
     for one in told.gpus[: devices.DEVICES_MAX]:
         if 0 <= one.gpu < devices.DEVICES_MAX:

@@ -1,8 +1,8 @@
-"""Who there is, whose key is whose, and who may do what: decided the same way everywhere.
+"""Identities, keys and roles, and the one place that decides who may do what.
 
-The loader asks for each object that a commit changes, the server for each call, and
-``muster access can`` for people. An Access without roles allows everything to everybody who is
-known; with roles what no rule allows is not allowed.
+The loader asks for each object that a commit changes, the server for each call, ``muster access
+can`` for people. An Access without roles allows everything to everybody who is known. With roles,
+anything that no rule allows is refused.
 """
 
 import fnmatch
@@ -42,7 +42,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class AccessRule(msgspec.Struct, frozen=True):
-    """Verbs, and what they may be done to: queues for jobs, labels for structural objects."""
+    """Verbs and their targets: queues for jobs, labels for structural objects."""
 
     verbs: tuple[Verb, ...]
     queues: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class AccessRule(msgspec.Struct, frozen=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """Who has it, and what it allows."""
+    """Members of a role, and the rules that it grants."""
 
     name: str
     members: tuple[str, ...]
@@ -58,18 +58,18 @@ class Role(msgspec.Struct, frozen=True):
 
 
 class Access(msgspec.Struct, frozen=True):
-    """All documents of the kind together."""
+    """All ``Access`` documents together."""
 
     identities: dict[str, Identity] = {}
     roles: tuple[Role, ...] = ()
 
     def groups_of(self, who: str) -> tuple[str, ...]:
-        """The groups that somebody is in; none of who has no identity."""
+        """Return the groups of an identity; none for an unknown one."""
         known = self.identities.get(who)
         return () if known is None else known.groups
 
     def merged(self, other: "Access") -> "Access":
-        """Both; of an identity in both, everything that either says."""
+        """Return the union of both; an identity in both has everything that either says."""
         identities = dict(self.identities)
         for email, one in other.identities.items():
             known = identities.get(email)
@@ -85,7 +85,7 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Yes or no, and by which rule or for want of which."""
+    """Yes or no, with the rule that allows it or the reason that nothing does."""
 
     allowed: bool
     why: str
@@ -94,14 +94,14 @@ class Decision(msgspec.Struct, frozen=True):
 def of_queue(
     access: Access, who: str, verb: Verb, queue: str, above: Sequence[str] = ()
 ) -> Decision:
-    """Whether somebody may submit to, or manage the jobs of, a queue.
+    """Decide if somebody may submit to a queue, or manage its jobs.
 
     Args:
-        access: who may what.
+        access: identities and roles.
         who: an address.
-        verb: ``submit`` or ``manage``; who may manage may submit.
-        queue: its name.
-        above: the queues above it: a rule for one of them holds for it too.
+        verb: ``submit`` or ``manage``; ``manage`` includes ``submit``.
+        queue: name of the queue.
+        above: its ancestors: a rule for one of them holds for it too.
     """
     verbs = ("submit", "manage") if verb == "submit" else (verb,)
     names = (queue, *above)
@@ -110,21 +110,21 @@ def of_queue(
 
 
 def of_any_job(access: Access, who: str) -> Decision:
-    """Whether there may be a job that somebody may change; where this says no, there is none.
+    """Decide if there may be any job that somebody may change; a no holds for every job.
 
-    Whose a job is, and in which queue, need not be known.
+    The owner and the queue need not be known.
     """
     asked = _Asked(who, "submit", "any queue", ("submit", "manage"))
     return _decide(access, asked, lambda rule: bool(rule.queues))
 
 
 def of_object(access: Access, who: str, verb: Verb, label: str) -> Decision:
-    """Whether somebody may change a structural object, or drain nodes of a pool.
+    """Decide if somebody may change a structural object, or drain nodes of a pool.
 
     Args:
-        access: who may what.
+        access: identities and roles.
         who: an address.
-        verb: ``change`` or ``drain``; who may change a pool may drain its nodes.
+        verb: ``change`` or ``drain``; ``change`` of a pool includes ``drain`` of its nodes.
         label: ``Kind/name``.
     """
     verbs = ("drain", "change") if verb == "drain" else (verb,)
@@ -134,15 +134,14 @@ def of_object(access: Access, who: str, verb: Verb, label: str) -> Decision:
 
 
 def of_kind(access: Access, who: str, verb: Verb, kind: str) -> Decision:
-    """Whether somebody may change all structural objects of a kind, whatever they are called.
+    """Decide if somebody may change all structural objects of a kind.
 
-    It is asked where nobody can tell which of them it is: a rule for one by its name says nothing
-    then.
+    Use it if the name of the object is unknown; a rule for one name does not count.
 
     Args:
-        access: who may what.
+        access: identities and roles.
         who: an address.
-        verb: as of ``of_object``.
+        verb: as for ``of_object``.
         kind: such as ``NodePool``.
     """
     verbs = ("drain", "change") if verb == "drain" else (verb,)
@@ -152,7 +151,7 @@ def of_kind(access: Access, who: str, verb: Verb, kind: str) -> Decision:
 
 
 def keeps(access: Access, who: str) -> bool:
-    """Whether somebody may change anything at all of Access or the Cluster."""
+    """Return True if somebody may change anything at all of Access or the Cluster."""
     asked = _Asked(who, "change", "Access or the Cluster", ("change",))
 
     def matches(rule: AccessRule) -> bool:
@@ -163,13 +162,15 @@ def keeps(access: Access, who: str) -> bool:
 
 
 def of_approval(access: Access, who: str) -> Decision:
-    """Whether somebody may approve what safety holds."""
+    """Decide if somebody may approve held changes."""
     asked = _Asked(who, "approve", "held changes", ("approve",))
     return _decide(access, asked, lambda _rule: True)
 
 
 def of_snapshot(access: Access, who: str) -> Decision:
-    """Whether somebody may take the records of the whole cluster, commands of all jobs included."""
+    """Decide if somebody may read the records of the whole cluster, commands of all jobs
+    included.
+    """
     asked = _Asked(who, "snapshot", "the records of all jobs", ("snapshot",))
     return _decide(access, asked, lambda _rule: True)
 
@@ -181,14 +182,14 @@ def of_job(
     owners: Iterable[str],
     parents: Mapping[str, str | None],
 ) -> Decision:
-    """Whether somebody may add, change or remove a job.
+    """Decide if somebody may add, change or remove a job.
 
     Args:
-        access: who may what.
+        access: identities and roles.
         who: an address.
-        queues: those that it is in before and after, one or two.
-        owners: whom it belongs to before and after; empty ones are nobody.
-        parents: each queue's parent.
+        queues: its queues before and after, one or two.
+        owners: its owners before and after; empty ones are nobody.
+        parents: parent of each queue.
     """
     owners = tuple(owners)
     verb: Verb = "submit" if all(owner in {"", who} for owner in owners) else "manage"
@@ -204,7 +205,7 @@ def of_job(
 
 
 def ancestors(queue: str, parents: Mapping[str, str | None]) -> list[str]:
-    """The queues above one, the nearest first."""
+    """Return the ancestors of a queue, the nearest first."""
     found: list[str] = []
     at = parents.get(queue)
     while at is not None and at not in found:
@@ -214,7 +215,7 @@ def ancestors(queue: str, parents: Mapping[str, str | None]) -> list[str]:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """Who asks for what; a rule with any of ``verbs`` says yes."""
+    """A question to the rules; a rule with any of ``verbs`` allows it."""
 
     who: str
     verb: Verb
@@ -246,5 +247,5 @@ def _is_member(role: Role, identity: Identity) -> bool:
 
 
 def _any(patterns: Iterable[str], names: Iterable[str]) -> bool:
-    """Whether a pattern, ``*`` standing for any text, matches a name."""
+    """Return True if a pattern, in which ``*`` matches any text, matches a name."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)

@@ -1,7 +1,7 @@
-"""Differences between what git says and what is observed, and what may be done about each kind.
+"""Kinds of drift between git and the cluster, and what may be done about each.
 
-``core.drifts`` finds them in every cycle; the store keeps the list, so that a difference has been
-there since it was first seen, whoever leads. ``KINDS`` is the literal table of all of them.
+``core.drift.detection`` finds differences in every cycle. The store keeps the list, so that the
+time of first sight survives a change of leader. ``KINDS`` is the table of all kinds.
 """
 
 from typing import Literal
@@ -17,10 +17,10 @@ _ANY: tuple[Action, ...] = ("remediate", "report", "ignore")
 
 
 class DriftKind(msgspec.Struct, frozen=True):
-    """A kind of difference: how bad, what is done unless a policy says otherwise, what may be.
+    """A kind of drift: severity, default action, and allowed actions.
 
-    ``remedy`` says what ``remediate`` does, empty where nothing is built or nobody could.
-    ``pooled``: it is of a node of some pool, so that the pool may have a policy of its own.
+    ``remedy`` describes what ``remediate`` does, empty if nothing can be done. ``pooled``: it
+    concerns a node of a pool, so that the pool may have an action of its own.
     """
 
     severity: Severity
@@ -125,14 +125,14 @@ KINDS: dict[str, DriftKind] = {
 
 
 class Drift(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One difference. ``key`` is the same for as long as the difference lasts.
+    """One difference. ``key`` stays the same as long as the difference lasts.
 
     Attributes:
-        wanted, found: the evidence: what git says, and what is there.
-        pool, node, job, attempt: what it is of, where it is of one.
-        remedy: how its remediation stands, for people; empty where there is none.
-        tries: how often it was tried to make it right.
-        given_up: whether that has ended in vain.
+        wanted, found: the evidence: what git says, and what is observed.
+        pool, node, job, attempt: subject, as far as there is one.
+        remedy: state of its remediation, for people; empty if there is none.
+        tries: number of attempts at remediation.
+        given_up: the attempts have ended without success.
     """
 
     kind: str
@@ -178,16 +178,16 @@ IDLE_VERBS = ("reset-gpu", "run-command", "reboot")
 
 
 class DriftRemedy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One try at making a difference right; remembered for a day, so that tries are counted.
+    """One attempt at remediation, remembered for a day so that attempts can be counted.
 
     Attributes:
         id: unique for ever: the agent carries out no id twice.
-        cause: ``Drift.key`` of what it is for.
-        node: who carries it out; empty for the controller.
-        state: ``lost``: the node did not tell in time what became of it.
-        pid, started_at: the process to end, by when it began, since numbers come again.
-        uuid: the device that it is about; devices: the devices, by number.
-        command, timeout_s: what to run, and how long it may take.
+        cause: ``Drift.key`` of the difference.
+        node: node that carries it out; empty for the controller.
+        state: ``lost``: the node did not report the result in time.
+        pid, started_at: process to end; with its start time, because process ids are reused.
+        uuid: device that it concerns; devices: devices, by number.
+        command, timeout_s: command to run, and its time limit.
     """
 
     id: str
@@ -208,5 +208,5 @@ class DriftRemedy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def open(self) -> bool:
-        """Whether it is not known yet what became of it."""
+        """True if the result is not known yet."""
         return self.state == "ordered"

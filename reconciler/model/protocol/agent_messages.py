@@ -1,8 +1,8 @@
-"""What agents and the controller say to each other: msgpack over ``POST /v1/nodes/NAME/sync``.
+"""Messages between agents and the controller: msgpack over ``POST /v1/nodes/NAME/sync``.
 
-The agent tells what is; the answer holds, when its version differs from the one that the agent
-has, the node's whole set of assignments, never a list of orders. An answer of an older epoch
-than one already seen is refused by the agent.
+The agent reports what is. If its version differs from the agent's, the answer holds the node's
+whole set of assignments, never a list of orders. The agent refuses an answer of an older epoch than
+one already seen.
 """
 
 import msgspec
@@ -31,19 +31,18 @@ FOLLOWS_MAX = 8
 
 
 class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node says.
+    """Report of a node.
 
-    ``have`` is the (epoch, version) of the assignments the agent holds; (0, 0) for none.
-    ``wait_s`` is how long the server may wait for news before it answers.
-    ``complete`` says that ``attempts`` lists all that the node knows of. ``sequence`` grows with
-    every request of an incarnation: of two that cross on their way the older is dropped.
-    ``gpu_usage`` is for the server to show: it goes no further. ``remedies`` are those that have
-    come to their end, told until the node is no longer to have them. ``task_metrics`` are of tasks
-    that have written some since they were told last, ``task_use`` is of all that run, each time it
-    was sampled; they go no further either. ``follows`` are incarnations that worked in the same
-    root before, which is locked: none of them lives. ``accepts_unrenewed``: the agent understands
-    an answer that renews no lease; one that does not is kept waiting until the loop has said how
-    the node stands.
+    ``have`` is the (epoch, version) of the assignments that the agent holds; (0, 0) for none.
+    ``wait_s`` is the longest time that the server may wait for news before it answers.
+    ``complete``: ``attempts`` lists all that the node knows of. ``sequence`` grows with every
+    request of an incarnation: of two that overtake each other the older is dropped. ``gpu_usage``
+    goes no further than the server, as do ``task_metrics``, of tasks that have written some since
+    the last report, and ``task_use``, of all running tasks, each time they were sampled.
+    ``remedies`` are those that have ended, repeated until the node no longer has them. ``follows``
+    are incarnations that worked in the same root before; the root is locked, so none of them lives.
+    ``accepts_unrenewed``: the agent understands an answer that renews no lease; another agent is
+    kept waiting until the loop has decided the node's state.
     """
 
     node: str
@@ -66,16 +65,16 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the tasks of one group of one run have in common.
+    """The part that all tasks of one group of one run have in common.
 
     ``checkpoint_path`` is relative to the node's shared folder. ``user`` None: the agent's own.
     ``told`` are environment variables that Muster sets and no job can. ``cpu_milli`` and
-    ``memory_bytes`` are what one task takes, 0: it was not asked. ``mounts`` are folders that a
-    container is to see, as (path, read-only). ``secrets`` are names with the variable that has the
-    value, empty for none; no value ever comes this way. ``saves`` is how a checkpoint is known
-    to be whole; None: by what the task says alone. ``image_timeout_s`` is how long the pull of its
-    image may take, None: as long as the node says. ``mps``: a shared device is shared by MPS.
-    ``volumes`` are names of those that the node must have; ``stage`` is what is copied in and out.
+    ``memory_bytes`` are what one task takes, 0: not requested. ``mounts`` are folders that a
+    container sees, as (path, read-only). ``secrets`` maps names of secrets to the variable that
+    gets the value, empty for none; values are never sent. ``saves`` is the rule for complete
+    checkpoints; None: only the task's own word counts. ``image_timeout_s`` is the time limit of the
+    pull of its image, None: the node's. ``mps``: a shared device is shared by MPS. ``volumes`` are
+    names of volumes that the node must have; ``stage`` is data to copy in and out.
     """
 
     job: str
@@ -107,14 +106,14 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One attempt that the node has to have: running, or stopping where ``stop`` is set.
+    """One attempt that the node must have: running, or stopping if ``stop`` is set.
 
-    ``share_milli`` of each of ``devices`` is its own, 1000: all of it. ``instances`` are numbers of
-    MIG instances of ``mig_profile``, from 0 on the node. ``addresses`` are those of the nodes of
-    its gang by name, ``secret`` is what its tasks alone know. ``saved`` is the newest checkpoint
-    that an earlier attempt is known to have left. ``hold``: it is to fetch what it needs, say that
-    it is ready, and start when this is said no more. ``saves_every_s`` is how often its job means
-    to save, None: it does not say; for eyes only.
+    ``share_milli`` is its share of each of ``devices``, 1000: all of it. ``instances`` are numbers
+    of MIG instances of ``mig_profile``, from 0 on the node. ``addresses`` are those of the nodes of
+    its gang by name; ``secret`` is known to its tasks alone. ``saved`` is the newest known
+    checkpoint of an earlier attempt. ``hold``: fetch what it needs, report that it is ready, and
+    start when ``hold`` is no longer set. ``saves_every_s`` is the declared checkpoint interval,
+    None: unknown; only shown.
     """
 
     attempt: str
@@ -138,15 +137,17 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def reachable(self) -> tuple[int, ...]:
-        """The devices that its task can open: its own, and those of its gang's other tasks here."""
+        """Devices that its task can open: its own, and those of its gang's other tasks on this
+        node.
+        """
         return self.rank.local_devices or self.devices
 
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Somebody wants to read a task's output: the agent posts it to ``/v1/nodes/NAME/logs/ID``.
+    """A request for a task's output: the agent posts it to ``/v1/nodes/NAME/logs/ID``.
 
     ``follow``: go on until the attempt has ended or the answer to a post says that nobody reads.
-    ``times``: pieces are to come with marks.
+    ``times``: send time marks with the pieces.
     """
 
     id: str
@@ -158,19 +159,19 @@ class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogMark(msgspec.Struct, frozen=True, array_like=True):
-    """Up to ``offset`` a log was written by the time ``at``."""
+    """A mark: the log was written up to ``offset`` by the time ``at``."""
 
     at: float
     offset: int
 
 
 class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything one node has to have, with the templates that its assignments name.
+    """Everything that one node must have, with the templates that its assignments name.
 
-    ``remedies`` are to be carried out once each: an id that was is not carried out again.
-    ``checks`` is what the node is to look at; None: nothing. ``volumes`` it is to have mounted.
-    ``mig`` is how its devices are to be cut; None: nobody says, and they stay as they are.
-    ``pool`` is the pool that the node is in, empty for none: the name under which it shows itself.
+    ``remedies`` are to be carried out once each; an id is never carried out again. ``checks`` is
+    the plan of health checks; None: no checks. ``volumes`` must be mounted. ``mig`` is the layout
+    of its devices; None: undefined, so they stay as they are. ``pool`` is the node's pool, empty
+    for none; the node shows itself under this name.
     """
 
     templates: dict[str, TaskTemplate] = {}
@@ -183,11 +184,11 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer. ``set`` is None when the agent's own is still the newest.
+    """The answer to a report. ``set`` is None if the agent's own is still the newest.
 
-    ``poll_s`` is how long the agent's next poll should wait; it keeps leases renewed in time.
-    ``renews`` false: what was said is passed on, but the loop may be about to give the node's work
-    up. No lease is renewed, the node keeps what it has, and says its inventory again.
+    ``poll_s`` is how long the agent's next poll should wait; it keeps leases renewed in time. If
+    ``renews`` is false, the report is passed on, but the loop may be about to give up the node's
+    work: no lease is renewed, the node keeps what it has, and it sends its inventory again.
     """
 
     epoch: int
@@ -201,10 +202,11 @@ class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a task's output. ``end``: there is no more. ``error``: why there is none.
+    """A piece of a task's output. ``end``: there is no more. ``error``: the reason why there is
+    none.
 
-    ``marks``, where they were asked for and are known: when its bytes were written, the first from
-    before it where there is one, the last from its end or behind it.
+    ``marks``, if requested and known, are times at which its bytes were written, from before the
+    first byte (if possible) to the last byte or behind it.
     """
 
     data: bytes = b""

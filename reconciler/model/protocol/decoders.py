@@ -1,11 +1,9 @@
-"""Converters that are ready before there are threads.
+"""Converters that exist before there are threads.
 
-msgspec learns what a type looks like when the type is first decoded into, and its C code is not
-made for two threads that do so at once: one of them may read what the other has half written, and
-the process dies of a segmentation fault (seen with 0.22 where many people submitted at once to a
-server that had just started). Whoever decodes where there are threads therefore makes a decoder
-when its module is imported: ``msgspec.json.Decoder(KIND)``, ``msgspec.msgpack.Decoder(KIND)``, or
-for values that are decoded already a :func:`converter`. A test looks that nobody does otherwise.
+msgspec inspects a type when it is first decoded into, and its C code is not safe if two threads do
+so at once: the process dies of a segmentation fault (seen with 0.22). Code that decodes beside
+threads therefore makes its decoder at import: ``msgspec.json.Decoder(KIND)``,
+``msgspec.msgpack.Decoder(KIND)``, or :func:`converter` for decoded values. A test holds this.
 """
 
 from collections.abc import Callable
@@ -17,9 +15,9 @@ _T = TypeVar("_T")
 
 
 def converter(kind: type[_T]) -> Callable[[Any], _T]:
-    """A function that makes a ``kind`` of plain values; to be made when a module is imported.
+    """Return a function that makes a ``kind`` of plain values; call this at import.
 
-    The function raises ``msgspec.ValidationError`` for what is no such thing.
+    The function raises ``msgspec.ValidationError`` for other values.
     """
     msgspec.msgpack.Decoder(kind)  # learns what there is to know of the type
 

@@ -1,7 +1,7 @@
-"""What the server and the loop say to each other over their local socket.
+"""Messages between the server and the loop over their local socket.
 
-Frames are a four-byte big-endian length and a msgpack value, tagged by kind. The loop listens,
-the server connects; either may die and come back: all that crosses can be said again.
+Frames are a four-byte big-endian length and a msgpack value, tagged by kind. The loop listens, the
+server connects. Either may die and come back: every message can be sent again.
 """
 
 import struct
@@ -17,13 +17,12 @@ HEADER = struct.Struct(">I")
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
-    """To the loop: a node has said something. ``received_at`` is the server's wall clock.
+    """To the loop: a node has reported. ``received_at`` is the server's wall clock.
 
-    ``question``, where it is not 0, asks how the node stands: it was not answered for so long that
-    the loop may be about to give its work up. The ``NodeUpdate`` that the loop sends once it has
-    decided with this report in hand confirms that number, and until then no lease of the node is
-    renewed. ``gpu_ratios`` is how busy each of its GPUs is, by number; the rest of what they do
-    stays with the server.
+    ``question``, if not 0, asks for the node's state: it got no answer for so long that the loop
+    may be about to give up its work. The loop decides with this report in hand and confirms the
+    number in a ``NodeUpdate``; until then no lease of the node is renewed. ``gpu_ratios`` is the
+    utilisation of each of its GPUs, by number; the rest of the telemetry stays with the server.
     """
 
     request: SyncRequest
@@ -33,7 +32,7 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered"):
-    """To the loop: a node was answered, so its leases run from here."""
+    """To the loop: a node has got its answer, so its leases run from here."""
 
     node: str
     at: float
@@ -44,7 +43,7 @@ class Hint(msgspec.Struct, frozen=True, tag="hint"):
 
 
 class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
-    """To the loop: which jobs of a repository that was run before are new to an empty store.
+    """To the loop: jobs of a repository that was run before that are new to an empty store.
 
     ``everything``: all are; else only those of ``names``, and the others count as done.
     """
@@ -54,26 +53,26 @@ class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
 
 
 class OverrideAsked(msgspec.Struct, frozen=True, tag="override"):
-    """To the loop: somebody asks for an override, or ends one; it answers by the request's id."""
+    """To the loop: a request to add or end an override; the loop answers by the request's id."""
 
     request: records.OverrideRequest
 
 
 class OverrideAnswered(msgspec.Struct, frozen=True, tag="overridden"):
-    """To the server: what was asked is durable, or ``refused`` says why it was not done."""
+    """To the server: the request is durable, or ``refused`` is the reason why it was not done."""
 
     id: str
     refused: str = ""
 
 
 class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
-    """To the server: what to tell a node. ``payload`` is an encoded ``wire.AssignmentSet``.
+    """To the server: the next answer to a node. ``payload`` is an encoded ``AssignmentSet``.
 
     ``payload`` None leaves the set as it is; ``acknowledged`` are ends that are durable.
     ``confirms`` is the question that was decided upon, 0 for none. ``lease_s`` is the shortest
-    lease of what the node has: the loop gives nothing up before so long after a contact that it
-    knows of. None: nothing there has a lease. ``doubts``: nothing that was said of the node holds
-    any longer until a question is confirmed; no lease of it is renewed.
+    lease of the node's work: the loop gives nothing up before that time after a contact that it
+    knows of. None: nothing there has a lease. ``doubts``: nothing known of the node holds until a
+    question is confirmed, and no lease of it is renewed.
     """
 
     node: str
@@ -87,10 +86,11 @@ class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
 
 
 class Untold(msgspec.Struct, frozen=True):
-    """Somebody who was to hear what became of the cluster, and did not.
+    """A recipient of notifications who could not be reached.
 
-    ``channel``: by its name, or ``git notes``. ``since``: of the first try that failed after the
-    last that did not, in seconds since the epoch; ``tries``: how many since. ``why``: of the last.
+    ``channel``: its name, or ``git notes``. ``since``: time of the first failure after the last
+    success, in seconds since the epoch; ``tries``: failures since then. ``why``: reason of the
+    last.
     """
 
     channel: str
@@ -102,11 +102,11 @@ class Untold(msgspec.Struct, frozen=True):
 class Published(msgspec.Struct, frozen=True, tag="published"):
     """To the server, after a cycle: what it shows of the loop itself.
 
-    ``ready`` is false until the loop has a revision and its records. ``metrics`` is the text of
-    the cluster page, None where it is as it was told before; ``poll_s`` goes into the answers to
-    agents; ``events`` is the newest event's sequence number, so that followers know that there is
-    something new. ``adopting``: nodes are not answered, because the loop does not know yet what of
-    their work is wanted. ``untold``: who can't be told of the cluster now.
+    ``ready`` is false until the loop has a revision and its records. ``metrics`` is the text of the
+    cluster page, None if it is unchanged. ``poll_s`` goes into the answers to agents. ``events`` is
+    the newest event's sequence number, so that followers see that there is something new.
+    ``adopting``: nodes get no answer, because the loop does not know yet which of their work is
+    desired. ``untold``: recipients of notifications who cannot be reached.
     """
 
     epoch: int
@@ -126,17 +126,17 @@ ToServer = NodeUpdate | Published | OverrideAnswered
 
 
 class FrameError(ValueError):
-    """A frame that is too long: the two sides do not speak the same protocol."""
+    """A frame that is too long: the two sides do not use the same protocol."""
 
 
 def encode(message: ToLoop | ToServer) -> bytes:
-    """One frame."""
+    """Encode one message as a frame."""
     body = msgspec.msgpack.encode(message)
     return HEADER.pack(len(body)) + body
 
 
 class FrameBuffer:
-    """Collects bytes as they arrive and gives back the bodies of whole frames."""
+    """A buffer that collects bytes and returns the bodies of whole frames."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

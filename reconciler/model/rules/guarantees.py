@@ -1,7 +1,7 @@
-"""What queues are guaranteed as they are written, and the most that others could ever leave them.
+"""Guarantees of queues as they are written, and the most that others could ever leave a queue.
 
-Queues come in as rows, parents before their children; rows of amounts go out. The scheduler asks of
-what it has in hand, and whoever judges documents asks of these alone: both say the same.
+Queues come in as rows, parents before their children; rows of amounts go out. The scheduler uses
+this with the amounts in use, the checks of documents with nothing in use: both give one answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ Rows = Sequence[Sequence[int]]
 
 
 def parents(tree: Mapping[str, desired.Queue]) -> list[int]:
-    """The row of each queue's parent; -1 where it has none."""
+    """Return the row of each queue's parent; -1 if it has none."""
     index = {name: row for row, name in enumerate(tree)}
     return [-1 if q.parent is None else index.get(q.parent, -1) for q in tree.values()]
 
 
 def paths(above: Sequence[int]) -> list[tuple[int, ...]]:
-    """The rows from each queue up to its root, by the rows of parents."""
+    """Return the rows from each queue up to its root, by the rows of parents."""
     found: list[tuple[int, ...]] = []
     for row, parent in enumerate(above):
         found.append((row,) if parent < 0 else (row, *found[parent]))
@@ -28,7 +28,7 @@ def paths(above: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> list[list[int]]:
-    """What is guaranteed; who does not say has what it has by pool, or the sum of its children."""
+    """Return the guarantees; a queue without one has the sum of its pools, or of its children."""
     rows = [list(q.guaranteed_by_pool()) for q in tree.values()]
     below = [[0, 0, 0] for _ in rows]
     for row, queue in reversed(list(enumerate(tree.values()))):
@@ -44,9 +44,10 @@ def guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> list[
 
 
 def rationed(tree: Mapping[str, desired.Queue]) -> list[tuple[bool, bool, bool]]:
-    """In which resources a queue's share is measured: in GPUs always, else where it names them.
+    """Return the resources by which a queue's share is measured: GPUs, and those that it names.
 
-    A queue that names nothing at all owns nothing: whatever anyone names is rationed there.
+    A queue that names no amount owns nothing: every resource that any queue names is rationed
+    there.
     """
     named = [_named(q) for q in tree.values()]
     somebody = [any(row[resource] for row in named) for resource in range(3)]
@@ -70,10 +71,10 @@ def _named(queue: desired.Queue) -> tuple[bool, ...]:
 
 
 class Most:
-    """The most that each queue could ever have, were the whole cluster idle.
+    """The most that each queue could ever have on an idle cluster.
 
-    What others use of their guarantees they lend to nobody, and what they leave idle is kept back
-    only as far as it is not lent, so that no use of theirs makes it more.
+    Guarantees in use are not lent. Idle ones are kept back only as far as they are not lent. So no
+    use by others can raise this amount.
     """
 
     def __init__(
@@ -85,22 +86,28 @@ class Most:
         measured: Sequence[Sequence[bool]],
         whole: Sequence[int],
     ) -> None:
-        """``of_queue``: paths. ``owed``, ``lent``: guarantees, and how much of them others may use.
+        """Take the tree; rows of parents come first.
 
-        Rows of parents come first. ``measured``: whose share of what is measured. ``whole``: what
-        there is in all.
+        Args:
+            of_queue: path of each queue.
+            owed: guarantees.
+            lent: amounts of guarantees that others may use.
+            measured: resources by which each queue's share is measured.
+            whole: capacity of the cluster.
         """
         self._paths, self._owed, self._lent = of_queue, owed, lent
         self._measured, self._whole = measured, whole
         self._idle: dict[int, lenders.Lenders] = {}
 
     def of(self, queue: int, resource: int) -> int | None:
-        """The most of one resource; None: nobody keeps any of it back, only nodes are a bound."""
+        """Return the most of one resource; None: nobody keeps any of it back, only nodes are a
+        bound.
+        """
         lent = self._lenders(resource).of(queue)
         return max(0, lent.most) if lent.kept else None
 
     def _lenders(self, resource: int) -> lenders.Lenders:
-        """What is kept back of a resource while nobody uses any of it."""
+        """Return what is kept back of a resource while nobody uses any of it."""
         found = self._idle.get(resource)
         if found is None:
             guaranteed = [row[resource] for row in self._owed]

@@ -1,8 +1,8 @@
-"""What queues keep back of guarantees that they don't use, and what that leaves to each of them.
+"""Amounts that queues keep back of idle guarantees, and what they leave to each other queue.
 
-Of one resource the amounts in use come in, as they are or as they will be; for any queue goes out
-what it may still start. The sums over the tree are made once, so that each queue after that costs
-no more than its depth. With nothing in use it is the most that each could ever have (``owed``).
+The amounts of one resource in use come in, current or future; the amount that a queue may still
+start goes out. Sums over the tree are computed once, so that each queue costs only its depth. With
+nothing in use, the result is the most that a queue could ever have.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from reconciler.model.values.quantities import LARGEST_AMOUNT
 
 
 class Lent(NamedTuple):
-    """What a queue may still start: by guarantees of its own or above, or beside all others.
+    """Amounts that a queue may still start: by guarantees of its own or its ancestors, or by
+    borrowing.
 
-    ``kept``: how much of their idle guarantees others keep back; where that is nothing, only nodes
-    are a bound.
+    ``kept``: amount of idle guarantees that others keep back; 0 means that only nodes are a bound.
     """
 
     owned: int
@@ -24,12 +24,12 @@ class Lent(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The most that it may start."""
+        """The most that the queue may start."""
         return max(self.owned, self.left)
 
 
 class Lenders:
-    """The sums of one resource at one moment. Rows of parents come before their children's."""
+    """Sums of one resource at one moment. Rows of parents come before their children's."""
 
     def __init__(
         self,
@@ -41,8 +41,13 @@ class Lenders:
         measured: Sequence[bool],
         capacity: int,
     ) -> None:
-        """``used``: of each queue with those below it. ``withheld``: of a guarantee what is lent to
-        nobody. ``measured``: whether a queue's share of it is. ``capacity``: what there is in all.
+        """Sum up the tree.
+
+        Args:
+            used: usage of each queue, descendants included.
+            withheld: the part of each guarantee that is lent to nobody.
+            measured: the queue's share of this resource is measured.
+            capacity: capacity of the cluster.
         """
         self._paths, self._used, self._capacity = paths, used, capacity
         self._guaranteed, self._measured = guaranteed, measured
@@ -59,7 +64,7 @@ class Lenders:
         self._kept, self._below, self._keeping = kept, below, keeping
 
     def of(self, queue: int) -> Lent:
-        """What one queue may still start."""
+        """Return what one queue may still start."""
         path, used = self._paths[queue], self._used
         owned, needed, kept = -LARGEST_AMOUNT, used[queue], 0
         for member, above in zip(path, (*path[1:], -1), strict=True):

@@ -1,7 +1,7 @@
-"""What a quota says of one start that asks for more than all of it: no end of work helps there.
+"""Starts that ask for more than the whole of a quota, so that waiting does not help.
 
-A job with what one start of it takes comes in, the reason with its arithmetic goes out. The gate of
-the core asks when work waits, and whoever judges documents before.
+A job and the cost of one start come in; the reason with its arithmetic goes out. The core asks when
+work waits, the checks of documents before that.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ HOUR_S = 3600.0
 
 
 def amount_of(index: int, amount: int) -> str:
-    """An amount of a resource with its unit: ``1 GPU``, ``8 GPUs``, ``16Gi of memory``."""
+    """Format an amount of a resource with its unit: ``1 GPU``, ``8 GPUs``, ``16Gi of memory``."""
     unit = _UNITS[index]
     if index != 1 and amount == 1000:
         unit = unit.removesuffix("s")
@@ -24,13 +24,15 @@ def amount_of(index: int, amount: int) -> str:
 
 
 def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
-    """How long a start is charged at the most: its time limit, else the budget's whole window."""
+    """Return the longest time that a start is charged: its time limit, else the budget's whole
+    window.
+    """
     limit_s = quota.window_s if spec.time_limit_s is None else spec.time_limit_s
     return float(min(limit_s, quota.window_s))
 
 
 def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reason | None:
-    """What a cap says of one start that asks for more than all of it."""
+    """Return the reason why one start exceeds a whole cap."""
     whom, name, over = whom_of(quota), quota.name, ReasonCode.OVER_LIMIT
     if quota.pending == 0:
         message = f"Quota {name} considers no job of {whom}: {CAN_NOT_START} it"
@@ -60,25 +62,25 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
 
 
 def charged_for(spec: desired.Job) -> tuple[str, str]:
-    """What makes a start cost less of a budget, and what it is charged for."""
+    """Return the advice that makes a start cheaper, and what it is charged for."""
     if spec.time_limit_s is None:
         return "a timeLimit", "the whole window, as it has no timeLimit"
     return "a shorter timeLimit", "time limit"
 
 
 def hours_of(gpu_s: float) -> str:
-    """GPU-seconds as GPU-hours."""
+    """Convert GPU-seconds to GPU-hours."""
     return quantities.format_hours(gpu_s / HOUR_S)
 
 
 def hours_text(gpu_s: float) -> str:
-    """The same with their unit: ``1 GPU-hour``, ``2.5 GPU-hours``."""
+    """Format GPU-seconds with their unit: ``1 GPU-hour``, ``2.5 GPU-hours``."""
     hours = hours_of(gpu_s)
     return f"{hours} GPU-hour{'' if hours == '1' else 's'}"
 
 
 def whom_of(quota: desired.Quota) -> str:
-    """Whom a quota holds for."""
+    """Return the subject of a quota in words."""
     if quota.user:
         return quota.user
     return f"group {quota.group}" if quota.group else f"queue {quota.queue}"

@@ -1,7 +1,6 @@
-"""What may be quoted of a problem to whoever asks: of what a job runs, and with what, nothing.
+"""Redaction of problems: what a job runs, and with what, is quoted only to people who may read it.
 
-That is for who may have it of everybody's jobs. All others are told the rule, the place and what is
-expected there.
+Everybody else sees the rule, the place and what is expected there.
 """
 
 import re
@@ -16,22 +15,24 @@ _STEP = re.compile(r"[.\[]")
 
 
 def is_setting(field: str) -> bool:
-    """Whether a path in a job's document, such as ``spec.command[0]``, leads to what it runs."""
+    """Return True if a path in a job's document, such as ``spec.command[0]``, says what the job
+    runs.
+    """
     return not _SETTINGS.isdisjoint(_STEP.split(field))
 
 
 def may_quote(label: str, field: str) -> bool:
-    """Whether everybody may see what was found there.
+    """Return True if everybody may see the value that was found there.
 
     Args:
-        label: ``Kind/name``; empty of what can't be read, so that it may be of a job.
-        field: the path there.
+        label: ``Kind/name``; empty for a file that cannot be read, which may hold a job.
+        field: the path in the document.
     """
     return bool(label) and not (label.startswith("Job/") and is_setting(field))
 
 
 def unquoted(problem: desired.Problem) -> desired.Problem:
-    """The problem without what was found where not everybody may see that."""
+    """Return the problem without the found value unless everybody may see it."""
     if may_quote(problem.object, problem.field):
         return problem
     return msgspec.structs.replace(problem, found="")

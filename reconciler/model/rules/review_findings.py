@@ -1,4 +1,4 @@
-"""What is said of a change before it applies: the words that safety and the loader share."""
+"""Findings about a change before it applies; safety and the loader share them."""
 
 from collections.abc import Iterable
 from typing import Literal, Protocol
@@ -34,7 +34,7 @@ POLICY = "policy/"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Why a part of a change does not apply by itself.
+    """A reason why a part of a change does not apply by itself.
 
     ``rule`` is a stable kebab-case id; ``message`` a sentence with figure and limit.
     """
@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Used(msgspec.Struct, frozen=True):
     """An approval that let a part of a change pass.
 
-    ``rest``: what of it is of the other part; empty: nothing.
+    ``rest``: the findings about the other part; empty: none.
     """
 
     part: Part
@@ -56,14 +56,14 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """Whether a change applies.
+    """The result of a gate: the change applies, or the findings against it.
 
     Attributes:
-        findings: why not; none: it applies.
-        digest: what approves it; empty where approval changes nothing.
-        until: when to ask again although nothing has changed; None: never.
-        command: what approves it, as a clause; empty where nothing does.
-        used: the approvals without which more would be held.
+        findings: reasons against it; none: it applies.
+        digest: approves it; empty if approval changes nothing.
+        until: time to ask again although nothing has changed; None: never.
+        command: command that approves it, as a clause; empty if nothing does.
+        used: approvals without which more would be held.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -73,34 +73,34 @@ class Judgement(msgspec.Struct, frozen=True):
     used: tuple[Used, ...] = ()
 
     def holds(self, part: Part) -> bool:
-        """Whether a part is held."""
+        """Return True if a part is held."""
         return any(finding.part == part for finding in self.findings)
 
 
 class ChangeGate(Protocol):
-    """Judges changes."""
+    """A judge of changes."""
 
     def judge(
         self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
     ) -> Judgement:
-        """Whether ``before``, which is in force, may become ``after``.
+        """Decide if ``before``, which is in force, may become ``after``.
 
         Args:
-            before: what is in force.
-            after: what the change makes of it.
+            before: state in force.
+            after: state after the change.
             approvals: digests that people approved.
         """
         ...
 
 
 def by_policy(rules: Iterable[str]) -> bool:
-    """Whether it is policies alone that say no, by the rules of all that is wrong."""
+    """Return True if only policies refuse, by the rules of all problems."""
     found = list(rules)
     return bool(found) and all(rule.startswith(POLICY) for rule in found)
 
 
 def unused(approvals: Iterable[str], used: Iterable[Used]) -> tuple[str, ...]:
-    """What is left of some approvals once others, or parts of them, have let something apply."""
+    """Return what is left of approvals after others, or parts of them, let something apply."""
     rests: dict[str, set[str]] = {}
     for one in used:
         rests.setdefault(one.approval, set()).add(one.rest)
@@ -112,5 +112,5 @@ def unused(approvals: Iterable[str], used: Iterable[Used]) -> tuple[str, ...]:
 
 
 def approval(digest: str) -> str:
-    """What approves a change, as a clause; empty where nothing does."""
+    """Return how a change is approved, as a clause; empty if it cannot be."""
     return f"`muster approve {digest}` approves exactly this change" if digest else ""

@@ -1,7 +1,7 @@
-"""What happened, one value a happening; the store keeps them, people follow them.
+"""Events: one value for each transition or decision; the store keeps them, people follow them.
 
-Where a transition has no reason of its own, nothing is stored of it but its kind: the sentence that
-it is shown with is here.
+A transition without a reason of its own is stored as its kind only; the sentence that is shown for
+the kind is here.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One transition or decision. ``sequence`` is given by the store; 0 before that."""
+    """One transition or decision. The store assigns ``sequence``; before that it is 0."""
 
     at: float
     kind: str
@@ -44,5 +44,5 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
 
 
 def words(event: Event) -> str:
-    """What an event is shown with: its message, or what its kind means."""
+    """Return the text of an event: its message, or the sentence of its kind."""
     return event.message or SENTENCES.get(event.kind, event.kind)

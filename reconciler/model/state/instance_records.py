@@ -1,10 +1,9 @@
-"""Nodes that come and go: what a pool asks for, which instances there are, what scripts are told.
+"""Instances of pools whose nodes come and go, and orders to the scripts that make them.
 
-A pool that can grow has *slots*: names ``POOL-0`` to ``POOL-(max-1)``, each empty or with one
-*instance*, the machine behind the node of that name. ``core`` keeps the instances of each pool as
-one record and derives from it the *orders* that are open: a script is to create, destroy or list.
-The shell runs them, and what came of it is input of the next cycle. An order is found again in the
-record after any crash and is given under the same request, so that scripts can be idempotent.
+Such a pool has *slots*, ``POOL-0`` to ``POOL-(max-1)``, each empty or with one *instance*, the
+machine behind the node of that name. ``core`` keeps one record a pool and derives the open *orders*
+from it: create, destroy or list. After a crash an order is derived again under the same request, so
+that scripts can be idempotent.
 """
 
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ TEXT_MAX = 500
 
 
 class InstanceState(StrEnum):
-    """State of what is behind one slot of a pool."""
+    """State of the instance in one slot of a pool."""
 
     CREATING = "Creating"
     UP = "Up"
@@ -45,21 +44,20 @@ TRANSITIONS: frozenset[tuple[InstanceState, InstanceState]] = frozenset(
 
 
 class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is behind one slot.
+    """The instance in one slot.
 
     Attributes:
-        node: the slot, which is the name of the node.
-        request: under which a script is asked to create it; never used for another instance.
-        since: when its state began. why: why it is in it, for people.
-        id: what the script calls it, empty until it has said so.
-        tries: how often the script of this state was begun.
-        open: whether a script is to run for it, or runs.
-        retry_at: no script before.
-        failure: what went wrong last; empty where nothing did.
-        idle_since: since when nothing runs there, None while something does.
-        missed: answers to ``list`` in a row that lacked it.
-        made_up: it was there already, and no script has said under which request it was created:
-            ``request`` is one that no script knows.
+        node: slot, which is the name of the node.
+        request: id under which a script creates it; never used for another instance.
+        since: start of its state. why: reason of the state, for people.
+        id: name that the script gave it, empty until then.
+        tries: runs of the script in this state.
+        open: a script is about to run for it, or runs.
+        retry_at: earliest start of the next run.
+        failure: last error; empty for none.
+        idle_since: start of the time in which nothing runs there, None while something does.
+        missed: answers to ``list`` in a row without it.
+        made_up: it existed before, and no script knows its request: ``request`` was made up.
     """
 
     node: str
@@ -80,7 +78,7 @@ class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class Orphan(msgspec.Struct, frozen=True, omit_defaults=True):
     """An instance that a script lists and nobody asked for.
 
-    ``seen``: how many lists in a row had it. The others are as in ``InstanceRecord``, for its end.
+    ``seen``: number of lists in a row that had it. Other fields are as in ``InstanceRecord``.
     """
 
     id: str
@@ -94,28 +92,28 @@ class Orphan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def request(self) -> str:
-        """Under which a script is asked to destroy it."""
+        """The id under which a script destroys it."""
         return f"orphan.{self.id}"
 
 
 class Provision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that is remembered of the instances of one pool.
+    """Record of the instances of one pool.
 
     Attributes:
         pool: its name.
-        asked: what git said of it last; goes on to hold where the pool has left git.
-        resources, gpu_model, labels: what a node is to have, as scripts are told.
+        asked: the last settings in git; they hold on after the pool has left git.
+        resources, gpu_model, labels: what a node must have, as scripts are told.
         instances: by slot.
-        next_number: the least that the next request may have; it is the time of the order, in
-            milliseconds, where that is more.
-        failures: creations in a row that came to nothing. retry_at: none begins before.
-        failure: what the last of them came to.
-        changed_at: when an instance was last asked for, or began to leave for being idle.
-        listed_at: when a list was last answered, 0: never. list_tries: lists begun.
-        list_open: whether a script is to list. list_at: when to list again.
-        list_failure: why the last list failed, empty where it did not.
+        next_number: the least number of the next request; it is the time of the order, in
+            milliseconds, if that is more.
+        failures: failed creations in a row. retry_at: earliest start of the next one.
+        failure: last error of these.
+        changed_at: last time an instance was asked for, or began to leave because it was idle.
+        listed_at: last answered list, 0: never. list_tries: lists begun.
+        list_open: a script is about to list. list_at: time of the next list.
+        list_failure: error of the last list, empty for none.
         orphans: by id.
-        freed: slots that were emptied, and when: a last word of the node that was is no news.
+        freed: slots that were emptied, with the time: a late report of the old node is ignored.
     """
 
     pool: str
@@ -139,11 +137,13 @@ class Provision(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def present(self) -> int:
-        """Instances that are there to stay, or are coming."""
+        """Instances that stay or are coming."""
         return sum(one.state in STAYING for one in self.instances.values())
 
     def expected(self) -> list[str]:
-        """Slots whose machine is to be there now: those of instances that are not being ended."""
+        """Slots whose machine must be there now: those of instances that are not being
+        destroyed.
+        """
         return [n for n, one in self.instances.items() if one.state is not _S.DESTROYING]
 
 
@@ -151,7 +151,7 @@ STAYING = (InstanceState.CREATING, InstanceState.UP)
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """One instance as a script lists it; ``request`` where it knows."""
+    """One instance as a script lists it; ``request`` if the script knows it."""
 
     id: str
     node: str = ""
@@ -159,7 +159,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a script is to do. ``number`` tells tries under one request apart."""
+    """An order to a script. ``number`` tells attempts under one request apart."""
 
     verb: Verb
     pool: str
@@ -176,12 +176,12 @@ class Order(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What tells this try at this order from all others of its pool."""
+        """Identity of this attempt among all orders of its pool."""
         return f"{self.pool}/{self.verb}/{self.request}/{self.number}"
 
 
 class OrderResult(msgspec.Struct, frozen=True):
-    """What came of an order. ``failure`` is empty where it was carried out."""
+    """Result of an order. ``failure`` is empty if it was carried out."""
 
     verb: Verb
     pool: str
@@ -193,7 +193,7 @@ class OrderResult(msgspec.Struct, frozen=True):
 
 
 def orders(provision: Provision) -> Iterator[Order]:
-    """The orders of a pool that are open, as they follow from its record."""
+    """Return the open orders of a pool, as they follow from its record."""
     asked = provision.asked
     if not asked.script:
         return
@@ -226,10 +226,10 @@ def _order(of: Provision, verb: Verb, request: str, number: int) -> Order:
 
 
 def moved(one: InstanceRecord, state: InstanceState, now: float, why: str) -> InstanceRecord:
-    """An instance in its next state, if the table allows it.
+    """Return an instance in its next state.
 
     Raises:
-        InvalidTransitionError: it does not.
+        InvalidTransitionError: the table does not allow the transition.
     """
     if (one.state, state) not in TRANSITIONS:
         story = (f"asked for as {one.request}", f"{one.state.value} since {one.since}", one.why)

@@ -1,4 +1,4 @@
-"""What one cycle decided: renewed records and the actions that follow from them.
+"""Outcome of one cycle: renewed records, and the actions that follow from them.
 
 ``core.reconcile`` returns it, ``store`` commits it whole, and only then ``engines`` act on it.
 """
@@ -22,41 +22,41 @@ from reconciler.model.state.records import (
 
 
 class StartAttempt(msgspec.Struct, frozen=True, tag="start"):
-    """Start this attempt at its node."""
+    """Action: start this attempt on its node."""
 
     attempt: str
     node: str
 
 
 class StopAttempt(msgspec.Struct, frozen=True, tag="stop"):
-    """End this attempt as its ``stop`` order says."""
+    """Action: end this attempt as its ``stop`` order says."""
 
     attempt: str
     node: str
 
 
 class WithdrawAttempt(msgspec.Struct, frozen=True, tag="withdraw"):
-    """This attempt is given up: its node is no longer to have it, should it ever return."""
+    """Action: give this attempt up; its node must not have it, if it ever returns."""
 
     attempt: str
     node: str
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
-    """The end of this attempt is durable: its node may forget it."""
+    """Action: the end of this attempt is durable, so its node may forget it."""
 
     attempt: str
     node: str
 
 
 class TellRemedies(msgspec.Struct, frozen=True, tag="remedies"):
-    """The remedies that this node is to carry out are others than before."""
+    """Action: send this node its changed remediations."""
 
     node: str
 
 
 class RunProvisioner(msgspec.Struct, frozen=True, tag="provision"):
-    """A pool's script is to create, destroy or list; what it is told is ``provisioning.Order``."""
+    """Action: run a pool's script to create, destroy or list; see ``instance_records.Order``."""
 
     verb: Verb
     pool: str
@@ -69,7 +69,7 @@ Action = NodeAction | RunProvisioner
 
 
 class PoolUsage(msgspec.Struct, frozen=True):
-    """The same as ``QueueUsage`` of what a queue has in one pool; ``named``: it says so itself."""
+    """``QueueUsage`` of a queue in one pool; ``named``: the queue names this pool itself."""
 
     pool: str
     allocated: tuple[int, int, int]
@@ -81,11 +81,10 @@ class PoolUsage(msgspec.Struct, frozen=True):
 
 
 class QueueUsage(msgspec.Struct, frozen=True):
-    """The arithmetic of one queue at the end of a cycle, in milli-CPUs, bytes and milli-GPUs.
+    """Amounts of one queue at the end of a cycle, in milli-CPUs, bytes and milli-GPUs.
 
-    ``fair_share`` is None where its share is not measured; ``demand`` is what it has and asks
-    for, at most 2^62. ``pools``: those that it names, and others with amounts of their own in
-    which it has something.
+    ``fair_share`` is None if its share is not measured; ``demand`` is usage plus requests, at most
+    2^62. ``pools`` are the pools that it names, and others with amounts of their own that it uses.
     """
 
     name: str
@@ -103,10 +102,11 @@ class QueueUsage(msgspec.Struct, frozen=True):
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """When a job's next element is expected to start; not ``certain``: unless it is reclaimed.
+    """Expected start of a job's next element; if not ``certain``: unless it is reclaimed.
 
-    ``latest``: by when it starts for certain, if what runs keeps to its limits; None: nobody knows.
-    ``takes_back``: it starts then since other queues have to give up what they have too much of.
+    ``latest``: time by which it certainly starts if running work keeps its limits; None: unknown.
+    ``takes_back``: it starts then because other queues must give up what they have above their
+    share.
     """
 
     at: float
@@ -116,21 +116,18 @@ class ExpectedStart(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The result of one cycle.
+    """Result of one cycle.
 
-    ``jobs``, ``attempts`` and ``nodes`` are the records that changed; an attempt that is
-    ``Ended`` leaves ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``.
-    ``reasons`` holds entries that changed; an empty tuple removes one. ``drift`` is the whole
-    list, and so are ``remedies`` and ``overrides``. ``answers`` says of each of
-    ``Observed.asked``, by its id, why it was refused; empty where it was not. ``provisions`` are
-    the records of pools that changed, None for one that goes. ``promised`` is the room kept for
-    what waits for others to leave, by job. ``queues`` is None where it is as in the cycle before.
-    ``left_jobs`` and ``left_nodes`` are names of those that leave the memory; ``look_at`` is when
-    to look for more. ``standing`` is what this cycle's schedule holds for, None where it changed
-    what it was made from.
-    ``recollection`` is what the scheduler remembers; ``expected`` when jobs are expected to start,
-    None where that is as in the cycle before. ``wake_at`` is the next moment at which time alone
-    changes something.
+    ``jobs``, ``attempts`` and ``nodes`` are the changed records; an ``Ended`` attempt leaves
+    ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``. ``reasons`` are changed
+    entries; an empty tuple removes one. ``drift``, ``remedies`` and ``overrides`` are whole lists.
+    ``answers`` maps ids of ``Observed.asked`` to the reason of refusal, empty if accepted.
+    ``provisions`` are changed records of pools, None removes one. ``promised`` maps jobs to
+    nominated capacity. ``queues`` is None if unchanged. ``left_jobs`` and ``left_nodes`` are names
+    to forget; ``look_at`` is when to look for more. ``standing`` is what this cycle's schedule
+    depends on, None if the cycle changed it. ``recollection`` is the scheduler's memory;
+    ``expected`` are expected starts, None if unchanged. ``wake_at`` is the next moment at which
+    time alone changes something.
     """
 
     now: float

@@ -1,4 +1,4 @@
-"""Why a job waits: codes in order of precedence, with the funnel that leads to them."""
+"""Reasons of pending jobs: codes in order of precedence, and the funnel that leads to each."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,7 +7,7 @@ import msgspec
 
 
 class ReasonCode(StrEnum):
-    """Reasons of a pending job, the first that holds is told first (INTERFACES)."""
+    """Reason codes of a pending job; the first that holds is shown first (INTERFACES)."""
 
     HELD = "Held"
     INVALID = "Invalid"
@@ -58,12 +58,12 @@ VAIN_WORDS = (
 
 
 def is_final(code: str, message: str) -> bool:
-    """Whether a reason of those that say what nodes and guarantees hold ends by no waiting."""
+    """Return True if waiting does not end a reason about nodes or guarantees."""
     return code == ReasonCode.NEVER_FITS or NONE_LARGE_ENOUGH in message
 
 
 class FunnelStep(msgspec.Struct, frozen=True):
-    """So many nodes drop out for this: ``{"count": 4, "why": "not in pool a100"}``."""
+    """A number of nodes and why they drop out: ``{"count": 4, "why": "not in pool a100"}``."""
 
     count: int
     why: str
@@ -79,23 +79,31 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 def is_barred(told: Sequence[Reason]) -> bool:
-    """Whether a limit is in the way for good in one pool: more is asked than it is in all."""
+    """Return True if a limit of one pool can never allow the request: it asks for more than the
+    whole.
+    """
     return any(CAN_NOT_START in one.message for one in told)
 
 
 def never_starts(told: Sequence[Reason]) -> bool:
-    """Whether what is told of a claim ends by no waiting, nor what limits say of it in any pool."""
+    """Return True if waiting ends neither the reasons of a request nor those of limits in
+    any pool.
+    """
     limited = bool(told) and all(CAN_NOT_START in one.message for one in told)
     return limited or any(is_final(one.code, one.message) for one in told)
 
 
 def in_vain(told: Sequence[Reason]) -> bool:
-    """Whether a job waits for what nothing but another commit brings, or other nodes."""
+    """Return True if a job waits for something that only another commit, or other nodes,
+    can bring.
+    """
     barred = is_barred(told)  # where a pool is open to it, only what it waits for there is told
     return barred or never_starts(told) or any(one.code in _BY_COMMIT for one in told)
 
 
 def hopeful(told: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:
-    """What is told of pools in which something may start one day; of one where none is such."""
+    """Return the reasons of pools in which something may start one day; those of one pool if none
+    is.
+    """
     found = [each for each in told if not any(is_final(one.code, one.message) for one in each)]
     return found or told[:1]

@@ -1,7 +1,7 @@
-"""What is known of jobs, attempts and nodes: the durable records that ``core`` reads and renews.
+"""Records of jobs, attempts and nodes: the durable state that ``core`` reads and renews.
 
-A record is replaced, never changed. The store holds the same values; a controller that starts
-loads them and goes on where its predecessor was killed.
+A record is replaced, never changed. The store holds the same values; a controller that starts loads
+them and goes on where its predecessor stopped.
 """
 
 from collections.abc import Mapping
@@ -31,16 +31,16 @@ from reconciler.model.values.resources import Resources
 
 
 class ElementNote(msgspec.Struct, frozen=True):
-    """What an element of a job has behind it; elements without a history have none.
+    """History of an array element of a job; elements without a history have none.
 
     Attributes:
-        tries: attempts at the element made so far, the one under way included.
-        retries_spent: how many of ``retries.limit`` are used up.
+        tries: attempts at the element so far, the current one included.
+        retries_spent: number of ``retries.limit`` that is used up.
         not_before: earliest start, while it backs off; 0: at once.
-        verdict: why the try under way is being ended, decided before its tasks have left.
-        losses: tries in a row that were lost to nodes; they spend no retry but wait longer.
-        moved: whether the last try left only to start elsewhere.
-        saved: the newest checkpoint that earlier tries are known to have left.
+        verdict: reason for which the current attempt is being ended.
+        losses: attempts in a row that were lost to nodes; they spend no retry but wait longer.
+        moved: the last attempt was stopped only to start elsewhere.
+        saved: the newest known checkpoint of earlier attempts.
     """
 
     tries: int = 0
@@ -55,9 +55,9 @@ class ElementNote(msgspec.Struct, frozen=True):
 class JobRecord(msgspec.Struct, frozen=True):
     """One run of a job.
 
-    ``elements`` holds one byte an element, an index into ``states.ELEMENT_CODES``; ``notes``
-    is sparse. ``reason_key`` points into ``Observed.reasons`` while it waits.
-    ``removed`` is set when its document left the repository while it was alive.
+    ``elements`` holds one byte an element, an index into ``states.ELEMENT_CODES``; ``notes`` is
+    sparse. ``reason_key`` points into ``Observed.reasons`` while it is pending. ``removed`` is set
+    if its document left the repository while it was alive.
     """
 
     spec: desired.Job
@@ -84,31 +84,31 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more can happen to it."""
+        """True if nothing more can happen to the job."""
         return self.state in FINISHED_JOB_STATES
 
     @property
     def is_watched(self) -> bool:
-        """Whether time, a removal or a hold may change it in a cycle that brings no news of it."""
+        """True if time, a removal or a hold may change it in a cycle without news of it."""
         if self.finished:
             return False
         held = self.state is JobState.HELD
         return self.removed or self.spec.deadline is not None or self.spec.suspend is not held
 
     def element_state_counts(self) -> dict[JobState, int]:
-        """State to number of elements, without zeros."""
+        """Number of elements by state, without zeros."""
         counts = {state: self.elements.count(code) for state, code in ELEMENT_CODE.items()}
         return {state: count for state, count in counts.items() if count}
 
 
 class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the tasks of one element find each other.
+    """Addresses by which the tasks of one element find each other.
 
-    ``hosts`` is a host list of its nodes in the order of their ranks, ``tasks_per_host`` how many
-    tasks each has, as ``hostlists.fold_counts`` writes it. From ``master_port`` on, the gang has
-    ``ports`` at every address: as many as it has tasks at the fullest; 0, from older versions: as
-    many as its fullest node has tasks. ``local_devices``: the GPUs of all its tasks on this node,
-    where it has several there: each may reach those of the others.
+    ``hosts`` is a host list of its nodes in the order of ranks, ``tasks_per_host`` the number of
+    tasks of each, as ``hostlists.fold_counts`` writes it. From ``master_port`` on, the gang has
+    ``ports`` at every address: as many as its fullest node has tasks; 0 has the same meaning, from
+    older versions. ``local_devices``: the GPUs of all its tasks on this node, if it has several
+    there: each may reach those of the others.
     """
 
     rank: int = 0
@@ -125,9 +125,9 @@ class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StopOrder(msgspec.Struct, frozen=True):
-    """An attempt is to end: why, for whom, with which signal, and after which time by force.
+    """An order to end an attempt: reason, beneficiary, signal, and the grace period before force.
 
-    ``moving``: it leaves only to start elsewhere.
+    ``moving``: it is stopped only to start elsewhere.
     """
 
     reason: EndReason
@@ -139,19 +139,18 @@ class StopOrder(msgspec.Struct, frozen=True):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True):
-    """One try at one task. ``id`` is ``JOB.RUN.HASH.ELEMENT.GROUP.INDEX.TRY``.
+    """One attempt at one task. ``id`` is ``JOB.RUN.HASH.ELEMENT.GROUP.INDEX.TRY``.
 
-    ``boot_id`` is the node's boot for which it was decided: no other boot may start it.
-    ``lease_s`` and ``grace_s`` are the lease that its node was told, None for none, and the time
-    that the task then has to leave: what git says since does not change them.
-    ``exit_code`` is the task's own; ``signal`` the number of the signal that ended it.
-    ``devices`` are indexes of GPUs, each taken by ``share_milli``; ``instances`` numbers of MIG
-    instances of ``mig_profile``, from 0 on its node.
-    ``concluded`` is set when the whole try of its element has come to its end: until then an
-    attempt that has ended stays in ``Observed.attempts``, since its siblings' fate hangs on it.
-    ``saved`` is the newest checkpoint that its node knows to be whole; ``saves_every_s`` is how
-    often its job means to save, None: it does not say. ``pool`` is that of its node when it was
-    placed, whatever becomes of the node.
+    ``boot_id`` is the node's boot that it was decided for: no other boot may start it. ``lease_s``
+    and ``grace_s`` are the lease that its node was given, None for none, and the time that the task
+    then has to leave; later changes in git do not change them. ``exit_code`` is the task's own;
+    ``signal`` is the number of the signal that ended it. ``devices`` are indexes of GPUs, each
+    taken by ``share_milli``; ``instances`` are numbers of MIG instances of ``mig_profile``, from 0
+    on its node. ``concluded`` is set when the whole attempt of its element has ended: until then an
+    ended attempt stays in ``Observed.attempts``, because the fate of its siblings depends on it.
+    ``saved`` is the newest complete checkpoint that its node knows; ``saves_every_s`` is the
+    declared checkpoint interval, None: unknown. ``pool`` is its node's pool at placement, whatever
+    becomes of the node.
     """
 
     id: str
@@ -191,13 +190,13 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 
     @property
     def lacks_image(self) -> bool:
-        """Whether its node has not said yet that its image, and its data, are there."""
+        """True until its node has reported that its image and its data are there."""
         early = self.state in (AttemptState.ASSIGNED, AttemptState.FETCHING)
         return early and self.started_at is None
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the task that speaks for its element: of rank 0, or of index 0."""
+        """True if it is the first task of its element: of rank 0, or of index 0."""
         return self.rank.rank == 0 and (self.rank.world_size > 1 or self.index == 0)
 
     @property
@@ -209,11 +208,11 @@ class AttemptRecord(msgspec.Struct, frozen=True):
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     """One GPU as the agent sees it. ``simulated`` ones compute nothing.
 
-    ``index`` is the node's own number, the same for as long as the node runs. ``state`` is one of
-    ``model.devices``, ``message`` why it is no other. ``fabric`` is the NVSwitch domain that it has
-    joined, ``CLUSTER.CLIQUE``, ``fabric_problem`` why it has not joined the one that it belongs to.
-    ``mps``: processes share it through an MPS server. ``cut`` is how far it is with the MIG layout
-    of its pool, None where there is nothing to say of that.
+    ``index`` is the node's own number, stable as long as the node runs. ``state`` is one of
+    ``observed.devices``, ``message`` its reason. ``fabric`` is the NVSwitch domain that it has
+    joined, ``CLUSTER.CLIQUE``; ``fabric_problem`` is why it has not joined its own. ``mps``:
+    processes share it through an MPS server. ``cut`` is its progress towards the MIG layout of its
+    pool, None if there is nothing to report.
     """
 
     index: int
@@ -238,18 +237,18 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def usable(self) -> bool:
-        """Whether a task may have the whole of it."""
+        """True if a task may have the whole of it."""
         return self.state == devices.OK and not self.mig_enabled
 
 
 class Isolation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a node holds its tasks.
+    """Isolation of tasks on a node.
 
     Attributes:
         kind: ``cgroup-v2``, ``cgroup-v1`` or ``process-group``.
-        enforces: controllers by which tasks are held to what they asked for.
-        views: whether tasks have temporary folders and shared memory of their own.
-        problems: what could have been, and why it is not.
+        enforces: controllers that limit tasks to what they asked for.
+        views: tasks have temporary folders and shared memory of their own.
+        problems: isolation that is missing, and why.
     """
 
     kind: str = "process-group"
@@ -259,13 +258,13 @@ class Isolation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node has, told again whenever it changes.
+    """Inventory of a node, sent again whenever it changes.
 
-    ``foreign_gpu_processes`` are on its GPUs and no task's. ``gpu_driver`` is None where nobody
-    looked for one, ``host`` and ``isolation`` where the agent is older than the field. ``volumes``
-    are those that it was told to look at. ``unchecked``: the agent has begun and has made no checks
-    yet, so that ``checks`` say nothing. ``notice``: what its agent can't do though it was told to,
-    and what keeps no task from running, such as opening the port of its page.
+    ``foreign_gpu_processes`` hold its GPUs and belong to no task. ``gpu_driver`` is None if nobody
+    looked for one, ``host`` and ``isolation`` if the agent is older than the field. ``volumes`` are
+    those that it was asked to check. ``unchecked``: the agent has just started and has run no
+    checks yet, so ``checks`` mean nothing. ``notice``: a setting that its agent cannot follow and
+    that keeps no task from running, such as the port of its metrics page.
     """
 
     hostname: str = ""
@@ -288,7 +287,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeUsage(msgspec.Struct, frozen=True):
-    """What a node uses now. ``staged_bytes`` were copied in and out since its agent began."""
+    """Current usage of a node. ``staged_bytes`` were copied in and out since its agent started."""
 
     at: float = 0.0
     cpu_percent: float = 0.0
@@ -303,7 +302,7 @@ class NodeUsage(msgspec.Struct, frozen=True):
 
 
 class QuickFailure(msgspec.Struct, frozen=True):
-    """A task of this owner failed on a node, so soon after its start."""
+    """A task of this owner failed on a node soon after its start."""
 
     owner: str
     at: float
@@ -311,14 +310,14 @@ class QuickFailure(msgspec.Struct, frozen=True):
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """What is known of one node.
+    """State of one node.
 
-    ``last_answer_at`` is when it was last answered: its leases can't run longer than from then.
-    ``pool`` is empty for a node that no pool declares. ``unwanted`` are attempts that live there
-    though they were given up or are not known: they hold devices until they have left.
-    ``leave`` is how the last pool that had it in service lets its nodes leave, None where it says
-    nothing; with it, ``drain_since`` is since when it is drained or in no pool, well or not, heard
-    of or not; 0 while it is neither. ``undecided`` says that no cycle passed with its last report.
+    ``last_answer_at`` is the time of the last answer to it: its leases run from there at the
+    longest. ``pool`` is empty for a node that no pool declares. ``unwanted`` are attempts that live
+    there although they were given up or are unknown: they hold devices until they have left.
+    ``leave`` is the rule for leaving nodes of its last pool, None if there is none; with it,
+    ``drain_since`` is the time since when it is drained or in no pool, 0 if it is neither.
+    ``undecided`` is the message about its last report if no cycle passed with it.
     """
 
     name: str
@@ -349,7 +348,7 @@ SUSPENDED_CLUSTER, SUSPENDED_QUEUE = "cluster", "queue/"
 
 
 def suspended_label(subject: str) -> str:
-    """The key in ``SyncStatus.suspended`` of what an override suspends."""
+    """Return the key in ``SyncStatus.suspended`` of the subject of an override."""
     if subject == SUSPENDED_CLUSTER:
         return "Cluster"
     return f"Queue/{subject.removeprefix(SUSPENDED_QUEUE)}"
@@ -363,9 +362,9 @@ class Override(msgspec.Struct, frozen=True):
     """A cancel, drain or suspension that could not be committed; it expires and counts as drift.
 
     ``subject`` is the job, the node, or what is suspended: ``cluster`` or ``queue/NAME``.
-    ``run_key`` is the key of the run that a cancel is of: it is filled in when the override is
-    first applied, and no other run is touched. ``commit``: git has taken it too, in this one, which
-    is not in force as long as the structure there is held or refused.
+    ``run_key`` is the run that a cancel concerns: it is filled in when the override is first
+    applied, and no other run is touched. ``commit`` is the commit by which git has it too, if that
+    is not in force because the structure is held or refused.
     """
 
     verb: OverrideVerb
@@ -379,14 +378,14 @@ class Override(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """There is at most one override of a verb and subject."""
+        """Identity: there is at most one override of a verb and subject."""
         return (self.verb, self.subject)
 
 
 class PutOverride(msgspec.Struct, frozen=True, tag="put"):
-    """Somebody asks for an override; it replaces one of the same verb and subject.
+    """A request to add an override; it replaces one of the same verb and subject.
 
-    ``id`` is how the answer is told apart from others.
+    ``id`` tells its answer apart from others.
     """
 
     id: str
@@ -394,7 +393,7 @@ class PutOverride(msgspec.Struct, frozen=True, tag="put"):
 
 
 class ClearOverride(msgspec.Struct, frozen=True, tag="clear"):
-    """``owner`` asks for an override to end before its time."""
+    """A request of ``owner`` to end an override before its time."""
 
     id: str
     verb: OverrideVerb
@@ -406,15 +405,14 @@ OverrideRequest = PutOverride | ClearOverride
 
 
 class ScheduleInputs(msgspec.Struct, frozen=True):
-    """What the last schedule was made from besides the records; it stands until that changes.
+    """The inputs of the last schedule in addition to the records; it stands until they change.
 
     Attributes:
-        at: the moment by which it reckoned what time changes steadily.
-        generation: the ``Desired.generation`` that it went by.
-        wake_at: when something that waits for a moment no longer does; None: nothing waits so.
-        stale_at: from then on it is made anew at the next occasion, since what time changes
-            steadily has changed by much; None: nothing waits to start, so that it makes no
-            difference.
+        at: time at which steadily changing values were sampled.
+        generation: the ``Desired.generation`` that was used.
+        wake_at: next moment at which a wait for a time ends; None: nothing waits for one.
+        stale_at: from then on the schedule is made again at the next occasion, because steadily
+            changing values have moved by much; None: nothing is pending, so it does not matter.
     """
 
     at: float
@@ -424,35 +422,33 @@ class ScheduleInputs(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """Everything ``core`` knows besides what git asks for.
+    """Everything that ``core`` knows in addition to desired state.
 
     Attributes:
         desired_generation: the ``Desired.generation`` that was admitted last.
         jobs: the newest run of each job by name, finished ones included.
         active: names of those that are not finished.
-        watched: names of the active ones for which ``JobRecord.is_watched`` holds.
+        watched: names of active ones for which ``JobRecord.is_watched`` holds.
         past_runs: keys of every run that there ever was; none of them starts again.
-        look_at: when to look for what may leave the memory; None: there is nothing to come.
-        attempts: attempts of tries that are not concluded, by id.
+        look_at: next time to look for records to forget; None: nothing will come.
+        attempts: attempts that are not concluded, by id.
         nodes: nodes by name.
-        reasons: why work waits, by the key that job records carry.
-        reports: what nodes said since the last cycle, oldest first.
-        answered: when each node was last answered, newer than ``NodeRecord.last_answer_at``.
-        asked: overrides that people asked for or ended since the last cycle, oldest first.
+        reasons: reasons of pending work, by the key in job records.
+        reports: reports of nodes since the last cycle, oldest first.
+        answered: last answer to each node, newer than ``NodeRecord.last_answer_at``.
+        asked: requests about overrides since the last cycle, oldest first.
         overrides: those in force.
-        provisions: of each pool whose nodes come and go what is known of its instances.
-        provisioned: what scripts answered since the last cycle, oldest first.
-        drift: the differences found by the last cycle.
-        remedies: tries of the last day to make differences right, oldest first.
-        promised: elements of jobs for which the last cycle kept room while others leave, in the
-            order in which it was promised.
-        standing: what the last schedule was made from; None: it has to be made anew.
-        recollection: what the scheduler remembers besides.
-        leader_since: when this controller began to lead; leases granted before by another
-            leader may run until one lease after it.
-        aside: records of jobs that nothing is decided about for now (see ``Desired.aside``); they
-            are in none of the others.
-        unheard: nodes of which nothing at all can be decided that they say.
+        provisions: records of instances, by pool.
+        provisioned: results of scripts since the last cycle, oldest first.
+        drift: differences found by the last cycle.
+        remedies: remediations of the last day, oldest first.
+        promised: elements of jobs with nominated capacity, in order of nomination.
+        standing: inputs of the last schedule; None: it must be made again.
+        recollection: the scheduler's memory.
+        leader_since: start of this controller's leadership; leases granted by an earlier leader may
+            run until one lease after it.
+        aside: records of quarantined jobs (see ``Desired.aside``); they are in none of the others.
+        unheard: nodes whose reports are quarantined.
     """
 
     desired_generation: int = -1
@@ -482,9 +478,9 @@ class Observed(msgspec.Struct, frozen=True):
 
 
 class AttemptReport(msgspec.Struct, frozen=True):
-    """What a node says of one attempt. Times are the node's wall clock.
+    """A node's report of one attempt. Times are the node's wall clock.
 
-    ``state`` is Starting, Running, Stopping or Ended; ``Ended`` is told again until it has been
+    ``state`` is Starting, Running, Stopping or Ended; ``Ended`` is repeated until it is
     acknowledged. ``read_bytes`` and ``written_bytes`` are from and to storage.
     """
 
@@ -504,7 +500,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
 
 
 class RemedyReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a remedy that a node was to carry out."""
+    """A node's report of a remediation's result."""
 
     id: str
     done: bool
@@ -512,11 +508,11 @@ class RemedyReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """What a node says of itself.
+    """A node's report of itself.
 
-    ``attempts`` is everything the node knows of when ``complete``, else only what is new.
-    ``sequence`` grows with every report of an incarnation. ``undecided`` is empty but for a part of
-    a report with which as a whole no cycle passed, and says so.
+    ``attempts`` is everything that the node knows of if ``complete``, else only what is new.
+    ``sequence`` grows with every report of an incarnation. ``undecided`` is empty except in a part
+    of a report that as a whole no cycle passed with; it is then the message about that.
     """
 
     node: str

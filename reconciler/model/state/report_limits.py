@@ -1,9 +1,9 @@
-"""What a node says of itself, brought within what a machine can have.
+"""Limits of what a node may report of itself.
 
-Agents are of any version, on hosts in any state; what they tell of hardware and use is decoded by
-type alone. Between there and everything that computes with it, numbers outside all reason become
-the nearest that are not, and devices that no node can have, or has twice, are left out: the node
-then has less than its pool declares, and takes no work until it says otherwise.
+Agents are of any version, on hosts in any state, and their reports are decoded by type only.
+Numbers outside all reason are clamped here, and devices that no node can have, or has twice, are
+left out. The node then has less than its pool declares, and takes no work until it reports
+otherwise.
 """
 
 import math
@@ -23,7 +23,7 @@ def _amount(told: int) -> int:
 
 
 def _declarable(told: int) -> int:
-    """As much as a pool may declare, so that a node has what it says."""
+    """Return an amount clamped to the most that a pool may declare."""
     return min(quantities.LARGEST_AMOUNT, max(0, told))
 
 
@@ -36,7 +36,9 @@ def _moment(told: float, now: float) -> float:
 
 
 def inventory(told: records.Inventory) -> records.Inventory:
-    """What the node has: amounts not below nothing, each device once, by a number it can have."""
+    """Return an inventory without negative amounts, with each device once and under a
+    valid number.
+    """
     has = told.capacity
     gpus: dict[int, records.Gpu] = {}
     for gpu in told.gpus:
@@ -53,7 +55,7 @@ def inventory(told: records.Inventory) -> records.Inventory:
 
 
 def _check(told: health_checks.CheckResult) -> health_checks.CheckResult:
-    """What a check printed goes into events, pages and terminals."""
+    """Return a check's result with text that is safe for events, pages and terminals."""
     return msgspec.structs.replace(
         told,
         name=task_reports.told_text(told.name, health_checks.NAME_CHARACTERS_MAX),
@@ -69,7 +71,7 @@ def _device(gpu: records.Gpu) -> records.Gpu:
 
 
 def usage(told: records.NodeUsage, now: float) -> records.NodeUsage:
-    """What the node uses: finite, not below nothing, and not measured after ``now``."""
+    """Return usage that is finite, not negative, and not measured after ``now``."""
     return records.NodeUsage(
         at=_moment(told.at, now),
         cpu_percent=_number(told.cpu_percent),
@@ -85,9 +87,9 @@ def usage(told: records.NodeUsage, now: float) -> records.NodeUsage:
 
 
 def gpu_usage(told: tuple[devices.GpuUsage, ...], now: float) -> tuple[devices.GpuUsage, ...]:
-    """What each device does, at the most so many, without those that no node can have.
+    """Return the usage of each device, at most so many, without values that no node can have.
 
-    A busy ratio that is no number counts as not told: it is summed up.
+    A utilisation that is NaN counts as unknown, because it is added up.
     """
     kept: list[devices.GpuUsage] = []
     for one in told:

@@ -1,7 +1,7 @@
-"""What the scheduler has to remember between cycles besides the records.
+"""The scheduler's memory between cycles, in addition to the records.
 
-``core`` renews it as one value in each cycle that changes it; the store keeps it beside the
-records, so that a controller that starts goes on where its predecessor was.
+``core`` renews it as one value in each cycle that changes it. The store keeps it beside the
+records, so that a controller that starts goes on where its predecessor stopped.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import msgspec
 
 
 class KeptRoom(msgspec.Struct, frozen=True):
-    """A reservation of backfill: node names, one for each task in the order of its shape."""
+    """A backfill reservation: node names, one for each task in the order of its shape."""
 
     job: str
     element: int
@@ -19,13 +19,12 @@ class KeptRoom(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """The turn of another job of the same owner, which a job has since its own was used.
+    """The turn of another job of the same owner, which a job has after its own turn was used.
 
     Attributes:
-        job: who has it. of: the order of its own arrival, which tells its runs apart.
-        order: of the arrival that the turn comes from.
-        since, length_s: since when it waits and how long it counts as running, by which it becomes
-            overdue.
+        job: job that has the turn. of: the order of its own arrival, which tells its runs apart.
+        order: order of the arrival that the turn comes from.
+        since, length_s: start of its wait and assumed run time, by which it becomes overdue.
     """
 
     job: str
@@ -36,7 +35,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class TaskKind(msgspec.Struct, frozen=True):
-    """A kind of task that arrived, as far as its GPUs and nodes matter."""
+    """A kind of task that arrived, described by its GPUs and node requirements."""
 
     cpu_milli: int
     memory_bytes: int
@@ -48,11 +47,11 @@ class TaskKind(msgspec.Struct, frozen=True):
 
 
 class Growing(msgspec.Struct, frozen=True):
-    """What is known of the wish for more nodes.
+    """State of the scale-up of pools.
 
     Attributes:
-        probed_at: when it was last asked what would start on more nodes.
-        due_at: when to ask again; None: when something changes.
+        probed_at: last simulation of more nodes.
+        due_at: time of the next one; None: when something changes.
         helped: jobs that would start if a pool had more nodes, with that pool.
     """
 
@@ -62,24 +61,24 @@ class Growing(msgspec.Struct, frozen=True):
 
 
 class Recollection(msgspec.Struct, frozen=True):
-    """What is remembered.
+    """The scheduler's memory.
 
     Attributes:
         turn: grows with each cycle that places something.
-        kept: reservations of backfill.
-        turns: jobs that wait and have another's turn, by name.
-        arrivals: kinds of GPU tasks with the number that arrived, faded by later arrivals.
-        used: queue to GPU-seconds of itself and all below it, faded by time up to ``used_at``.
-        offered: GPU-seconds that the cluster could have given, faded the same way.
-        slices: the same two before they fade, by the time at which a slice of the window began,
-            where there is a window; what was offered under the name of no queue.
-        held: queue to GPUs of itself and all below it since then.
-        run_times: owner and stem of a job's name to the last run times in seconds.
-        limit_parts: the same to those run times as parts of their time limits, and of each owner
-            (with an empty stem) to those of all that it ran.
-        spent: quota to GPU-seconds settled in it by the hour in which the work ended.
-        growing: what pools could do for work that waits.
-        short_since: element (``JOB/ELEMENT``) to since when it has fewer tasks than it needs.
+        kept: backfill reservations.
+        turns: pending jobs that have another's turn, by name.
+        arrivals: number of arrivals by kind of GPU task, decayed by later arrivals.
+        used: GPU-seconds by queue, descendants included, decayed by time up to ``used_at``.
+        offered: GPU-seconds that the cluster could have given, decayed the same way.
+        slices: the same two before decay, by the start of a slice of the window, if there is a
+            window; offered GPU-seconds have the empty queue name.
+        held: GPUs by queue, descendants included, since then.
+        run_times: last run times in seconds, by owner and stem of the job's name.
+        limit_parts: the same as fractions of time limits; also by owner (with an empty stem) for
+            all jobs of the owner.
+        spent: GPU-seconds charged to each quota, by the hour in which the work ended.
+        growing: state of the scale-up of pools.
+        short_since: time since when an element (``JOB/ELEMENT``) has fewer tasks than it needs.
     """
 
     turn: int = 0

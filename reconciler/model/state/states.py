@@ -1,7 +1,7 @@
-"""The states of jobs, attempts and nodes, and the literal tables of what may follow what.
+"""States of jobs, attempts and nodes, and the tables of allowed transitions.
 
-``core`` changes a state only through :func:`check`, so that an illegal transition is an error
-that names the object and its history instead of a silent wrong state.
+``core`` changes a state only through :func:`check`, so that an illegal transition is an error that
+names the object and its history instead of a silent wrong state.
 """
 
 from enum import StrEnum
@@ -21,10 +21,10 @@ class JobState(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """State of one try at one task (DESIGN section 5).
+    """State of one attempt at one task (DESIGN section 5).
 
-    ``Fetching`` is its image or its data, ``Ready`` a task that has them and waits for those of its
-    gang; who asks for the state is told ``Starting`` of both, and which it is as its phase.
+    ``Fetching``: its image or data is being fetched. ``Ready``: it waits for the other tasks of its
+    gang. Both are shown as ``Starting``, with a phase.
     """
 
     ASSIGNED = "Assigned"
@@ -38,7 +38,7 @@ class AttemptState(StrEnum):
 
 
 class NodeState(StrEnum):
-    """Whether a node takes work, and if not, why in one word."""
+    """State of a node: it takes work, or the reason in one word why it does not."""
 
     READY = "Ready"
     DRAINING = "Draining"
@@ -49,7 +49,7 @@ class NodeState(StrEnum):
 
 
 class EndReason(StrEnum):
-    """Why an attempt ended; ``Exited`` is the only one whose exit status is the task's own will."""
+    """Reason of an attempt's end; only with ``Exited`` is the exit status the task's own."""
 
     EXITED = "Exited"
     PREEMPTED = "Preempted"
@@ -202,7 +202,7 @@ NODE_TRANSITIONS: frozenset[tuple[NodeState, NodeState]] = frozenset(
 
 
 class InvalidTransitionError(RuntimeError):
-    """A state change that no table allows; carries the object's story so far."""
+    """A state change that no table allows, with the object's history."""
 
     def __init__(self, subject: str, before: str, after: str, story: tuple[str, ...]) -> None:
         self.subject = subject

@@ -1,6 +1,6 @@
-"""Sums of what was used and waited for, by the hour: what reports over months are made of.
+"""Hourly sums of usage and waiting, from which reports over months are made.
 
-The loop makes a ``UsageRollup`` of each cycle, the store adds it up in the transaction of that
+The loop makes a ``UsageRollup`` of each cycle. The store adds it up in the transaction of that
 cycle, so that an attempt counts once whatever crashes. Seconds of GPUs and CPUs are amounts times
 time.
 """
@@ -19,7 +19,7 @@ BUCKET_GROWTH = 1.1
 
 
 class UsageKey(msgspec.Struct, frozen=True):
-    """Whose use, of what, in which hour since the epoch. ``model`` is empty without GPUs."""
+    """Key of usage: who, what, and the hour since the epoch. ``model`` is empty without GPUs."""
 
     hour: int
     queue: str
@@ -29,16 +29,16 @@ class UsageKey(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What attempts had and did.
+    """Usage of attempts.
 
     Attributes:
         attempts: attempts that ended in the hour.
-        asked_gpu_s: GPUs times the time limit; what they had where there is none.
+        asked_gpu_s: GPUs times the time limit, or times the run time without a limit.
         gpu_s: GPUs times the time from assignment to end.
-        failed_gpu_s: of it, that of attempts that did not end well.
-        measured_gpu_s: of it, the time in which the GPUs' work was seen; ``busy_gpu_s``: in which
-            kernels ran.
-        cpu_s: CPUs times time; ``used_cpu_s``: CPU time that was used.
+        failed_gpu_s: the part of attempts that did not end well.
+        measured_gpu_s: the part in which utilisation was measured; ``busy_gpu_s``: in which kernels
+            ran.
+        cpu_s: CPUs times time; ``used_cpu_s``: CPU time used.
     """
 
     attempts: int = 0
@@ -51,13 +51,14 @@ class Usage(msgspec.Struct, frozen=True):
     used_cpu_s: float = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """Both together."""
+        """Return the sum of both."""
         mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
         return Usage(*(one + more for one, more in zip(mine, others, strict=True)))
 
 
 class WaitKey(msgspec.Struct, frozen=True):
-    """Jobs of whom that first started on which day since the epoch, where, after how long.
+    """Key of waiting jobs: owner, place, wait bucket, and the day since the epoch of the first
+    start.
 
     ``pool`` and ``model`` are those of the job's first task; ``model`` is empty without GPUs.
     """
@@ -71,23 +72,23 @@ class WaitKey(msgspec.Struct, frozen=True):
 
 
 class WaitTotals(msgspec.Struct, frozen=True):
-    """How many jobs, and for how long all of them together."""
+    """Number of jobs, and the sum of their waits."""
 
     jobs: int = 0
     wait_s: float = 0.0
 
 
 class ShareKey(msgspec.Struct, frozen=True):
-    """Which queue in which hour."""
+    """Key of a share: queue and hour."""
 
     hour: int
     queue: str
 
 
 class Share(msgspec.Struct, frozen=True):
-    """A queue's GPUs times time, children included: promised, fair, given, wanted.
+    """A queue's GPUs times time, descendants included: guaranteed, fair, given, demanded.
 
-    ``starved_gpu_s``: guaranteed, not given, and waited for by work that needs only room.
+    ``starved_gpu_s``: guaranteed, not given, and waited for by work that needs only capacity.
     """
 
     guaranteed_gpu_s: float = 0.0
@@ -98,7 +99,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class PoolShareKey(msgspec.Struct, frozen=True):
-    """Which queue in which pool in which hour."""
+    """Key of a share in a pool: queue, pool and hour."""
 
     hour: int
     queue: str
@@ -106,7 +107,7 @@ class PoolShareKey(msgspec.Struct, frozen=True):
 
 
 class PoolShareTotals(msgspec.Struct, frozen=True):
-    """A queue's GPUs times time in one pool, children included, where amounts go by pools."""
+    """A queue's GPUs times time in one pool, descendants included, if it has amounts by pool."""
 
     guaranteed_gpu_s: float = 0.0
     fair_gpu_s: float = 0.0
@@ -115,7 +116,7 @@ class PoolShareTotals(msgspec.Struct, frozen=True):
 
 
 class UsageRollup(msgspec.Struct, frozen=True):
-    """What is to be added to the sums."""
+    """Amounts to add to the sums."""
 
     usage: dict[UsageKey, Usage] = {}
     waits: dict[WaitKey, WaitTotals] = {}
@@ -124,17 +125,17 @@ class UsageRollup(msgspec.Struct, frozen=True):
 
 
 def bucket_of(wait_s: float) -> int:
-    """The bucket of a wait: 0 for up to a second."""
+    """Return the bucket of a wait: 0 for up to a second."""
     return 0 if wait_s <= 1 else math.ceil(math.log(wait_s) / math.log(BUCKET_GROWTH))
 
 
 def wait_of(bucket: int) -> float:
-    """A wait in the middle of a bucket, in seconds."""
+    """Return a wait in the middle of a bucket, in seconds."""
     return 0.0 if bucket <= 0 else BUCKET_GROWTH ** (bucket - 0.5)
 
 
 def by_hour(began: float, ended: float) -> list[tuple[int, float]]:
-    """The seconds of each hour that lie between two times."""
+    """Return the seconds of each hour between two times."""
     parts = []
     hour = int(began // HOUR_S)
     while hour * HOUR_S < ended:

@@ -1,4 +1,4 @@
-"""Where a program may listen: on loopback, and elsewhere only where tokens are asked for."""
+"""Addresses that a program may listen on: loopback, and others only if it asks for tokens."""
 
 import ipaddress
 from pathlib import Path
@@ -7,7 +7,7 @@ PORT_MAX = 65535
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, without a port, is a name or an address of loopback."""
+    """Return True if a host, without a port, is a name or an address of loopback."""
     name = host.lower().removesuffix(".")
     if name == "localhost":
         return True
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """The host that a ``Host`` header names, without its port."""
+    """Return the host that a ``Host`` header names, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0]
@@ -32,10 +32,11 @@ def listening(
     tokens: str = "--token-file",
     risk: str = "run anything",
 ) -> tuple[str, int]:
-    """Host and port of an option such as ``--listen``; ``risk`` is what anybody could do there.
+    """Return host and port of an option such as ``--listen``; ``risk`` is what anybody could do
+    there.
 
     Raises:
-        ValueError: it is none, or anybody could call there.
+        ValueError: the text is no address, or anybody could call there.
     """
     host, colon, port = listen.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= PORT_MAX

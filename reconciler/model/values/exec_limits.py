@@ -1,7 +1,7 @@
-"""How much a program can be given when it is started: Linux refuses more (``E2BIG``).
+"""Limits of arguments and environment of a started program: Linux refuses more (``E2BIG``).
 
-The desired state is held to it before anything is placed; nodes, which write scripts to a file, to
-the same length of those.
+Desired state is checked against them before anything is placed. Nodes, which write scripts to a
+file, apply the same length to scripts.
 """
 
 #: One argument or variable, with its name: 128 KiB with the NUL at its end.

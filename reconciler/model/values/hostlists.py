@@ -19,11 +19,11 @@ _TRAILING_NUMBER = re.compile(r"^(.*?)(\d+)$")
 
 
 class HostListError(ValueError):
-    """Text that is no host list; the message says where it goes wrong."""
+    """Text that is not a host list; the message says where it goes wrong."""
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas that stand outside brackets."""
+    """Split at commas outside brackets."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         if character == "[":
@@ -44,7 +44,7 @@ def _split(text: str) -> list[str]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is digits from 0 to 9: others are digits too for Python, and no numbers."""
+    """Return True if a text is digits from 0 to 9; Python's ``isdigit`` accepts others as well."""
     return text.isascii() and text.isdigit()
 
 
@@ -84,12 +84,12 @@ def _expand_one(text: str, pattern: str) -> list[str]:
 
 
 def is_name(text: str) -> bool:
-    """Whether a host list can stand for it: what no pool could declare is no node's name."""
+    """Return True if a text can be a node's name in a host list."""
     return len(text) <= NAME_CHARACTERS_MAX and _NAME.fullmatch(text) is not None
 
 
 def expand(text: str) -> list[str]:
-    """The names that a host list stands for, in the order written, each once.
+    """Return the names in a host list, in the order written, each once.
 
     Raises:
         HostListError: unbalanced brackets, a range that runs backwards, a name that no host can
@@ -115,7 +115,7 @@ def expand(text: str) -> list[str]:
 
 
 def fold_in_order(names: Iterable[str]) -> str:
-    """A host list that :func:`expand` turns into the same names in the same order."""
+    """Return a host list that :func:`expand` turns into the same names in the same order."""
     parts: list[list[str]] = []
     for name in names:
         after = _following(parts[-1][-1]) if parts else ""
@@ -127,7 +127,7 @@ def fold_in_order(names: Iterable[str]) -> str:
 
 
 def _following(name: str) -> str:
-    """The name whose number is the next, as long as it has as many digits."""
+    """Return the name with the next number, as long as it has as many digits."""
     match = _TRAILING_NUMBER.match(name)
     if not match:
         return ""
@@ -136,7 +136,7 @@ def _following(name: str) -> str:
 
 
 def fold_counts(counts: Iterable[int]) -> str:
-    """Numbers as Slurm writes them: ``8(x3),4``."""
+    """Format numbers as Slurm does: ``8(x3),4``."""
     runs: list[tuple[int, int]] = []
     for count in counts:
         if runs and runs[-1][0] == count:
@@ -147,7 +147,7 @@ def fold_counts(counts: Iterable[int]) -> str:
 
 
 def expand_counts(text: str) -> list[int]:
-    """The numbers that :func:`fold_counts` has written."""
+    """Parse numbers that :func:`fold_counts` has formatted."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         count, _, times = part.rstrip(")").partition("(x")
@@ -156,7 +156,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """The shortest host list for ``names``: runs of numbers with one prefix are folded."""
+    """Return the shortest host list for ``names``: runs of numbers with one prefix are folded."""
     groups: dict[tuple[str, int], list[int]] = {}
     plain: list[str] = []
     names = list(dict.fromkeys(names))

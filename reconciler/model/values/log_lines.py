@@ -1,7 +1,7 @@
-"""One event, one line: how what happens is written for people and for programs that collect logs.
+"""Log lines, one for each event, for people and for programs that collect logs.
 
-A line is made of a time, a level, who says it, a message, and fields that name what it is of. What
-comes from elsewhere can't begin a line of its own: control characters are escaped.
+A line has a time, a level, a source, a message, and fields that name its subject. Text from
+elsewhere cannot begin a line of its own, because control characters are escaped.
 """
 
 import json
@@ -28,22 +28,22 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ENDS}
 
 
 def escape(text: str) -> str:
-    """The text on one line."""
+    """Return the text on one line."""
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def line(
     form: str, at: float, source: str, message: str, *, level: str, fields: Mapping[str, object]
 ) -> str:
-    """A line without its end.
+    """Format a line, without its end.
 
     Args:
         form: one of ``FORMS``.
         at: seconds since the epoch.
-        source: the process or part that says it.
+        source: process or part that writes it.
         message: for people; of any shape.
         level: in capitals, such as ``INFO``.
-        fields: what it is of, such as ``job`` and ``node``; those that are empty are left out.
+        fields: its subject, such as ``job`` and ``node``; empty ones are left out.
     """
     told = {name: value for name, value in fields.items() if value is not None and value != ""}
     if form == "json":
@@ -54,7 +54,7 @@ def line(
 
 
 def _value(value: object) -> str:
-    """A value without blanks as it is, any other in quotes."""
+    """Return a value without blanks as it is, any other in quotes."""
     text = str(value)
     if " " in text or '"' in text or "=" in text or not text.isprintable():
         return _json(text)

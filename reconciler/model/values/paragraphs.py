@@ -1,4 +1,4 @@
-"""Text for people within a width: names, digests and commands stay whole, to be copied."""
+"""Wrapped text for people; names, digests and commands stay whole, so that they can be copied."""
 
 import re
 import textwrap
@@ -9,12 +9,12 @@ _HARD = "\N{NO-BREAK SPACE}"
 
 
 def wrapped(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    """Lines of at most ``width``; a word, or what is between backquotes, may be longer.
+    """Return lines of at most ``width``; a word, or text between backquotes, may be longer.
 
     Args:
         text: words.
         width: characters.
-        first: stands before the first line. others: before the others.
+        first: prefix of the first line. others: prefix of the others.
     """
     lines = textwrap.wrap(
         _QUOTED.sub(lambda found: found[0].replace(" ", _HARD), text),

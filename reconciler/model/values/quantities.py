@@ -1,7 +1,7 @@
-"""Amounts as people write them (``16Gi``, ``500m``, ``2h30m``) to exact integers, and back.
+"""Amounts as people write them (``16Gi``, ``500m``, ``2h30m``), as exact integers, and back.
 
-Text from documents and command lines comes in; integers in one base unit go out: milli-CPUs,
-bytes, milli-GPUs, seconds. Printing an amount and parsing it again gives the same amount.
+Text from documents and command lines comes in; integers in one base unit go out: milli-CPUs, bytes,
+milli-GPUs, seconds. Formatting an amount and parsing it again gives the same amount.
 """
 
 import re
@@ -50,11 +50,11 @@ _SHOWN_CHARACTERS_MAX = 60
 
 
 class QuantityError(ValueError):
-    """Text that is no amount of the kind asked for; the message says what was expected."""
+    """Text that is not an amount of the expected kind; the message says what was expected."""
 
 
 def _shown(written: object) -> str:
-    """What was written, or the beginning of it, for a message."""
+    """Return what was written, or the beginning of it, for a message."""
     text = repr(written)
     cut = len(text) > _SHOWN_CHARACTERS_MAX
     return f"{text[:_SHOWN_CHARACTERS_MAX]}…" if cut else text
@@ -84,7 +84,7 @@ def _decimal(text: str, written: object, expected: str) -> Decimal:
 
 
 def parse_cpu(written: str | float) -> int:
-    """CPUs as ``2``, ``0.5`` or ``500m`` to milli-CPUs."""
+    """Parse CPUs such as ``2``, ``0.5`` or ``500m`` to milli-CPUs."""
     text = str(written).strip()
     expected = "a number of CPUs such as 2, 0.5 or 500m"
     if text.endswith("m"):
@@ -93,12 +93,12 @@ def parse_cpu(written: str | float) -> int:
 
 
 def format_cpu(milli: int) -> str:
-    """Milli-CPUs as ``2`` or ``500m``."""
+    """Format milli-CPUs as ``2`` or ``500m``."""
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
 
 
 def parse_memory(written: str | float) -> int:
-    """Memory as ``16Gi``, ``512M`` or plain bytes to bytes."""
+    """Parse memory such as ``16Gi``, ``512M`` or plain bytes to bytes."""
     text = str(written).strip()
     expected = (
         "an amount of memory such as 16Gi, 512Mi or 1G: bytes, or a number with k, M, G, T, P, "
@@ -112,7 +112,9 @@ def parse_memory(written: str | float) -> int:
 
 
 def format_memory(amount_bytes: int) -> str:
-    """Bytes in the largest unit that divides them, binary units first: ``16Gi``, ``1G``, ``7``."""
+    """Format bytes in the largest unit that divides them, binary units first: ``16Gi``, ``1G``,
+    ``7``.
+    """
     if amount_bytes == 0:
         return "0"
     for suffix in ("Pi", "Ti", "Gi", "Mi", "Ki", "P", "T", "G", "M", "k"):
@@ -122,18 +124,20 @@ def format_memory(amount_bytes: int) -> str:
 
 
 def parse_gpu(written: str | float) -> int:
-    """GPUs as ``8`` or ``0.5`` to milli-GPUs."""
+    """Parse GPUs such as ``8`` or ``0.5`` to milli-GPUs."""
     expected = "a number of GPUs such as 8 or 0.5"
     return _bounded(_decimal(str(written).strip(), written, expected) * 1000, written, "milli-GPU")
 
 
 def format_gpu(milli: int) -> str:
-    """Milli-GPUs as the shortest decimal number: ``8``, ``0.5``."""
+    """Format milli-GPUs as the shortest decimal number: ``8``, ``0.5``."""
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli / 1000:.3f}".rstrip("0")
 
 
 def format_hours(hours: float) -> str:
-    """GPU-hours to a hundredth, small ones to two digits: ``312.25``, ``0.5``, ``0.0042``."""
+    """Format GPU-hours to a hundredth, small ones to two digits: ``312.25``, ``0.5``,
+    ``0.0042``.
+    """
     if 0 < hours < 0.0001:
         return "<0.0001"
     if 0 < hours < 0.1:
@@ -142,10 +146,10 @@ def format_hours(hours: float) -> str:
 
 
 def parse_duration(written: str | float) -> int:
-    """A span of time to seconds.
+    """Parse a duration to seconds.
 
-    Accepts ``90s``, ``2h30m``, ``1w``, plain seconds, and Slurm's clock forms
-    ``minutes:seconds``, ``hours:minutes:seconds`` and ``days-hours[:minutes[:seconds]]``.
+    Accepts ``90s``, ``2h30m``, ``1w``, plain seconds, and Slurm's clock forms ``minutes:seconds``,
+    ``hours:minutes:seconds`` and ``days-hours[:minutes[:seconds]]``.
     """
     text = str(written).strip()
     expected = "a duration such as 90s, 2h30m or 1-12:00:00"
@@ -171,7 +175,7 @@ def parse_duration(written: str | float) -> int:
 
 
 def format_duration(seconds: int) -> str:
-    """Seconds as ``2h30m``; zero as ``0s``."""
+    """Format seconds as ``2h30m``; zero as ``0s``."""
     if seconds == 0:
         return "0s"
     parts = []
@@ -185,9 +189,9 @@ def format_duration(seconds: int) -> str:
 
 
 def counted(number: float, noun: str, more: str = "", *, one: str = "", many: str = "") -> str:
-    """A number with what it counts: ``1 GPU``, ``2 GPUs``; nouns that don't take an ``s`` in full.
+    """Format a number with its noun: ``1 GPU``, ``2 GPUs``; irregular plurals are given in full.
 
-    ``one`` and ``many`` are verbs that go with it: ``1 node is``, ``2 nodes are``.
+    ``one`` and ``many`` are verbs that agree with it: ``1 node is``, ``2 nodes are``.
     """
     alone = number == 1
     shown = str(number) if isinstance(number, int) else f"{number:g}"

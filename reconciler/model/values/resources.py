@@ -1,4 +1,4 @@
-"""Amounts of what nodes have and tasks take, as exact integers that can be added and compared."""
+"""Amounts of resources that nodes have and tasks take, as exact integers."""
 
 import msgspec
 
@@ -25,11 +25,11 @@ class Resources(msgspec.Struct, frozen=True):
         )
 
     def times(self, count: int) -> "Resources":
-        """``count`` times these amounts."""
+        """Return ``count`` times these amounts."""
         return Resources(self.cpu_milli * count, self.memory_bytes * count, self.gpu_milli * count)
 
     def fits_in(self, room: "Resources") -> bool:
-        """Whether every amount is at most that of ``room``."""
+        """Return True if every amount is at most that of ``room``."""
         return (
             self.cpu_milli <= room.cpu_milli
             and self.memory_bytes <= room.memory_bytes
@@ -37,7 +37,9 @@ class Resources(msgspec.Struct, frozen=True):
         )
 
     def as_vector(self) -> tuple[int, int, int]:
-        """The amounts in the order of ``RESOURCE_NAMES``: one row of a scheduler's column."""
+        """Return the amounts in the order of ``RESOURCE_NAMES``: one row of a scheduler's
+        column.
+        """
         return (self.cpu_milli, self.memory_bytes, self.gpu_milli)
 
 

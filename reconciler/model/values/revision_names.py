@@ -1,4 +1,4 @@
-"""How people name a commit to the controller, so that no other can be meant."""
+"""Names of a commit that cannot mean another one."""
 
 import re
 
@@ -8,7 +8,7 @@ _REVISION = re.compile(f"[0-9a-f]{{{CHARACTERS_MIN},64}}")
 
 
 def accepted(text: str) -> str:
-    """What names a commit that is to be taken as it is: its id, or a long beginning of it.
+    """Return the name of a commit that is to be accepted: its id, or a long prefix of it.
 
     Raises:
         ValueError: it names no commit, or could be made to name another one.

@@ -1,8 +1,7 @@
-"""The keys of all runs that there ever were, kept for ever and therefore in few bytes.
+"""Keys of all runs that there ever were, in eight bytes each.
 
-A run happens once, whatever becomes of its document and its record, so that its key outlives both.
-Of each key eight bytes are kept. A new run is taken for one that has been with a probability of
-n / 2**64 among n of them: below one in a billion for ten billion runs.
+A run happens once, so its key outlives its document and its record. A new run is mistaken for an
+old one with a probability of n / 2**64 among n runs: below one in a billion for ten billion runs.
 """
 
 import bisect
@@ -17,13 +16,13 @@ _BITS = 64
 
 
 def digest(key: str) -> int:
-    """Eight bytes of a key, as a signed integer: what every SQL store has a type for."""
+    """Return eight bytes of a key as a signed integer, which every SQL store has a type for."""
     hashed = hashlib.blake2b(key.encode(), digest_size=_BITS // 8).digest()
     return int.from_bytes(hashed, "little", signed=True)
 
 
 class RunSet(msgspec.Struct, eq=False):
-    """A set of keys. It can be asked whether it holds one, not which it holds.
+    """A set of keys that can test membership but cannot list its keys.
 
     Attributes:
         packed: digests in ascending order, eight bytes each in the machine's order.
@@ -35,7 +34,7 @@ class RunSet(msgspec.Struct, eq=False):
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> "RunSet":
-        """The set of these keys."""
+        """Return the set of these keys."""
         made = cls()
         made.update(keys)
         return made
@@ -44,7 +43,7 @@ class RunSet(msgspec.Struct, eq=False):
         return self.holds(digest(key))
 
     def holds(self, number: int) -> bool:
-        """Whether a key of this digest is in the set."""
+        """Return True if a key of this digest is in the set."""
         if number in self.recent:
             return True
         packed = memoryview(self.packed).cast("q")
@@ -56,11 +55,11 @@ class RunSet(msgspec.Struct, eq=False):
         self.recent |= {number for number in map(digest, keys) if not self.holds(number)}
 
     def digests(self) -> set[int]:
-        """The digests of all keys: for tests and small sets."""
+        """Return the digests of all keys: for tests and small sets."""
         return {*self.recent, *memoryview(self.packed).cast("q")}
 
     def copy(self) -> "RunSet":
-        """Another set of the same keys."""
+        """Return another set of the same keys."""
         return RunSet(self.packed, set(self.recent))
 
     def __len__(self) -> int:

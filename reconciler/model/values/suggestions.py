@@ -1,4 +1,4 @@
-"""Names like one that is not known, for messages: a slip of the finger is the usual cause."""
+"""Suggestions for misspelt names, for messages."""
 
 import difflib
 import itertools
@@ -10,7 +10,7 @@ TOLD_MAX = 3
 
 
 def hint(name: str, names: Iterable[str]) -> str:
-    """``; did you mean a or b?``, or nothing where no name is near."""
+    """Return ``; did you mean a or b?``, or nothing if no name is near."""
     beginning = name[:1]
     alike = itertools.islice((one for one in names if one[:1] == beginning), COMPARED_MAX)
     found = difflib.get_close_matches(name, list(alike), n=TOLD_MAX)

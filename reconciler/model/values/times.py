@@ -1,4 +1,4 @@
-"""Seconds since the epoch to RFC 3339 text in UTC and back."""
+"""Conversion between seconds since the epoch and RFC 3339 text in UTC."""
 
 from datetime import UTC, datetime
 
@@ -9,19 +9,19 @@ EXAMPLE = "2027-01-31T06:00:00Z"
 
 
 def format_time(seconds: float) -> str:
-    """``2026-11-21T08:00:00.000Z``; what lies outside the years 1 to 9999 at their end.
+    """Format a time as ``2026-11-21T08:00:00.000Z``, clamped to the years 1 to 9999.
 
-    Times come of what people and machines write, and showing one must not cost the whole page.
+    Times come from people and machines, so a wrong one must not break a whole page.
     """
     moment = datetime.fromtimestamp(max(FIRST, min(LAST, seconds)), UTC)  # in this order NaN loses
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> float:
-    """RFC 3339 text to seconds since the epoch.
+    """Parse RFC 3339 text to seconds since the epoch.
 
     Raises:
-        ValueError: no time, or one without an offset from UTC.
+        ValueError: it is no time, or one without an offset from UTC.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -33,7 +33,7 @@ def parse_time(text: str) -> float:
 
 
 def format_span(span_s: float) -> str:
-    """A span as people read it: ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    """Format a duration for people: ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
     if span_s < 10:
         return f"{span_s:.1f}s"
     whole = int(span_s)

@@ -1,7 +1,7 @@
-"""Reasons that are amounts: what a start would pass, with what is in use and what is asked.
+"""Reasons about amounts: the limit or guarantee that a start would exceed, with the arithmetic.
 
-The excess that the ledger found comes in, the reason with its arithmetic goes out. Where nodes are
-away, guarantees count for less than is written; who waits for room for that is told so too.
+The excess found by the ledger comes in, the reason goes out. If nodes are out of service,
+guarantees count for less than is written, and the reason says so.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from reconciler.scheduling.reasons import reason_text
 
 
 class QuotaReasons:
-    """Tells of limits, caps and guarantees as the accounts stand at the end of a cycle."""
+    """Reasons about limits, caps and guarantees, by the ledger at the end of a cycle."""
 
     def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self.situation = situation
@@ -35,7 +35,7 @@ class QuotaReasons:
     def beyond_limits(
         self, line: snapshots.PendingGroup, shape: snapshots.Shape
     ) -> quota_ledger.QuotaExcess | None:
-        """A limit that one start is more than in all, whatever else ends under any of them."""
+        """Return the reason if one start exceeds the whole of a limit."""
         ledger = self.ledger
         asked = flavors.charge(shape.least, shape.pool, ledger.width)
         for queue in ledger.paths[line.queue]:
@@ -53,7 +53,7 @@ class QuotaReasons:
     def beyond_lending(
         self, line: snapshots.PendingGroup, shape: snapshots.Shape
     ) -> pending_reasons.Reason | None:
-        """More at once than is guaranteed and others ever lend, were the whole cluster idle."""
+        """Return the reason if one start exceeds its guarantee plus all that others ever lend."""
         if not self.ledger.lends:
             return None
         asked = flavors.charge(shape.least, shape.pool, self.ledger.width)
@@ -79,7 +79,7 @@ class QuotaReasons:
         )
 
     def _falls_short(self, root: int, resource: int) -> bool:
-        """Whether of what is guaranteed and asked for less counts, as less is in service."""
+        """Return True if a requested guarantee counts for less because less is in service."""
         ledger = self.ledger
         bound = min(ledger.guaranteed[root][resource], ledger.limit[root][resource])
         if not ledger.rationed[root][resource] or (
@@ -91,7 +91,7 @@ class QuotaReasons:
     def as_shrunk(
         self, line: snapshots.PendingGroup, reason: pending_reasons.Reason
     ) -> pending_reasons.Reason:
-        """The same, and that what is guaranteed to it as written is not as things stand, if so."""
+        """Return the reason, with a note if its guarantee counts for less than is written."""
         ledger, shape = self.ledger, self.situation.shapes[line.shape]
         if not self.shrunk[line.queue]:
             return reason
@@ -106,7 +106,7 @@ class QuotaReasons:
         return reason
 
     def _shrunk_text(self, root: int, resource: int) -> str:
-        """What of a guarantee counts, and why not all of it."""
+        """Return how much of a guarantee counts, and why not all of it."""
         ledger, name = self.ledger, self.situation.queues.names[root]
         given = sum(ledger.guaranteed[queue][resource] for queue in ledger.children[-1])
         owed, counted, whole, there = (
@@ -146,7 +146,7 @@ class QuotaReasons:
         )
 
     def _over_cap(self, excess: quota_ledger.QuotaExcess) -> pending_reasons.Reason:
-        """A quota on all work in a pool."""
+        """Return the reason about a quota on all work in a pool."""
         pools, pool = self.situation.pools, flavors.pool_of(excess.resource)
         if pools is None:  # pragma: no cover - only pools are capped here
             raise AssertionError("a cap on no pool")
@@ -170,7 +170,7 @@ class QuotaReasons:
         )
 
     def _text(self, excess: quota_ledger.QuotaExcess, amount: int, *, of: bool = True) -> str:
-        """An amount of the resource of an excess; ``of``: with its pool."""
+        """Format an amount of the resource of an excess; ``of``: with its pool."""
         return reason_text.quota_text(self.situation, excess.resource, amount, of=of)
 
     def over_lending(self, excess: quota_ledger.QuotaExcess) -> pending_reasons.Reason:
@@ -209,7 +209,7 @@ class QuotaReasons:
     def too_much_alone(
         self, line: snapshots.PendingGroup, shape: snapshots.Shape
     ) -> pending_reasons.Reason | None:
-        """Work that is not preemptible and asks for more than is guaranteed at all."""
+        """Return the reason of non-preemptible work that asks for more than its whole guarantee."""
         if line.preemptible:
             return None
         asked = flavors.charge(shape.least, shape.pool, self.ledger.width)

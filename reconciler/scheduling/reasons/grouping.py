@@ -1,6 +1,6 @@
-"""Reasons by key: each is told once, for all lines and claims that wait for the same cause.
+"""Groups reasons: one text for all pending groups and jobs that wait for the same cause.
 
-Causes by line and by claim come in at the end of a cycle; texts go out, and who has which.
+Block reasons by pending group and by job come in at the end of a cycle; texts with keys go out.
 """
 
 from typing import Protocol
@@ -14,14 +14,14 @@ from reconciler.scheduling.reasons import reason_explainer
 
 
 class Noted(Protocol):
-    """Causes by line: ``blocking.Blocked``."""
+    """Block reasons by pending group: ``eligibility.BlockedJobs``."""
 
     cause_of: NDArray[np.int64]
     causes: list[reason_explainer.BlockReason]
 
 
 class Reasons:
-    """Reasons by key: one entry for all claims that wait for the same cause."""
+    """Reasons by key: one entry for all jobs that wait for the same cause."""
 
     def __init__(self, explainer: reason_explainer.ReasonExplainer) -> None:
         self.explainer = explainer
@@ -31,11 +31,10 @@ class Reasons:
         self._keys: dict[object, str] = {}
 
     def lines(self, blocked: "Noted", columns: snapshots.PendingColumns) -> None:
-        """The reason of each line's claims, empty where none was blocked as a whole.
+        """Return the reason key of each pending group, empty if it was not blocked as a whole.
 
-        Lines whose work is preemptible share a key over all queues: what is said of them does
-        not depend on their own, unless what is guaranteed to it counts for less, or others lend it
-        only so much.
+        Groups of preemptible work share a key over all queues, because their reasons do not depend
+        on their own queue, unless its guarantee counts for less, or others lend it only so much.
         """
         situation = self.explainer.situation
         keys = np.full(len(situation.lines), "", dtype=object)
@@ -56,11 +55,11 @@ class Reasons:
     def job(
         self, line: int, claim: snapshots.PendingJob, cause: reason_explainer.BlockReason
     ) -> None:
-        """A claim that waits for a cause of its own."""
+        """Return the reason key of a job with a cause of its own."""
         self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause, own=True)
 
     def judged(self, line: snapshots.PendingGroup) -> None:
-        """The claims of a line that don't start in this cycle: whether they ever could."""
+        """Decide for jobs of a group that do not start in this cycle if they ever could."""
         found = reason_explainer.BlockReason("never", queue=line.queue)
         ever = not pending_reasons.never_starts(self.explainer.told(line, found))
         for claim in line.claims:
@@ -76,9 +75,9 @@ class Reasons:
         *,
         own: bool = False,
     ) -> str:
-        """The key of a cause; what becomes another reason for all at once is no part of it.
+        """Return the key of a cause; anything that changes for all at once is no part of it.
 
-        ``own``: of a claim that differs from its line, as one of which something has started.
+        ``own``: of a job that differs from its group, such as one that has started in part.
         """
         shrunk = bool(self.explainer.bounds.shrunk[line.queue])
         apart = bool(self.explainer.bounds.apart[line.queue])

@@ -1,8 +1,8 @@
-"""Why claims wait, in words: true, counted, and the same for all that wait for the same cause.
+"""Explains why jobs are pending: true, counted, and in the same words for the same cause.
 
-While the cycle runs it notes a ``BlockReason`` for each line, or claim, that is passed over; this
-module turns the causes into reasons at the end, when it is known what else started. Texts name
-amounts as people write them and hold nothing that changes while nothing happens.
+During the cycle a ``BlockReason`` is noted for each group, or job, that is passed over. This module
+turns these into reasons at the end, when it is known what else started. Texts hold nothing that
+changes while nothing happens.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ _MOOT = frozenset(
 
 
 class ReasonExplainer:
-    """Turns causes into reasons, once for all claims of one queue, shape and cause."""
+    """An explainer of block reasons, once for all jobs of one queue, shape and cause."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class ReasonExplainer:
         takers: list[tuple[str, tuple[int, ...]]],
         first: Capacity,
     ) -> None:
-        """Take note of how a cycle ended.
+        """Take the end of a cycle.
 
         Args:
             situation: the snapshot.
-            ledger: accounts at the end.
-            now: the room at the end.
-            takers: claims that got room in this cycle, and the nodes that it is on.
-            first: the room when the cycle began.
+            ledger: quota at the end.
+            now: free capacity at the end.
+            takers: jobs that got capacity in this cycle, and its nodes.
+            first: free capacity when the cycle began.
         """
         self.situation = situation
         self.ledger = ledger
@@ -83,7 +83,7 @@ class ReasonExplainer:
     def told(
         self, line: snapshots.PendingGroup, cause: BlockReason
     ) -> tuple[pending_reasons.Reason, ...]:
-        """The reasons of a claim in order of precedence."""
+        """Return the reasons of a job in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
         if cause.kind == "never":
@@ -98,7 +98,7 @@ class ReasonExplainer:
         )
 
     def _of_never(self, line: snapshots.PendingGroup) -> tuple[pending_reasons.Reason, ...]:
-        """Why a claim that was not tried could never start, as if it had been; () if it could."""
+        """Return why an untried job could never start; () if it could."""
         told = []
         for number in (line.shape, *line.others):
             one = msgspec.structs.replace(line, shape=number, others=())
@@ -121,7 +121,7 @@ class ReasonExplainer:
     def _lasting(
         self, line: snapshots.PendingGroup, cause: BlockReason
     ) -> list[pending_reasons.Reason]:
-        """Why a claim could never start as things are; in one of several pools only if in all."""
+        """Return why a job could never start as things are; of several pools only if in all."""
         told = []
         for number in (line.shape, *line.others):
             shape = self.situation.shapes[number]
@@ -136,10 +136,11 @@ class ReasonExplainer:
     def _of_pools(
         self, line: snapshots.PendingGroup, cause: BlockReason
     ) -> tuple[pending_reasons.Reason, ...]:
-        """The reasons in each pool that a claim may go to; of those that never fit, of one if all.
+        """Return the reasons in each pool that a job may use; those of pools that never fit only if
+        all do not.
 
-        It is told once that it can't start, as of a claim that was tried nowhere. Where a limit
-        forbids it one pool for good it is told what it waits for in the others, and that.
+        That it can never start is said once, as for a job that was tried nowhere. If a limit bars
+        one pool for good, the reasons in the others are given, and that limit.
         """
         first = replace(cause, shape=-1, elsewhere=())
         parts = [
@@ -213,7 +214,9 @@ class ReasonExplainer:
         return reason
 
     def could_start(self, line: snapshots.PendingGroup) -> bool:
-        """Whether a claim could ever start as queues and nodes are: else nobody can say when."""
+        """Return True if a job could ever start as queues and nodes are: otherwise no start can be
+        estimated.
+        """
         queues, shape = self.situation.queues, self.situation.shapes[line.shape]
         if line.others and any(
             self.could_start(msgspec.structs.replace(line, shape=other, others=()))
@@ -231,11 +234,10 @@ class ReasonExplainer:
         )
 
     def never_starts(self, line: snapshots.PendingGroup, *, had_room: bool) -> bool:
-        """Whether no nodes could ever hold a claim, or others never lend so much.
+        """Return True if no nodes could ever hold a job, or others never lend enough.
 
-        ``had_room``: its shape had room when the cycle began, so that nodes are no question.
-
-        Where work near its own kind may go is another question of an idle cluster than of this one.
+        ``had_room``: its shape fitted when the cycle began, so nodes need no check. Affinity to
+        work of its own kind is judged differently on an idle cluster.
         """
         shape = self.situation.shapes[line.shape]
         if self.bounds.beyond_lending(line, shape) is not None:
@@ -247,10 +249,10 @@ class ReasonExplainer:
         return pending_reasons.is_final(never.code, never.message) and not near
 
     def never(self, index: int) -> pending_reasons.Reason | None:
-        """Why no element of a shape could start even if the cluster were empty, if so.
+        """Return why no element of a shape could start on an empty cluster, if so.
 
-        Where that is only for windows that begin too soon, or for volumes that are not there now,
-        it is said as what passes.
+        If only windows that begin too soon, or missing volumes, are the cause, the reason is a
+        passing one.
         """
         if index not in self._never:
             self._never[index] = self._never_fits(index)
@@ -301,14 +303,14 @@ class ReasonExplainer:
 
     @staticmethod
     def _could_hold(nodes: snapshots.NodeColumns, shape: snapshots.Shape) -> snapshots.Mask:
-        """(n,) nodes that have enough of everything for a task of each group, were they idle."""
+        """Return (n,) nodes that could hold a task of each group, were they idle."""
         found: snapshots.Mask = np.ones(len(nodes.names), dtype=np.bool_)
         for group in shape.groups:
             found &= (nodes.capacity >= group.amounts).all(axis=1)
         return found
 
     def _mended(self, shape: snapshots.Shape) -> str:
-        """What would let something start that no node can hold that it may use."""
+        """Return what would let a shape start that none of its nodes can hold."""
         able = self._could_hold(self.situation.nodes, shape) if shape.mends else None
         found = [words for words, nodes in shape.mends if able is None or (nodes & able).any()]
         found = found[: reason_text.NAMES_MAX] + self._layouts(shape)
@@ -318,7 +320,7 @@ class ReasonExplainer:
         return ", or ".join(found)
 
     def _layouts(self, shape: snapshots.Shape) -> list[str]:
-        """What would tell which GPUs are near each other, where only that is not known."""
+        """Return the layout of GPUs to declare, if only that is unknown."""
         nodes, found = self.situation.nodes, []
         able = self._could_hold(nodes, shape) & shape.eligible
         for group in shape.groups:
@@ -333,7 +335,7 @@ class ReasonExplainer:
         return found
 
     def _fits_on(self, shape: snapshots.Shape, more: snapshots.Mask) -> bool:
-        """Whether it would fit on idle nodes if it might go to some more of them."""
+        """Return True if a shape would fit on idle nodes if it could use some more of them."""
         wider = replace(shape, eligible=shape.eligible | more, unreserved=None, form="")
         holdings = tuple(replace(holding, shape=-1) for holding in self.situation.holdings)
         bare = replace(self.situation, shapes=(wider,), lines=(), holdings=holdings, mix=())
@@ -355,7 +357,7 @@ class ReasonExplainer:
         )
 
     def _fits_alone(self, index: int) -> bool:
-        """Whether one plain task fits on some idle node for certain, told from amounts alone."""
+        """Return True if one plain task certainly fits on some idle node, by amounts alone."""
         nodes, shapes = self.situation.nodes, self.situation.shapes
         shape = shapes[index]
         if self._alone is None:
@@ -394,7 +396,7 @@ class ReasonExplainer:
         return self._room[key]
 
     def _behind(self, index: int) -> pending_reasons.Reason | None:
-        """It had room when the cycle began, and others took it."""
+        """Return the reason if it fitted when the cycle began and others took the capacity."""
         if self._plain is None:
             self._plain = self._first.plain()
         if not (self._plain[index] or self._first.fits(index)):
@@ -408,7 +410,7 @@ class ReasonExplainer:
         )
 
     def _ahead(self, eligible: snapshots.Mask) -> tuple[str, ...]:
-        """The first who got room on nodes that a shape may use."""
+        """Return the first job that got capacity on nodes of a shape."""
         known = self._takers_on.get(id(eligible))
         if known is None:
             first: dict[str, None] = {}
@@ -421,7 +423,7 @@ class ReasonExplainer:
         return known
 
     def _asked(self, shape: snapshots.Shape) -> str:
-        """What one element of a shape asks for."""
+        """Return the request of one element of a shape as text."""
         return reason_text.shape_text(self.situation, shape)
 
     def _insufficient(self, index: int) -> pending_reasons.Reason:
@@ -460,7 +462,9 @@ class ReasonExplainer:
         return pending_reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
     def _unblocks(self, shape: snapshots.Shape, group: snapshots.TaskGroupShape, free: str) -> str:
-        """What would make room: work that ends, reservations, or nodes that take work again."""
+        """Return what would free capacity: ends of work, of reservations, or nodes back in
+        service.
+        """
         nodes = self.situation.nodes
         windows = window_text.of_groups(self.situation, shape, (group,))
         over = window_text.or_over(self.situation, windows, self._fits_beside(shape))
@@ -476,7 +480,7 @@ class ReasonExplainer:
         return f"{free}{over}, or {again}"
 
     def _fits_beside(self, shape: snapshots.Shape) -> Callable[[snapshots.Mask], bool]:
-        """Whether what windows bar would fit on some idle nodes, were it not for the windows."""
+        """Return True if a shape barred by windows would fit on idle nodes without the windows."""
 
         def fits(within: snapshots.Mask) -> bool:
             whole = shape.unreserved
@@ -485,13 +489,13 @@ class ReasonExplainer:
         return fits
 
     def _idle(self) -> Capacity:
-        """The room as if every node was idle."""
+        """Return the capacity of idle nodes."""
         if self._empty is None:
             self._empty = Capacity.empty(self.situation, like=self.now)
         return self._empty
 
     def _shut(self, eligible: snapshots.Mask) -> NDArray[np.intp]:
-        """Rows of nodes of a mask that take no work."""
+        """Return rows of a mask of nodes that take no work."""
         found = self._shut_of.get(id(eligible))
         if found is None:
             shut = np.flatnonzero(eligible & ~self.situation.nodes.accepts)
@@ -512,7 +516,7 @@ class ReasonExplainer:
         )
 
     def _scarcest(self, index: int) -> tuple[int, snapshots.TaskGroupShape]:
-        """The group with the least room for its tasks, and the number that has room."""
+        """Return the group that fits fewest of its tasks, and that number."""
         ranked = []
         for position, group in enumerate(self.situation.shapes[index].groups):
             held = min(int(self.now.counts(index, position).sum()), group.least)

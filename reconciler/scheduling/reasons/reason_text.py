@@ -1,4 +1,4 @@
-"""Amounts, names, shapes and evictions as people write them."""
+"""Formats amounts, names, shapes and evictions for people."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_g
 
 @lru_cache(maxsize=TEXTS_MAX)
 def amount_text(resource: int, amount: int) -> str:
-    """An amount with its unit: ``8 GPUs``, ``1 CPU``, ``500m CPUs``, ``16Gi memory``."""
+    """Format an amount with its unit: ``8 GPUs``, ``1 CPU``, ``500m CPUs``, ``16Gi memory``."""
     noun = _NOUNS[resource]
     if resource != 1 and amount == 1000:
         noun = noun.removesuffix("s")
@@ -36,16 +36,16 @@ def amount_text(resource: int, amount: int) -> str:
 
 
 def verb(resource: int, amount: int) -> str:
-    """``is`` or ``are``, as the text of an amount has it: 1 GPU is, 8 GPUs are, 16Gi memory is."""
+    """Return ``is`` or ``are`` for the text of an amount: 1 GPU is, 8 GPUs are, 16Gi memory is."""
     return "is" if resource % flavors.BASE == 1 or amount == 1000 else "are"
 
 
 def quota_text(
     situation: snapshots.Snapshot, resource: int, amount: int, *, of: bool = True
 ) -> str:
-    """An amount of a resource of queues: ``8 GPUs``, or ``8 GPUs in pool a100``.
+    """Format an amount of a queue's resource: ``8 GPUs``, or ``8 GPUs in pool a100``.
 
-    ``of``: whether the pool is said.
+    ``of``: with the pool.
     """
     text, pool = amount_text(resource % flavors.BASE, amount), flavors.pool_of(resource)
     if pool < 0 or situation.pools is None or not of:
@@ -55,23 +55,23 @@ def quota_text(
 
 @lru_cache(maxsize=TEXTS_MAX)
 def vector_text(amounts: Vector) -> str:
-    """What is asked for, GPUs first."""
+    """Format a request, GPUs first."""
     parts = [amount_text(r, amounts[r]) for r in (quota_ledger.GPU, 0, 1) if amounts[r]]
     return ", ".join(parts) or "nothing"
 
 
 def names_text(names: tuple[str, ...]) -> str:
-    """Up to three names, and whether there are more."""
+    """Format up to three names, with a mark if there are more."""
     listed = ", ".join(names[:NAMES_MAX])
     return f"{listed} and others" if len(names) > NAMES_MAX else listed
 
 
 def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
-    """What has to leave, with its verb: ``a has``, ``b[0] has``, ``3 tasks of a have``.
+    """Format what must leave, with its verb: ``a has``, ``b[0] has``, ``3 tasks of a have``.
 
-    Elements of jobs that are no arrays go by the job's name alone, as anyone knows them.
+    Elements of jobs that are no arrays go by the job's name alone.
 
-    ``names``: of units, or of elements; of these some tasks alone may have been told to leave.
+    ``names``: of units, or of elements; of these possibly only some tasks were told to leave.
     """
     if not names:
         return "work that is stopping has"
@@ -89,7 +89,7 @@ def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
 
 
 def _leaving_of(situation: snapshots.Snapshot, element: str) -> int:
-    """How many tasks leave an element that goes on without them; 0: it leaves as a whole."""
+    """Return the number of tasks that leave an element that goes on; 0: it leaves as a whole."""
     running, found = situation.running, 0
     for row in np.flatnonzero(running.leaving & running.elastic).tolist():
         holding = situation.holdings[row]
@@ -100,7 +100,7 @@ def _leaving_of(situation: snapshots.Snapshot, element: str) -> int:
 
 
 def reserved_from(at: float | None) -> str:
-    """From when room is reserved for whoever is told."""
+    """Format the start of a reservation."""
     return (
         ""
         if at is None
@@ -111,7 +111,7 @@ def reserved_from(at: float | None) -> str:
 def task_text(
     situation: snapshots.Snapshot, group: snapshots.TaskGroupShape, count: int = 1
 ) -> str:
-    """What so many tasks of a group ask for: as they asked for it, not as it is charged.
+    """Format the request of some tasks of a group: as requested, not as charged.
 
     ``8 GPUs, 16 CPUs``; ``3 1g.10gb instances, 1 CPU``; ``12Gi of one GPU``.
     """
@@ -132,9 +132,9 @@ def task_text(
 
 
 def freed_text(situation: snapshots.Snapshot, group: snapshots.TaskGroupShape) -> str:
-    """What has to come free for one task: ``0.6 of one GPU, 2 CPUs``, where a share is asked for.
+    """Format what must come free for one task: ``0.6 of one GPU, 2 CPUs`` for a share.
 
-    A share is of one device: as much in all on several is of no use.
+    A share is of one device: the same amount over several does not help.
     """
     shares = group.devices > 0 and group.share < snapshots.WHOLE
     if not shares or group.share_bytes or group.profile >= 0:
@@ -146,7 +146,7 @@ def freed_text(situation: snapshots.Snapshot, group: snapshots.TaskGroupShape) -
 
 
 def shape_text(situation: snapshots.Snapshot, shape: snapshots.Shape) -> str:
-    """What one element asks for: ``4 tasks of 8 GPUs, 16 CPUs``."""
+    """Format the request of one element: ``4 tasks of 8 GPUs, 16 CPUs``."""
     return " and ".join(
         task_text(situation, group)
         if group.least == 1 and len(shape.groups) == 1
@@ -156,7 +156,7 @@ def shape_text(situation: snapshots.Snapshot, shape: snapshots.Shape) -> str:
 
 
 def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, ...]) -> str:
-    """Why an element moves, and where to."""
+    """Return why an element moves, and where to."""
     nodes = tuple(dict.fromkeys(situation.nodes.names[task.node] for task in tasks))
     return f"moves to {names_text(nodes)} so that {job} fits"
 
@@ -168,7 +168,7 @@ def evicted(
     unit: victims.Victim,
     ground: str,
 ) -> str:
-    """For whom a unit leaves and on what ground."""
+    """Return for whom a victim leaves, and on what ground."""
     names = situation.queues.names
     taker, loser = names[ask.queue], names[unit.holding.queue]
     if unit.holding.queue == ask.queue:
@@ -187,7 +187,9 @@ def _above(
     ask: request.PlacementRequest,
     unit: victims.Victim,
 ) -> str:
-    """Which queue had more than it may keep before a unit was told to leave, and than what."""
+    """Return the queue that had more than its share before a victim was told to leave, with
+    amounts.
+    """
     members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[ask.queue]]
     counts = ledger.concerned(ask.amounts)
     for bounds, what in (
@@ -206,7 +208,7 @@ def _above(
 
 
 def together(situation: snapshots.Snapshot, group: snapshots.TaskGroupShape) -> str:
-    """``10 GPUs, 5 CPUs are free for 5 tasks of 2 GPUs, 1 CPU``."""
+    """Format ``10 GPUs, 5 CPUs are free for 5 tasks of 2 GPUs, 1 CPU``."""
     several = "s" if group.least > 1 else ""
     tasks = f"{group.least} task{several} of {task_text(situation, group)}"
     return f"{task_text(situation, group, group.least)} are free for {tasks}"
@@ -217,9 +219,9 @@ def of_pools(
     shapes: Sequence[int],
     told: Sequence[tuple[pending_reasons.Reason, ...]],
 ) -> tuple[pending_reasons.Reason, ...]:
-    """What is told of the pools in which a claim could start, and of those it can't go to.
+    """Return the reason over the pools in which a job could start, and those that it cannot use.
 
-    ``shapes``, ``told``: what it asks for in each pool, and why it waits there.
+    ``shapes``, ``told``: its shape and reasons in each pool.
     """
     hopeful = pending_reasons.hopeful(told)
     ways = [each for each in hopeful if not pending_reasons.is_barred(each)] or hopeful
@@ -236,12 +238,12 @@ def and_barred(
     shapes: Sequence[int],
     told: Sequence[Sequence[pending_reasons.Reason]],
 ) -> pending_reasons.Reason:
-    """A reason, and of each pool in which a limit lets work never start what is more than it.
+    """Return a reason with each pool in which a limit can never allow the request.
 
     Args:
         situation: the snapshot.
-        reason: what work waits for in the pools that are open to it.
-        shapes, told: of all pools the shape there, and the reasons.
+        reason: reason in the pools that are open to it.
+        shapes, told: shape and reasons in all pools.
     """
     parts = [reason.message]
     for shape, each in zip(shapes, told, strict=True):

@@ -1,8 +1,7 @@
-"""Which windows keep work from nodes, and what lets it start all the same, in words.
+"""Reasons about windows (reservations, maintenance) that keep nodes from work.
 
-A shape that windows have taken nodes from comes in; the windows of nodes that could hold its tasks
-go out, when they are and what would end that. Lines of any time limit share a shape, so what is
-said is true for each.
+A shape without these nodes comes in; the windows, their times and what would help go out. Groups of
+any time limit share a shape, so the text must be true for each.
 """
 
 import itertools
@@ -23,7 +22,7 @@ def of_groups(
     shape: snapshots.Shape,
     groups: Sequence[snapshots.TaskGroupShape],
 ) -> list[snapshots.Window]:
-    """The windows that keep a shape from nodes that could hold a task of some of its groups."""
+    """Return the windows on nodes that could hold a task of some group of a shape."""
     if shape.unreserved is None:
         return []
     capacity = situation.nodes.capacity
@@ -39,7 +38,7 @@ def reason(
     funnel: tuple[pending_reasons.FunnelStep, ...],
     fits: Callable[[snapshots.Mask], bool],
 ) -> pending_reasons.Reason:
-    """A shape fits, but for windows that begin before it could end, or have begun."""
+    """Return the reason of a shape that fits except for windows that begin before it could end."""
     spans, unblocks = told(situation, of_groups(situation, shape, shape.groups), fits)
     return pending_reasons.Reason(
         pending_reasons.ReasonCode.RESERVED,
@@ -55,12 +54,12 @@ def told(
     windows: Sequence[snapshots.Window],
     fits: Callable[[snapshots.Mask], bool],
 ) -> tuple[str, str]:
-    """When some windows hold, each reservation once, and what lets work start that they bar.
+    """Return the times of windows, each reservation once, and what lets barred work start.
 
     Args:
         situation: the snapshot.
-        windows: those that bar it.
-        fits: whether it would fit on (n,) nodes alone, were they idle.
+        windows: windows that bar it.
+        fits: returns True if it would fit on (n,) nodes, were they idle.
     """
     first: dict[str, snapshots.Window] = {}
     times_of = Counter(window.name for window in windows)
@@ -90,7 +89,7 @@ def or_over(
     windows: Sequence[snapshots.Window],
     fits: Callable[[snapshots.Mask], bool],
 ) -> str:
-    """What also helps where windows keep nodes from work, beside room; empty without windows."""
+    """Return what else helps if windows keep nodes from work; empty without windows."""
     if not windows:
         return ""
     spans, unblocks = told(situation, windows, fits)
@@ -98,7 +97,9 @@ def or_over(
 
 
 def _over(situation: snapshots.Snapshot, names: tuple[str, ...]) -> str:
-    """That some reservations are over; of those that recur, what fits between their times."""
+    """Return that reservations must end; for recurring ones, the work that fits between their
+    times.
+    """
     gaps = {name: gap for name in names if (gap := _between(situation, name)) is not None}
     without = tuple(name for name, gap in gaps.items() if gap <= 0)
     if without:
@@ -116,7 +117,7 @@ def _over(situation: snapshots.Snapshot, names: tuple[str, ...]) -> str:
 
 
 def _between(situation: snapshots.Snapshot, name: str) -> float | None:
-    """Seconds at the most between two times of a reservation; None: it holds no second time."""
+    """Return the most seconds between two times of a reservation; None: it has no second time."""
     held = sorted((w for w in situation.windows if w.name == name), key=lambda w: w.starts_at)
     gaps = [after.starts_at - before.ends_at for before, after in itertools.pairwise(held)]
     gaps += [window.again_at - window.ends_at for window in held if window.again_at < math.inf]

@@ -13,14 +13,14 @@ from litestar.enums import ScopeType
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from reconciler.metrics import openmetrics
+from reconciler.metrics import plain_text
 from reconciler.server import errors, services
 from reconciler.server.api import content_negotiation
 from reconciler.server.auth import authentication
 from reconciler.server.nodes import node_metrics_pages
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = f"{openmetrics.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
+OPENMETRICS = f"{plain_text.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
 #: A host with or without its port.
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _OPEN: dict[str, Any] = {authentication.OPTION: None}
@@ -74,12 +74,12 @@ async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Re
     page = published.metrics or b""
     headers = {"Vary": "Accept"}
     takes = request.headers.get("accept", "")
-    if content_negotiation.weight(takes, openmetrics.MEDIA_TYPE) <= content_negotiation.weight(
+    if content_negotiation.weight(takes, plain_text.MEDIA_TYPE) <= content_negotiation.weight(
         takes, "text/plain"
     ):
-        return Response(page + own, media_type=TEXT, headers=headers)
-    page = service.converted.of(page) + openmetrics.of(own) + openmetrics.END
-    return Response(page, media_type=OPENMETRICS, headers=headers)
+        page = service.converted.of(page) + plain_text.of(own)
+        return Response(page, media_type=TEXT, headers=headers)
+    return Response(page + own + plain_text.END, media_type=OPENMETRICS, headers=headers)
 
 
 @get(

@@ -1,9 +1,9 @@
-"""The textbook policies, on the same jobs: what a scheduler has to be better than.
+"""Textbook policies on one number of units, without nodes.
 
-FIFO, EASY backfill, conservative backfill and shortest limit first, each over one number of units
-(GPUs), without nodes: no job is ever kept out by fragmentation, which favours them. They see time
-limits, never run times, evict nothing and know no quota. They share nothing with the scheduler.
-Sources: Lifka 1995 (EASY); Mu'alem and Feitelson 2001 (both kinds of backfill).
+FIFO, EASY backfill, conservative backfill and shortest limit first run over a number of GPUs, so
+that fragmentation never keeps a job out, which favours them. They see time limits, never run times,
+evict nothing and know no quota. Sources: Lifka 1995 (EASY); Mu'alem and Feitelson 2001 (both
+backfills).
 """
 
 import heapq
@@ -24,20 +24,20 @@ Progress = Callable[[int], None]
 
 
 class BaselinePolicy(Protocol):
-    """Chooses what starts. Jobs are numbers into the workload's rows."""
+    """A policy that chooses what starts. Jobs are numbers of the workload's rows."""
 
     def arrive(self, job: int, now: float) -> None:
-        """A job waits from now on."""
+        """Add a waiting job."""
 
     def left(self, job: int, now: float) -> None:
-        """A running job has ended."""
+        """Remove a running job that has ended."""
 
     def start(self, now: float) -> list[int]:
-        """The jobs that start now; they fit."""
+        """Return the jobs that start now; they fit."""
 
 
 class _Machine:
-    """What is free, and until when by its limit each running job may run."""
+    """Free units, and the time until which each running job may run by its limit."""
 
     def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self.units = self.free = units
@@ -54,7 +54,7 @@ class _Machine:
         del self.ends_by[job]
 
     def room(self, size: int) -> tuple[float, int]:
-        """When ``size`` units are free at the latest, and how many more are free then."""
+        """Return when ``size`` units are free at the latest, and how many more are free then."""
         free = self.free
         if free >= size:
             return (-math.inf, free - size)
@@ -69,22 +69,22 @@ class _Machine:
 
 
 class Fifo:
-    """Who comes first starts first; nobody overtakes."""
+    """First in, first out: no job overtakes another."""
 
     def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self._machine = _Machine(rows, units)
         self._queue: deque[int] = deque()
 
     def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A job waits from now on."""
+        """Add a waiting job."""
         self._queue.append(job)
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A running job has ended."""
+        """Remove a running job that has ended."""
         self._machine.give(job)
 
     def start(self, now: float) -> list[int]:
-        """The head, and the next, as long as they fit."""
+        """Return the first jobs that fit, in order."""
         found: list[int] = []
         while self._queue and self._machine.sizes[self._queue[0]] <= self._machine.free:
             found.append(self._queue.popleft())
@@ -93,23 +93,23 @@ class Fifo:
 
 
 class ShortestLimit:
-    """Of what fits, the shortest time limit first; of equal ones who came first."""
+    """Shortest time limit first among jobs that fit; of equal ones the first come."""
 
     def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self._machine = _Machine(rows, units)
         self._by_size: dict[int, list[tuple[float, int]]] = {}
 
     def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A job waits from now on."""
+        """Add a waiting job."""
         heap = self._by_size.setdefault(self._machine.sizes[job], [])
         heapq.heappush(heap, (self._machine.limits[job], job))
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A running job has ended."""
+        """Remove a running job that has ended."""
         self._machine.give(job)
 
     def start(self, now: float) -> list[int]:
-        """As many as fit, the shortest first."""
+        """Return as many jobs as fit, the shortest first."""
         found: list[int] = []
         while True:
             fitting = [
@@ -123,7 +123,7 @@ class ShortestLimit:
 
 
 class EasyBackfill:
-    """FIFO, and who does not delay the head by its own time limit may overtake."""
+    """FIFO, except that a job may overtake if it does not delay the head by its own time limit."""
 
     def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self._machine = _Machine(rows, units)
@@ -133,15 +133,15 @@ class EasyBackfill:
         self._arrived: list[int] = []
 
     def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A job waits from now on."""
+        """Add a waiting job."""
         self._arrived.append(job)
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A running job has ended."""
+        """Remove a running job that has ended."""
         self._machine.give(job)
 
     def start(self, now: float) -> list[int]:
-        """Heads as long as they fit, then who may overtake the first that does not."""
+        """Return the heads that fit, then jobs that may overtake the first that does not."""
         if self._arrived:
             self._queue = np.concatenate([self._queue, np.array(self._arrived, dtype=np.int64)])
             self._arrived = []
@@ -191,7 +191,7 @@ class FreeProfile:
         self.free = [free]
 
     def _cut(self, at: float) -> int:
-        """The index of the piece that begins at ``at``; one is made if there is none."""
+        """Return the index of the piece that begins at ``at``; create it if there is none."""
         row = _piece(self.times, at)
         if self.times[row] != at:
             row += 1
@@ -207,9 +207,10 @@ class FreeProfile:
             self.free[row] -= size
 
     def earliest(self, size: int, length_s: float, after: float) -> float:
-        """The first moment from ``after`` on from which ``size`` units are free for ``length_s``.
+        """Return the first moment from ``after`` on from which ``size`` units are free for
+        ``length_s``.
 
-        Infinite where there is none.
+        Return infinity if there is none.
         """
         begin: float | None = None
         for row in range(_piece(self.times, after), len(self.times)):
@@ -236,9 +237,10 @@ def _piece(times: list[float], at: float) -> int:
 
 
 class Conservative:
-    """Every waiting job, up to ``DEPTH``, has a reservation; nobody may delay an earlier one.
+    """Conservative backfill: every waiting job, up to ``DEPTH``, has a reservation that no later
+    one delays.
 
-    When a job ends before its limit, all reservations are made anew in order of arrival.
+    If a job ends before its limit, all reservations are made again in order of arrival.
     """
 
     def __init__(self, rows: tuple[TraceJob, ...], units: int, depth: int = DEPTH) -> None:
@@ -250,18 +252,20 @@ class Conservative:
         self._stale = True
 
     def arrive(self, job: int, now: float) -> None:
-        """A job waits from now on, and gets the earliest room that nobody has."""
+        """Add a waiting job with the earliest free reservation."""
         self._queue.append(job)
         if not self._stale and len(self._queue) <= self._depth:
             self._reserve(job, now)
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A running job has ended; what it held until its limit is free."""
+        """Remove a running job that has ended; free its units until its limit."""
         self._machine.give(job)
         self._stale = True
 
     def start(self, now: float) -> list[int]:
-        """Those whose reservation begins now; what moves up gets one, which may begin now too."""
+        """Return jobs whose reservation begins now; jobs that move up get one, which may begin now
+        too.
+        """
         started: list[int] = []
         for _ in range(self._machine.units + 1):
             if self._stale and self._queue:
@@ -308,19 +312,20 @@ POLICIES: dict[str, Callable[[tuple[TraceJob, ...], int], BaselinePolicy]] = {
 def run(
     name: str, workload: Workload, units: int, progress: Progress | None = None
 ) -> trace_results.Run:
-    """All jobs of a workload under one of ``POLICIES``; those larger than the cluster never start.
+    """Run all jobs of a workload under one of ``POLICIES``; jobs larger than the cluster never
+    start.
 
     Args:
         name: of the policy.
         units: GPUs, or CPUs, of the cluster.
-        progress: is told how many jobs have ended so far.
+        progress: called with the number of ended jobs.
     """
     policy = POLICIES[name](fitting(workload, units), units)
     return follow(name, policy, workload, units, progress)
 
 
 def fitting(workload: Workload, units: int) -> tuple[TraceJob, ...]:
-    """The rows that are not larger than the cluster: policies know them by their numbers."""
+    """Return the rows that are not larger than the cluster: policies know them by number."""
     return tuple(row for row in workload.rows if row.size <= units)
 
 
@@ -331,7 +336,7 @@ def follow(
     units: int,
     progress: Progress | None = None,
 ) -> trace_results.Run:
-    """What becomes of a workload's jobs under a policy that has been told of none of them yet."""
+    """Run a workload's jobs under a policy that knows none of them yet."""
     rows = fitting(workload, units)
     jobs = [
         trace_results.JobResult(row.name, row.queue, row.size, row.submit_s, row.runs_s)

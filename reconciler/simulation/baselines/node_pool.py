@@ -1,8 +1,8 @@
 """Textbook policies on nodes: FIFO, EASY backfill and shortest limit first, with fragmentation.
 
-The same policies as in ``peers``, but a job takes whole GPUs of nodes, as the same gang of equal
-tasks that ``replay`` makes of it, on the fullest nodes that hold a task. It tells how much of what
-the peers over one number of GPUs do better they owe to having no nodes.
+These are the policies of ``gpu_pool``, but a job takes whole GPUs of nodes, as the same gang that
+``trace_replay`` makes of it, on the fullest nodes that fit. The difference shows how much of the
+other policies' lead is due to having no nodes.
 """
 
 import heapq
@@ -20,7 +20,9 @@ Place = list[tuple[int, int]]
 
 
 class BaselineNodes:
-    """What each node has free, what each job has, and until when by its limit it may run."""
+    """Free GPUs of each node, those of each job, and the time until which it may run by
+    its limit.
+    """
 
     def __init__(self, rows: tuple[TraceJob, ...], nodes: int, per_node: int) -> None:
         self.per_node = per_node
@@ -31,7 +33,7 @@ class BaselineNodes:
         self._places: dict[int, Place] = {}
 
     def place(self, size: int, free: list[int]) -> Place | None:
-        """Where a job of this size goes, on the fullest nodes that hold a task; None: nowhere."""
+        """Return the fullest nodes that fit a job of this size; None: no nodes do."""
         each = next(n for n in range(min(self.per_node, size), 0, -1) if size % n == 0)
         missing, found = size // each, []
         for node in sorted((n for n in range(len(free)) if free[n] >= each), key=free.__getitem__):
@@ -43,18 +45,18 @@ class BaselineNodes:
         return None
 
     def take(self, job: int, place: Place, now: float) -> None:
-        """A job starts there."""
+        """Start a job there."""
         shift(self.free, place, -1)
         self._places[job] = place
         self.ends_by[job] = now + self.limits[job]
 
     def give(self, job: int) -> None:
-        """A job has left."""
+        """Free the GPUs of a job that has ended."""
         shift(self.free, self._places.pop(job), 1)
         del self.ends_by[job]
 
     def later(self, size: int) -> tuple[float, list[int]]:
-        """When a size has room at the latest, and what every node has left beside it then."""
+        """Return when a size fits at the latest, and what every node has left beside it then."""
         free = list(self.free)
         for end, job in sorted((end, job) for job, end in self.ends_by.items()):
             shift(free, self._places[job], 1)
@@ -66,28 +68,28 @@ class BaselineNodes:
 
 
 def shift(free: list[int], place: Place, sign: int) -> None:
-    """Give to nodes (1) or take from them (-1)."""
+    """Give GPUs to nodes (1) or take them (-1)."""
     for node, units in place:
         free[node] += sign * units
 
 
 class NodeFifo:
-    """Who comes first starts first; nobody overtakes."""
+    """First in, first out: no job overtakes another."""
 
     def __init__(self, nodes: BaselineNodes) -> None:
         self.nodes = nodes
         self.waiting: list[int] = []
 
     def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A job waits from now on."""
+        """Add a waiting job."""
         self.waiting.append(job)
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A running job has ended."""
+        """Remove a running job that has ended."""
         self.nodes.give(job)
 
     def start(self, now: float) -> list[int]:
-        """The head, and the next, as long as they fit."""
+        """Return the first jobs that fit, in order."""
         found: list[int] = []
         for job in self.waiting:
             place = self.nodes.place(self.nodes.sizes[job], self.nodes.free)
@@ -100,10 +102,10 @@ class NodeFifo:
 
 
 class NodeEasyBackfill(NodeFifo):
-    """FIFO, and who does not delay the head by its own time limit may overtake."""
+    """FIFO, except that a job may overtake if it does not delay the head by its own time limit."""
 
     def start(self, now: float) -> list[int]:
-        """Heads as long as they fit, then who may overtake the first that does not."""
+        """Return the heads that fit, then jobs that may overtake the first that does not."""
         found = super().start(now)
         if len(self.waiting) > 1 and any(self.nodes.free):
             overtaking = self._backfill(now)
@@ -140,23 +142,23 @@ class NodeEasyBackfill(NodeFifo):
 
 
 class NodeShortestLimit:
-    """Of what fits, the shortest time limit first; of equal ones who came first."""
+    """Shortest time limit first among jobs that fit; of equal ones the first come."""
 
     def __init__(self, nodes: BaselineNodes) -> None:
         self.nodes = nodes
         self._by_size: dict[int, list[tuple[float, int]]] = {}
 
     def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A job waits from now on."""
+        """Add a waiting job."""
         heap = self._by_size.setdefault(self.nodes.sizes[job], [])
         heapq.heappush(heap, (self.nodes.limits[job], job))
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
-        """A running job has ended."""
+        """Remove a running job that has ended."""
         self.nodes.give(job)
 
     def start(self, now: float) -> list[int]:
-        """As many as fit, the shortest first."""
+        """Return as many jobs as fit, the shortest first."""
         found: list[int] = []
         while True:
             fitting = [
@@ -180,7 +182,7 @@ POLICIES: dict[str, Callable[[BaselineNodes], gpu_pool.BaselinePolicy]] = {
 
 
 def run(name: str, workload: Workload, nodes: int, per_node: int) -> trace_results.Run:
-    """All jobs of a workload under one of ``POLICIES``; too large ones never start."""
+    """Run all jobs of a workload under one of ``POLICIES``; too large ones never start."""
     rows = gpu_pool.fitting(workload, nodes * per_node)
     policy = POLICIES[name](BaselineNodes(rows, nodes, per_node))
     return gpu_pool.follow(f"{name} on nodes", policy, workload, nodes * per_node)

@@ -1,7 +1,7 @@
-"""What is going to happen, in order of time: the heart of every simulation here.
+"""Future events in order of time: the heart of every simulation here.
 
-Things of one moment come out in the order in which they were put in, so that a story depends on
-its seed alone.
+Events of one moment come out in the order in which they were put in, so that a run depends on its
+seed alone.
 """
 
 import heapq
@@ -15,11 +15,11 @@ Item = TypeVar("Item")
 
 
 class SimulationError(RuntimeError):
-    """A simulation can't go on; says what it was doing and which limit it met."""
+    """A simulation cannot go on; the message says what it was doing and which limit it met."""
 
 
 class EventQueue(Generic[Item]):
-    """A heap of items by moment."""
+    """A heap of events by moment."""
 
     def __init__(self, planned_max: int = PLANNED_MAX) -> None:
         self._heap: list[tuple[float, int, Item]] = []
@@ -30,7 +30,7 @@ class EventQueue(Generic[Item]):
         return len(self._heap)
 
     def put(self, at: float, item: Item) -> None:
-        """Plan an item.
+        """Add an event.
 
         Raises:
             SimulationError: more is planned than any simulation needs.
@@ -43,11 +43,11 @@ class EventQueue(Generic[Item]):
         heapq.heappush(self._heap, (at, next(self._numbers), item))
 
     def next_at(self) -> float | None:
-        """The moment of the earliest item."""
+        """Return the moment of the earliest event."""
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: float) -> list[Item]:
-        """Every item that is due at ``now``, the earliest first."""
+        """Yield every event that is due at ``now``, the earliest first."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap)[2])

@@ -1,7 +1,7 @@
-"""What goes wrong in a simulation, all of it drawn from one seeded ``Random``.
+"""Faults of a simulation, all drawn from one seeded ``Random``.
 
-``Weather`` is what the network does to messages; a ``InjectedFault`` is what happens to a machine
-or to the controller at a moment. ``draw`` makes a plan of faults that a cluster then goes through.
+``Weather`` is the network's effect on messages; an ``InjectedFault`` happens to a machine or to the
+controller at a moment. ``draw`` makes a plan of faults.
 """
 
 import random
@@ -19,14 +19,15 @@ _FLAP_S = 20.0
 
 
 class InjectedFault(msgspec.Struct, frozen=True):
-    """One thing that goes wrong, or is mended, at a moment.
+    """A fault, or its repair, at a moment.
 
     Attributes:
         at: seconds since the epoch.
         kind: ``cut`` and ``connect`` concern the network, ``power-off`` and ``boot`` the machine,
-            ``restart-agent`` only its agent; ``skew-clock`` sets its wall clock ``amount_s`` off;
-            ``change-leader`` has another controller go on from what is stored.
-        node: which one; empty where it concerns none.
+            ``restart-agent`` only its agent; ``skew-clock`` sets its wall clock off by
+            ``amount_s``;
+            ``change-leader`` lets another controller go on from the stored state.
+        node: the node; empty if it concerns none.
     """
 
     at: float
@@ -36,7 +37,7 @@ class InjectedFault(msgspec.Struct, frozen=True):
 
 
 class Weather:
-    """What becomes of messages between nodes and controller. The plain one loses nothing."""
+    """Fate of messages between nodes and controller. The default loses nothing."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Weather:
         delay: float = 0.0,
         delay_s_max: float = 30.0,
     ) -> None:
-        """Probabilities by message; what is delayed may be overtaken by what was sent later."""
+        """Take probabilities by message; a delayed message may be overtaken by later ones."""
         self._random = seed or random.Random(0)  # noqa: S311 - a story, not a secret
         self._lose = lose
         self._duplicate = duplicate
@@ -56,7 +57,7 @@ class Weather:
         self._calm = not (lose or duplicate or delay)
 
     def carry(self) -> tuple[float, ...]:
-        """After how many seconds a message arrives, once for each copy; empty: it is lost."""
+        """Return the seconds until a message arrives, once for each copy; empty: it is lost."""
         if self._calm:
             return (0.0,)
         chance = self._random.random
@@ -69,9 +70,9 @@ class Weather:
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """How often things go wrong, as the mean of seconds between two of a kind; 0: never.
+    """Mean seconds between two faults of a kind; 0: never.
 
-    ``away_s`` is the longest that a node is cut off, or down, before it is back.
+    ``away_s`` is the longest time for which a node is cut off, or down.
     """
 
     cut_every_s: float = 0.0
@@ -87,7 +88,9 @@ class Rates(msgspec.Struct, frozen=True):
 def draw(
     seed: random.Random, nodes: tuple[str, ...], begin: float, end: float, rates: Rates
 ) -> list[InjectedFault]:
-    """A plan of faults between two moments, in order of time. All nodes are back at the end."""
+    """Return a plan of faults between two moments, in order of time. All nodes are back at
+    the end.
+    """
     found: list[InjectedFault] = []
     for at in _moments(seed, begin, end, rates.cut_every_s):
         back = at + seed.random() * rates.away_s

@@ -1,4 +1,4 @@
-"""Who wants to know what really happens in a simulation, whatever the controller learns of it."""
+"""Observers of a simulation: they see what really happens, not what the controller learns of it."""
 
 from typing import Protocol
 
@@ -7,30 +7,30 @@ from reconciler.model.state.states import EndReason
 
 
 class SimulationObserver(Protocol):
-    """Who wants to know what really happens."""
+    """An observer of what really happens."""
 
     def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """A task is up."""
+        """Note that a task is up."""
 
     def ended(
         self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
     ) -> None:
-        """A task has left after it ran so long."""
+        """Note that a task has ended after it ran this long."""
 
     def decided(self, result: outcome.Outcome) -> None:
-        """A cycle has decided."""
+        """Note a cycle's outcome."""
 
 
 class NoWatcher:
-    """Wants to know nothing."""
+    """An observer that ignores everything."""
 
     def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def ended(
         self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
     ) -> None:
-        """Nothing."""
+        """Ignore it."""
 
     def decided(self, result: outcome.Outcome) -> None:
-        """Nothing."""
+        """Ignore it."""

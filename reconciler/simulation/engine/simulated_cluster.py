@@ -1,9 +1,9 @@
-"""A cluster in virtual time: the real ``reconcile`` and ``Memory``, virtual nodes, an agenda.
+"""A cluster in virtual time: the real ``reconcile``, virtual nodes, a queue of events.
 
-Events go in (a commit, a task's end, a report that arrives, a fault), all of one moment together;
-one cycle follows when any of them is input to the controller, or when the last outcome's
-``wake_at`` has come. What the outcome orders goes to the nodes as whole sets, and their reports
-are new events. Nothing ticks, unless nodes are told to send heartbeats.
+Events go in (a commit, a task's end, a report, a fault), all of one moment together. A cycle
+follows if any of them is input to the controller, or when the last outcome's ``wake_at`` has come.
+Its orders go to the nodes as whole sets, and their reports are new events. Nothing ticks except
+optional heartbeats.
 """
 
 import math
@@ -28,7 +28,7 @@ NEVER_SILENT_S = 10**10
 
 
 class Decide(Protocol):
-    """The controller's one function."""
+    """The controller's decision function."""
 
     def __call__(
         self,
@@ -39,21 +39,24 @@ class Decide(Protocol):
         *,
         recall: cycle_cache.CycleCache | None,
     ) -> outcome.Outcome:
-        """Decide one cycle; ``recall`` is of these very records."""
+        """Decide one cycle; ``recall`` is the cache of these very records."""
 
 
 Fates = Callable[[records.AttemptRecord], simulated_nodes.TaskOutcome]
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How long things take.
+    """Durations in the simulation.
 
     Attributes:
         start_s: from an order's arrival at a node until the task is up.
-        heartbeat_s: how often a node tells everything it knows; None: only news, and never lost.
-        start_report_within_s: within which time a start reaches the controller, if no cycle comes
-            earlier; 0: at once. Ends always do at once.
-        cycle_every_s: from one cycle to the next at the least; what comes in between waits.
+        heartbeat_s: interval at which a node reports everything it knows; None: it reports only
+            news,
+            and no message is lost.
+        start_report_within_s: time within which a start reaches the controller, unless a cycle
+            comes
+            earlier; 0: at once. Ends are always reported at once.
+        cycle_every_s: least time between two cycles; input in between waits.
     """
 
     start_s: float = 0.0
@@ -63,14 +66,14 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def endless(_: records.AttemptRecord) -> simulated_nodes.TaskOutcome:
-    """The fate of tasks that run until they are told to leave."""
+    """Return the fate of tasks that run until they are stopped."""
     return simulated_nodes.TaskOutcome()
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """A node's whole set as of one cycle, and for which agent process it was made.
+    """A node's whole set as of one cycle, and the agent process it was made for.
 
-    ``held`` are attempts that are to wait until their whole gang has what it needs.
+    ``held`` are attempts that must wait until their whole gang has what it needs.
     """
 
     incarnation: str
@@ -80,7 +83,7 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class SimulatedCluster:
-    """Controller, nodes and what is between them, at one virtual moment ``now``."""
+    """Controller, nodes and the network between them, at one virtual moment ``now``."""
 
     def __init__(
         self,
@@ -95,16 +98,16 @@ class SimulatedCluster:
         watcher: observer.SimulationObserver | None = None,
         decide: Decide = reconcile.reconcile,
     ) -> None:
-        """A cluster whose nodes are all up and have spoken.
+        """Create a cluster whose nodes are all up and have reported.
 
         Args:
             structure: pools, queues and settings as git has them.
             now: seconds since the epoch.
             jobs: as git has them.
-            observed: what is known already; its live attempts run on the nodes.
-            fates: what becomes of each attempt.
-            watcher: is told what really happens.
-            decide: the controller's one function.
+            observed: known state; its live attempts run on the nodes.
+            fates: returns the fate of each attempt.
+            watcher: observer of what really happens.
+            decide: the controller's decision function.
         """
         self.now = now
         self.jobs: dict[str, desired.Job] = dict(jobs or {})
@@ -133,7 +136,7 @@ class SimulatedCluster:
         self._take_over(loaded)
 
     def _take_over(self, loaded: records.Observed) -> None:
-        """Nodes have what the records say they have."""
+        """Give nodes the attempts that the records say they have."""
         for attempt in loaded.attempts.values():
             if attempt.state is AttemptState.ENDED:
                 continue
@@ -154,11 +157,11 @@ class SimulatedCluster:
     # -- what people do
 
     def at(self, moment: float, happening: Callable[[], None]) -> None:
-        """Plan something for a moment; it may call any method here."""
+        """Plan a call for a moment; it may call any method here."""
         self._agenda.put(moment, happening)
 
     def commit(self, jobs: Iterable[desired.Job] = (), remove: Iterable[str] = ()) -> None:
-        """Git now holds these jobs too, and no longer those of ``remove``."""
+        """Add these jobs to git, and remove those of ``remove``."""
         for name in remove:
             self.jobs.pop(name, None)
         for job in jobs:
@@ -166,14 +169,14 @@ class SimulatedCluster:
         self._new_desired()
 
     def prune(self, names: Iterable[str]) -> None:
-        """Documents of jobs that have finished leave git; that changes nothing and is free."""
+        """Remove documents of finished jobs from git; this changes nothing else."""
         for name in names:
             record = self.memory.jobs.get(name)
             if record is not None and record.finished:
                 self.jobs.pop(name, None)
 
     def change_structure(self, structure: desired.Structure) -> None:
-        """Git now holds another structure; nodes that it adds come up."""
+        """Put another structure in git; nodes that it adds come up."""
         if self.timing.heartbeat_s is None:
             settings = msgspec.structs.replace(structure.settings, node_silence_s=NEVER_SILENT_S)
             structure = msgspec.structs.replace(structure, settings=settings)
@@ -192,7 +195,7 @@ class SimulatedCluster:
         self._new_desired()
 
     def _begin_node(self, name: str, resources: Resources) -> simulated_nodes.SimulatedNode:
-        """A node that is up, as it was told of last."""
+        """Return a node that is up, with its last known inventory."""
         known = self.memory.nodes.get(name)
         boot_id = known.boot_id if known else ""
         told = known.inventory if known and known.inventory.hostname else None
@@ -211,11 +214,11 @@ class SimulatedCluster:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing can happen but that the controller wakes by itself."""
+        """True if nothing can happen except the controller waking by itself."""
         return not (self._due or self._speaking or len(self._agenda))
 
     def next_at(self) -> float | None:
-        """When something happens next; None: nothing ever does."""
+        """Return the moment of the next event; None: there is none."""
         if self._speaking:
             return self.now
         moments = [at for at in (self._agenda.next_at(), self._next_cycle_at()) if at is not None]
@@ -226,10 +229,10 @@ class SimulatedCluster:
         return None if at is None else max(at, self._not_before, self._still_until)
 
     def run(self, until: float = math.inf, *, inclusive: bool = True) -> None:
-        """Let everything happen up to ``until``, which is then the present (if finite).
+        """Run all events up to ``until``, which is then the present (if finite).
 
         Raises:
-            SimulationError: controller and nodes find no rest at one moment.
+            SimulationError: controller and nodes do not come to rest at one moment.
         """
         while True:
             at = self.next_at()
@@ -240,10 +243,10 @@ class SimulatedCluster:
             self.now = max(self.now, until)
 
     def step(self) -> None:
-        """Go to the next moment at which something happens, and let all of it happen.
+        """Go to the next moment with an event, and run all events of it.
 
         Raises:
-            SimulationError: controller and nodes find no rest at that moment.
+            SimulationError: controller and nodes do not come to rest at that moment.
         """
         at = self.next_at()
         if at is None:
@@ -293,7 +296,7 @@ class SimulatedCluster:
             self._answer(name)
 
     def _answer(self, name: str) -> None:
-        """Send a node its whole set; in calm weather it arrives at once."""
+        """Send a node its whole set; without faults it arrives at once."""
         acknowledged = tuple(self._waiting_acknowledgements.pop(name, ()))
         node = self.nodes.get(name)
         if node is None or not node.reachable:
@@ -314,7 +317,7 @@ class SimulatedCluster:
                 take()
 
     def _holds(self, attempt: records.AttemptRecord) -> bool:
-        """Whether a task is to wait because one of its gang has not what it needs yet."""
+        """Return True if a task must wait because one of its gang lacks what it needs."""
         record = self.memory.jobs.get(attempt.job)
         if record is None or not record.spec.waits_for_images:
             return False
@@ -323,15 +326,17 @@ class SimulatedCluster:
         return any(one.lacks_image and one.try_number == attempt.try_number for one in others)
 
     def pause(self, seconds: float) -> None:
-        """The controller stands still; what reaches it meanwhile waits."""
+        """Stop the controller; its input waits meanwhile."""
         self._still_until = max(self._still_until, self.now + seconds)
 
     def hurry(self) -> None:
-        """What has come is decided at once, however short ago the last cycle was."""
+        """Decide on waiting input at once, however recent the last cycle was."""
         self._not_before = self.now
 
     def change_leader(self) -> None:
-        """Another controller goes on from what is stored; reports under way to the old are lost."""
+        """Let another controller go on from the stored state; reports under way to the old one are
+        lost.
+        """
         held = msgspec.structs.replace(
             self.memory.observed((), {}), promised={}, standing=None, desired_generation=-1
         )
@@ -351,7 +356,7 @@ class SimulatedCluster:
         acknowledged: tuple[str, ...],
         asked_at: float,
     ) -> None:
-        """A set reaches a node, if the agent that asked for it still runs; an older one is late."""
+        """Deliver a set to a node, unless its agent process has changed or it has a newer set."""
         if not node.reachable or node.incarnation != told.incarnation:
             return
         node.renewed_at = max(node.renewed_at, asked_at)
@@ -381,7 +386,7 @@ class SimulatedCluster:
         self._starts(node, attempt.id, starts_at)
 
     def _fetched(self, node: simulated_nodes.SimulatedNode, name: str) -> None:
-        """What a task needs is there: it goes, unless it is to wait for the rest of its gang."""
+        """Start a task whose needs are met, unless it must wait for the rest of its gang."""
         task = node.tasks.get(name)
         if task is None or task.told or not task.waits or task.fetched_at > self.now:
             return
@@ -408,7 +413,7 @@ class SimulatedCluster:
             self._watcher.started(task.attempt, task.starts_at)
 
     def _look_again(self, node: simulated_nodes.SimulatedNode) -> None:
-        """An agent that begins finds out how far what waits is, and fetches what it lacks."""
+        """Let a new agent find out what waiting tasks have, and fetch what they lack."""
         for task in node.fetch_again(self.now):
             self.at(task.known_at, partial(self._tell, node.name))
             self.at(max(self.now, task.fetched_at), partial(self._fetched, node, task.attempt.id))
@@ -428,7 +433,7 @@ class SimulatedCluster:
             self._speaking[node.name] = None
 
     def _speak(self) -> None:
-        """Nodes with news tell them."""
+        """Let nodes with news report."""
         if not self._speaking:
             return
         names, self._speaking = self._speaking, {}
@@ -449,7 +454,7 @@ class SimulatedCluster:
     def _arrive(
         self, report: records.NodeReport, agent: int, sent_at: float, *, urgent: bool = True
     ) -> None:
-        """A report reaches the controller, unless a newer agent process has a session there."""
+        """Deliver a report to the controller, unless a newer agent process has a session there."""
         name = report.node
         if not self.nodes[name].connected or agent < self._sessions.get(name, 0):
             return
@@ -467,7 +472,7 @@ class SimulatedCluster:
             self.at(self.now + self.timing.heartbeat_s, partial(self._heartbeat, name))
 
     def _heartbeat(self, name: str) -> None:
-        """A node tells all it knows, and looks at its leases until the next time."""
+        """Let a node report everything it knows, and check its leases until the next time."""
         node = self.nodes[name]
         self._plan_heartbeat(name)
         if not node.up:
@@ -492,12 +497,12 @@ class SimulatedCluster:
     # -- faults
 
     def plan_faults(self, plan: Iterable[faults.InjectedFault]) -> None:
-        """Have faults happen at their moments."""
+        """Plan faults for their moments."""
         for fault in plan:
             self.at(fault.at, partial(self.suffer, fault))
 
     def suffer(self, fault: faults.InjectedFault) -> None:
-        """One fault happens now; one that changes nothing, such as a boot of what is up, does not.
+        """Apply one fault now, unless it changes nothing, such as a boot of a running node.
 
         Raises:
             SimulationError: there is no such node.

@@ -1,9 +1,9 @@
-"""Virtual nodes: what really runs, which the controller knows from reports alone.
+"""Virtual nodes: what really runs, which the controller knows from reports only.
 
 A node gets its whole set of assignments and makes its tasks match it, as an agent does (DESIGN
-section 5). It keeps what has ended until that is acknowledged, refuses what was decided for
-another boot, and stops what its lease no longer covers. It tells nothing by itself: the cluster
-asks for its report and carries it.
+section 5). It keeps ended attempts until they are acknowledged, refuses those of another boot, and
+stops tasks whose lease has ended. It sends nothing by itself: the cluster asks for its report and
+delivers it.
 """
 
 import math
@@ -25,15 +25,15 @@ _SIGTERM = 15
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
-    """What becomes of an attempt that is left alone, and how it leaves when told to.
+    """Fate of an attempt that is left alone, and how it leaves when it is stopped.
 
     Attributes:
-        runs_s: seconds from its start to its end by itself; infinite: it never ends.
-        exit_code: with which status it then ends.
-        leaves_s: seconds that it takes to leave once told to, at most its grace.
+        runs_s: seconds from its start to its own end; infinite: it never ends.
+        exit_code: exit status of that end.
+        leaves_s: seconds that it takes to leave when stopped, at most its grace.
         fetch_s: seconds until what it needs is on its node; 0: it is there already.
-        fetches_again: whether that is lost when the agent begins anew before the start.
-        looks_s: how long such an agent then does not know how far the attempt is.
+        fetches_again: that is lost if the agent restarts before the start.
+        looks_s: time for which a restarted agent does not know how far the attempt is.
     """
 
     runs_s: float = math.inf
@@ -53,15 +53,15 @@ def as_cut(
     wanted: Mapping[int, tuple[tuple[str, int], ...]],
     attempts: Iterable[records.AttemptRecord] = (),
 ) -> records.Inventory:
-    """What a node tells whose GPUs are cut by MIG as soon as nothing is on them.
+    """Return the inventory of a node after MIG layouts were applied to its idle GPUs.
 
-    A device stays as it is while one of ``attempts``, or a process of nobody's, is on it, and where
-    its node has said that its layout can't be made.
+    A device stays as it is while one of ``attempts``, or a foreign process, is on it, and if its
+    node has reported that its layout cannot be made.
 
     Args:
-        inventory: what it has told last.
-        wanted: the instances that are declared, by number of the device.
-        attempts: what has not ended there.
+        inventory: its last report.
+        wanted: declared instances, by number of the device.
+        attempts: attempts that have not ended there.
     """
     held = {one.gpu for one in inventory.foreign_gpu_processes}
     for attempt in attempts:
@@ -84,7 +84,7 @@ def as_cut(
 
 
 def _cut_for(attempt: records.AttemptRecord, inventory: records.Inventory) -> Iterable[int]:
-    """The devices whose instances an attempt has, counted as its node counts them."""
+    """Return the devices whose instances an attempt has, by the node's numbering."""
     if not attempt.instances:
         return ()
     there = [
@@ -94,15 +94,15 @@ def _cut_for(attempt: records.AttemptRecord, inventory: records.Inventory) -> It
 
 
 class SimulatedTask(msgspec.Struct):
-    """One process, or one that is about to be.
+    """A process that runs or is about to start.
 
     Attributes:
-        starts_at: when it is up; infinite: not while it waits for something.
-        ends_at: when it ends by itself, or as told.
-        why: what that end is.
-        told: whether it was told to leave.
-        fetched_at: when what it needs is there. known_at: from when on its agent knows that.
-        held: whether it is to wait then for the rest of its gang.
+        starts_at: when it is up; infinite while it waits for something.
+        ends_at: when it ends, by itself or because it was stopped.
+        why: reason of that end.
+        told: it was told to stop.
+        fetched_at: when what it needs is there. known_at: when its agent knows that.
+        held: it must then wait for the rest of its gang.
     """
 
     attempt: records.AttemptRecord
@@ -117,24 +117,24 @@ class SimulatedTask(msgspec.Struct):
 
     @property
     def waits(self) -> bool:
-        """Whether it has not been told to start, for want of what it or its gang needs."""
+        """True while it must not start because it, or its gang, lacks something."""
         return self.starts_at == math.inf
 
     def go(self, starts_at: float) -> None:
-        """It waits for nothing any more."""
+        """Let it start: it waits for nothing any more."""
         self.starts_at = starts_at
         if not self.told:
             self.ends_at = starts_at + self.fate.runs_s
 
     def stage(self, now: float) -> AttemptState:
-        """How far it is with its start."""
+        """The stage of its start."""
         if not self.waits or now < self.known_at:
             return AttemptState.STARTING
         return AttemptState.FETCHING if now < self.fetched_at else AttemptState.READY
 
 
 class SimulatedNode:
-    """One machine with its agent, and the truth about what runs there."""
+    """A machine with its agent, and the truth about what runs there."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class SimulatedNode:
         first_boot_id: str = "",
         inventory: records.Inventory | None = None,
     ) -> None:
-        """A node that is up; ``inventory`` is what it tells of itself, None: as it is declared."""
+        """Create a node that is up; ``inventory`` is its report, None: as declared."""
         self.name = name
         self._first_boot_id = first_boot_id or f"{name}-boot-1"
         self._inventory = inventory or records.Inventory(
@@ -166,28 +166,28 @@ class SimulatedNode:
 
     @property
     def boot_id(self) -> str:
-        """The boot that it is in."""
+        """Its current boot."""
         return self._first_boot_id if self.boot == 1 else f"{self.name}-boot-{self.boot}"
 
     @property
     def incarnation(self) -> str:
-        """The agent process that speaks for it."""
+        """Its current agent process."""
         return f"{self.name}-agent-{self.agent}"
 
     @property
     def reachable(self) -> bool:
-        """Whether messages reach it and come from it."""
+        """True if messages reach it and come from it."""
         return self.up and self.connected
 
     # -- what the controller asks for
 
     def follow(self, layouts: Iterable[desired.MigLayout]) -> None:
-        """Devices are to be cut like that from now on, each as soon as nothing is on it."""
+        """Set the MIG layouts of its devices; each is applied as soon as the device is idle."""
         self._layouts = {one.device: one.instances for one in layouts}
         self._cuts = any(not gpu.simulated for gpu in self._inventory.gpus)
 
     def _turn(self) -> bool:
-        """Cut what is idle; whether it has other devices now."""
+        """Apply layouts to idle devices; return True if its devices changed."""
         if not self._cuts:
             return False
         before = self._inventory
@@ -207,7 +207,9 @@ class SimulatedNode:
     def to_start(
         self, assignments: Iterable[records.AttemptRecord], now: float
     ) -> list[records.AttemptRecord]:
-        """Attempts of its set that it has not yet; those that it may not start end here."""
+        """Return attempts of its set that it does not have yet; those that it may not start end
+        here.
+        """
         wanted = []
         for attempt in assignments:
             known = attempt.id in self.tasks or attempt.id in self.ended
@@ -224,7 +226,7 @@ class SimulatedNode:
     def start(
         self, attempt: records.AttemptRecord, fate: TaskOutcome, starts_at: float
     ) -> SimulatedTask:
-        """Begin a task."""
+        """Start a task."""
         task = SimulatedTask(attempt, fate, starts_at, starts_at + fate.runs_s)
         self.tasks[attempt.id] = task
         self.news[attempt.id] = None
@@ -233,13 +235,15 @@ class SimulatedNode:
     def fetch(
         self, attempt: records.AttemptRecord, fate: TaskOutcome, now: float, *, held: bool
     ) -> SimulatedTask:
-        """Begin to get what a task needs, which starts when that is there and it is not held."""
+        """Start to fetch what a task needs; the task starts when that is there and it is
+        not held.
+        """
         task = self.start(attempt, fate, math.inf)
         task.fetched_at, task.held = now + fate.fetch_s, held
         return task
 
     def fetch_again(self, now: float) -> list[SimulatedTask]:
-        """Another agent looks after what has not started: those attempts."""
+        """Return the attempts that a new agent must fetch for again."""
         found = [task for task in self.tasks.values() if task.waits and not task.told]
         for task in found:
             task.known_at = now + task.fate.looks_s
@@ -248,7 +252,7 @@ class SimulatedNode:
         return found
 
     def to_go(self, held: Container[str], now: float) -> list[str]:
-        """Attempts that were held and are so no longer, and have what they need."""
+        """Return attempts that are no longer held and have what they need."""
         found = []
         for name, task in self.tasks.items():
             if task.waits and not task.told:
@@ -260,7 +264,9 @@ class SimulatedNode:
     def to_stop(
         self, assignments: Iterable[records.AttemptRecord], now: float
     ) -> list[tuple[str, SimulatedTask]]:
-        """Tell tasks to leave that have a stop order or are not in the set; those just told."""
+        """Stop tasks with a stop order, or without a place in the set; return those just
+        stopped.
+        """
         listed = {attempt.id: attempt for attempt in assignments}
         told = []
         for name, task in self.tasks.items():
@@ -278,7 +284,7 @@ class SimulatedNode:
     def tell_to_leave(
         self, task: SimulatedTask, why: EndReason, now: float, grace_s: float
     ) -> None:
-        """Ask a task to leave; it does so in its own time, at most its grace."""
+        """Stop a task; it leaves in its own time, at most its grace."""
         if not task.told:
             task.told, task.why = True, why
             task.ends_at = now + min(grace_s, task.fate.leaves_s)
@@ -288,7 +294,7 @@ class SimulatedNode:
     # -- what happens by itself
 
     def end(self, name: str, now: float) -> bool:
-        """End a task whose time has come; whether there is one."""
+        """End a task whose time has come; return True if there was one."""
         task = self.tasks.get(name)
         if task is None or task.ends_at > now:
             return False
@@ -296,19 +302,19 @@ class SimulatedNode:
         return True
 
     def lose_everything(self) -> None:
-        """The machine loses its power: nothing that ran runs on; ends on disk remain."""
+        """Cut the power: every task is lost; ends on disk remain."""
         self.up = False
         self.tasks.clear()
         self.news.clear()
 
     def boot_again(self) -> None:
-        """It is back, as another boot."""
+        """Boot again, with another boot id."""
         self.up = True
         self.boot += 1
         self.restart_agent()
 
     def restart_agent(self) -> None:
-        """Another agent process speaks for it; its tasks outlive that."""
+        """Start another agent process; its tasks outlive that."""
         self.agent += 1
         self.sequence = 0
 
@@ -332,7 +338,7 @@ class SimulatedNode:
     # -- what it tells
 
     def report(self, now: float, *, complete: bool) -> records.NodeReport:
-        """What it knows: everything, or what is new since its last report."""
+        """Return everything it knows, or only what is new since its last report."""
         self.sequence += 1
         is_news = self._turn()
         if complete:

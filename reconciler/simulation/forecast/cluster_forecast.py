@@ -1,10 +1,9 @@
-"""What becomes of a cluster under a desired state, from a moment on.
+"""Forecasts a cluster under a desired state, from a moment on.
 
-A snapshot of everything that the controller knows and a desired state come in; the real
-``reconcile`` goes through virtual time with it, and out comes when each job that waits starts, and
-who is made to leave. Nothing is submitted meanwhile, and nothing fails. A task runs as long as its
-like, or its owner's work, ran before, else as long as its time limit; without either it never ends.
-``shifts`` compares two such futures.
+A snapshot of the controller's state and a desired state come in. The real ``reconcile`` runs
+through virtual time, and the starts of pending jobs and the evictions come out. Nothing is
+submitted or fails meanwhile. A task runs as long as similar work did before, else as long as its
+time limit, else for ever.
 """
 
 import math
@@ -40,12 +39,12 @@ _AWAY = frozenset({NodeState.UNKNOWN, NodeState.GONE})
 
 
 class ForecastEviction(msgspec.Struct, frozen=True):
-    """An element is told to leave.
+    """Eviction of an element.
 
     Attributes:
-        by: the job it makes room for; empty where it leaves for another reason.
-        lost_gpu_s: GPU-seconds of work since the newest checkpoint that is known; 0 where none is
-            and it checkpoints when it is told.
+        by: job that it makes room for; empty if there is another reason.
+        lost_gpu_s: GPU-seconds of work since the newest known checkpoint; 0 if none is known and it
+            checkpoints when it is stopped.
         back_at: when it starts again; None: not within the horizon.
     """
 
@@ -59,15 +58,15 @@ class ForecastEviction(msgspec.Struct, frozen=True):
 
 
 class Future(msgspec.Struct):
-    """What one desired state leads to. Times are seconds since the epoch.
+    """Result of one desired state. Times are seconds since the epoch.
 
     Attributes:
-        starts: job to when it starts next: what waits now, what is new, what was made to leave.
+        starts: next start of each job that is pending, new, or evicted.
         evictions: in the order in which they happen.
-        reasons: job to the first reason for which it still waits at the end.
-        estimated: of the starts, those that the scheduler expects after the last cycle.
-        until: up to when every cycle was decided.
-        coarse_from: from when on cycles were further apart, by ``COARSER_BY``.
+        reasons: first reason of each job that is still pending at the end.
+        estimated: starts that the scheduler expects after the last cycle.
+        until: time up to which every cycle was decided.
+        coarse_from: time from which cycles were further apart, by ``COARSER_BY``.
     """
 
     starts: dict[str, float] = {}
@@ -80,7 +79,7 @@ class Future(msgspec.Struct):
 
 
 class _Observer:
-    """Keeps what happens in one future."""
+    """An observer that records one future."""
 
     def __init__(
         self, now: float, observed: records.Observed, expected: "ExpectedRuntimes"
@@ -95,7 +94,7 @@ class _Observer:
         self.estimates: Mapping[str, outcome.ExpectedStart] = {}
 
     def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """A task is up: one that ran when the snapshot was made is no start."""
+        """Note that a task is up; one that ran in the snapshot is no start."""
         if attempt.id in self._known:
             return
         self.found.starts.setdefault(attempt.job, at)
@@ -112,12 +111,12 @@ class _Observer:
         why: EndReason,
         ran_s: float,
     ) -> None:
-        """A task has left; what it saved is not done again."""
+        """Note that a task has ended; saved work is not done again."""
         if why is not EndReason.EXITED:
             self._expected.interrupt(attempt, ran_s)
 
     def decided(self, result: outcome.Outcome) -> None:
-        """A cycle has decided: who is told to leave, who is over, what it expects."""
+        """Note the evictions, ends and expected starts of a cycle."""
         if result.expected is not None:
             self.estimates = result.expected
         for job in result.jobs:
@@ -151,7 +150,7 @@ class _Observer:
 
 
 class ExpectedRuntimes:
-    """How long tasks run; what an interrupted element has saved is not run again."""
+    """Expected run times of tasks; saved work of an interrupted element is not run again."""
 
     def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
         self._known = run_times.RunTimes(observed.recollection)
@@ -159,12 +158,14 @@ class ExpectedRuntimes:
         self._saved_s: dict[tuple[str, int], float] = {}
 
     def of_job(self, spec: desired.Job, ran_s: float = 0.0) -> float:
-        """Seconds of one run of an element that has run so long; infinite where nothing says it."""
+        """Return the seconds of one run of an element that has run this long; infinite if
+        unknown.
+        """
         limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s - BEFORE_LIMIT_S
         return min(limit_s, self._known.usual_s(spec, ran_s))
 
     def fate(self, attempt: records.AttemptRecord, now: float) -> simulated_nodes.TaskOutcome:
-        """What becomes of an attempt that begins, or has begun before ``now``."""
+        """Return the fate of an attempt that starts, or has started before ``now``."""
         spec = self._jobs.get(attempt.job)
         if spec is None:
             return simulated_nodes.TaskOutcome()
@@ -179,7 +180,7 @@ class ExpectedRuntimes:
         return simulated_nodes.TaskOutcome(runs_s=max(0.0, runs_s))
 
     def interrupt(self, attempt: records.AttemptRecord, ran_s: float) -> None:
-        """It left before its end; with a checkpoint it goes on from there."""
+        """Note an interrupted attempt; with a checkpoint its element goes on from there."""
         spec = self._jobs.get(attempt.job)
         if spec is not None and spec.checkpoint is not None:
             key = (attempt.job, attempt.element)
@@ -194,17 +195,17 @@ def future(
     base_nodes: frozenset[str],
     horizon_s: float = HORIZON_S,
 ) -> Future:
-    """What ``wanted`` leads to from a snapshot.
+    """Return the future of ``wanted`` from a snapshot.
 
     Args:
-        wanted: what git asks for.
+        wanted: desired state.
         observed: everything that the controller knows at ``now``.
-        base_nodes: nodes declared so far: of those, the ones that are away stay away; others come
-            up at once.
-        horizon_s: how far it is looked.
+        base_nodes: nodes declared so far: of those, absent ones stay absent; others come up at
+            once.
+        horizon_s: how far to look ahead.
 
     Raises:
-        SimulationError: controller and nodes find no rest.
+        SimulationError: controller and nodes do not come to rest.
     """
     structure = wanted.structure
     known = {**observed.nodes}
@@ -240,7 +241,7 @@ def future(
 
 
 def _found(cluster: simulated_cluster.SimulatedCluster, seen: _Observer, until: float) -> Future:
-    """What was seen, with what the scheduler expects of those that still wait."""
+    """Return the recorded future, with the scheduler's estimates for jobs still pending."""
     found = seen.found
     found.cycles = cluster.cycles
     for name in seen.waiting:
@@ -256,7 +257,7 @@ def _found(cluster: simulated_cluster.SimulatedCluster, seen: _Observer, until: 
 
 
 def _waiting(wanted: desired.Desired, observed: records.Observed) -> set[str]:
-    """Jobs whose start is waited for: those that wait now, and those that are new."""
+    """Return jobs whose start is awaited: pending and new ones."""
     found = set()
     for name, job in wanted.jobs.items():
         record = observed.jobs.get(name)
@@ -269,7 +270,7 @@ def _waiting(wanted: desired.Desired, observed: records.Observed) -> set[str]:
 
 
 def _run(cluster: simulated_cluster.SimulatedCluster, seen: _Observer, until: float) -> None:
-    """Go on until all that waits has started, the cycles are spent, or ``until``."""
+    """Run until every pending job has started, the cycles are used up, or ``until``."""
     now = cluster.now
     size = 1 + len(cluster.nodes) + len(seen.waiting)
     most = min(CYCLES_MAX, max(CYCLES_MIN, EFFORT_MAX // size))

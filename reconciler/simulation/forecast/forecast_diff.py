@@ -1,8 +1,7 @@
-"""Two futures of one snapshot beside each other: who starts sooner or later, who has to leave.
+"""Compares two futures of one snapshot: who starts sooner or later, who is evicted.
 
-What ``forecasts`` makes of two desired states comes in; out come the jobs whose start differs by
-more than can't be known, what becomes of the queues that they wait in, and who is evicted in one of
-the two only.
+Two futures of ``cluster_forecast`` come in. Jobs whose start differs by more than the uncertainty
+go out, with the effect on their queues and the evictions of only one of the two.
 """
 
 import math
@@ -22,11 +21,11 @@ TOLD_S = 1.0
 
 
 class Shift(msgspec.Struct, frozen=True):
-    """A job that waits, or is new, and when it starts with and without the change.
+    """A pending or new job, with its start with and without the change.
 
     ``before``, ``after``: seconds since the epoch; None: not within the horizon, or there is no
-    such job. ``estimated``: one of them is the scheduler's estimate. ``reason``: why it still waits
-    at the end, where it does.
+    such job. ``estimated``: one of them is the scheduler's estimate. ``reason``: why it is still
+    pending at the end.
     """
 
     job: str
@@ -39,17 +38,17 @@ class Shift(msgspec.Struct, frozen=True):
 
     @property
     def later_s(self) -> float | None:
-        """By how much it starts later; None where it starts in one of the two only."""
+        """Seconds by which it starts later; None if it starts in only one of the two."""
         if self.before is None or self.after is None:
             return None
         return self.after - self.before
 
 
 class QueueShift(msgspec.Struct, frozen=True):
-    """What becomes of the waiting jobs of a queue, without those that are new.
+    """Effect on the pending jobs of a queue, without new jobs.
 
-    ``later_s`` is the mean change over those that start in both, as far as it can be told;
-    ``stuck`` are those that start only without the change, ``freed`` those that do only with it.
+    ``later_s`` is the mean delay over those that start in both, as far as known; ``stuck`` start
+    only without the change, ``freed`` only with it.
     """
 
     queue: str
@@ -63,18 +62,18 @@ class QueueShift(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What the change does to what waits and runs.
+    """Effect of the change on pending and running jobs.
 
     Attributes:
-        at: the moment of the snapshot.
-        until: how far was looked ahead.
-        decided_until: up to when every cycle of both was decided; later starts are estimates.
-        shifts: jobs that start otherwise, those first that are hit hardest; then the new ones.
-        evictions: elements that are made to leave, and would not be without the change.
-        spared: elements that would be made to leave without the change.
+        at: moment of the snapshot.
+        until: end of the horizon.
+        decided_until: time up to which every cycle of both was decided; later starts are estimates.
+        shifts: jobs that start at another time, the worst hit first; then the new ones.
+        evictions: elements that are evicted only with the change.
+        spared: elements that would be evicted only without the change.
         queues: those in which anything changes.
-        endless: running jobs for which nothing says when they end: they are taken never to.
-        cycles: how many cycles both took.
+        endless: running jobs with unknown end: they are assumed never to end.
+        cycles: number of cycles of both.
     """
 
     at: float
@@ -95,10 +94,10 @@ def forecast(
     now: float,
     horizon_s: float = cluster_forecast.HORIZON_S,
 ) -> Forecast:
-    """Both futures from one snapshot, and what differs between them.
+    """Return both futures from one snapshot, and their differences.
 
     Raises:
-        SimulationError: controller and nodes find no rest.
+        SimulationError: controller and nodes do not come to rest.
     """
     base_nodes = frozenset(base.structure.pool_of_node())
     before, after = (
@@ -118,7 +117,7 @@ def compare(
     after: cluster_forecast.Future,
     horizon_s: float = cluster_forecast.HORIZON_S,
 ) -> Forecast:
-    """What differs between two futures of one snapshot."""
+    """Return the differences between two futures of one snapshot."""
     shifts = _shifts(base, head, observed, now, before=before, after=after)
     # what only one of them had the time to see is no difference
     decided_until = min(before.until, after.until)
@@ -185,7 +184,7 @@ def _shifts(
 def _is_told(
     shift: Shift, now: float, before: cluster_forecast.Future, after: cluster_forecast.Future
 ) -> bool:
-    """Whether a difference is larger than what can't be known."""
+    """Return True if a difference is larger than the uncertainty."""
     if shift.before is None or shift.after is None:
         starts = shift.after if shift.before is None else shift.before
         waits = before if shift.before is None else after
@@ -204,7 +203,7 @@ def _is_told(
 
 
 def _weight(shift: Shift) -> tuple[int, float, str]:
-    """Those that no longer start first, then by how much later."""
+    """Return a sort key: jobs that no longer start first, then by delay."""
     if shift.later_s is None:
         return (0 if shift.after is None else 2, 0.0, shift.job)
     return (1, -shift.later_s, shift.job)

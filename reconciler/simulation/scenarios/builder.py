@@ -1,7 +1,7 @@
-"""From a scenario's document to the project's own types: structure, records, fates.
+"""Builds structure, records and fates from a scenario's document.
 
-The situation is taken as it is, without admission or cross-checks. A policy that this build does
-not know is collected in ``missing`` instead of being dropped in silence.
+The situation is taken as it is, without admission or cross-checks. Settings that this build does
+not know are collected in ``missing`` instead of being dropped silently.
 """
 
 import collections
@@ -29,15 +29,15 @@ _HASH = "0" * 16
 
 
 class ScenarioStart(msgspec.Struct):
-    """What a scenario begins with.
+    """Start of a scenario.
 
     Attributes:
         structure, observed: as of second 0; jobs that come later are in ``later`` only.
-        jobs: those that are there at second 0.
+        jobs: jobs of second 0.
         later: (second, job) of the others, in order.
-        runs_s: name of a job to the seconds that each of its tasks runs.
-        tasks: name of a job to the (group, index) of each of its tasks, in the document's order.
-        missing: what the document needs and this build has not.
+        runs_s: seconds that each task of a job runs, by job.
+        tasks: (group, index) of each task of a job, by job, in the document's order.
+        missing: features of the document that this build does not have.
     """
 
     structure: desired.Structure = desired.Structure()
@@ -50,11 +50,12 @@ class ScenarioStart(msgspec.Struct):
 
 
 def build(scenario: schema.Scenario) -> ScenarioStart:
-    """The situation of a document.
+    """Return the start of a document.
 
     Raises:
-        forms.ScenarioError: an amount can't be read, a name leads nowhere, or no cluster could be
-            in this situation.
+        schema.ScenarioError: an amount is invalid, a name is unknown, or no cluster could be in
+        this
+            situation.
     """
     scenario_validation.check(scenario)
     missing: dict[str, None] = {}
@@ -138,7 +139,7 @@ def _structure(scenario: schema.Scenario, missing: dict[str, None]) -> desired.S
 
 
 def _policy(scenario: schema.Scenario, missing: dict[str, None]) -> desired.ClusterSettings:
-    """The policy of a document: what it names as it says, of the rest what the format has."""
+    """Return the policy of a document, with the format's defaults."""
     try:
         return settings_of(_WITHOUT_WAITS | scenario.policy, missing)
     except schema.ScenarioError as error:
@@ -150,18 +151,17 @@ def settings_of(
     missing: dict[str, None],
     base: desired.ClusterSettings | None = None,
 ) -> desired.ClusterSettings:
-    """The policy as part of the settings; names that they do not have are missing.
+    """Return the policy as part of the settings; unknown names are missing.
 
     Names, values and bounds are those of ``Cluster.spec.scheduling``; a name of ``fairness`` and
     ``learnedRunTimes`` may be written with a dot: ``learnedRunTimes.quantile``.
 
     Args:
-        missing: is told these names.
-        base: has what the policy does not name; None: the defaults.
+        missing: collects unknown names.
+        base: settings that the policy does not name; None: the defaults.
 
     Raises:
-        forms.ScenarioError: a value is not what its name takes, or stands there twice; its place
-            begins with the name.
+        schema.ScenarioError: a value is invalid, or given twice; its place begins with the name.
     """
     whole: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
@@ -221,7 +221,7 @@ def _seconds(written: str | int, where: str) -> int:
 
 
 def _some_seconds(written: str | int, where: str) -> int:
-    """A duration that is not zero: past use has none."""
+    """Return a duration that is not zero."""
     found = _seconds(written, where)
     if found == 0:
         told = "a duration above 0s; say strength: 0 where past use is not to count"
@@ -230,7 +230,7 @@ def _some_seconds(written: str | int, where: str) -> int:
 
 
 def _value(written: dict[str, Any], place: Iterable[str]) -> Any:
-    """What is written at a place; None: nothing."""
+    """Return the value at a place; None: there is none."""
     value: Any = written
     for step in place:
         value = value.get(step) if isinstance(value, dict) else None
@@ -238,7 +238,7 @@ def _value(written: dict[str, Any], place: Iterable[str]) -> Any:
 
 
 def _refused(told: str, written: dict[str, Any]) -> schema.ScenarioError:
-    """What is wrong with a value, with the words that its name takes where it takes some."""
+    """Return what is wrong with a value, with the allowed words if there are any."""
     error = schema.explained(told, written)
     value = _value(written, error.where.split("."))
     if " matching regex " in error.message:  # all texts that are not of some words are durations
@@ -253,7 +253,7 @@ def _refused(told: str, written: dict[str, Any]) -> schema.ScenarioError:
 
 
 def _without(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """A type without what is said of it, and without that there may be nothing."""
+    """Return a type without its constraints and without None."""
     while isinstance(kind, msgspec.inspect.Metadata):
         kind = kind.type
     if isinstance(kind, msgspec.inspect.UnionType):
@@ -266,7 +266,7 @@ def _is_struct(kind: msgspec.inspect.Type) -> bool:
 
 
 def _fields(kind: msgspec.inspect.Type) -> dict[str, msgspec.inspect.Type]:
-    """Names that a part of a document holds, each with its type; none where it is a plain value."""
+    """Return the names in a part of a document, each with its type; none if it is a plain value."""
     if not isinstance(kind, msgspec.inspect.StructType):
         return {}
     return {field.encode_name: _without(field.type) for field in kind.fields}
@@ -415,10 +415,9 @@ def _job(entry: schema.ScenarioJob, where: str, made: ScenarioStart) -> desired.
 
 
 def _ranked(tasks: list[schema.ScenarioTask], asked: list[Resources]) -> list[int]:
-    """The tasks of a job by what comes first of it: higher priority, then what is smaller.
+    """Return the tasks of a job in order: higher priority, then smaller ones.
 
-    Their order in the document says nothing, but among those that are alike: of these the ones that
-    run already come first.
+    Their order in the document only matters among equal tasks: running ones come first.
     """
     return sorted(
         range(len(tasks)),
@@ -433,7 +432,7 @@ def _ranked(tasks: list[schema.ScenarioTask], asked: list[Resources]) -> list[in
 
 
 def _places(ranked: list[int], groups: list[str]) -> list[tuple[str, int]]:
-    """Group and index of each task: of a group, those that come first have the lower ones."""
+    """Return group and index of each task; earlier tasks of a group have lower indexes."""
     sizes: dict[str, int] = {}
     places: dict[int, tuple[str, int]] = {}
     for number in ranked:
@@ -473,10 +472,10 @@ def _attempts(
     nodes: Container[str],
     where: str,
 ) -> list[records.AttemptRecord]:
-    """Attempts for the tasks that run already.
+    """Return attempts for the running tasks.
 
-    Of a gang that is there in part, with less than its minimum, the others were lost to a node:
-    that is how a real one comes to be so.
+    The missing tasks of a gang with less than its minimum were lost to a node: a real gang gets
+    into this state like that.
     """
     running = {number for number, task in enumerate(entry.tasks) if task.state == "running"}
     short = 0 < len(running) < (len(entry.tasks) if entry.min is None else entry.min)
@@ -521,5 +520,5 @@ def _attempts(
 def fate_of(
     situation: ScenarioStart, attempt: records.AttemptRecord
 ) -> simulated_nodes.TaskOutcome:
-    """What becomes of a task of the situation; its work is not lost by moving it."""
+    """Return the fate of a task of the situation; moving it loses no work."""
     return simulated_nodes.TaskOutcome(runs_s=situation.runs_s[attempt.job])

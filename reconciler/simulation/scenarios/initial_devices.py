@@ -1,9 +1,8 @@
-"""Which devices the tasks have that run when a scenario begins.
+"""Assigns devices to the tasks that run when a scenario begins.
 
 A document comes in; the devices of each running task go out, by the task's place in the document.
-Devices of equal labels are the same device, a label that is a number is that device, and who names
-none gets those that nobody has. GPUs are never promised twice, so that a node on which more of them
-are taken than it has is refused, with the place of the task that is too much.
+Equal labels mean the same device, and a label that is a number means that device. A task without
+labels gets free devices. A node on which more GPUs are taken than it has is refused.
 """
 
 import math
@@ -19,7 +18,7 @@ _NEARLY = 1e-6
 
 
 class _Running(NamedTuple):
-    """A task that runs, its place in the document, and what it takes."""
+    """A running task, its place in the document, and its request."""
 
     where: str
     task: schema.ScenarioTask
@@ -27,9 +26,9 @@ class _Running(NamedTuple):
 
 
 def of_running(scenario: schema.Scenario) -> dict[str, tuple[int, ...]]:
-    """Devices of each running task, ascending, by its place: ``jobs[0].tasks[1]``.
+    """Return the devices of each running task, ascending, by its place: ``jobs[0].tasks[1]``.
 
-    Those on nodes that are not there are left out.
+    Tasks on unknown nodes are left out.
 
     Raises:
         ScenarioError: devices are taken that the node does not have.
@@ -53,7 +52,7 @@ def _running(scenario: schema.Scenario) -> Iterator[_Running]:
 
 
 class _Node:
-    """The devices of one node, and how much is taken of each."""
+    """The devices of one node, and the amount taken of each."""
 
     def __init__(self, name: str, gpu_milli: int) -> None:
         self._gpu_milli = gpu_milli
@@ -63,7 +62,7 @@ class _Node:
         self._used: dict[int, float] = {}
 
     def devices(self, tasks: list[_Running]) -> dict[str, tuple[int, ...]]:
-        """Those of all tasks on the node."""
+        """Return the devices of all tasks on the node."""
         self._check_sum(tasks)
         naming = [one for one in tasks if one.task.devices]
         for one in naming:
@@ -89,7 +88,7 @@ class _Node:
                 raise schema.ScenarioError(message, f"{one.where}.gpu")
 
     def _named(self, one: _Running) -> tuple[int, ...]:
-        """The devices that a task names."""
+        """Return the devices that a task names."""
         where = f"{one.where}.devices"
         by_index = {self._labels[str(label)]: str(label) for label in one.task.devices}
         for index, label in by_index.items():
@@ -114,7 +113,7 @@ class _Node:
         return tuple(sorted(by_index))
 
     def _apart(self, tasks: list[_Running]) -> dict[str, tuple[int, ...]] | None:
-        """Devices of their own for all, also for shares; None where there are too few."""
+        """Return devices of their own for all tasks, also for shares; None if there are too few."""
         taken = set(self._used)
         found: dict[str, tuple[int, ...]] = {}
         for one in tasks:
@@ -125,7 +124,7 @@ class _Node:
         return found
 
     def _close(self, tasks: list[_Running]) -> dict[str, tuple[int, ...]]:
-        """Devices of their own for whole GPUs, and for shares those that have room, larger first.
+        """Return devices of their own for whole GPUs, and shared ones for shares, larger first.
 
         Raises:
             ScenarioError: there are too few.
@@ -150,7 +149,7 @@ class _Node:
         return found
 
     def _with_room(self, share: int) -> int:
-        """The first device that has so much left, which is now taken; past all where none has."""
+        """Take a share of the first device that has this much left; past the last if none has."""
         room = (
             index
             for index in range(self._count)
@@ -162,7 +161,7 @@ class _Node:
 
 
 def _free(taken: Iterable[int]) -> int:
-    """The first device that nobody has."""
+    """Return the first free device."""
     used = set(taken)
     return next(index for index in range(len(used) + 1) if index not in used)
 

@@ -1,7 +1,7 @@
-"""Runs scenarios: the situation, rounds of virtual time through the real ``reconcile``, a verdict.
+"""Runs scenarios: rounds of virtual time through the real ``reconcile``, then a verdict.
 
-A round is a minute. The states after the rounds that count are compared with what is expected,
-and so is what stays the same for some rounds more: a decision that is taken back is none.
+A round is a minute. The states after the rounds that count are compared with the expectations, and
+again for some more rounds, because a decision that is taken back does not count.
 """
 
 import math
@@ -24,13 +24,14 @@ _PRECEDENCE = ("running", *(state for state in scenario_validation.STATES if sta
 
 
 class ScenarioVerdict(msgspec.Struct, frozen=True):
-    """What became of one scenario.
+    """Verdict on one scenario.
 
     Attributes:
         exact: states and nodes agree, after every round that counts.
         states: states and starts agree.
-        expected, found: of what disagrees, by name; ``found`` of what could not be run names
-            why, under ``*``.
+        expected, found: values that disagree, by name; ``found`` of a scenario that could not be
+        run
+            has the reason under ``*``.
     """
 
     exact: bool
@@ -40,10 +41,10 @@ class ScenarioVerdict(msgspec.Struct, frozen=True):
 
 
 def run(scenario: Scenario) -> ScenarioVerdict:
-    """Let a scenario happen, and compare.
+    """Run a scenario and compare.
 
     Raises:
-        ScenarioError: an amount can't be read, or a name leads nowhere.
+        ScenarioError: an amount is invalid, or a name is unknown.
     """
     situation = builder.build(scenario)
     if situation.missing:
@@ -69,9 +70,9 @@ def run(scenario: Scenario) -> ScenarioVerdict:
 def begun(
     situation: builder.ScenarioStart, decide: simulated_cluster.Decide = reconcile.reconcile
 ) -> simulated_cluster.SimulatedCluster:
-    """The cluster of a situation at its beginning; jobs of later moments come by themselves.
+    """Return the cluster of a situation at its beginning; later jobs come by themselves.
 
-    ``decide``: the controller's one function.
+    ``decide``: the controller's decision function.
     """
     cluster = simulated_cluster.SimulatedCluster(
         situation.structure,
@@ -87,7 +88,7 @@ def begun(
 
 
 class _Story:
-    """One scenario under way."""
+    """A running scenario."""
 
     def __init__(self, scenario: Scenario, situation: builder.ScenarioStart) -> None:
         self.scenario = scenario
@@ -95,7 +96,7 @@ class _Story:
         self.cluster = begun(situation)
 
     def verdict(self) -> ScenarioVerdict:
-        """What agrees at this moment."""
+        """Return the verdict at this moment."""
         found = self._found()
         exact, states = True, True
         differs: dict[str, ExpectedOutcome] = {}
@@ -117,7 +118,7 @@ class _Story:
         return ScenarioVerdict(exact=exact, states=states, expected=wanted, found=shown)
 
     def _found(self) -> dict[str, ExpectedOutcome]:
-        """Every job and task as it is now."""
+        """Return the current state of every job and task."""
         memory = self.cluster.memory
         running: dict[tuple[str, str, int], str] = {
             (a.job, a.group, a.index): a.node
@@ -149,10 +150,10 @@ def _close(expected: float, actual: float | None) -> bool:
 
 
 def _states(told: str | None) -> set[str]:
-    """The states that are told of a job, whose tasks have no order in this."""
+    """Return the states of a job's tasks, in no particular order."""
     return set((told or "").split(", "))
 
 
 def _together(values: Iterable[str]) -> str | None:
-    """One value that all share, or all that there are."""
+    """Return the one value that all share, or all values."""
     return ", ".join(dict.fromkeys(values)) or None

@@ -1,9 +1,9 @@
-"""Refuses scenarios that say what can't be, which would otherwise be run in silence.
+"""Refuses scenarios that cannot be, instead of running them silently.
 
-A document of the right form comes in; what comes out is nothing, or a refusal with place, what was
-found and what is expected. Numbers have the bounds that documents of a cluster have. A situation is
-taken as it is, so that nothing is refused here for being unusual: guarantees may exceed each other,
-limits may be less than what runs, and nodes may have promised more CPU and memory than they have.
+A document of the right form comes in; nothing comes out, or a refusal with place, what was found
+and what was expected. Numbers have the bounds of a cluster's documents. Unusual situations are
+accepted: guarantees may exceed each other, limits may be below usage, and nodes may be
+overcommitted.
 """
 
 from reconciler.model.state.states import JobState
@@ -20,10 +20,10 @@ _WHOLE = 1000
 
 
 def check(scenario: schema.Scenario) -> None:
-    """Nothing, where a cluster may be in this situation and in what is expected of it.
+    """Raise unless a cluster may be in this situation, and in the expected one.
 
     Raises:
-        ScenarioError: it can't.
+        ScenarioError: it cannot.
     """
     _within(scenario.until, 0, None, "until")
     _queues(scenario.queues)
@@ -89,7 +89,7 @@ def _job(job: schema.ScenarioJob, where: str) -> None:
 
 
 def _state(state: str | None, where: str) -> None:
-    """States are told as they are found: several of a job with a comma and a space between."""
+    """Check a state; several states of a job are separated by a comma and a space."""
     for one in () if state is None else state.split(", "):
         if one not in STATES:
             told = f"one of {', '.join(STATES)}, or several with a comma and a space between"

@@ -1,7 +1,7 @@
-"""The form of a scenario: a cluster's situation, and what must have become of it.
+"""The format of scenarios: a cluster's situation, and its expected outcome.
 
 A document comes in as plain values and is checked against the types here, which have exactly the
-form's fields, so that a misspelt one is refused instead of changing what is tested.
+format's fields, so that a misspelt field is refused.
 """
 
 import re
@@ -19,7 +19,7 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
 class ScenarioError(ValueError):
-    """A document that can't be run; ``where`` is a dotted path in it."""
+    """A document that cannot be run; ``where`` is a dotted path in it."""
 
     def __init__(self, message: str, where: str = "") -> None:
         self.message = message
@@ -28,10 +28,10 @@ class ScenarioError(ValueError):
 
 
 def amount(kind: Literal["cpu", "memory", "gpu"], written: Number, where: str) -> int:
-    """Milli-CPUs, bytes or milli-GPUs; ``where`` is what holds the amount.
+    """Return milli-CPUs, bytes or milli-GPUs; ``where`` is the place of the amount.
 
     Raises:
-        ScenarioError: it is none.
+        ScenarioError: it is invalid.
     """
     parse = {
         "cpu": quantities.parse_cpu,
@@ -49,9 +49,9 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
 
 
 class ScenarioNode(_Part, frozen=True):
-    """What a node has; ``cpu`` and ``memory`` None: more than anyone asks for.
+    """A node; ``cpu`` and ``memory`` None: more than anyone asks for.
 
-    ``pool`` None: a pool of its own, of its name. Nodes of one pool are alike but for their names.
+    ``pool`` None: a pool of its own, with its name. Nodes of one pool differ only in their names.
     """
 
     cpu: Number | None = None
@@ -70,7 +70,7 @@ class ScenarioAmounts(_Part, frozen=True):
 
 
 class ScenarioFlavor(_Part, frozen=True):
-    """What a queue has in one pool; None: nothing is said of it."""
+    """Amounts of a queue in one pool; None: not named."""
 
     pool: str
     guaranteed: ScenarioAmounts | None = None
@@ -80,7 +80,7 @@ class ScenarioFlavor(_Part, frozen=True):
 
 
 class ScenarioQueue(_Part, frozen=True):
-    """A queue; ``guaranteed`` None: as much as there is. ``flavors``: amounts by pool beside."""
+    """A queue; ``guaranteed`` None: as much as there is. ``flavors`` are amounts by pool."""
 
     name: str
     parent: str | None = None
@@ -93,9 +93,9 @@ class ScenarioQueue(_Part, frozen=True):
 
 
 class ScenarioTask(_Part, frozen=True):
-    """A task of a job; one that runs names its node, and devices where it has shares of them.
+    """A task of a job; a running one names its node, and its devices if it has shares of them.
 
-    ``priority`` orders the tasks of its job: of a gang that runs in part, higher ones are there.
+    ``priority`` orders the tasks of its job: of a gang that runs in part, higher ones are present.
     """
 
     gpu: Number = 0
@@ -123,14 +123,14 @@ class ScenarioJob(_Part, frozen=True):
 
 
 class Rounds(_Part, frozen=True):
-    """So many rounds until the first comparison, and so many that are compared after it."""
+    """Number of rounds until the first comparison, and number of rounds compared after it."""
 
     settle: int = 2
     stable: int = 0
 
 
 class ExpectedOutcome(_Part, frozen=True, omit_defaults=True):
-    """What must be so: state of every task, node, and the second of the first start."""
+    """Expected state of every task, its node, and the second of the first start."""
 
     state: str | None = None
     node: str | None = None
@@ -138,7 +138,7 @@ class ExpectedOutcome(_Part, frozen=True, omit_defaults=True):
 
 
 class Expectations(_Part, frozen=True):
-    """By name of a job, and by ``JOB-INDEX`` of a task."""
+    """Expectations by name of a job, and by ``JOB-INDEX`` of a task."""
 
     jobs: dict[str, ExpectedOutcome] = {}
     tasks: dict[str, ExpectedOutcome] = {}
@@ -159,7 +159,7 @@ class Scenario(_Part, frozen=True):
 
 
 def parse(value: Any) -> Scenario:
-    """A document's plain values as a scenario.
+    """Return a document's plain values as a scenario.
 
     Raises:
         ScenarioError: a field is unknown, missing or of another type.
@@ -190,7 +190,7 @@ def parse(value: Any) -> Scenario:
 
 
 def explained(told: str, value: Any) -> ScenarioError:
-    """What the decoder says, with the whole path of the field that it is about."""
+    """Return the decoder's message, with the whole path of the field."""
     message, _, path = told.partition(" - at `")
     where = path.rstrip("`").removeprefix("$").lstrip(".")
     field = _UNKNOWN.search(message)
@@ -202,7 +202,9 @@ def explained(told: str, value: Any) -> ScenarioError:
 
 
 def _with_keys(where: str, value: Any) -> str:
-    """A path in which ``[...]``, which stands for any key of a mapping, is the first that fits."""
+    """Return a path with ``[...]``, the decoder's text for any key, replaced by the first that
+    fits.
+    """
     before, found, after = where.partition("[...]")
     if not found:
         return where

@@ -1,17 +1,17 @@
-"""Texts of others in pictures: names of jobs, queues and series as they are written.
+"""Texts from elsewhere in plots: names of jobs, queues and series, drawn as they are written.
 
-Matplotlib reads formulae between dollars, leaves out of legends what begins with an underscore, and
-warns of characters that its font lacks. What goes through ``plain`` is none of that.
+Matplotlib reads formulae between dollars, leaves names with a leading underscore out of legends,
+and warns of missing glyphs. ``plain`` prevents all three.
 """
 
 _ZERO_WIDTH = "\u200b"
 
 
 def plain(text: str) -> str:
-    """The text as matplotlib is to be given it, wherever it stands in a picture, on one line.
+    """Return a text on one line that matplotlib draws literally.
 
-    Characters that can't be drawn are escaped, so that names made of them stay apart. What
-    matplotlib reads in others is marked, which nobody sees; lines are wrapped afterwards.
+    Characters without a glyph are escaped, so that names made of them stay apart. Special
+    characters are marked invisibly; wrap lines afterwards.
     """
     from matplotlib import font_manager  # noqa: PLC0415 - takes long
 

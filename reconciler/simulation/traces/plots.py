@@ -1,6 +1,6 @@
-"""Pictures of runs: waiting and slowdown as distributions, use over time, a Gantt of the nodes.
+"""Plots of runs: distributions of waits and slowdown, usage over time, a Gantt chart of nodes.
 
-Matplotlib draws (extra ``plots``); a PNG and an SVG for the HTML page are the same drawing.
+Matplotlib draws (extra ``plots``); a PNG and the SVG of the HTML page are the same drawing.
 """
 
 import html
@@ -67,20 +67,20 @@ class PicturesMissingError(RuntimeError):
 
 
 def require() -> None:
-    """Tell before anything is run for a picture that none can be drawn.
+    """Raise before a long run if no plot can be drawn.
 
     Raises:
-        PicturesMissingError: there is no matplotlib.
+        PicturesMissingError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise PicturesMissingError
 
 
 def png(runs: Sequence[trace_results.Run], title: str) -> bytes:
-    """The picture as PNG.
+    """Return the plot as PNG.
 
     Raises:
-        PicturesMissingError: there is no matplotlib.
+        PicturesMissingError: matplotlib is not installed.
     """
     buffer = io.BytesIO()
     with _drawn(runs, title) as figure:
@@ -89,10 +89,10 @@ def png(runs: Sequence[trace_results.Run], title: str) -> bytes:
 
 
 def page(runs: Sequence[trace_results.Run], title: str) -> str:
-    """A page that needs nothing else: the picture as inline SVG, and the figures as a table.
+    """Return a self-contained page: the plot as inline SVG, and the figures as a table.
 
     Raises:
-        PicturesMissingError: there is no matplotlib.
+        PicturesMissingError: matplotlib is not installed.
     """
     buffer = io.StringIO()
     with _drawn(runs, "") as figure:
@@ -103,7 +103,7 @@ def page(runs: Sequence[trace_results.Run], title: str) -> str:
 
 
 def frame(title: str, *parts: str) -> str:
-    """A page of a title and, in this order, tables and drawings as HTML."""
+    """Return a page with a title, tables and drawings, in this order."""
     body = "\n".join(f'<div class="wide">{part}</div>' for part in parts)
     shown = "".join(one if one.isprintable() else "\ufffd" for one in title)
     return _PAGE.format(title=html.escape(shown), body=body)
@@ -166,7 +166,7 @@ def _table(runs: Sequence[trace_results.Run]) -> str:
 
 @contextmanager
 def _drawn(runs: Sequence[trace_results.Run], title: str) -> Iterator["Figure"]:
-    """The picture, in the style in which it is to be saved."""
+    """Yield the plot, in the style in which it must be saved."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra that most never need
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -190,7 +190,7 @@ def _drawn(runs: Sequence[trace_results.Run], title: str) -> Iterator["Figure"]:
 
 
 def _compose(figure: "Figure", runs: Sequence[trace_results.Run], title: str) -> None:
-    """All parts of the picture: distributions, use, shares, and the nodes where they are known."""
+    """Draw all parts: distributions, usage, shares, and the nodes if they are known."""
     first = runs[0]
     # beside GPUs, work without any has no lanes
     placed = any(stretch.node and stretch.units for stretch in first.stretches)
@@ -227,7 +227,7 @@ def _compose(figure: "Figure", runs: Sequence[trace_results.Run], title: str) ->
 
 
 def _span_s(runs: Sequence[trace_results.Run]) -> float:
-    """The time that is worth showing: until little runs any more."""
+    """Return the time that is worth showing: until little runs any more."""
     latest = 1.0
     for run in runs:
         used = trace_results.used(run)
@@ -239,7 +239,7 @@ def _span_s(runs: Sequence[trace_results.Run]) -> float:
 
 
 def _scale(span_s: float) -> tuple[float, str]:
-    """Seconds of the unit in which a span is told, and its name."""
+    """Return the seconds of the unit for a time span, and the unit's name."""
     for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if span_s >= 3 * size:
             return size, name
@@ -254,7 +254,7 @@ _NUMBERS = {step * 10**power: f"{step * 10**power:,}" for power in range(7) for 
 
 
 def _looks() -> Iterator[dict[str, Any]]:
-    """Colour and dashes of one line after another, so that each differs in both from the next."""
+    """Yield colour and dashes of lines, so that neighbours differ in both."""
     yield from (
         {"color": colour, "linestyle": DASHES[place % len(DASHES)]}
         for place, colour in enumerate(COLOURS * 3)
@@ -295,12 +295,12 @@ def _distribution(
 
 
 def _say(axes: "Axes", text: str) -> None:
-    """Why a part of the picture is empty."""
+    """Write into an empty part of the plot why it is empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#666666")
 
 
 def _legend_above(axes: "Axes") -> None:
-    """Beside the title where there is room for it in one line, else in lines below the title."""
+    """Put the legend beside the title if one line has room for it, else below the title."""
     handles, names = axes.get_legend_handles_labels()
     widths = [len(name) + 6 for name in names]
     columns = len(names)
@@ -317,7 +317,7 @@ def _legend_above(axes: "Axes") -> None:
 
 
 def _averages(steps: trace_results.StepSeries, edges: Any) -> Any:
-    """Mean of an amount over each piece between two edges."""
+    """Return the mean of an amount between each two edges."""
     if not len(steps.times):
         return np.zeros(len(edges) - 1)
     moments = np.unique(np.concatenate([edges, steps.times]))
@@ -345,13 +345,13 @@ def _use(
 
 
 def _short(name: str) -> str:
-    """A name that has room in a legend: of a long one the beginning and the end."""
+    """Return a name short enough for a legend: the beginning and the end of a long one."""
     half = _NAME_MAX // 2
     return name if len(name) <= _NAME_MAX else f"{name[:half]}…{name[1 - half :]}"
 
 
 def queue_colours(run: trace_results.Run) -> dict[str, str]:
-    """A colour for each queue: those with the most work their own, the others grey."""
+    """Return a colour for each queue: queues with the most work get their own, the others grey."""
     work: dict[str, float] = {}
     for stretch in run.stretches:
         amount = stretch.units * (stretch.end_s - stretch.begin_s)
@@ -362,7 +362,7 @@ def queue_colours(run: trace_results.Run) -> dict[str, str]:
 
 
 def hatch_of(colour: str) -> str:
-    """The hatch that goes with a queue's colour; the others have none."""
+    """Return the hatch of a queue's colour; the others have none."""
     return HATCHES[COLOURS.index(colour)] if colour in COLOURS else ""
 
 
@@ -396,7 +396,7 @@ def _shares(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[fl
 
 
 def _waits(axes: "Axes", run: trace_results.Run, edges: Any, unit_s: float) -> float:
-    """Draw how much waits; its most, or 0 where it has a scale of its own."""
+    """Draw the pending amount; return its maximum, or 0 if it has a scale of its own."""
     waiting = _averages(trace_results.waiting(run), edges)
     most = float(waiting.max(initial=0.0))
     line: dict[str, Any] = {"color": _INK, "linewidth": 1.0, "linestyle": ":"}
@@ -475,11 +475,11 @@ def _gantt(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[flo
 
 
 def lanes_of(bars: Sequence[trace_results.Occupancy]) -> list[list[tuple[float, float]]]:
-    """For each bar the lowest lanes of its node that are free, as many as it has units, or a part.
+    """Return for each bar the lowest free lanes of its node, as many as it has units, or a part.
 
-    They need not lie side by side, so that no node has more lanes than units are busy at once: a
-    bar has several runs of lanes, each from its first to the one behind its last. Bars are laid
-    in order of their begin, so that those of one moment never overlap.
+    They need not be adjacent, so that no node needs more lanes than its busy units: a bar has
+    several runs of lanes, each from its first to the one behind its last. Bars are placed in order
+    of their start.
     """
     lanes: list[list[tuple[float, float]]] = [[] for _ in bars]
     busy: dict[str, list[tuple[float, int, int]]] = {}

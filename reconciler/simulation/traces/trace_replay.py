@@ -1,8 +1,8 @@
-"""A workload through the real controller in virtual time.
+"""Replays a workload through the real controller in virtual time.
 
-Rows become jobs, the cluster's structure is given or made, and the ``Cluster`` runs until all
-have ended. What an eviction throws away is kept here: a job goes on from its last checkpoint, or
-begins anew where it makes none.
+Rows become jobs, the structure is given or generated, and the ``SimulatedCluster`` runs until all
+have ended. Work lost by evictions is accounted here: a job goes on from its last checkpoint, or
+starts again.
 """
 
 import math
@@ -38,11 +38,11 @@ Runs = Callable[[str, int], float]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a workload is replayed.
+    """Options of a replay.
 
     Attributes:
-        cycle_every_s: input of so many seconds is decided in one cycle; 0: every moment in one.
-        checkpoint_every_s: how much work an eviction loses at the most; None: all since its start.
+        cycle_every_s: seconds of input decided in one cycle; 0: a cycle for every moment.
+        checkpoint_every_s: most work that an eviction loses; None: all since its start.
         until_s: second at which the simulation stops; None: when nothing more happens.
     """
 
@@ -58,7 +58,7 @@ def make_structure(
     guaranteed: Mapping[str, int],
     settings: desired.ClusterSettings | None = None,
 ) -> desired.Structure:
-    """A pool of equal nodes, and a queue for each name with what it is guaranteed."""
+    """Return a pool of equal nodes, and a queue for each name with its guarantee."""
     gpu = per_node * 1000 if unit == "gpu" else 0
     cpu = per_node * 1000 if unit == "cpu" else _PLENTY
     width = len(str(max(1, nodes)))
@@ -84,7 +84,7 @@ def make_structure(
 
 
 def make_job(row: workloads.TraceJob, per_node: int, unit: workloads.Unit) -> desired.Job:
-    """A row as a gang: as few equal tasks as fit on nodes of ``per_node`` units."""
+    """Return a row as a gang: as few equal tasks as fit on nodes of ``per_node`` units."""
     each = next(n for n in range(min(per_node, row.size), 0, -1) if row.size % n == 0)
     amount = Resources(0, 0, each * 1000) if unit == "gpu" else Resources(each * 1000, 0, 0)
     return desired.Job(
@@ -100,14 +100,14 @@ def make_job(row: workloads.TraceJob, per_node: int, unit: workloads.Unit) -> de
 
 
 class _Life(msgspec.Struct):
-    """An element from the first of its tasks that comes up to the last that leaves.
+    """An element from the start of its first task to the end of its last.
 
     Attributes:
-        began_at: when the first of them came up.
-        ends_at: when its work is done, for all its tasks at once.
-        up: its tasks that run. running, exited: how many of each group run, and are done.
-        left: the others that are gone: how long each ran, and its units.
-        timed_out: whether a time limit ended one of them.
+        began_at: start of the first task.
+        ends_at: end of its work, for all its tasks at once.
+        up: its running tasks. running, exited: running and finished tasks of each group.
+        left: the other tasks that are gone: run time and units of each.
+        timed_out: a time limit ended one of them.
     """
 
     began_at: float
@@ -120,7 +120,7 @@ class _Life(msgspec.Struct):
 
 
 class _Ledger:
-    """What really happens to each element of each job, as the nodes tell it."""
+    """The real history of each element of each job, as nodes report it."""
 
     def __init__(self, unit: workloads.Unit, checkpoint_every_s: float | None) -> None:
         self.unit = unit
@@ -138,7 +138,7 @@ class _Ledger:
         self.estimate_errors_s: list[float] = []
 
     def add(self, job: desired.Job, submit_s: float, runs_s: Runs) -> None:
-        """Expect a job; ``runs_s`` tells for each element how long its work takes."""
+        """Expect a job; ``runs_s`` returns the duration of the work of each element."""
         self._enough[job.name] = {group.name: group.least for group in job.groups}
         size = sum(group.count * self._units(group.resources) for group in job.groups)
         for element in range(job.element_count):
@@ -151,7 +151,9 @@ class _Ledger:
         return units_in(resources, self.unit)
 
     def fate(self, attempt: records.AttemptRecord) -> simulated_nodes.TaskOutcome:
-        """What is left of its element's work: who joins it ends with the others."""
+        """Return the fate by the remaining work of its element: tasks of an element end
+        together.
+        """
         key = (attempt.job, attempt.element)
         life = self._lives.get(key)
         left_s = self._left_s(key) if life is None else life.ends_at - self.now()
@@ -161,7 +163,7 @@ class _Ledger:
         return self.elements[key].runs_s - self._done_s.get(key, 0.0)
 
     def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """A task is up; with as many as are enough of each group its element has started."""
+        """Note that a task is up; its element has started once each group has enough tasks."""
         key = (attempt.job, attempt.element)
         life = self._lives.get(key)
         if life is None:
@@ -181,7 +183,9 @@ class _Ledger:
     def ended(
         self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
     ) -> None:
-        """A task has left; with its last the element is done, over by its limit, or evicted."""
+        """Note that a task has left; with the last one the element is done, timed out, or
+        evicted.
+        """
         key = (attempt.job, attempt.element)
         job, units = self.elements[key], self._units(attempt.resources)
         end_s = at - BEGIN
@@ -211,9 +215,9 @@ class _Ledger:
             self._lose(key, life, at)
 
     def _lose(self, key: tuple[str, int], life: _Life, at: float) -> None:
-        """Keep what an eviction throws away of an element's work.
+        """Record the work that an eviction throws away.
 
-        It went on for as long as any of its tasks was up, whichever they were.
+        An element works as long as any of its tasks is up.
         """
         ran_s = at - life.began_at
         self._done_s[key] = self._kept(self._done_s.get(key, 0.0) + ran_s)
@@ -221,13 +225,13 @@ class _Ledger:
         self.lost_unit_s += sum(min(lost_s, task_s) * units for task_s, units in life.left)
 
     def _kept(self, done_s: float) -> float:
-        """Work that a checkpoint has saved."""
+        """Return the work that a checkpoint has saved."""
         if self.checkpoint_every_s is None:
             return 0.0
         return done_s // self.checkpoint_every_s * self.checkpoint_every_s
 
     def decided(self, result: outcome.Outcome) -> None:
-        """A cycle has decided."""
+        """Note a cycle's outcome."""
         self.finished_now += [record.name for record in result.jobs if record.finished]
         for job, one in (result.expected or {}).items():
             self._expected.setdefault(job, one.at)
@@ -246,14 +250,14 @@ def replay(
     progress: Progress | None = None,
     look: Look | None = None,
 ) -> trace_results.Run:
-    """Jobs that arrive at their seconds, on a structure, under the real controller.
+    """Run jobs that arrive at their seconds, on a structure, under the real controller.
 
     Args:
         policy: name of the run in the results.
-        runs_s: (name of a job, element) to the seconds that its work takes.
-        unit: what is counted in the results.
-        progress: is told how many jobs have ended so far.
-        look: is called after each cycle.
+        runs_s: (name of a job, element) to the seconds of its work.
+        unit: unit of the results.
+        progress: called with the number of ended jobs.
+        look: called after each cycle.
     """
     chosen = options or Options()
     settings = msgspec.structs.replace(structure.settings, retain_finished_jobs_s=0)
@@ -294,7 +298,7 @@ def replay(
 
 
 def _starts_reported_within_s(arrivals: Sequence[tuple[float, desired.Job]], runs_s: Runs) -> float:
-    """In time for each limit that ends work: the controller counts it from a start it knows of."""
+    """Return the time in which starts must be reported, for limits counted from a known start."""
     ending = (
         float(job.time_limit_s)
         for _, job in arrivals
@@ -310,7 +314,7 @@ def _run(
     options: Options,
     progress: Progress | None,
 ) -> float | None:
-    """Let everything happen; the second since which nothing did, where it was given up."""
+    """Run the simulation; return the second since which nothing happened if it was given up."""
     until = math.inf if options.until_s is None else BEGIN + options.until_s
     ended = idle = 0
     idle_since = cluster.now
@@ -344,7 +348,7 @@ def _run(
 def _under_way(
     cluster: simulated_cluster.SimulatedCluster, ledger: _Ledger
 ) -> list[trace_results.Occupancy]:
-    """What still runs when the simulation stops."""
+    """Return what still runs when the simulation stops."""
     now_s = cluster.now - BEGIN
     found = []
     for node in cluster.nodes.values():
@@ -360,12 +364,12 @@ def _under_way(
 
 
 def units_in(resources: Resources, unit: workloads.Unit) -> float:
-    """GPUs, or CPUs, of some amounts; of shared devices the parts."""
+    """Return the GPUs, or CPUs, of some amounts; of shared devices the fractions."""
     return (resources.gpu_milli if unit == "gpu" else resources.cpu_milli) / 1000
 
 
 def units_of(structure: desired.Structure, unit: workloads.Unit) -> float:
-    """GPUs, or CPUs, of all nodes."""
+    """Return the GPUs, or CPUs, of all nodes."""
     pools = structure.pools.values()
     return sum(len(pool.nodes) * units_in(pool.node_resources, unit) for pool in pools)
 
@@ -388,7 +392,7 @@ def replay_rows(
     *,
     look: Look | None = None,
 ) -> trace_results.Run:
-    """A workload's rows on a cluster of nodes with ``per_node`` units each."""
+    """Replay a workload's rows on a cluster of nodes with ``per_node`` units each."""
     lengths = {row.name: row.runs_s for row in workload.rows}
     arrivals = [(row.submit_s, make_job(row, per_node, workload.unit)) for row in workload.rows]
     return replay(
@@ -404,7 +408,7 @@ def replay_rows(
 
 
 def drawn_runs(wanted: desired.Desired, seed: int, default_s: float) -> Runs:
-    """Made-up run times for jobs that only say their limit: a seeded part of it, a tenth to all.
+    """Draw run times of jobs that only have a limit: a seeded fraction of it, from a tenth to all.
 
     ``default_s`` stands for the limit of jobs that have none.
     """
@@ -424,9 +428,9 @@ def replay_state(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> trace_results.Run:
-    """All jobs of a desired state, there from the beginning, on its own pools and queues.
+    """Run all jobs of a desired state from the beginning, on its own pools and queues.
 
-    GPUs are counted, and CPUs where no node has a GPU or no job takes one.
+    GPUs are counted, or CPUs if no node has a GPU or no job takes one.
     """
     pools, jobs = wanted.structure.pools.values(), wanted.jobs.values()
     has_gpus = any(pool.node_resources.gpu_milli for pool in pools)

@@ -1,4 +1,4 @@
-"""What a simulation comes to: who ran when and where, and the figures that follow from it."""
+"""Results of a simulation: who ran when and where, and the figures that follow."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ Floats = NDArray[np.float64]
 
 
 class JobResult(msgspec.Struct):
-    """One job: what it asked for and what became of it.
+    """One job: its request and its result.
 
     Attributes:
         submit_s: seconds after the beginning. start_s: of its first start; None: never.
-        end_s: when its work was done, or its time limit ended it; None: not in the time simulated.
-        runs_s: how long its work takes undisturbed.
-        evictions: how often it had to leave for others.
+        end_s: when its work was done, or its time limit ended it; None: not in the simulated time.
+        runs_s: duration of its undisturbed work.
+        evictions: number of evictions.
         timed_out: its time limit ended it before its work was done.
     """
 
@@ -37,12 +37,12 @@ class JobResult(msgspec.Struct):
 
     @property
     def is_done(self) -> bool:
-        """Whether all its work was done."""
+        """True if all its work was done."""
         return self.end_s is not None and not self.timed_out
 
     @property
     def delay_s(self) -> float | None:
-        """From submission to first start; sums of floats may miss by a hair."""
+        """Seconds from submission to first start; float sums may be off by rounding."""
         return None if self.start_s is None else max(0.0, self.start_s - self.submit_s)
 
     @property
@@ -54,9 +54,9 @@ class JobResult(msgspec.Struct):
 
 
 class Occupancy(msgspec.Struct, frozen=True):
-    """Units of a node, or of the cluster where ``node`` is empty, in one job's hands.
+    """Units of a node, or of the cluster if ``node`` is empty, held by one job.
 
-    ``evicted``: it ended since the job had to leave for others.
+    ``evicted``: it ended because the job was evicted.
     """
 
     job: str
@@ -73,15 +73,16 @@ class Run(msgspec.Struct):
 
     Attributes:
         policy: its name. units: GPUs, or CPUs, of the cluster; ``unit``: which of them.
-        jobs, stretches: in order of submission, and of their ends. Of a run that was stopped, the
-            jobs that were submitted until then.
-        later: names of those that would have been submitted after it was stopped.
+        jobs, stretches: in order of submission, and of their ends. If the run was stopped: jobs
+        that
+            were submitted until then.
+        later: names of jobs that would have been submitted after that.
         guaranteed: units by queue.
-        gave_up_s: second since which nothing ran or came, where it was given up while jobs waited;
-            None: it came to its end.
-        lost_unit_s: unit-seconds of work that evictions threw away.
-        cycles: how often the controller decided.
-        estimate_errors_s: first start minus the first estimate of it, where there was one.
+        gave_up_s: second since which nothing ran or came while jobs waited; None: it came to its
+            end.
+        lost_unit_s: unit-seconds of work lost by evictions.
+        cycles: number of decisions.
+        estimate_errors_s: first start minus the first estimate of it, if there was one.
     """
 
     policy: str
@@ -101,17 +102,16 @@ class Figures(msgspec.Struct, frozen=True):
     """The figures of one run.
 
     Attributes:
-        jobs, finished, timed_out, never_started, not_submitted: counts; of an array each element
-            is one. Of all jobs, those whose work was done, that their time limit ended before,
-            that were submitted and did not start, and that would have been submitted later.
+        jobs, finished, timed_out, never_started, not_submitted: counts; each element of an array
+            counts as one: all jobs, done, ended by their time limit, submitted and not started, and
+            those that would have been submitted later.
         delay_*_s: seconds from submission to the first start, of jobs that started.
         slowdown_*: bounded slowdown, of jobs that finished.
-        utilisation: share of the cluster in use between the first and the last submission.
+        utilisation: fraction of the cluster in use between the first and the last submission.
         makespan_s: from the first submission to the last end.
-        fairness: Jain's index over the queues' mean bounded slowdown: 1 where all wait alike.
-        shortfall: of the unit-seconds that queues had a claim to within their guarantees, the
-            share that they did not get.
-        lost: share of the unit-seconds used whose work evictions threw away.
+        fairness: Jain's index over the queues' mean bounded slowdown: 1 if all wait alike.
+        shortfall: fraction of the unit-seconds claimed within guarantees that queues did not get.
+        lost: fraction of the used unit-seconds whose work was lost by evictions.
     """
 
     policy: str
@@ -136,7 +136,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 def figures(run: Run) -> Figures:
-    """The figures of a run; those of no job are 0."""
+    """Return the figures of a run; those of no job are 0."""
     delays = np.array([d for job in run.jobs if (d := job.delay_s) is not None])
     slowdowns = np.array([s for job in run.jobs if (s := job.bounded_slowdown) is not None])
     ends = [stretch.end_s for stretch in run.stretches]
@@ -165,17 +165,17 @@ def figures(run: Run) -> Figures:
 
 
 def never_started(run: Run) -> list[str]:
-    """Names of what never started, in order of submission, the elements of an array each."""
+    """Return the names of what never started, in order of submission, each element of an array."""
     return [job.name for job in run.jobs if job.start_s is None]
 
 
 def timed_out(run: Run) -> list[str]:
-    """Names of what its time limit ended, in order of submission, the elements of an array each."""
+    """Return the names of what timed out, in order of submission, each element of an array."""
     return [job.name for job in run.jobs if job.timed_out]
 
 
 def mean(several: Sequence[Figures]) -> Figures:
-    """The mean of the figures of one policy over several seeds; counts are rounded."""
+    """Return the mean of the figures of one policy over several seeds; counts are rounded."""
     averaged: dict[str, Any] = {}
     for field in Figures.__struct_fields__:
         values = [getattr(found, field) for found in several]
@@ -197,7 +197,7 @@ def _percentile(values: Floats, percent: float) -> float:
 
 
 def utilisation(run: Run) -> float:
-    """Share of the cluster in use between the first and the last submission."""
+    """Return the fraction of the cluster in use between the first and the last submission."""
     if not run.jobs:
         return 0.0
     begin = min(job.submit_s for job in run.jobs)
@@ -211,7 +211,7 @@ def utilisation(run: Run) -> float:
 
 
 def fairness(jobs: Iterable[JobResult]) -> float:
-    """Jain's index over the queues' mean bounded slowdown; 1 where there is one queue or none."""
+    """Return Jain's index over the queues' mean bounded slowdown; 1 for at most one queue."""
     by_queue: dict[str, list[float]] = {}
     for job in jobs:
         slowdown = job.bounded_slowdown
@@ -230,7 +230,7 @@ class StepSeries(msgspec.Struct, frozen=True):
     values: Floats
 
     def at(self, times: Floats) -> Floats:
-        """The amounts at some moments; 0 before the first step."""
+        """Return the amounts at some moments; 0 before the first step."""
         rows = np.searchsorted(self.times, times, side="right") - 1
         if not len(self.values):
             return np.zeros(len(times))
@@ -238,7 +238,7 @@ class StepSeries(msgspec.Struct, frozen=True):
 
 
 def steps(changes: Iterable[tuple[float, float]]) -> StepSeries:
-    """The sum over time of (moment, change)."""
+    """Return the running sum of (moment, change)."""
     pairs = np.array(sorted(changes), dtype=np.float64).reshape(-1, 2)
     if not len(pairs):
         return StepSeries(np.zeros(0), np.zeros(0))
@@ -247,7 +247,7 @@ def steps(changes: Iterable[tuple[float, float]]) -> StepSeries:
 
 
 def used(run: Run, queue: str | None = None) -> StepSeries:
-    """Units in use over time, of one queue or of all."""
+    """Return the units in use over time, of one queue or of all."""
     chosen = [s for s in run.stretches if queue is None or s.queue == queue]
     return steps(
         [(s.begin_s, float(s.units)) for s in chosen] + [(s.end_s, -float(s.units)) for s in chosen]
@@ -255,17 +255,17 @@ def used(run: Run, queue: str | None = None) -> StepSeries:
 
 
 def waiting(run: Run) -> StepSeries:
-    """Units asked for by jobs that have not started, over time."""
+    """Return the units requested by jobs that have not started, over time."""
     changes = [(job.submit_s, float(job.size)) for job in run.jobs]
     changes += [(job.start_s, -float(job.size)) for job in run.jobs if job.start_s is not None]
     return steps(changes)
 
 
 def shortfall(run: Run) -> float:
-    """Of what queues had a claim to within their guarantees, the share that they did not get.
+    """Return the fraction of queues' claims within their guarantees that they did not get.
 
-    A queue has a claim to what it uses within its guarantee, and to the rest of it as far as jobs
-    wait that fit into that rest whole.
+    A queue claims what it uses within its guarantee, and the rest of it as far as pending jobs fit
+    into that rest as a whole.
     """
     size_of = {job.name: job.size for job in run.jobs}
     due = missed = 0.0
@@ -288,7 +288,7 @@ def shortfall(run: Run) -> float:
 
 
 def _waiting_by_size(run: Run, queue: str, size_of: Mapping[str, float]) -> dict[float, StepSeries]:
-    """Units that jobs of each size wait for over time, those that were evicted included."""
+    """Return the units that jobs of each size wait for over time, evicted ones included."""
     changes: dict[float, list[tuple[float, float]]] = {}
     for job in run.jobs:
         if job.queue == queue:
@@ -305,7 +305,7 @@ def _waiting_by_size(run: Run, queue: str, size_of: Mapping[str, float]) -> dict
 
 
 def as_mapping(found: Figures, more: Mapping[str, float] | None = None) -> dict[str, object]:
-    """Figures for JSON; what is infinite or no number becomes null."""
+    """Return figures for JSON; infinity and NaN become null."""
     values = msgspec.to_builtins(found) | dict(more or {})
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value

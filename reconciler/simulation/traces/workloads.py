@@ -1,8 +1,8 @@
-"""Streams of jobs to simulate: rows of a trace, of a Standard Workload Format file, or made up.
+"""Workloads to simulate: rows of a trace, a Standard Workload Format file, or generated jobs.
 
-Lines of text come in, a ``Workload`` goes out; a row that is malformed is counted and named by
-its line, and costs nothing else. Time limits are drawn once, from a seed, so that every policy
-sees the same ones; how long a job really runs is known to the simulated nodes alone.
+Lines of text come in, a ``Workload`` goes out; a malformed row is counted and named by its line.
+Time limits are drawn once, from a seed, so that every policy sees the same; only simulated nodes
+know real run times.
 """
 
 import csv
@@ -43,7 +43,7 @@ Unit = Literal["gpu", "cpu"]
 
 
 class WorkloadError(ValueError):
-    """Text that is no workload of the form it should have."""
+    """Text that is no workload of the expected format."""
 
 
 class TraceJob(msgspec.Struct, frozen=True):
@@ -52,9 +52,9 @@ class TraceJob(msgspec.Struct, frozen=True):
     Attributes:
         name: unique in its workload.
         submit_s: seconds after the workload's beginning.
-        runs_s: how long it runs when left alone.
+        runs_s: undisturbed run time.
         size: GPUs, or CPUs, that it takes.
-        queue, owner: where and whose it is.
+        queue, owner: its queue and owner.
         limit_s: its time limit; None: none.
     """
 
@@ -68,7 +68,7 @@ class TraceJob(msgspec.Struct, frozen=True):
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """A row that was left out: its line, from 1, and why."""
+    """A row that was left out: its line, from 1, and the reason."""
 
     line: int
     why: str
@@ -79,8 +79,8 @@ class Workload(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: the earliest first; ties as in the source.
-        unit: what ``size`` counts.
-        malformed: the first rows that were left out. malformed_count: how many were.
+        unit: unit of ``size``.
+        malformed: the first rows that were left out. malformed_count: the number of all of them.
     """
 
     rows: tuple[TraceJob, ...]
@@ -94,7 +94,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class _Reading:
-    """Rows as they are read, and what is wrong with others."""
+    """Rows read so far, and malformed ones."""
 
     def __init__(self) -> None:
         self.rows: list[TraceJob] = []
@@ -111,7 +111,7 @@ class _Reading:
         self._refuse(line, why)
 
     def blank(self, line: int) -> None:
-        """A line without anything, which is malformed unless nothing follows it."""
+        """Note a blank line, which is malformed unless nothing follows it."""
         self._blank.append(line)
 
     def _refuse_blank(self) -> None:
@@ -136,12 +136,12 @@ class _Reading:
 
 
 def read_philly(lines: Iterable[str]) -> Workload:
-    """A CSV with the columns ``timestamp,duration,num_gpus,gpu_time,cluster``.
+    """Read a CSV with the columns ``timestamp,duration,num_gpus,gpu_time,cluster``.
 
     ``duration`` is the run time in seconds; ``cluster`` is read as the queue.
 
     Raises:
-        WorkloadError: the heading is another one, or there are too many rows.
+        WorkloadError: the heading differs, or there are too many rows.
     """
     numbered = enumerate(lines, start=1)
     _, heading = next(numbered, (1, ""))
@@ -172,7 +172,7 @@ def _is_philly(heading: str) -> bool:
 
 
 def _cells(text: str) -> list[str]:
-    """The fields of one line: a quote that nothing closes costs this row, and none behind it."""
+    """Return the fields of one line: an unclosed quote costs this row, and none behind it."""
     _require_text(text)
     try:
         return next(csv.reader([text], strict=True), [])
@@ -181,7 +181,7 @@ def _cells(text: str) -> list[str]:
 
 
 def _require_text(text: str) -> None:
-    """Refuse a row with bytes that are no UTF-8, which stand in it as lone surrogates."""
+    """Refuse a row with bytes that are not UTF-8; they are lone surrogates in it."""
     if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
         raise ValueError("it is not UTF-8")
 
@@ -213,7 +213,7 @@ def _philly_row(cells: list[str], line: int) -> TraceJob:
 
 
 def _number(field: str, text: str, most: float, *, whole: bool = False) -> float:
-    """A number above 0."""
+    """Return a number above 0."""
     try:
         number = float(text)
     except ValueError:
@@ -225,12 +225,12 @@ def _number(field: str, text: str, most: float, *, whole: bool = False) -> float
 
 
 def read_swf(lines: Iterable[str]) -> Workload:
-    """A file in the Standard Workload Format, version 2.2: processors are CPUs here.
+    """Read a file in the Standard Workload Format, version 2.2; its processors are CPUs here.
 
-    Taken are submit time, run time, processors (requested, else allocated), requested time, user
-    and queue. Jobs that never ran (run time -1 or 0) count as malformed; what a job waited in its
-    own time, and dependencies on other jobs, are left out.
-    Source of the format: Parallel Workloads Archive, "The Standard Workload Format".
+    Submit time, run time, processors (requested, else allocated), requested time, user and queue
+    are used. Jobs that never ran (run time -1 or 0) count as malformed; recorded waits and
+    dependencies are ignored. Source of the format: Parallel Workloads Archive, "The Standard
+    Workload Format".
 
     Raises:
         WorkloadError: there are too many rows.
@@ -290,14 +290,14 @@ _RUNS_S_MAX = 7 * 86_400.0
 
 
 def generate(seed: int, jobs: int, units: int, load: float, queues: int = 3) -> Workload:
-    """Made-up GPU jobs: arrivals at random, sizes and run times with long tails.
+    """Generate GPU jobs: random arrivals, sizes and run times with long tails.
 
     Args:
         seed: the same seed makes the same jobs.
-        jobs: how many.
+        jobs: number of jobs.
         units: GPUs of the cluster that they are for.
-        load: what they ask for on average, as a share of these; above 1 the queue grows.
-        queues: how many queues; the first has the most jobs.
+        load: average request as a fraction of these; above 1 the queue grows.
+        queues: number of queues; the first has the most jobs.
     """
     chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
     names = [f"team-{chr(ord('a') + number % 26)}{number // 26 or ''}" for number in range(queues)]
@@ -317,21 +317,21 @@ def generate(seed: int, jobs: int, units: int, load: float, queues: int = 3) -> 
 
 
 def first(workload: Workload, jobs: int | None) -> Workload:
-    """The earliest jobs of a workload; None: all."""
+    """Return the earliest jobs of a workload; None: all."""
     return msgspec.structs.replace(workload, rows=workload.rows[:jobs])
 
 
 def speed_up(workload: Workload, factor: float) -> Workload:
-    """The same jobs, arriving ``factor`` times as fast."""
+    """Return the same jobs, arriving ``factor`` times as fast."""
     rows = (msgspec.structs.replace(row, submit_s=row.submit_s / factor) for row in workload.rows)
     return msgspec.structs.replace(workload, rows=tuple(rows))
 
 
 def with_limits(workload: Workload, seed: int, sigma: float = 1.0) -> Workload:
-    """Time limits as people guess them: too long, by a factor of 1 plus a log-normal one.
+    """Add time limits as people guess them: too long, by a factor of 1 plus a log-normal one.
 
-    The median guess is twice the run time, never below it, in whole minutes. Rows that have a
-    limit keep it. ``sigma`` is that of the logarithm.
+    The median guess is twice the run time, never below it, in whole minutes. Rows that have a limit
+    keep it. ``sigma`` is that of the logarithm.
     """
     chance = random.Random(seed)  # noqa: S311 - a workload, not a secret
     return msgspec.structs.replace(workload, rows=tuple(_limited(workload.rows, chance, sigma)))
@@ -347,7 +347,7 @@ def _limited(rows: Iterable[TraceJob], chance: random.Random, sigma: float) -> I
 
 
 def guarantees(workload: Workload, units: int) -> dict[str, int]:
-    """Each queue's share of the units by the work (size x run time) of its jobs.
+    """Return each queue's fraction of the units by the work (size x run time) of its jobs.
 
     Whole units by the method of the largest remainder; of equal remainders the first name's.
     """

@@ -179,7 +179,7 @@ def test_hooks_hint_and_are_not_trusted(served: parts.Served) -> None:
 def test_metrics_are_served(filled: parts.Served) -> None:
     cluster = filled.client.get("/metrics").text
     assert cluster.startswith("muster_build_info 1\n# HELP muster_api_requests_total ")
-    count = 'muster_api_requests_total{handler="/metrics",method="GET",status="2xx"} 1\n'
+    count = 'muster_api_requests_total{handler="/metrics",method="GET",status="2xx"} 1.0\n'
     assert count in filled.client.get("/metrics").text
     page = filled.client.get("/metrics/nodes/n1")
     found = {family.name for family in parser.text_string_to_metric_families(page.text)}

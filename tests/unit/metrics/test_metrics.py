@@ -14,7 +14,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from reconciler import metrics
 from reconciler.core import reconcile
-from reconciler.metrics import cluster_totals, exposition, openmetrics
+from reconciler.metrics import cluster_totals, metric_page, plain_text
 from reconciler.metrics.counters import OWNERS_MAX, PHASES, Phases
 from reconciler.model import desired
 from reconciler.model.metrics import metric_table
@@ -156,19 +156,27 @@ def _wanted() -> desired.Desired:
     )
 
 
-def cluster_page() -> str:
+def cluster_openmetrics() -> bytes:
     counters, observed, wanted = filled()
     return metrics.render_cluster(
         counters=counters, memory=observed, wanted=wanted, epoch=3, now=100.0,
         disk=metrics.StateDisk(50, 100, 7), told={("chat", "sent"): 1},
-    ).decode()  # fmt: skip
+    )  # fmt: skip
 
 
-def server_page() -> str:
+def cluster_page() -> str:
+    return plain_text.of(cluster_openmetrics()).decode()
+
+
+def server_openmetrics() -> bytes:
     answers = metrics.Answers()
     answers.count("/v1/jobs", "GET", 200, 0.003)
     answers.audit = metrics.AuditLook(intact=True, at=1_800_000_000.0)
-    return answers.render(open_sessions=2, other_sessions=1).decode()
+    return answers.render(open_sessions=2, other_sessions=1)
+
+
+def server_page() -> str:
+    return plain_text.of(server_openmetrics()).decode()
 
 
 def node_page() -> str:
@@ -202,8 +210,9 @@ def families_of(page: bytes) -> list[Any]:
 
 
 def values(page: str, name: str) -> dict[tuple[str, ...], float]:
+    """Map the values of labels, in the order of the table, to the value of each sample."""
     return {
-        tuple(sample.labels.values()): sample.value
+        tuple(sample.labels[label] for label in metrics.TABLE[name].labels): sample.value
         for sample in parse(page)[name].samples
         if not sample.name.endswith(("_bucket", "_created"))
     }
@@ -313,10 +322,11 @@ def test_what_overrides_suspend_counts_as_what_git_does(
     made = [records.Override("suspend", one, "why", "ada", at, 1e9) for one, at in by_hand.items()]
     made.append(records.Override("drain", "n1", "why", "ada", 1.0, 1e9))
     memory = msgspec.structs.replace(memory, overrides=tuple(made))
-    page = metrics.render_cluster(
+    rendered = metrics.render_cluster(
         counters=counters, memory=memory,
         wanted=desired.Desired(structure=structure, status=status), epoch=3, now=100.0,
-    ).decode()  # fmt: skip
+    )  # fmt: skip
+    page = plain_text.of(rendered).decode()
     told = values(page, "muster_suspended_objects")
     assert (told["Cluster",], told["Queue",]) == counted
     if since:
@@ -339,8 +349,8 @@ def test_a_histogram_is_cumulative() -> None:
 
 
 def test_as_openmetrics_it_is_the_same_page_with_a_job_in_each_bucket_of_waiting_times() -> None:
-    plain = (cluster_page() + server_page()).encode()
-    whole = openmetrics.of(plain) + openmetrics.END
+    rendered = cluster_openmetrics() + server_openmetrics()
+    whole, plain = rendered + plain_text.END, plain_text.of(rendered)
     families = {one.name: one for one in families_of(whole)}
     samples = {
         (one.name, *sorted(one.labels.items())): one.value
@@ -365,12 +375,12 @@ def test_as_openmetrics_it_is_the_same_page_with_a_job_in_each_bucket_of_waiting
 
 
 def test_a_name_too_long_for_an_exemplar_is_left_out() -> None:
-    page = exposition.ExpositionPage("cluster")
+    page = metric_page.MetricPage("cluster")
     waits = metrics.Histogram((1.0,))
     waits.observe(0.5, job="x" * 120, at=1.0)
     waits.observe(2.0, job="x" * 121, at=1.0)
     page.put_histogram("muster_job_run_seconds", waits)
-    (family,) = families_of(openmetrics.of(page.render()) + openmetrics.END)
+    (family,) = families_of(page.render() + plain_text.END)
     assert [bool(one.exemplar) for one in family.samples] == [True, False, False, False]
 
 
@@ -487,13 +497,14 @@ def test_no_series_grows_with_what_users_do() -> None:
     structure = desired.Structure(
         queues={f"q{number}": desired.Queue(f"q{number}") for number in range(queues)}
     )
-    page = metrics.render_cluster(
+    rendered = metrics.render_cluster(
         counters=counters,
         memory=observed,
         wanted=desired.Desired(structure=structure),
         epoch=1,
         now=200.0,
-    ).decode()
+    )
+    page = plain_text.of(rendered).decode()
     has = {"queues": queues, "pools": 2, "nodes": 2, "quotas": 0, "gpus": 8}
     for name, family in parse(page).items():
         sets = {
@@ -510,9 +521,8 @@ def test_no_client_makes_series_of_the_server() -> None:
     answers = metrics.Answers()
     for number in range(500):
         answers.count(f"/v1/{number}", f"M{number}", number, 0.0)
-    counted = values(
-        answers.render(open_sessions=0, other_sessions=0).decode(), "muster_api_requests_total"
-    )
+    page = plain_text.of(answers.render(open_sessions=0, other_sessions=0)).decode()
+    counted = values(page, "muster_api_requests_total")
     assert len({labels[0] for labels in counted}) == metrics.LABELS["handler"].most
     assert {labels[1] for labels in counted} == {"(other)"}
     assert sum(counted.values()) == 500
@@ -581,10 +591,10 @@ def test_a_queue_has_series_for_the_pools_that_it_names_and_no_others() -> None:
     lines = cluster_page().splitlines()
     series = [line for line in lines if line.startswith("muster_queue_pool_")]
     assert sorted(series) == [
-        'muster_queue_pool_allocated_gpus{queue="default",pool="p"} 0.5',
-        'muster_queue_pool_demand_gpus{queue="default",pool="p"} 0',
-        'muster_queue_pool_fair_share_gpus{queue="default",pool="p"} 0.7',
-        'muster_queue_pool_guaranteed_gpus{queue="default",pool="p"} 1',
-        'muster_queue_pool_limit_gpus{queue="default",pool="p"} +Inf',
-        'muster_queue_pool_starved_gpus{queue="default",pool="p"} 0',
+        'muster_queue_pool_allocated_gpus{pool="p",queue="default"} 0.5',
+        'muster_queue_pool_demand_gpus{pool="p",queue="default"} 0.0',
+        'muster_queue_pool_fair_share_gpus{pool="p",queue="default"} 0.7',
+        'muster_queue_pool_guaranteed_gpus{pool="p",queue="default"} 1.0',
+        'muster_queue_pool_limit_gpus{pool="p",queue="default"} +Inf',
+        'muster_queue_pool_starved_gpus{pool="p",queue="default"} 0.0',
     ]

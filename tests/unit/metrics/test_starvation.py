@@ -111,9 +111,9 @@ def test_a_page_tells_of_it_as_work_comes_and_goes() -> None:
         return [one for one in lines.decode().splitlines() if "starved_gpus{" in one]
 
     assert page(waits) == [
-        'muster_queue_starved_gpus{queue="all"} 4',
-        'muster_queue_starved_gpus{queue="research"} 2',
+        'muster_queue_starved_gpus{queue="all"} 4.0',
+        'muster_queue_starved_gpus{queue="research"} 2.0',
     ]
     ended = msgspec.structs.replace(waits, state=JobState.CANCELLED)
-    assert [line[-2:] for line in page(ended)] == [" 0", " 0"]
+    assert [line.split()[-1] for line in page(ended)] == ["0.0", "0.0"]
     assert kept.asked_by_reason == {}

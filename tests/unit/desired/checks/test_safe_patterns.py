@@ -67,7 +67,8 @@ def test_what_is_wrong_with_patterns_is_told(schema: dict[str, Any], told: str) 
 
 
 NAMES = st.text("ab-", max_size=3)
-PATTERNS = st.sampled_from(["^a", "b$", "-", "^(a|b)+$", "", "^(?!a)"])
+NAMED_PATTERNS = st.sampled_from(["^a", "b$", "-", "^(a|b)+$", "^(?!a)"])
+PATTERNS = st.one_of(NAMED_PATTERNS, st.just(""))
 VALUES = st.recursive(
     st.one_of(NAMES, st.integers(0, 2), st.none()),
     lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(NAMES, inner, max_size=3)),
@@ -79,7 +80,7 @@ SCHEMAS = st.recursive(
         st.builds(lambda a: {"properties": a}, st.dictionaries(NAMES, inner, max_size=2)),
         st.builds(
             lambda named, more: {"patternProperties": named, "additionalProperties": more},
-            st.dictionaries(PATTERNS, inner, max_size=2),
+            st.dictionaries(NAMED_PATTERNS, inner, max_size=2),
             inner,
         ),
         st.builds(lambda a: {"items": a, "not": {"type": "null"}}, inner),
@@ -100,3 +101,10 @@ def test_it_judges_as_the_library_does(schema: Any, value: Any) -> None:
     ours = safe_patterns.validator(schema)
     assert ours.is_valid(value) == usual.is_valid(value)
     assert _paths(ours, value) == _paths(usual, value)
+
+
+def test_an_empty_pattern_names_every_property() -> None:
+    """The standard says so; the library ignores an empty pattern in ``patternProperties``."""
+    schema = {"patternProperties": {"": {"type": "string"}}, "additionalProperties": False}
+    assert safe_patterns.validator(schema).is_valid({"a": "b", "": ""})
+    assert not safe_patterns.validator(schema).is_valid({"a": 1})
