@@ -214,7 +214,7 @@ def _outcome(
     if schedule.inputs is not None and schedule.inputs.wake_at is not None:
         context.wake(schedule.inputs.wake_at)
     renewed_jobs = context.renewed_jobs()
-    drift = detection.find(context, pools, schedule.queues)
+    drift = detection.detect_drift(context, pools, schedule.queues)
     return outcome.Outcome(
         now=context.now,
         desired_generation=context.desired.generation,

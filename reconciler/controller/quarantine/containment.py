@@ -33,7 +33,7 @@ class Trials(NamedTuple):
         would_pass: returns True if a cycle can be decided by a desired state. Nothing comes of it.
     """
 
-    attempt: Callable[[cycle_input.CycleInput, float], cycle_rescue.Got]
+    attempt: Callable[[cycle_input.CycleInput, float], cycle_rescue.AttemptResult]
     would_pass: Callable[[desired.Desired, cycle_input.CycleInput, float], bool]
 
 
@@ -71,7 +71,7 @@ class Containment:
 
     def rescue(
         self, error: Exception, came: cycle_input.CycleInput, now: float
-    ) -> cycle_rescue.QuarantineResult:
+    ) -> cycle_rescue.RescuedCycle:
         """Decide a cycle that raised with less than it had, or raise the error if that fails."""
         newer = self._track.current
         newest = cycle_rescue.CycleBasis(newer, self._commits.incumbents)
@@ -83,7 +83,7 @@ class Containment:
 
         def attempt(
             basis: cycle_rescue.CycleBasis, part: cycle_input.CycleInput
-        ) -> cycle_rescue.Got:
+        ) -> cycle_rescue.AttemptResult:
             self._track.desired, self._commits.incumbents = basis
             got = self._trials.attempt(part, now)
             if isinstance(got, Exception):
@@ -92,7 +92,7 @@ class Containment:
 
         def without_jobs(
             basis: cycle_rescue.CycleBasis, part: cycle_input.CycleInput, *, started: bool
-        ) -> cycle_rescue.Got | None:
+        ) -> cycle_rescue.AttemptResult | None:
             self._track.desired, self._commits.incumbents = basis
             job = job_errors.job_of_error(raised[id(basis)])
             return self._without_jobs(part, now, started=started, named=job)
@@ -154,7 +154,7 @@ class Containment:
 
     def _without_jobs(
         self, came: cycle_input.CycleInput, now: float, *, started: bool, named: str | None
-    ) -> cycle_rescue.Got | None:
+    ) -> cycle_rescue.AttemptResult | None:
         """Decide without the pending jobs, or with ``started`` without all unfinished ones.
 
         A job that the core named is set aside alone if that helps. Otherwise it is found

@@ -32,7 +32,7 @@ class CycleBasis(NamedTuple):
     incumbents: bytes | None
 
 
-class Passed(NamedTuple):
+class PassedDesired(NamedTuple):
     """The desired state of the last cycle that passed.
 
     Attributes:
@@ -62,7 +62,7 @@ class RevisionRefusal(msgspec.Struct, frozen=True):
     jobs: tuple[job_quarantine.QuarantinedJob, ...] = ()
 
 
-class QuarantineResult(NamedTuple):
+class RescuedCycle(NamedTuple):
     """How a cycle was decided in the end.
 
     Attributes:
@@ -82,10 +82,10 @@ class QuarantineResult(NamedTuple):
     by_jobs: bool = False
 
 
-Got = outcome.Outcome | Exception
+AttemptResult = outcome.Outcome | Exception
 #: Decides a cycle by a basis with an input, and carries it out. It returns the error instead if it
 #: raised, and then nothing has happened.
-Attempt = Callable[[CycleBasis, cycle_input.CycleInput], Got]
+Attempt = Callable[[CycleBasis, cycle_input.CycleInput], AttemptResult]
 
 
 class WithoutJobs(Protocol):
@@ -96,7 +96,7 @@ class WithoutJobs(Protocol):
 
     def __call__(
         self, basis: CycleBasis, part: cycle_input.CycleInput, *, started: bool
-    ) -> Got | None: ...
+    ) -> AttemptResult | None: ...
 
 
 def rescue(
@@ -104,7 +104,7 @@ def rescue(
     bases: Sequence[CycleBasis],
     came: cycle_input.CycleInput,
     without_jobs: WithoutJobs,
-) -> QuarantineResult | None:
+) -> RescuedCycle | None:
     """Decide a cycle that raised with less than it had.
 
     Args:
@@ -119,11 +119,11 @@ def rescue(
     for basis in bases[1:]:
         got = attempt(basis, came)
         if not isinstance(got, Exception):
-            return QuarantineResult(basis, got)
+            return RescuedCycle(basis, got)
     for basis in bases:
         result = without_jobs(basis, came, started=False)
         if isinstance(result, outcome.Outcome):
-            return QuarantineResult(basis, result, by_jobs=True)
+            return RescuedCycle(basis, result, by_jobs=True)
     for basis in () if came.is_bare else bases:
         got = attempt(basis, came.bare())
         if not isinstance(got, Exception):
@@ -131,13 +131,13 @@ def rescue(
     for basis in bases:
         result = without_jobs(basis, came, started=True)
         if isinstance(result, outcome.Outcome):
-            return QuarantineResult(basis, result, by_jobs=True)
+            return RescuedCycle(basis, result, by_jobs=True)
     return None
 
 
 def _bisect_input(
     attempt: Attempt, basis: CycleBasis, came: cycle_input.CycleInput, result: outcome.Outcome
-) -> QuarantineResult:
+) -> RescuedCycle:
     """Process as much of the input as possible; ``result`` is the outcome without any."""
     last = result
 
@@ -152,7 +152,7 @@ def _bisect_input(
     search = bisection.Bisection[cycle_input.CycleInput](parts_of=cycle_input.CycleInput.pieces)
     search.split(came.sources(), RuntimeError("the whole input raised"))
     search.run(process, bisection.Budget(TRIES_MAX))
-    return QuarantineResult(
+    return RescuedCycle(
         basis,
         last,
         tuple(search.divided),

@@ -38,7 +38,7 @@ class DesiredTrack:
         self._state = state
         self.desired: desired.Desired | None = None
         self.refused: desired.Desired | None = None
-        self.passed: cycle_rescue.Passed | None = None
+        self.passed: cycle_rescue.PassedDesired | None = None
         self.passed_incumbents = accepted
 
     @property
@@ -72,7 +72,7 @@ class DesiredTrack:
         """Note that a cycle passed, and return the generation that it applied."""
         taken = self.desired or desired_state
         in_force = self._adoption.in_force(taken)
-        self.passed = cycle_rescue.Passed(taken, in_force, self._adoption.pending)
+        self.passed = cycle_rescue.PassedDesired(taken, in_force, self._adoption.pending)
         if incumbents is not None:
             self.passed_incumbents = incumbents
         return taken.generation

@@ -30,7 +30,7 @@ CULPRITS_MAX = 3
 UNTRIED = f"{defects.MARK} in another job is being isolated: retried automatically"
 
 #: Decides a cycle without the jobs that are aside now; see ``cycle_rescue.Attempt``.
-Attempt = Callable[[], cycle_rescue.Got]
+Attempt = Callable[[], cycle_rescue.AttemptResult]
 
 
 class CycleProbe(Protocol):

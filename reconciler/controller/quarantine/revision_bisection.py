@@ -36,7 +36,7 @@ TRYING = (
 
 #: Decides a cycle by a desired state and carries it out. It returns the error instead if it raised,
 #: and then nothing has happened.
-Attempt = Callable[[desired.Desired], cycle_rescue.Got]
+Attempt = Callable[[desired.Desired], cycle_rescue.AttemptResult]
 
 
 class AppliedRevision(NamedTuple):

@@ -75,7 +75,7 @@ class DetectedDrift(NamedTuple):
     attempt: str = ""
 
 
-def find(
+def detect_drift(
     context: cycle_context.CycleContext,
     states: provisioning.PoolStates,
     queues: Iterable[outcome.QueueUsage] | None,
