@@ -1,1 +1,1 @@
-"""The loop that wires everything together, and the controller as a process."""
+"""The controller: the loop that calls the core, the threads around it, and the process."""

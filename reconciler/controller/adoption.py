@@ -1,6 +1,6 @@
-"""Which jobs of a repository that was run before are new to an empty store: somebody has to say.
+"""The adoption of a repository that was run before by an empty store.
 
-Until then they wait, and what is in force has none of them.
+Somebody has to choose which of its jobs are new. Until then no job is in force.
 """
 
 import logging
@@ -13,17 +13,18 @@ from reconciler.model.protocol import loop_messages
 
 log = logging.getLogger("muster.loop")
 
-#: What is in force while nobody has said which jobs are new; no loader gives this number.
+#: Generation of the state in force while the choice is pending. No loader uses it.
 GENERATION = -2
-#: The stored view that remembers over a restart that this is not said yet.
+#: Stored view that keeps a pending choice over a restart.
 VIEW = "adoption"
 
 
 class Adoption:
-    """Whether jobs wait to be adopted; ``pending`` is true until somebody has chosen.
+    """The choice of the jobs that are new.
 
     Attributes:
-        runs: those that were declared done and are not durable yet.
+        pending: True until somebody has chosen.
+        runs: declared done and not stored yet.
     """
 
     def __init__(self, *, pending: bool) -> None:
@@ -32,35 +33,38 @@ class Adoption:
 
     @property
     def view(self) -> dict[str, bytes]:
-        """What is stored of it."""
+        """The choice as it is stored."""
         return {VIEW: b"pending" if self.pending else b""}
 
     def choose(
         self,
         choice: loop_messages.Adopt,
-        wanted: desired.Desired | None,
-        memory: observed_state.ObservedState,
+        desired_state: desired.Desired | None,
+        state: observed_state.ObservedState,
     ) -> bool:
-        """Somebody says which jobs are new: the others count as done."""
-        if not self.pending or wanted is None or wanted.generation <= 0:
-            return False  # what there is to adopt is not known
-        jobs = wanted.jobs
+        """Take the choice of new jobs; all others count as done.
+
+        Return False if it comes too early or late.
+        """
+        if not self.pending or desired_state is None or desired_state.generation <= 0:
+            return False  # the jobs to adopt are not known
+        jobs = desired_state.jobs
         new = set(jobs) if choice.everything else set(choice.names)
         self.runs = tuple(spec.key for name, spec in jobs.items() if name not in new)
-        memory.past_runs.update(self.runs)
+        state.past_runs.update(self.runs)
         self.pending = False
-        log.info("adopted: %d jobs are new, %d are done", len(new), len(self.runs))
+        log.info("adopted: %d jobs are new, %d count as done", len(new), len(self.runs))
         return True
 
-    def in_force(self, wanted: desired.Desired) -> desired.Desired:
-        """The desired state, without its jobs while it is not known which of them are new."""
+    def in_force(self, desired_state: desired.Desired) -> desired.Desired:
+        """Return the desired state, without its jobs while the choice is pending."""
         if not self.pending:
-            return wanted
+            return desired_state
         status = msgspec.structs.replace(
-            wanted.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
+            desired_state.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
         )
-        waiting = dict.fromkeys(wanted.jobs, desired.AWAITS_ADOPTION)
-        refused = {**wanted.refused, **waiting}
+        waiting = dict.fromkeys(desired_state.jobs, desired.AWAITS_ADOPTION)
+        refused = {**desired_state.refused, **waiting}
         return msgspec.structs.replace(
-            wanted, generation=GENERATION, jobs={}, refused=refused, status=status
+            desired_state, generation=GENERATION, jobs={}, refused=refused, status=status
         )

@@ -1,7 +1,7 @@
-"""Makes what a cycle decided durable: outcome, journal, views and metering in one transaction.
+"""Commits a cycle: outcome, journal, views and metering in one transaction, before any dispatch.
 
-Before anybody is told. A cycle that brought no more than times and usage of nodes is not committed
-by itself; its input waits with the journal for the next one.
+A cycle that only brought times and usage of nodes is not committed on its own. Its input waits,
+with the journal, for the next commit.
 """
 
 import logging
@@ -21,23 +21,26 @@ from reconciler.store import sql_store
 
 log = logging.getLogger("muster.loop")
 
-#: Times and usage of nodes are committed this often, whatever else there is to commit.
+#: How often times and usage of nodes are committed if nothing else is.
 NODES_COMMIT_EVERY_S = 60.0
 
 
 class Committer:
-    """What is durable of what was decided, and what waits to be.
+    """A writer of outcomes to the store.
 
     Args:
-        store: opened; ``epoch`` comes from ``store.lead``.
-        memory: records as of the last outcome.
-        meter: is told of each outcome. defects: counts what may fail by itself.
-        spare: goes on whatever its block raises, unless there is something to refuse for it.
+        store: opened.
+        epoch: from ``store.lead``.
+        state: records as of the last outcome.
+        meter: counts each outcome.
+        defects: suppresses errors of parts that may fail.
+        suppress: returns a block that suppresses errors, unless a new desired state can be refused
+            for them.
 
     Attributes:
-        cycle: number of the last commit. committed_at: its time.
-        incumbents: what has to be remembered over a restart from the next commit on, None: nothing
-            else than before.
+        cycle: number of the last commit.
+        committed_at: its time.
+        incumbents: what the next commit has to store for a restart; None: as before.
     """
 
     def __init__(
@@ -45,17 +48,17 @@ class Committer:
         store: sql_store.Store,
         epoch: int,
         *,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
         meter: usage_accounting.Meter,
         defects: defects.Defects,
-        spare: Callable[[str], AbstractContextManager[None]],
+        suppress: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self._store = store
         self._epoch = epoch
-        self._memory = memory
+        self._state = state
         self._meter = meter
         self._defects = defects
-        self._spare = spare
+        self._suppress = suppress
         self.cycle = store.cycle
         self.journal = cycle_journal.Recorder(reconciler.__version__)
         self.committed_at = 0.0
@@ -66,8 +69,8 @@ class Committer:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What can't be written down ends the journal; it begins anew with the next cycle."""
-        with self._spare("journal"):
+        """Restart the journal with the next cycle if the block can't write it."""
+        with self._suppress("journal"):
             try:
                 yield
             except Exception:
@@ -77,49 +80,50 @@ class Committer:
     def take(
         self,
         result: outcome.Outcome,
-        wanted: desired.Desired,
+        desired_state: desired.Desired,
         view: Mapping[str, bytes],
     ) -> None:
-        """Make an outcome durable, or let it wait where there is little in it.
+        """Commit an outcome, or let it wait if it only has times and usage of nodes.
 
         Args:
-            result: what was decided. wanted: what it was decided by.
-            view: what is stored besides for showing.
+            result: of the cycle.
+            desired_state: of the cycle.
+            view: additional stored views.
         """
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
             self._unsaved_nodes.pop(name, None)
-        if self._must_commit(result, wanted):
-            self._commit(result, wanted, view)
+        if self._must_commit(result, desired_state):
+            self._commit(result, desired_state, view)
         else:
             self._use(result)
 
     def undo(self) -> None:
-        """Forget what a cycle has left that was not decided to its end."""
-        self._memory.recall_anew()
+        """Revert what a cycle left that raised."""
+        self._state.recall_anew()
         self.journal.anew()
-        nodes = self._memory.nodes
+        nodes = self._state.nodes
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
 
-    def _must_commit(self, result: outcome.Outcome, wanted: desired.Desired) -> bool:
-        """Whether the outcome has more in it than times and usage of nodes."""
+    def _must_commit(self, result: outcome.Outcome, desired_state: desired.Desired) -> bool:
+        """Return True if the outcome has more than node times and usage, or those are due."""
         is_due = result.now - self.committed_at >= NODES_COMMIT_EVERY_S
         return bool(
-            self._memory.is_changed_by(result)
+            self._state.is_changed_by(result)
             or self.incumbents is not None
-            or wanted.status != self._shown
+            or desired_state.status != self._shown
             or self.journal.full
             or (self._unsaved_nodes and is_due)
         )
 
     def _commit(
-        self, result: outcome.Outcome, wanted: desired.Desired, view: Mapping[str, bytes]
+        self, result: outcome.Outcome, desired_state: desired.Desired, view: Mapping[str, bytes]
     ) -> None:
         views = dict(view)
-        if wanted.status != self._shown:
-            views[job_views.SYNC] = self._encoder.encode(wanted.status)
-        with self._spare("views"):
-            views |= self._views(result, wanted)
+        if desired_state.status != self._shown:
+            views[job_views.SYNC] = self._encoder.encode(desired_state.status)
+        with self._suppress("views"):
+            views |= self._views(result, desired_state)
         written = cycle_journal.NOTHING
         with self.writing():
             written = self.journal.take()
@@ -143,14 +147,16 @@ class Committer:
         self._unsaved_nodes = {}
         self.committed_at = result.now
         self.incumbents = None
-        self._shown = wanted.status
+        self._shown = desired_state.status
 
     def _use(self, result: outcome.Outcome) -> None:
-        with self._defects.spare("usage"):
-            self._meter.cycle(result, self._memory)
+        with self._defects.suppress("usage"):
+            self._meter.cycle(result, self._state)
 
-    def _views(self, result: outcome.Outcome, wanted: desired.Desired) -> Mapping[str, bytes]:
+    def _views(
+        self, result: outcome.Outcome, desired_state: desired.Desired
+    ) -> Mapping[str, bytes]:
         views = job_views.cycle_views(result)
-        if result.desired_generation != self._memory.desired_generation:
-            views |= job_views.desired_views(wanted)
+        if result.desired_generation != self._state.desired_generation:
+            views |= job_views.desired_views(desired_state)
         return views

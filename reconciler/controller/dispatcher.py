@@ -1,7 +1,7 @@
-"""Tells nodes, scripts and people of a decision once it is durable.
+"""Sends a decision to nodes and provisioners once it is durable.
 
-A node gets its whole set whenever an outcome touches it, or when the server asks how it stands. A
-set that can't be made is a defect that costs its node the news, and nobody else.
+A node gets its whole assignment set if an outcome touches it or if the server asks. An internal
+error while a set is built costs only that node its update.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from reconciler.controller import server_link
-from reconciler.controller.quarantine import defects, isolate_failures
+from reconciler.controller.quarantine.defects import MARK, Defects, shorten
 from reconciler.core import observed_state
 from reconciler.engines import agents
 from reconciler.model import desired
@@ -21,18 +21,18 @@ from reconciler.model.state import instance_records, outcome
 
 log = logging.getLogger("muster.loop")
 
-#: How often it is said which nodes can't be told anything.
+#: How often nodes that can't be updated are logged.
 COMPLAIN_EVERY_S = 60.0
 
 
 class Dispatcher:
-    """What the loop says to the server process and to provisioners.
+    """The sender of assignments, orders and answers.
 
     Args:
         server: the connection to the server process.
-        engine: makes the sets of nodes.
+        engine: builds assignment sets.
         provision: given all open orders whenever they change.
-        defects: counts sets that can't be made.
+        defects: counts sets that can't be built.
     """
 
     def __init__(
@@ -40,99 +40,105 @@ class Dispatcher:
         server: server_link.LinkServer,
         engine: agents.AgentsEngine,
         provision: Callable[[Iterable[instance_records.Order]], None],
-        defects: defects.Defects,
+        defects: Defects,
     ) -> None:
         self._server = server
         self._engine = engine
         self._provision = provision
         self._defects = defects
         self._provisions: object = None
-        self._told_generation: int | None = None
-        #: Nodes whose sets could not be made: each decision tries them again.
+        self._sent_generation: int | None = None
+        #: Nodes whose sets could not be built. Each decision tries them again.
         self._unserved: set[str] = set()
-        self._said_at = -math.inf
-        #: Which question about each node waits for the next decision.
+        self._complained_at = -math.inf
+        #: By node the server's question that the next decision answers.
         self.questions: dict[str, int] = {}
 
-    def tell(
+    def dispatch(
         self,
         result: outcome.Outcome,
         structure: desired.Structure,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
     ) -> None:
-        """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
+        """Update the nodes that an outcome touches, and those that wait for an answer."""
         touched = self._engine.touched(result.actions)
-        waiting = {*self.questions, *(self._unserved & memory.nodes.keys())}
+        waiting = {*self.questions, *(self._unserved & state.nodes.keys())}
         self._unserved.clear()
-        if result.desired_generation != self._told_generation:
-            waiting |= self._behind(structure, memory)
-            self._told_generation = result.desired_generation
+        if result.desired_generation != self._sent_generation:
+            waiting |= self._outdated(structure, state)
+            self._sent_generation = result.desired_generation
         for node in (*touched, *sorted(waiting - touched.keys())):
             with self._serving(node):
-                update = self._engine.update(node, structure, memory, touched.get(node, ()))
+                update = self._engine.update(node, structure, state, touched.get(node, ()))
                 confirms = self.questions.get(node, 0)
                 self._server.send(msgspec.structs.replace(update, confirms=confirms))
                 self.questions.pop(node, None)
         self._complain(result.now)
-        if memory.provisions is not self._provisions:  # the first time, and when it changed
-            with self._defects.spare("tell"):
+        if state.provisions is not self._provisions:  # at the start, and after each change
+            with self._defects.suppress("tell"):
                 self._provision(
                     order
-                    for pool in memory.provisions.values()
+                    for pool in state.provisions.values()
                     for order in instance_records.orders(pool)
                 )
-                self._provisions = memory.provisions
+                self._provisions = state.provisions
         for identity, refused in result.answers.items():
             self._server.send(loop_messages.OverrideAnswered(identity, refused))
 
-    def everything(
-        self, structure: desired.Structure, memory: observed_state.ObservedState
+    def dispatch_all(
+        self, structure: desired.Structure, state: observed_state.ObservedState
     ) -> None:
-        """A server has connected: every node's set. Who asked the one before has gone."""
-        self.questions.clear()
-        for node in memory.nodes:
-            with self._serving(node):
-                self._server.send(self._engine.update(node, structure, memory))
+        """Update every node after a server has connected.
 
-    def doubt(
+        Questions of the previous server are dropped.
+        """
+        self.questions.clear()
+        for node in state.nodes:
+            with self._serving(node):
+                self._server.send(self._engine.update(node, structure, state))
+
+    def stop_renewing(
         self,
         nodes: Iterable[str],
         structure: desired.Structure,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
     ) -> None:
-        """Let no lease of these nodes be renewed: what they say can't be decided."""
+        """Stop renewing the leases of nodes whose reports can't be processed."""
         for node in nodes:
             self.questions.pop(node, None)
             with self._serving(node):
-                update = self._engine.update(node, structure, memory)
+                update = self._engine.update(node, structure, state)
                 self._server.send(msgspec.structs.replace(update, doubts=True))
 
     @contextlib.contextmanager
     def _serving(self, node: str) -> Iterator[None]:
-        """What raises costs this node the news until the next decision, and nobody else."""
+        """Suppress errors of a node's update, which the next decision tries again."""
         self._unserved.add(node)
-        with self._defects.spare("tell"):
+        with self._defects.suppress("tell"):
             yield
             self._unserved.discard(node)
 
-    def _behind(
-        self, structure: desired.Structure, memory: observed_state.ObservedState
+    def _outdated(
+        self, structure: desired.Structure, state: observed_state.ObservedState
     ) -> set[str]:
-        """Nodes that have to hear of another plan than they know."""
+        """Return the nodes whose plan has changed since their last update."""
         found = set()
-        for node in self._engine.planned(memory):
+        for node in self._engine.planned(state):
             with self._serving(node):
-                if self._engine.is_behind(node, structure, memory):
+                if self._engine.is_behind(node, structure, state):
                     found.add(node)
         return found
 
     def _complain(self, now: float) -> None:
-        """Name the nodes that can't be told anything, now and then for as long as it is so."""
-        if not self._unserved or self._said_at <= now < self._said_at + COMPLAIN_EVERY_S:
+        """Log the nodes that can't be updated, once a minute."""
+        if (
+            not self._unserved
+            or self._complained_at <= now < self._complained_at + COMPLAIN_EVERY_S
+        ):
             return
-        self._said_at = now
+        self._complained_at = now
         log.error(
-            "%s: what is wanted of %s can't be told there; they go on by what they were told last",
-            isolate_failures.MARK,
-            isolate_failures.listed([f"node {node}" for node in sorted(self._unserved)]),
+            "%s prevents updates of %s: they continue with their last assignments",
+            MARK,
+            shorten([f"node {node}" for node in sorted(self._unserved)]),
         )

@@ -1,7 +1,7 @@
-"""Named moments at which tests kill the process that reaches them.
+"""Named points at which tests kill the process.
 
-Off, and free, unless the environment variable ``MUSTER_CRASH_POINTS`` names a folder: a process
-that reaches a point for which there is a file of that name removes it and ends itself by SIGKILL.
+They do nothing unless the environment variable ``MUSTER_CRASH_POINTS`` names a folder. A process
+that reaches a point with a file of its name removes the file and ends itself by SIGKILL.
 """
 
 import os
@@ -12,7 +12,7 @@ _FOLDER = os.environ.get("MUSTER_CRASH_POINTS")
 
 
 def reach(name: str) -> None:
-    """Die here if somebody asked for it."""
+    """Kill the process if a test asked for it."""
     if _FOLDER is None:
         return
     point = Path(_FOLDER) / name

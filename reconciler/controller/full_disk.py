@@ -1,8 +1,8 @@
-"""Waiting for room on a full disk, by a controller whose store could not be written.
+"""Waits for free space on a full disk after the store could not be written.
 
-What it has decided it can make durable no more, so it leads no more and ends. It ends only once
-there is room again: whoever starts it anew would start it for nothing until then, and `muster up`,
-which gives up on a controller that ends at once each time, would end all that runs.
+The controller stops leading and ends, because it can't make decisions durable. It ends only once
+there is space: `muster up` gives up on a controller that ends at once each time, and would then end
+everything that runs.
 """
 
 import errno
@@ -10,22 +10,28 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-#: What the system says of a file that has no room.
+#: Errors of the system for a full disk.
 ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: As much has to be free; a cycle of a large cluster writes some MiB.
+#: Free space that a controller needs. A cycle of a large cluster writes some MiB.
 ROOM_BYTES = 8 << 20
-#: How often it looks: one call of the kernel each time.
+#: How often free space is read, which is one system call.
 LOOK_S = 5.0
 
 
 def free(folder: Path) -> int:
-    """Bytes that may be written where a folder is; raises OSError where that can't be told."""
+    """Return the free bytes of a folder's disk.
+
+    Raises:
+        OSError: they can't be read.
+    """
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
 
 def is_full(folder: Path, free: Callable[[Path], int]) -> bool:
-    """Whether a folder has too little room for a controller; False where nobody can tell."""
+    """Return True if a folder has too little space for a controller, False if that can't
+    be read.
+    """
     try:
         return free(folder) < ROOM_BYTES
     except OSError:
@@ -33,13 +39,13 @@ def is_full(folder: Path, free: Callable[[Path], int]) -> bool:
 
 
 def wait(folder: Path, free: Callable[[Path], int], sleep: Callable[[float], None]) -> str:
-    """Return, with what to say of it, when there is room in a folder, or nobody can tell.
+    """Wait until a folder has space, or until that can't be read, and return the log message.
 
-    It waits for as long as that takes, and holds nothing meanwhile: a signal ends it.
+    A signal ends the wait.
 
     Args:
         folder: the controller's state.
-        free: bytes that may be written there; raises OSError.
+        free: returns free bytes; raises OSError.
         sleep: takes seconds.
     """
     while True:

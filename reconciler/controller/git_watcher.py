@@ -1,8 +1,8 @@
-"""Follows the repository: loads each revision, hands it to the loop, and says what became of it.
+"""Follows the repository: loads each revision, hands it to the loop, and reports what became of it.
 
-A thread of the controller. A new revision goes into the audit log, then to the loop, which is what
-jobs wait for; notes in the repository and notices to people come after. What the loop could not
-decide by is taken back: the audit log says what it was wrong about, and people are told only that.
+It is a thread of the controller. A new revision goes to the audit log, then to the loop; notes in
+the repository and notices to people come later. A revision that the loop refuses is taken back: the
+audit log says which entry was wrong, and people hear only the final result.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import msgspec
 from reconciler import metrics
 from reconciler.changes import notes
 from reconciler.controller import loop_inbox
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_rescue, defects
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, source, watch
 from reconciler.model import desired
@@ -28,47 +28,47 @@ log = logging.getLogger("muster.controller")
 
 #: The most problems of a revision that are logged.
 PROBLEMS_LOGGED_MAX = 100
-#: The most warnings of a revision that are kept with it: cycles, pages and the store carry them.
+#: The most warnings kept with a revision, because cycles, pages and the store carry them.
 WARNINGS_MAX = 500
 MORE_WARNINGS = "more-warnings"
-#: The longest time without a look at the clock.
+#: The longest wait.
 SLEEP_S_MAX = 600.0
-#: The shortest time between two looks for what is due by the clock alone.
+#: The shortest time between two looks for something that is due by the clock alone.
 JUDGE_EVERY_S = 1.0
-#: Notes wait for the loop's word, and so long for the work that the revision brought: writing them
-#: takes several git processes, just when the machine starts what was committed.
+#: How long notes wait after the loop applied a revision. Writing them takes several git processes,
+#: just when the machine starts the new jobs.
 NOTES_AFTER_S = 0.5
-#: The most defects that a note tells of.
+#: The most internal errors in a note.
 DEFECTS_NOTED_MAX = 10
-#: The most notes and notices that wait; of more the oldest are left out.
+#: The most notes and notices that wait. The oldest are dropped first.
 NOTES_MAX = 1000
-#: What notes in git are called among those who are told.
+#: Name of git notes among the channels of notices.
 NOTES = "git notes"
-#: The most entries of the audit log that may have to be taken back.
+#: The most audit entries that can be taken back.
 RECORDED_MAX = 100
-#: How often it is looked whether a file of the audit log is over age: one goes at a time, so that a
-#: clock that is ahead for a while does not cost all of them.
+#: How often an expired file of the audit log is deleted. One goes at a time, so that a clock
+#: that is ahead for a while does not cost all of them.
 TIDY_EVERY_S = 3600.0
-#: The most refusals of the loop that wait; only one of what was handed over last counts.
+#: The most refusals that wait. Only one of the state handed over last counts.
 REFUSALS_MAX = 10
 
 
 class _Recorded(NamedTuple):
-    """What the audit log has been told of, and in which entry; None where it had it already."""
+    """A desired state and the audit log's entry about it; None if the log had it already."""
 
     value: desired.Desired
     number: int | None
 
 
 class _Note(NamedTuple):
-    """What is to be told of a revision in the repository, and which desired state it is about."""
+    """A text about a revision to be noted in the repository, and the desired state it is about."""
 
     generation: int
     text: str
 
 
 class GitWatcher(threading.Thread):
-    """Loads revisions and hands them to the loop; looks again when told to, or after a while."""
+    """A loader of revisions. It looks at the repository when asked, and once in a while."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class GitWatcher(threading.Thread):
         self._allow_root = allow_root
         self._look = threading.Event()
         inbox.on_adopted = self._look.set
-        #: What tells of changes at once, where there is such a thing.
+        #: Reports changes at once; None if the repository is polled.
         self.watching: watch.LocalWatch | None = None
         self._due = False
         self._loaded_at = -JUDGE_EVERY_S
@@ -106,30 +106,30 @@ class GitWatcher(threading.Thread):
         self._last: desired.Desired | None = None
         self._recorded: deque[_Recorded] = deque(maxlen=RECORDED_MAX)
         self._withdrawn: list[int] = []
-        self._refusals: deque[isolate_failures.RevisionRefusal] = deque(maxlen=REFUSALS_MAX)
+        self._refusals: deque[cycle_rescue.RevisionRefusal] = deque(maxlen=REFUSALS_MAX)
 
-    def refuse(self, refusal: isolate_failures.RevisionRefusal) -> None:
-        """The loop could not decide by what it was handed: take it back."""
+    def refuse(self, refusal: cycle_rescue.RevisionRefusal) -> None:
+        """Take back a desired state that the loop could not apply."""
         self._refusals.append(refusal)
         self.changed()
 
     def hint(self) -> None:
-        """Somebody says that the repository may have changed: look soon."""
+        """Look soon, because the repository may have changed."""
         self._polling.hint()
         self._look.set()
 
     def changed(self) -> None:
-        """The repository has changed: look at once."""
+        """Look at once, because the repository has changed."""
         self._due = True
         self._look.set()
 
     def stop(self) -> None:
-        """Leave after the load under way."""
+        """End after the current load."""
         self._stopping = True
         self._look.set()
 
     def run(self) -> None:
-        """Load, hand over, wait; until ``stop``."""
+        """Load, hand over and wait, until ``stop`` is called."""
         while True:
             self._look.clear()
             if self._stopping:
@@ -139,8 +139,8 @@ class GitWatcher(threading.Thread):
                 self._watch_again()
                 try:
                     self._load()
-                except Exception as defect:  # one look is lost, not the thread
-                    log.exception("%s kept the repository from being read", isolate_failures.MARK)
+                except Exception as defect:  # only this look is lost
+                    log.exception("%s prevented the repository from being read", defects.MARK)
                     self._fail(defect)
             elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
@@ -151,13 +151,13 @@ class GitWatcher(threading.Thread):
         self._loader.close()
 
     def _watch_again(self) -> None:
-        """Watch the repository that is there now, before it is looked at; else it is polled."""
+        """Watch the repository that exists now. It is polled if that fails."""
         if self.watching is not None:
             with contextlib.suppress(git_commands.GitError, OSError):
                 self.watching.renew()
 
     def _judge_again_s(self) -> float:
-        """How many seconds from now something that is held is to be judged again."""
+        """Return in how many seconds something held is to be judged again."""
         looked_s = time.monotonic() - self._loaded_at
         left_s = wait_s(self._loader.judge_again_at, time.time(), looked_s)
         self._due = self._due or left_s <= 0
@@ -183,9 +183,9 @@ class GitWatcher(threading.Thread):
         self._tidy(value)
 
     def _take_back(self) -> None:
-        """Undo what the loop could not decide by.
+        """Undo what the loop could not apply.
 
-        Where something newer was handed over since, that is what counts: it passes, or is refused.
+        A refusal counts only if nothing newer was handed over since.
         """
         while self._refusals:
             refusal = self._refusals.popleft()
@@ -207,9 +207,9 @@ class GitWatcher(threading.Thread):
             self._notes = {name: self._notes[name] for name in kept}
 
     def _notify(self, value: desired.Desired) -> None:
-        """Have those told outside who want to know what became of the revision.
+        """Queue a notice to people about a revision.
 
-        They are told with the notes, once the loop went by it.
+        It is sent with the notes, once the loop applied it.
         """
         notice = messages.of_status(value.status, time.time())
         if self._notifier is not None and notice is not None:
@@ -217,7 +217,7 @@ class GitWatcher(threading.Thread):
             self._notices.append((value, notice))
 
     def _record(self, value: desired.Desired, took_s: float) -> None:
-        """Add what became of a revision to the audit log, once for each outcome."""
+        """Add the result of a revision to the audit log, once for each result."""
         if self._audit is None or value.status.sync == "Unknown":
             self._recorded.append(_Recorded(value, None))
             return
@@ -243,11 +243,11 @@ class GitWatcher(threading.Thread):
             self._withdrawn = []
         except (OSError, ValueError) as error:
             revision = value.status.attempted_revision
-            log.warning("what became of %s is not in the audit log: %s", revision, error)
+            log.warning("the result of %s is not in the audit log: %s", revision, error)
         self._recorded.append(_Recorded(value, number))
 
     def _tidy(self, value: desired.Desired) -> None:
-        """Take a file of the audit log that is over age away, as what is in force says."""
+        """Delete an expired file of the audit log, if the settings in force say so."""
         keep_s = value.structure.settings.retain_audit_s
         if self._audit is None or keep_s is None or value.status.sync == "Unknown":
             return
@@ -258,14 +258,14 @@ class GitWatcher(threading.Thread):
         try:
             told = retention.drop(self._audit, keep_s=keep_s, now=time.time(), revision=revision)
         except (OSError, ValueError) as error:
-            log.warning("nothing is dropped from the audit log: %s", error)
+            log.warning("no expired file of the audit log was deleted: %s", error)
             return
         if told is not None:
             self._chained = told
             log.info("%s", told.entry.message)
 
     def _count(self, status: desired.SyncStatus, took_s: float) -> None:
-        """Have the look counted; of a revision that is new, with the time of its commit."""
+        """Count a look at the repository, with the time of the commit if it is new."""
         revision, committed_at = status.attempted_revision, None
         if revision is not None and revision != self._counted and status.sync != "Unknown":
             self._counted = revision
@@ -278,26 +278,26 @@ class GitWatcher(threading.Thread):
         )
 
     def _fail(self, defect: Exception) -> None:
-        """Go on by what is in force, look again later, and let everybody see it."""
+        """Keep what is in force, show the internal error, and look again later."""
         self._polling.polled(reached=False)
         self._inbox.put_look(
             metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
         )
         last = self._last or desired.Desired()
-        message = isolate_failures.unread(defect)
+        message = defects.describe_unread(defect)
         status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
         self._last = msgspec.structs.replace(last, status=status)
         self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
-        """Have what became of the revision told in the repository, once for each outcome."""
+        """Queue a note about a revision's result, once for each result."""
         status = value.status
-        defects = [
+        noted = [
             ": ".join(filter(None, (one.object, one.message)))
             for one in status.problems
-            if one.rule == isolate_failures.RULE
+            if one.rule == defects.RULE
         ][:DEFECTS_NOTED_MAX]
-        told = (status.attempted_revision, status.sync, len(status.problems), *defects)
+        told = (status.attempted_revision, status.sync, len(status.problems), *noted)
         if status.attempted_revision is None or status.sync == "Unknown" or told == self._told:
             return
         errors = sum(problem.severity == "error" for problem in status.problems)
@@ -306,7 +306,7 @@ class GitWatcher(threading.Thread):
             f"{(status.structure_revision or 'none')[:12]}, jobs of "
             f"{(status.jobs_revision or 'none')[:12]} in force"
         )
-        text += "".join(f"; {one}" for one in defects)
+        text += "".join(f"; {one}" for one in noted)
         if self._chained is not None:
             text += f"; audit {self._chained.number} {self._chained.hash}"
         self._later()
@@ -314,28 +314,30 @@ class GitWatcher(threading.Thread):
         while len(self._notes) > NOTES_MAX:
             left_out = next(iter(self._notes))
             del self._notes[left_out]
-            log.warning("the outcome of %s is not noted in git: too many wait", left_out)
+            log.warning("the result of %s is not noted in git: too many notes wait", left_out)
         self._told = told
 
     def _later(self) -> None:
-        """Notes and notices are due a while after the first of them."""
+        """Make notes and notices due a while after the first of them."""
         if not (self._notes or self._notices):
             self._notes_at = time.monotonic() + NOTES_AFTER_S
 
     def _has_news(self) -> bool:
-        """Whether there is something to tell of a desired state that the loop went by."""
+        """Return True if there are notes or notices about a state that the loop applied."""
         adopted = self._inbox.adopted
         return any(one.generation <= adopted for one in self._notes.values()) or any(
             value.generation <= adopted for value, _ in self._notices
         )
 
     def _notes_left_s(self) -> float:
-        """How many seconds from now the notes that wait are due."""
+        """Return in how many seconds the notes are due."""
         return self._notes_at - time.monotonic()
 
     def _write_notes(self) -> None:
-        """Tell the notices and write the notes of what the loop went by; the others wait for its
-        word. A note that can't be written is given up."""
+        """Send the notices and write the notes of what the loop applied; the others wait.
+
+        A note that can't be written is given up.
+        """
         adopted = self._inbox.adopted
         for _ in range(len(self._notices)):
             value, notice = self._notices.popleft()
@@ -351,19 +353,19 @@ class GitWatcher(threading.Thread):
                 notes.write(self._repository, revision, note.text)
                 why = ""
             except (git_commands.GitError, OSError) as error:
-                log.warning("the outcome of %s is not noted in git: %s", revision, error)
+                log.warning("the result of %s is not noted in git: %s", revision, error)
                 why = str(error)
             if self._notifier is not None:
                 self._notifier.tried(NOTES, why)
 
 
 def wait_s(again_at: float | None, now: float, looked_s: float) -> float:
-    """How long to wait until something is judged again by the clock alone.
+    """Return how many seconds to wait until something is judged again by the clock alone.
 
-    What is due and stays so, whatever keeps it, is no reason to look without a pause.
+    Something that stays due is no reason to look without a pause.
 
     Args:
-        again_at: when that is due, None: never.
+        again_at: when that is due; None: never.
         now: seconds since the epoch.
         looked_s: how long ago the last look was.
     """
@@ -372,7 +374,7 @@ def wait_s(again_at: float | None, now: float, looked_s: float) -> float:
 
 
 def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired:
-    """A revision with as many warnings as are kept; all errors are, as each refuses something."""
+    """Return a revision with at most ``WARNINGS_MAX`` warnings. All errors stay."""
     problems = value.status.problems
     left = sum(one.severity == "warning" for one in problems) - most
     if left <= 0:
@@ -389,7 +391,7 @@ def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired
 
 
 def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:
-    """Allow root in every pool where the controller was started so."""
+    """Allow root in every pool if the controller was started with ``--allow-root``."""
     if not allowed:
         return value
     pools = {
@@ -401,18 +403,18 @@ def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:
 
 
 def _log_outcome(status: desired.SyncStatus) -> None:
-    """Say once what became of a revision, and each problem on a line of its own."""
+    """Log the result of a revision, and each problem on a line of its own."""
     fields = {"revision": status.attempted_revision or ""}
     level = logging.INFO if status.sync == "Synced" else logging.WARNING
     log.log(level, "git is %s: %s", status.sync, status.message or "in force", extra=fields)
     for problem in status.problems[:PROBLEMS_LOGGED_MAX]:
         log.warning("%s", problem.text(), extra={**fields, "path": problem.path})
     if (left := len(status.problems) - PROBLEMS_LOGGED_MAX) > 0:
-        log.warning("and %d more problems: `muster status` tells them", left, extra=fields)
+        log.warning("and %d more problems; `muster status` shows them", left, extra=fields)
 
 
 def _differs(value: desired.Desired, last: desired.Desired | None) -> bool:
-    """Whether a load brought anything but another time of looking."""
+    """Return True if a load brought more than another time of looking."""
     if last is None or value.generation != last.generation:
         return True
     status = msgspec.structs.replace(value.status, checked_at=last.status.checked_at)

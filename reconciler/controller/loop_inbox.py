@@ -1,7 +1,7 @@
-"""What the loop's other threads hand to it: revisions, looks at git, answers of scripts.
+"""The queue of what other threads hand to the loop: revisions, looks at git, provisioner results.
 
-The newest desired state supersedes one that was not taken yet; everything else is kept in order and
-bounded. A byte in a pipe makes the loop's ``select`` return.
+The newest desired state replaces one that was not taken yet. Everything else is kept in order and
+bounded. A byte in a pipe wakes the loop's ``select``.
 """
 
 import os
@@ -21,14 +21,14 @@ LOOKS_MAX = 1000
 
 
 class Inbox:
-    """What other threads hand to the loop; ``wake`` makes its ``select`` return."""
+    """A thread-safe inbox of the loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
         self._provisioned: deque[instance_records.OrderResult] = deque()
-        #: The newest generation that a cycle passed with, and who is told of it.
+        #: The newest generation of a durable cycle, and the callback for it.
         self.adopted = 0
         self.on_adopted: Callable[[], None] = lambda: None
         self._looks: deque[metrics.RepositoryLook] = deque(maxlen=LOOKS_MAX)
@@ -38,13 +38,15 @@ class Inbox:
 
     @property
     def descriptor(self) -> int:
-        """Readable when there is something."""
+        """The file descriptor that becomes readable when there is something."""
         return self._reader
 
     def put_desired(self, value: desired.Desired, incumbents: bytes | None) -> None:
-        """A newer desired state; it supersedes one that was not taken yet.
+        """Hand over a desired state. It replaces one that was not taken yet.
 
-        ``incumbents`` None: they are as before.
+        Args:
+            value: the desired state.
+            incumbents: what is stored with it for a restart; None: as before.
         """
         with self._lock:
             self._desired = value
@@ -53,44 +55,47 @@ class Inbox:
         self.wake()
 
     def adopt(self, generation: int) -> None:
-        """A cycle passed with a desired state, and is durable: whoever put it may tell of it."""
+        """Note that a cycle with this desired state is durable, so that it may be reported."""
         if generation > self.adopted:
             self.adopted = generation
             self.on_adopted()
 
     def put_look(self, look: metrics.RepositoryLook) -> None:
-        """The repository was looked at; nothing waits for that to be known."""
+        """Hand over the result of a look at the repository. It does not wake the loop."""
         self._looks.append(look)
 
     def put_provisioned(self, result: instance_records.OrderResult) -> None:
-        """A script has answered; there are no more answers than open orders."""
+        """Hand over the result of a provisioner script.
+
+        There are no more results than open orders.
+        """
         self._provisioned.append(result)
         self.wake()
 
     def take_provisioned(self) -> list[instance_records.OrderResult]:
-        """What scripts answered since the last time."""
+        """Return the provisioner results since the last call."""
         return [self._provisioned.popleft() for _ in range(len(self._provisioned))]
 
     def take_looks(self) -> list[metrics.RepositoryLook]:
-        """The looks at the repository since the last time."""
+        """Return the looks at the repository since the last call."""
         return [self._looks.popleft() for _ in range(len(self._looks))]
 
     def take_desired(self) -> tuple[desired.Desired | None, bytes | None]:
-        """The newest desired state since the last time."""
+        """Return the newest desired state since the last call, with its incumbents."""
         with self._lock:
             value, incumbents = self._desired, self._incumbents
             self._desired = self._incumbents = None
         return value, incumbents
 
     def wake(self) -> None:
-        """Make the loop look at once."""
+        """Wake the loop."""
         try:
             os.write(self._writer, b"x")
         except BlockingIOError:
             return  # it is awake already
 
     def drain(self) -> None:
-        """Read away what woke the loop."""
+        """Read the bytes that woke the loop."""
         try:
             while os.read(self._reader, 4096):
                 pass
@@ -99,7 +104,7 @@ class Inbox:
 
 
 def report_of(message: loop_messages.Reported) -> records.NodeReport:
-    """What a node said, for the next cycle."""
+    """Return a node's report as the next cycle reads it."""
     request = message.request
     return records.NodeReport(
         node=request.node,
@@ -118,15 +123,15 @@ def report_of(message: loop_messages.Reported) -> records.NodeReport:
 def measure(
     message: loop_messages.Reported,
     meter: usage_accounting.Meter,
-    memory: observed_state.ObservedState,
+    state: observed_state.ObservedState,
 ) -> None:
-    """Take down how busy the GPUs of a node's attempts are."""
+    """Meter how busy the GPUs of a node's attempts are."""
     node = message.request.node
     if message.gpu_ratios:
-        attempts = memory.attempts
+        attempts = state.attempts
         meter.reported(
             node,
             dict(message.gpu_ratios),
             message.received_at,
-            [attempts[one] for one in memory.attempts_by_node.get(node, ()) if one in attempts],
+            [attempts[one] for one in state.attempts_by_node.get(node, ()) if one in attempts],
         )

@@ -1,8 +1,8 @@
-"""The controller as a process: opens the store, leads, reads the repository, runs loop and server.
+"""The controller process: opens the store, leads, follows the repository, runs loop and server.
 
-``python -m reconciler.controller.process`` is what ``muster controller`` and ``muster up`` start.
-The loop has the main thread; one thread watches the repository; the server is a process of its own
-that is started again when it dies.
+``muster controller`` and ``muster up`` start it as ``python -m reconciler.controller.process``. The
+loop has the main thread, the git watcher has a thread, and the server is a process of its own that
+is restarted when it dies.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from reconciler.controller import (
     git_watcher,
     loop_inbox,
 )
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits
 from reconciler.desired.apply import last_good, loader
@@ -50,18 +50,18 @@ from reconciler.store import errors, sql_store
 
 log = logging.getLogger("muster.controller")
 
-#: Waits between starts of a server that dies at once: doubled each time up to the last.
+#: Waits before a server that dies at once is restarted: doubled each time up to the maximum.
 RESTART_WAIT_S_MIN = 0.2
 RESTART_WAIT_S_MAX = 10.0
-#: How long the end waits for a load or a note that is under way.
+#: How long the end waits for the current load or note.
 STOP_S_MAX = 5.0
-#: How often the size of the server's log is looked at.
+#: How often the size of the server's log is read.
 LOG_LOOK_S = 30.0
 _PR_SET_PDEATHSIG = 1
 
 
 class ServerProcess:
-    """Keeps the server process alive until told to stop."""
+    """A server process that is restarted until it is stopped."""
 
     def __init__(self, command: list[str], log_path: Path) -> None:
         self._command = command
@@ -71,11 +71,11 @@ class ServerProcess:
         self._thread = threading.Thread(target=self._keep, name="server", daemon=True)
 
     def start(self) -> None:
-        """Start it, and start it again whenever it dies."""
+        """Start the server, and restart it whenever it dies."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End it and wait until it has gone."""
+        """End the server and wait for it."""
         self._stopping.set()
         process = self._process
         if process is not None:
@@ -98,7 +98,7 @@ class ServerProcess:
             if time.monotonic() - started > RESTART_WAIT_S_MAX:
                 wait_s = RESTART_WAIT_S_MIN
             log.warning(
-                "the server ended with %s, of which %s may say more; starting it again in %.1f s",
+                "the server ended with %s (see %s); restarting it in %.1f s",
                 ended,
                 self._log_path.name,
                 wait_s,
@@ -107,7 +107,7 @@ class ServerProcess:
             wait_s = min(wait_s * 2, RESTART_WAIT_S_MAX)
 
     def _run_once(self) -> int:
-        """Start it, and wait for its end."""
+        """Start the server and wait until it ends."""
         with os.fdopen(rotation.append_private(self._log_path), "ab") as output:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -121,38 +121,38 @@ class ServerProcess:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Leaves with 64 on wrong usage; 2 has a meaning of its own here."""
+    """A parser that exits with 64 on wrong usage, because 2 has another meaning here."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and leave."""
+        """Print what is wrong and exit."""
         self.exit(64, f"{self.prog}: {message}; see --help\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of the controller process."""
+    """Return the parser of the controller's options."""
     options = _Parser(prog="muster controller", description=__doc__)
     options.add_argument("--repo", required=True, help="URL or path of the git repository")
-    options.add_argument("--branch", default="main", help="branch that is in force")
-    options.add_argument("--path", default="", help="folder of the repository that is read")
+    options.add_argument("--branch", default="main", help="branch to apply")
+    options.add_argument("--path", default="", help="folder of the repository to read")
     options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
     options.add_argument("--store", help="URL of the store; default: SQLite in the state folder")
     options.add_argument("--listen", default="127.0.0.1:7420", help="address and port of the API")
     options.add_argument("--token-file", type=Path, help="file with tokens of users and nodes")
-    options.add_argument("--poll", type=float, default=60.0, help="seconds between looks at git")
+    options.add_argument("--poll", type=float, default=60.0, help="seconds between polls of git")
     options.add_argument(
-        "--allow-root", action="store_true", help="tasks may run as root in every pool"
+        "--allow-root", action="store_true", help="allow tasks to run as root in every pool"
     )
     options.add_argument(
         "--signing-key",
         type=Path,
         metavar="FILE",
-        help="SSH key that signs what the controller commits for people",
+        help="SSH key that signs the controller's commits for people",
     )
     options.add_argument(
         "--provisioners",
         type=Path,
         metavar="FOLDER",
-        help="scripts that pools with `provisioner: exec` may name; nobody else may write there",
+        help="folder of scripts for pools with `provisioner: exec`; only root may write there",
     )
     options.add_argument(
         "--notify-secrets",
@@ -164,33 +164,36 @@ def parser() -> argparse.ArgumentParser:
         "--accept-revision",
         type=_revision,
         metavar="COMMIT",
-        help="take this revision, once, although it does not follow the last one (a rewritten "
+        help="apply this revision once although it does not follow the last one (rewritten "
         "history)",
     )
     options.add_argument(
         "--log-format",
         choices=log_lines.FORMS,
         default="readable",
-        help="form of its own log, one event a line; json is for programs that collect logs",
+        help="format of the log, one event per line; json is for log collectors",
     )
     options.add_argument(
-        "--log-level", choices=log_lines.LEVELS, default="info", help="nothing below it is logged"
+        "--log-level",
+        choices=log_lines.LEVELS,
+        default="info",
+        help="the lowest level that is logged",
     )
     options.add_argument(
-        "--die-with-parent", type=int, metavar="PID", help="leave when this process ends"
+        "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
     )
     return options
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel end this process when ``parent``, which started it, ends."""
+    """Have the kernel end this process when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         sys.exit(1)
 
 
 def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
-    """The command line of the server process."""
+    """Return the command line of the server process."""
     command = [
         sys.executable,
         "-m",
@@ -224,18 +227,18 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
 
 
 def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known: bool) -> bool:
-    """Whether the store knows nothing of a repository that was run before."""
+    """Return True if the store is empty although the repository was run before."""
     if known:
         return store.view(adoption.VIEW) == b"pending"
     try:
         return notes.exist(repository)
     except (git_commands.GitError, OSError) as error:
-        log.warning("can't tell whether the repository was run before: %s", error)
+        log.warning("can't read if the repository was run before: %s", error)
         return False
 
 
 def _revision(text: str) -> str:
-    """A commit to accept, as argparse takes it."""
+    """Parse a commit of ``--accept`` for argparse."""
     try:
         return revision_names.accepted(text)
     except ValueError as error:
@@ -243,27 +246,27 @@ def _revision(text: str) -> str:
 
 
 def _records(store: sql_store.Store) -> records.Observed | None:
-    """The records as of the last commit, None where they can't be read."""
+    """Return the records of the last commit, or None if they can't be read."""
     try:
         return store.observed(0.0)
     except errors.StoreError:
-        log.exception("the records can't be read to judge a change")
+        log.exception("can't read the records to judge a change")
         return None
 
 
 def _begun(store: sql_store.Store, names: Collection[str]) -> dict[str, str]:
-    """Of jobs, those whose newest run has begun or ended, with its key; none if nobody can tell."""
+    """Return the keys of the newest runs that have begun, by job; empty if they can't be read."""
     try:
         found = store.newest_states(names)
     except errors.StoreError:
-        log.exception("the records can't be read to judge %d jobs", len(names))
+        log.exception("can't read the records to judge %d jobs", len(names))
         return {}
     waiting = states.WAITING_JOB_STATES
     return {name: key for name, (key, state) in found.items() if state not in waiting}
 
 
 def _watch(address: str, reading: git_watcher.GitWatcher) -> watch.LocalWatch | None:
-    """See changes of a repository on this machine at once; others are polled."""
+    """Watch a repository on this machine. Return None if it has to be polled."""
     if not source.is_local(address):
         return None
     try:
@@ -292,7 +295,7 @@ def _reading(
     inbox: loop_inbox.Inbox,
     notifier: delivery.Notifier,
 ) -> git_watcher.GitWatcher:
-    """What brings revisions from the repository to the loop, on from those accepted ``before``."""
+    """Return the git watcher, which continues after the revisions accepted in ``before``."""
     return git_watcher.GitWatcher(
         repository,
         loader.Loader(
@@ -311,7 +314,7 @@ def _reading(
 
 
 def _tell_start(epoch: int, options: argparse.Namespace) -> None:
-    """Say who leads; addresses of the repository and the store may hold passwords."""
+    """Log who leads, without addresses, because they may hold passwords."""
     place = f"its state in {options.state}, its API at {options.listen}"
     log.info("controller %s leads as epoch %d, %s", __version__, epoch, place)
 
@@ -324,8 +327,8 @@ def run(
     """Run the controller until SIGTERM or SIGINT.
 
     Args:
-        options: as ``parser`` has them.
-        lines: writes what happens.
+        options: as ``parser`` returns them.
+        lines: writes events.
         decide: the core.
     """
     if options.die_with_parent is not None:
@@ -335,7 +338,7 @@ def run(
         options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         why = error.strerror or str(error)
-        raise errors.StoreError(f"--state {options.state} can't be made: {why}") from error
+        raise errors.StoreError(f"--state {options.state} can't be created: {why}") from error
     store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
     store = sql_store.Store.open(store_url)
     with contextlib.closing(store):
@@ -372,15 +375,19 @@ def _lead(
         socket_path=options.state / "loop.sock",
         inbox=inbox,
         hint=reading.hint,
-        adopting=_is_adoption(store, repository, known=packed is not None),
-        before=git_watcher.rooted(isolate_failures.accepted_in(before), allowed=options.allow_root),
-        accepted=packed or b"",
-        provision=running.want,
-        event_lines=lines,
-        told=notifier,
-        happened=functools.partial(triggers.tell, notifier),
+        start=control_loop.LoopStart(
+            before=git_watcher.rooted(cycle_rescue.accepted_in(before), allowed=options.allow_root),
+            accepted=packed or b"",
+            adopting=_is_adoption(store, repository, known=packed is not None),
+        ),
+        outputs=control_loop.LoopOutputs(
+            provision=running.want,
+            event_lines=lines,
+            told=notifier,
+            happened=functools.partial(triggers.tell, notifier),
+            refuse=reading.refuse,
+        ),
         decide=decide,
-        refuse=reading.refuse,
         contained=True,
     )
     server = ServerProcess(server_command(options, store_url), options.state / "server.log")
@@ -403,8 +410,8 @@ def _end(
     notifier: delivery.Notifier,
     running: runner.Runner,
 ) -> None:
-    """Have all leave that works beside the loop."""
-    log.info("controller leaves; what runs on nodes runs on")
+    """Stop everything that runs beside the loop."""
+    log.info("controller stops; tasks on nodes continue")
     server.stop()
     reading.stop()
     reading.join(timeout=STOP_S_MAX)
@@ -415,7 +422,7 @@ def _end(
 
 
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
-    """Entry point of ``python -m reconciler.controller.process``; ``decide`` is the core."""
+    """Run ``python -m reconciler.controller.process``; ``decide`` is the core."""
     options = parser().parse_args()
     try:
         addresses.listening(options.listen, options.token_file)
@@ -441,7 +448,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
 
 
 def _wait_for_room(options: argparse.Namespace) -> None:
-    """Where the disk of the state is full, return once it is not; a signal ends the process."""
+    """Wait while the disk of the state folder is full. A signal ends the process."""
     if not full_disk.is_full(options.state, full_disk.free):
         return
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -450,7 +457,7 @@ def _wait_for_room(options: argparse.Namespace) -> None:
 
 
 def _say_last(options: argparse.Namespace, text: str) -> None:
-    """Say, in the form that the log has, why the controller ends; a full disk may not take it."""
+    """Log why the controller ends. A full disk may not take the line."""
     if options.log_format == "readable":
         with contextlib.suppress(OSError):
             print(f"muster controller: {text}", file=sys.stderr, flush=True)  # noqa: T201

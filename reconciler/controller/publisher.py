@@ -1,4 +1,4 @@
-"""What the loop tells the server of itself after each cycle: how far it is, and its metrics."""
+"""Sends the server the loop's state and metrics after each cycle."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,39 +15,41 @@ from reconciler.store import sql_store
 
 
 class Told(Protocol):
-    """What is known of those who are told of the cluster: channels, and notes in git."""
+    """A count of notices and git notes, and of those that can't be sent."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many notices came to which end, by channel and result."""
+        """Return the number of notices by channel and result."""
         ...
 
     def untold(self) -> tuple[loop_messages.Untold, ...]:
-        """Who can't be told now."""
+        """Return the channels that can't be reached now."""
         ...
 
 
 class Nobody:
-    """Nobody is told of the cluster."""
+    """An empty count, for a controller without channels."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """None."""
+        """Return no counts."""
         return {}
 
     def untold(self) -> tuple[loop_messages.Untold, ...]:
-        """Nobody."""
+        """Return no channels."""
         return ()
 
 
 class Publisher:
-    """Renders the cluster's page when it is due and sends it with how the loop stands.
+    """A sender of the loop's state and of the metrics page, which it renders when that is due.
 
     Args:
         server: the connection to the server process.
-        inbox: where looks at the repository wait to be counted.
-        counters: what adds up. defects: lets a page go that can't be made.
-        store: whose size and newest event are told. epoch: of the leader.
-        state_folder: whose disk is told of.
-        told: who is told of the cluster, and who can't be.
+        inbox: has the looks at the repository that are to be counted.
+        counters: totals of the loop.
+        defects: suppresses errors while a page is rendered.
+        store: its size and newest event are published.
+        epoch: of the leader.
+        state_folder: its disk is measured.
+        told: counts notices to people.
         clock: seconds since the epoch.
     """
 
@@ -77,58 +79,63 @@ class Publisher:
         self._rendered = b""
 
     def wait_s(self) -> float:
-        """How long what was published last may stand; 0 or less: it is due."""
+        """Return how many seconds the last page stays valid; 0 or less if a new one is due."""
         return self._page.wait_s()
 
     def publish(
         self,
-        wanted: desired.Desired | None,
-        memory: observed_state.ObservedState,
+        desired_state: desired.Desired | None,
+        state: observed_state.ObservedState,
         *,
         cycle: int,
         adopting: bool,
         anew: bool = False,
     ) -> None:
-        """Tell the server how the loop stands, with its page when that is due.
+        """Send the loop's state, with the page if it is due.
 
-        ``anew``: this server has seen no page yet.
+        Args:
+            desired_state: in force.
+            state: records as of the last outcome.
+            cycle: number of the last commit.
+            adopting: True while jobs wait for adoption.
+            anew: True if this server has seen no page yet.
         """
-        if wanted is None or not self._server.connected or anew:
+        if desired_state is None or not self._server.connected or anew:
             self._page.forget()
         if not self._server.connected:
             return
         page: bytes | None = b""
-        if wanted is not None:
+        if desired_state is not None:
             for look in self._inbox.take_looks():
                 self._counters.look(look)
-            desired_, known = wanted, memory
+            desired_, known = desired_state, state
             page = self._page.render_if_due(lambda: self._render(desired_, known))
         elif not anew:
             return
-        settings = wanted.structure.settings if wanted else desired.ClusterSettings()
+        settings = desired_state.structure.settings if desired_state else desired.ClusterSettings()
         leases = [settings.lease_s, settings.node_silence_s]
         self._server.send(
             loop_messages.Published(
                 epoch=self._epoch,
                 cycle=cycle,
                 at=self._clock(),
-                ready=wanted is not None,
+                ready=desired_state is not None,
                 poll_s=max(0.5, min(30.0, min(leases) / 3)),
                 metrics=page,
-                revision=wanted.status.jobs_revision if wanted else None,
+                revision=desired_state.status.jobs_revision if desired_state else None,
                 events=self._store.last_event_sequence,
                 adopting=adopting,
                 untold=self._told.untold(),
             )
         )
 
-    def _render(self, wanted: desired.Desired, memory: observed_state.ObservedState) -> bytes:
-        """The page; where it can't be made, the one before, whose age is told of by an alert."""
-        with self._defects.spare("metrics"):
+    def _render(self, desired_state: desired.Desired, state: observed_state.ObservedState) -> bytes:
+        """Return the page, or the previous one if rendering fails. An alert watches its age."""
+        with self._defects.suppress("metrics"):
             self._rendered = metrics.render_cluster(
                 counters=self._counters,
-                memory=memory,
-                wanted=wanted,
+                memory=state,
+                wanted=desired_state,
                 epoch=self._epoch,
                 now=self._clock(),
                 disk=metrics.disk_of(self._state_folder, self._store.path),
@@ -137,16 +144,16 @@ class Publisher:
         return self._rendered
 
 
-#: The page is rendered anew after so long without a cycle, so that it tells that the loop lives.
+#: The page is rendered again after so long without a cycle, to show that the loop is alive.
 RENDER_EVERY_S = 30.0
-#: A page that takes more of the processor than this is rendered so seldom that rendering takes at
-#: most one part in so many of the time.
+#: A page that takes more CPU time than this is rendered so rarely that rendering takes at most one
+#: part in so many of the time.
 CPU_S_MIN = 0.004
 PARTS = 20
 
 
 class PageTimer:
-    """Knows when the page is due; ``clock`` and ``cpu_clock`` count seconds."""
+    """A timer for the page; ``clock`` and ``cpu_clock`` count seconds."""
 
     def __init__(
         self,
@@ -159,7 +166,7 @@ class PageTimer:
         self._outdated = False
 
     def wait_s(self) -> float:
-        """How long what was rendered last may stand; 0 or less: a page is due."""
+        """Return how many seconds the last page stays valid; 0 or less if a new one is due."""
         if self._rendered_at is None:
             return RENDER_EVERY_S if not self._outdated else 0.0
         every_s = RENDER_EVERY_S
@@ -168,7 +175,7 @@ class PageTimer:
         return self._rendered_at + every_s - self._clock()
 
     def render_if_due(self, render: Callable[[], bytes]) -> bytes | None:
-        """The page, when it is due after something may have changed; None: the last one stands."""
+        """Return a new page if it is due after a possible change, otherwise None."""
         self._outdated = True
         if self.wait_s() > 0:
             return None
@@ -180,6 +187,6 @@ class PageTimer:
         return page
 
     def forget(self) -> None:
-        """Nobody has a page: the next call renders one, and until then none is due."""
+        """Render a page at the next call, because nobody has one; none is due before."""
         self._rendered_at = None
         self._outdated = False

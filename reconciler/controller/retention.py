@@ -1,16 +1,16 @@
-"""When the loop deletes what is too old: a bounded number of rows at a time, between two cycles."""
+"""Deletes old rows of the store between two cycles, a bounded number at a time."""
 
 from reconciler.model import desired
 from reconciler.store import sql_store
 
-#: Old events and journal entries are pruned this often.
+#: How often old events and journal entries are deleted.
 PRUNE_EVERY_S = 600.0
-#: The next look while there is more to prune than one look takes.
+#: The same while more is left than one call deletes.
 PRUNE_AGAIN_S = 5.0
 
 
 class Pruner:
-    """Deletes from a store that ``epoch`` leads; the first time a while after ``now``."""
+    """A deleter of old rows from a store that ``epoch`` leads. It begins a while after ``now``."""
 
     def __init__(self, store: sql_store.Store, epoch: int, now: float) -> None:
         self._store = store
@@ -18,11 +18,11 @@ class Pruner:
         self.next_at = now + PRUNE_EVERY_S
 
     def clock_set(self, now: float) -> None:
-        """The clock was set: nothing waits for longer than it would."""
+        """Shorten a wait that a step of the clock made too long."""
         self.next_at = min(self.next_at, now + PRUNE_EVERY_S)
 
     def prune(self, settings: desired.ClusterSettings | None, now: float) -> None:
-        """Delete what is due by now; nothing while it is not known how long to keep it."""
+        """Delete what is due, or nothing as long as the settings are unknown."""
         if now < self.next_at or settings is None:
             return
         pruned = self._store.prune(

@@ -1,7 +1,7 @@
-"""The loop's end of the local socket: accepts the server process and never waits for it.
+"""The loop's end of the local socket to the server process. It never waits for the server.
 
-Reads and writes are non-blocking. What the server must know to begin (every node's set, the last
-page) is asked of the loop when a server connects, so either side may be restarted alone.
+Reads and writes do not block. When a server connects, the loop sends every node's set and the last
+page, so either side can be restarted alone.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ import msgspec
 
 from reconciler.model.protocol import loop_messages
 
-#: Bytes that may wait for a server that does not read; past it the connection is dropped.
+#: Bytes that may wait for a server that does not read. Beyond that the connection is dropped.
 BACKLOG_BYTES_MAX = 256 * 2**20
 
 _decoder = msgspec.msgpack.Decoder(loop_messages.ToLoop)
 
 
 class LinkServer:
-    """Listens on a Unix socket; at most one server process is connected, the newest."""
+    """A listener on a Unix socket. Only the newest server process stays connected."""
 
     def __init__(self, path: Path, selector: selectors.BaseSelector) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class LinkServer:
         selector.register(self._listener, selectors.EVENT_READ, "listener")
 
     def _bind(self, path: Path) -> None:
-        """Bind through a descriptor of the folder: a socket's path is limited to 107 bytes."""
+        """Bind through the folder's descriptor, because a socket's path has at most 107 bytes."""
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self._listener.bind(f"/proc/self/fd/{folder}/{path.name}")
@@ -47,11 +47,14 @@ class LinkServer:
 
     @property
     def connected(self) -> bool:
-        """Whether a server process is there."""
+        """True if a server process is connected."""
         return self._connection is not None
 
     def accept(self) -> bool:
-        """Take a new connection; True when there is one and it has to be told everything."""
+        """Accept a connection.
+
+        Return True if there is a new one, which has to be sent everything.
+        """
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
@@ -63,7 +66,7 @@ class LinkServer:
         return True
 
     def receive(self) -> list[loop_messages.ToLoop]:
-        """What the server has said; empty, and the connection dropped, when it has gone."""
+        """Return the server's messages. The connection is dropped if the server has gone."""
         messages: list[loop_messages.ToLoop] = []
         while self._connection is not None:
             try:
@@ -85,7 +88,7 @@ class LinkServer:
         return messages
 
     def send(self, message: loop_messages.ToServer) -> None:
-        """Queue a message; it leaves as fast as the server reads."""
+        """Queue a message. It leaves as fast as the server reads."""
         if self._connection is None:
             return
         self._outgoing += loop_messages.encode(message)
@@ -95,7 +98,7 @@ class LinkServer:
         self.flush()
 
     def flush(self) -> None:
-        """Write what the socket takes now."""
+        """Write as much as the socket takes now."""
         if self._connection is None:
             return
         while self._outgoing:
@@ -111,7 +114,7 @@ class LinkServer:
         self._selector.modify(self._connection, wanted, "connection")
 
     def drop(self) -> None:
-        """Forget the connection that there is."""
+        """Close the connection, if any."""
         if self._connection is not None:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._connection)

@@ -1,13 +1,13 @@
-"""Tells a wall clock that was set from time that has passed: nobody sets the other one."""
+"""Detects that the wall clock was set, by comparing it with the monotonic clock."""
 
 import time
 
-#: A step of the wall clock larger than this is not taken for time that has passed.
+#: A larger difference between the clocks means that the wall clock was set.
 STEP_S_MAX = 1.0
 
 
 class ClockSteps:
-    """How far the wall clock is from the one that nobody sets.
+    """A detector of steps of the wall clock.
 
     Args:
         now: by the wall clock, seconds since the epoch.
@@ -17,12 +17,12 @@ class ClockSteps:
         self.offset_s = _offset_s(now)
 
     def of(self, now: float) -> float:
-        """By how many seconds it was set since the last call of ``take``; 0: it was not."""
+        """Return by how many seconds the clock was set since the last ``take``; 0 if it was not."""
         step_s = _offset_s(now) - self.offset_s
         return step_s if abs(step_s) > STEP_S_MAX else 0.0
 
     def take(self, now: float) -> float:
-        """The same, and from here on that is how it stands."""
+        """Return the same as ``of``, and count later steps from here."""
         step_s, self.offset_s = self.of(now), _offset_s(now)
         return step_s
 

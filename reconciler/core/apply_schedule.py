@@ -1,4 +1,4 @@
-"""From the scheduler's decisions to attempts, evictions and the reasons that records carry."""
+"""Turns the scheduler's decisions into attempts, evictions, and the pending reasons of records."""
 
 import math
 from collections import Counter
@@ -18,68 +18,72 @@ from reconciler.model.values import hostlists, quantities, times
 from reconciler.model.values.resources import Resources
 from reconciler.scheduling import decisions
 
-#: Ports at which the first rank of a gang meets the others; below the kernel's own range.
+#: Rendezvous ports of gangs, below the kernel's ephemeral range.
 RENDEZVOUS_PORTS = range(29_400, 32_700)
 
 
 def apply(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     situation: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
-    """Write what was decided into the work: new attempts, stop orders, reasons."""
-    given = _Given(work, situation)
+    """Write the decisions into the context: new attempts, stop orders, reasons."""
+    given = _Allocator(context, situation)
     touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
         placed.setdefault((placement.job, placement.element), []).append(placement)
     for (job, _), parts in placed.items():
-        draft = work.draft(job)
+        draft = context.draft(job)
         if draft is not None:
             touched[job] = draft
-            _place(work, draft, parts, given)
+            _place(context, draft, parts, given)
     for eviction in decided.evictions:
-        draft = work.draft(eviction.job)
+        draft = context.draft(eviction.job)
         if draft is not None:
             touched[eviction.job] = draft
-            _evict(work, draft, eviction)
+            _evict(context, draft, eviction)
     for draft in touched.values():
-        lifecycle.settle(work, draft)
-    _reasons(work, situation, decided)
-    _deadlines(work, situation, decided)
+        lifecycle.settle(context, draft)
+    _reasons(context, situation, decided)
+    _deadlines(context, situation, decided)
 
 
 def _evict(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     eviction: decisions.EvictionDecision,
 ) -> None:
-    """An element leaves, or only those of its tasks that it can go on without."""
+    """End an element's try, or only those of its tasks that it can go on without."""
     element, moving = eviction.element, eviction.ground == "consolidate"
     what = draft.spec.element_text(element)
     if eviction.tasks:
         names = [group.name for group in draft.spec.groups]
         leaving = {(names[group], index) for group, index in eviction.tasks}
-        lifecycle.dismiss(work, draft, element, leaving, by=eviction.for_job)
-        several = "s" if len(leaving) != 1 else ""
-        what = f"{len(leaving)} task{several}{draft.spec.of_element(element)}"
+        lifecycle.dismiss(context, draft, element, leaving, by=eviction.for_job)
+        what = f"{quantities.counted(len(leaving), 'task')}{draft.spec.of_element(element)}"
     else:
         lifecycle.give_verdict(
-            work, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
+            context, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
         )
         if moving:
-            _goes_first(work, eviction.for_job)
-    whom = f" for {eviction.for_job}" if eviction.for_job else ""
-    verb = ("move" if moving else "leave") + ("" if len(eviction.tasks) > 1 else "s")
-    work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
+            _clear_moved(context, eviction.for_job)
+    several = len(eviction.tasks) > 1
+    if not eviction.for_job:
+        verb = ("move" if moving else "leave") + ("" if several else "s")
+    elif moving:
+        verb = f"move{'' if several else 's'} to make room for {eviction.for_job}"
+    else:
+        verb = f"{'are' if several else 'is'} preempted by {eviction.for_job}"
+    context.event("JobEvicted", f"{what} {verb}: {eviction.why}", job=eviction.job)
 
 
-def _goes_first(work: cycle_context.CycleContext, job: str) -> None:
-    """Who others move for starts before them, also where it once moved for somebody itself.
+def _clear_moved(context: cycle_context.CycleContext, job: str) -> None:
+    """Clear the mark that an element was moved, because others now move for it.
 
-    Else the one that moves now would go back to where it was, and move again, and so on.
+    Otherwise the one that moves now would go back to where it was, move again, and so on.
     """
-    draft = work.draft(job)
+    draft = context.draft(job)
     if draft is None:
         return
     for element, note in sorted(draft.notes.items()):
@@ -87,35 +91,35 @@ def _goes_first(work: cycle_context.CycleContext, job: str) -> None:
             draft.set_note(element, msgspec.structs.replace(note, moved=False))
 
 
-class _Given:
-    """What placements are turned into attempts with: names, ports, MIG instances."""
+class _Allocator:
+    """The names, ports and MIG instances that new attempts get."""
 
     def __init__(
-        self, work: cycle_context.CycleContext, situation: snapshot_builder.SnapshotResult
+        self, context: cycle_context.CycleContext, situation: snapshot_builder.SnapshotResult
     ) -> None:
         self.nodes = situation.nodes
-        self._work = work
+        self._context = context
         self._ports: _Ports | None = None
         self._instances: dict[tuple[str, str], set[int]] | None = None
 
     def port(self, count: int) -> int:
-        """The first of so many ports for a gang."""
+        """Return the first of a gang's ports."""
         if self._ports is None:
-            self._ports = _Ports(self._work)
+            self._ports = _Ports(self._context)
         return self._ports.take(count)
 
     def _taken(self) -> dict[tuple[str, str], set[int]]:
-        """MIG instances that are in use, by node and profile."""
+        """Return the MIG instances in use, by node and profile."""
         if self._instances is None:
             self._instances = {}
-            for attempt in self._work.live_attempts():
+            for attempt in self._context.live_attempts():
                 if attempt.instances:
                     key = (attempt.node, attempt.mig_profile)
                     self._instances.setdefault(key, set()).update(attempt.instances)
         return self._instances
 
     def instances(self, task: decisions.TaskPlacement) -> tuple[str, tuple[int, ...]]:
-        """The profile of a task's MIG instances, and which of its node's it gets."""
+        """Return the profile of a task's MIG instances, and which of the node's it gets."""
         if task.profile < 0:
             return "", ()
         profile = self.nodes.profiles[task.profile]
@@ -131,10 +135,10 @@ class _Given:
 
 
 def _place(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     parts: list[decisions.Placement],
-    given: _Given,
+    given: _Allocator,
 ) -> None:
     spec = draft.spec
     element = parts[0].element
@@ -143,18 +147,18 @@ def _place(
     )
     names = given.nodes.names
     grows = parts[0].action == "grow"
-    present = work.attempts_of_element(spec.name, element) if grows else []
+    present = context.attempts_of_element(spec.name, element) if grows else []
     note = draft.note(element)
-    if not grows and note.verdict is not None:  # as older versions could leave one behind
+    if not grows and note.verdict is not None:  # older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
     number = 1 + max(note.tries, cycle_context.try_number_of(present, note) if present else 0)
-    ranks = _ranks(work, spec, tasks, names, given)
+    ranks = _ranks(context, spec, tasks, names, given)
     for task, rank in zip(tasks, ranks, strict=True):
         name = names[task.node]
-        node = work.node(name)
+        node = context.node(name)
         group = spec.groups[task.group].name
         profile, instances = given.instances(task)
-        work.add_attempt(
+        context.add_attempt(
             records.AttemptRecord(
                 id=identifiers.attempt_id(spec, element, group, task.index, number),
                 job=spec.name,
@@ -168,11 +172,11 @@ def _place(
                 boot_id=node.boot_id if node else "",
                 resources=Resources(*task.amounts),
                 state=AttemptState.ASSIGNED,
-                assigned_at=work.now,
+                assigned_at=context.now,
                 devices=task.devices,
                 rank=rank,
                 lease_s=spec.lease_s,
-                grace_s=cycle_context.lease_grace_s(work, spec, name),
+                grace_s=cycle_context.lease_grace_s(context, spec, name),
                 mig_profile=profile,
                 instances=instances,
                 saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
@@ -188,45 +192,43 @@ def _place(
     why = f" ({parts[0].why})" if parts[0].why else ""
     which = "" if spec.array_count is None else f"element {element}, "
     what = f"{which}growth by" if grows else f"{which}try {number}:"
-    work.event("JobPlaced", f"{what} {places}{why}{_waited_for(work, draft)}", job=spec.name)
+    context.event("JobPlaced", f"{what} {places}{why}{_last_reason(context, draft)}", job=spec.name)
 
 
-def _waited_for(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
-    """The reason that it carried until now: nobody could tell it later without a replay.
+def _last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
+    """Return the last pending reason for the event of a start; empty for arrays.
 
-    An array tells none: of many elements it would be told again and again.
+    Later only a replay would know it. In an array it would be repeated for each element.
     """
-    told = work.observed.reasons.get(draft.reason_key, ())
-    if not told or draft.spec.array_count is not None:
+    last_reasons = context.observed.reasons.get(draft.reason_key, ())
+    if not last_reasons or draft.spec.array_count is not None:
         return ""
-    if (
-        told[0].code is ReasonCode.NEVER_FITS and told[0].funnel
-    ):  # it was so of the nodes that there were
+    if last_reasons[0].code is ReasonCode.NEVER_FITS and last_reasons[0].funnel:
         return "; until now no node that had joined could hold it"
-    # what no waiting ends has ended by something else: by other documents, or other nodes
-    verb = "could not start at all" if never_starts(told) else "waited"
-    return f"; until now it {verb}: {told[0].code}: {told[0].message}"
+    # a reason that waiting does not end was ended by another commit, or by other nodes
+    verb = "could not start at all" if never_starts(last_reasons) else "waited"
+    return f"; until now it {verb}: {last_reasons[0].code}: {last_reasons[0].message}"
 
 
 def _ranks(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     spec: desired.Job,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
-    given: _Given,
+    given: _Allocator,
 ) -> list[records.RankPlacement]:
-    """Number the tasks, so that neighbours by number are neighbours by network.
+    """Number the tasks so that neighbours by number are neighbours by network.
 
-    The first task has rank 0. Domains of a topology come one after the other, in a domain the
-    nodes, on a node groups and indexes. Nodes are numbered by their first rank.
+    The first task has rank 0. The domains of a topology follow each other, in a domain the nodes,
+    on a node groups and indexes. Nodes are numbered by their first rank.
     """
     if spec.framework == "none":
         return [records.RankPlacement()] * len(tasks)
-    order = _by_topology(work, tasks, node_names)
+    order = _by_topology(context, tasks, node_names)
     sizes = Counter(tasks[number].node for number in order)
-    first = work.node(node_names[tasks[order[0]].node])
+    first = context.node(node_names[tasks[order[0]].node])
     hosts = hostlists.fold_in_order(node_names[node] for node in sizes)
-    ports = _ports_needed(work, {node_names[node]: count for node, count in sizes.items()})
+    ports = _ports_needed(context, {node_names[node]: count for node, count in sizes.items()})
     base = records.RankPlacement(
         world_size=len(tasks),
         master_address=first.inventory.address if first else "127.0.0.1",
@@ -253,17 +255,17 @@ def _ranks(
     return ranks
 
 
-def _ports_needed(work: cycle_context.CycleContext, tasks: Mapping[str, int]) -> int:
-    """How many tasks of a gang are at the address that has most; ``tasks``: by node."""
+def _ports_needed(context: cycle_context.CycleContext, tasks: Mapping[str, int]) -> int:
+    """Return the most tasks of a gang that share an address; ``tasks`` are by node."""
     found: Counter[str] = Counter()
     for name, count in tasks.items():
-        node = work.node(name)
+        node = context.node(name)
         found[node.inventory.address if node else name] += count
     return max(found.values())
 
 
 def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]:
-    """The devices of a gang on each node where several of its tasks have some."""
+    """Return a gang's devices on each node on which several of its tasks have some."""
     found: dict[int, list[decisions.TaskPlacement]] = {}
     for task in tasks:
         if task.devices:
@@ -276,18 +278,18 @@ def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]
 
 
 def _by_topology(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
 ) -> list[int]:
-    """Positions of tasks in the order of their ranks; domains stand as they are first met."""
+    """Return positions of tasks in the order of ranks. Domains are ordered by their first task."""
     met: dict[tuple[str, ...], int] = {}
     keys: dict[int, tuple[int, ...]] = {}
     for task in tasks:
         if task.node not in keys:
             name = node_names[task.node]
-            node = work.node(name)
-            pool = work.desired.structure.pools.get(node.pool) if node else None
+            node = context.node(name)
+            pool = context.desired.structure.pools.get(node.pool) if node else None
             path = (*(pool.domains.get(name, ()) if pool else ()), name)
             parts = [path[: depth + 1] for depth in range(len(path))]
             keys[task.node] = tuple([met.setdefault(part, len(met)) for part in parts])
@@ -297,20 +299,23 @@ def _by_topology(
 
 
 class _Ports:
-    """Rendezvous ports that no gang of this moment has, as many in a row as one needs."""
+    """An allocator of consecutive rendezvous ports that no current gang uses."""
 
-    def __init__(self, work: cycle_context.CycleContext) -> None:
+    def __init__(self, context: cycle_context.CycleContext) -> None:
         self._used: set[int] = set()
-        for attempt in work.live_attempts():
+        for attempt in context.live_attempts():
             port = attempt.rank.master_port
             if port and port not in self._used:
                 counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
                 count = attempt.rank.ports or max(counts, default=1)
                 self._used.update(range(port, port + count))
-        self._next = RENDEZVOUS_PORTS.start + work.next_order % len(RENDEZVOUS_PORTS)
+        self._next = RENDEZVOUS_PORTS.start + context.next_order % len(RENDEZVOUS_PORTS)
 
     def take(self, count: int) -> int:
-        """The first of so many free ones in a row; after a whole round the next, free or not."""
+        """Return the first of so many consecutive free ports.
+
+        After a full round the next, free or not.
+        """
         for _ in range(len(RENDEZVOUS_PORTS)):
             if self._next + count > RENDEZVOUS_PORTS.stop:
                 self._next = RENDEZVOUS_PORTS.start
@@ -324,71 +329,71 @@ class _Ports:
 
 
 def _reasons(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     situation: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
-    """Point every waiting job at its reasons; write only what changed.
+    """Set the reasons of every pending job, and write only what changed.
 
-    Plain jobs whose line is told the same as in the last cycle are not looked at.
+    Plain jobs whose pending group has the same reason as in the last cycle are skipped.
     """
     reasons = {**situation.reasons, **decided.reasons}
-    part = work.recall.part(pending_cache.PendingCache)
+    part = context.cache.part(pending_cache.PendingCache)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
     found = dict(situation.reason_of)
-    visit = part.begin_telling(work.reasons)
-    # Lines of whose claims some start, or wait for a cause of their own.
+    visit = part.begin_telling(context.reasons)
+    # pending groups some of whose jobs start, or wait for a reason of their own
     apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
     slots, keys = situation.waiting.slots, np.array(decided.reason_of_line, dtype=object)
     own = [group.slot for group in apart if group is not None]
     together = (slots >= 0) & ~np.isin(slots, own)
-    part.told[own] = None
+    part.slot_reasons[own] = None
     used: set[str] = set(keys[together].tolist())
-    for index in np.flatnonzero(~together | (part.told[slots] != keys)).tolist():
+    for index in np.flatnonzero(~together | (part.slot_reasons[slots] != keys)).tolist():
         key = keys[index]
         for claim in situation.snapshot.lines[index].claims:
             visit.add(claim.job)
             if key and not claim.missing and started.get(claim.job, 0) < len(claim.elements):
                 found[claim.job] = key
-    part.told[slots[together]] = keys[together]
+    part.slot_reasons[slots[together]] = keys[together]
     found |= decided.reason_of
-    # What autoscaling has told of jobs beside this stands in their records until now.
-    visit.update(work.observed.recollection.growing.helped)
-    visit = visit.union(found, part.changed, part.others, work.drafts)
-    for name in cycle_cache.in_order(visit, work.observed.jobs):
+    # until now their records have the reasons that autoscaling wrote
+    visit.update(context.observed.recollection.growing.helped)
+    visit = visit.union(found, part.changed, part.others, context.drafts)
+    for name in cycle_cache.in_order(visit, context.observed.jobs):
         key = found.get(name, "")
         group = None if key else part.group_of.get(name)
         if group is not None and group not in apart:
-            key = part.told[group.slot] or ""
-        _point(work, name, key)
+            key = part.slot_reasons[group.slot] or ""
+        _set_reason(context, name, key)
     used.update(found.values())
     used.discard("")
     for key in sorted(used):
-        if work.observed.reasons.get(key) != reasons[key]:
-            work.reasons[key] = reasons[key]
-    for key in work.observed.reasons:
+        if context.observed.reasons.get(key) != reasons[key]:
+            context.reasons[key] = reasons[key]
+    for key in context.observed.reasons:
         if key not in used:
-            work.reasons[key] = ()
+            context.reasons[key] = ()
 
 
-def _point(work: cycle_context.CycleContext, name: str, key: str) -> None:
-    """Write a key into a job's record, if it waits or this cycle has touched it."""
-    draft = work.drafts.get(name)
+def _set_reason(context: cycle_context.CycleContext, name: str, key: str) -> None:
+    """Write a reason's key into a job's record if the job waits or was touched in this cycle."""
+    draft = context.drafts.get(name)
     if draft is not None:
         if not draft.finished:
             draft.reason_key = key
-    elif name in work.recall.waiting.known and work.observed.jobs[name].reason_key != key:
-        work.pointed[name] = key
+    elif name in context.cache.waiting.known and context.observed.jobs[name].reason_key != key:
+        context.new_reason_keys[name] = key
 
 
 def _deadlines(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     situation: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
-    """Say at once which deadlines can't be met any more, and take it back where they can.
+    """Report deadlines that can't be met any more, and withdraw that if they can.
 
-    Of what waits: what runs may end long before its time limit, and has its deadline before it.
+    Only pending jobs are checked. A running job may end long before its time limit.
     """
     late = dict(situation.unreachable)
     for claim in situation.pressed:
@@ -399,34 +404,34 @@ def _deadlines(
         if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
-        draft = work.draft(name)
+        draft = context.draft(name)
         if draft is None or job_draft.PENDING not in draft.elements:
             continue
-        message = _late(draft, latest, work.now)
+        message = _late_text(draft, latest, context.now)
         if draft.message != message:
             known = draft.message.startswith(job_draft.LATE)
             draft.message = message
             if not known:
-                work.event("DeadlineOutOfReach", message, job=name)
+                context.event("DeadlineOutOfReach", message, job=name)
     for name in situation.in_time:
-        draft = work.draft(name) if name not in late else None
+        draft = context.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(job_draft.LATE):
             draft.message = ""
-    for draft in work.drafts.values():  # among them all that has started in this cycle
+    for draft in context.drafts.values():  # they include everything that started in this cycle
         waits = job_draft.PENDING in draft.elements and draft.spec.deadline is not None
         if draft.message.startswith(job_draft.LATE) and not waits:
             draft.message = ""
 
 
-def _late(draft: job_draft.JobDraft, latest: float, now: float) -> str:
-    """That a deadline can't be met, by which length that is known, and until when it could."""
+def _late_text(draft: job_draft.JobDraft, latest: float, now: float) -> str:
+    """Return the text that a deadline can't be met, with the run time used and the latest start."""
     spec = draft.spec
     takes_s = 0.0 if spec.deadline is None else spec.deadline - latest
     if spec.time_limit_s is not None and takes_s > spec.time_limit_s - 1e-3:
         known_by = "by its time limit"
-    else:  # less was learned, or nobody knows how long it takes
+    else:  # a shorter run time was learned, or none is known
         known_by = "by the time it is expected to take" if takes_s > 0 else "any more"
-    who = "what waits of it" if draft.live_count() else "it"
+    subject = "what waits of it" if draft.live_count() else "it"
     would = "would have to" if latest >= now else "would have had to"
     by = times.format_time(latest)
-    return f"{job_draft.LATE}{known_by}: {who} {would} start by {by} at the latest"
+    return f"{job_draft.LATE}{known_by}: {subject} {would} start by {by} at the latest"

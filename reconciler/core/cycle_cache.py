@@ -1,9 +1,8 @@
-"""What cycles worked out and need not work out again, so that a cycle costs what has changed.
+"""What cycles computed and need not compute again, so that a cycle costs what has changed.
 
-Records never change in place: a record that is the very same object as in the last cycle says the
-same. A ``CycleCache`` belongs to the ``Memory`` whose records it knows; each absorbed outcome tells
-it what is other now. What it keeps only spares work: with a new one, which knows nothing, every
-outcome is the same to the byte, and replays, plans and tests decide with a new one.
+Records never change in place: the same object means the same content. A ``CycleCache`` belongs to
+the ``ObservedState`` whose records it knows, and absorbs each outcome with it. It may be dropped:
+with an empty one every outcome is the same to the byte. Replays, plans and tests use an empty one.
 """
 
 import bisect
@@ -21,46 +20,50 @@ from reconciler.model.state.states import ELEMENT_CODE, JobState
 _PENDING = ELEMENT_CODE[JobState.PENDING]
 _Part = TypeVar("_Part", bound="CachePart")
 Index = dict[str, dict[int, dict[str, None]]]
-#: Moments that hold no longer are kept until they are so many more than those that do.
+#: Dropped moments stay in the heap until there are so many more of them than of current ones.
 MOMENTS_SPARE = 1000
 
 
 class CachePart:
-    """Something kept from cycle to cycle by one of the phases.
+    """A part of the cache that one phase owns.
 
     Attributes:
-        jobs, nodes: names of what changed since the part was last brought up to date.
+        jobs: names of jobs that changed since the part was last updated.
+        nodes: the same of nodes.
     """
 
-    def __init__(self, recall: "CycleCache") -> None:
-        self.jobs: set[str] = set(recall.by_job)
-        self.nodes: set[str] = set(recall.nodes.known)
+    def __init__(self, cache: "CycleCache") -> None:
+        self.jobs: set[str] = set(cache.by_job)
+        self.nodes: set[str] = set(cache.nodes.known)
 
     def absorb(self, result: outcome.Outcome) -> None:
-        """An outcome is so now; names of what it changes are noted already."""
+        """Take over an outcome. The names of what it changes are noted already."""
 
     def take_jobs(self, now_too: Iterable[str]) -> set[str]:
-        """What has to be looked at: changed before, or in this cycle, which may yet be lost."""
+        """Return the jobs that changed before or in this cycle, and keep those of this cycle.
+
+        This cycle's outcome may yet be lost.
+        """
         fresh = set(now_too)
         found, self.jobs = self.jobs | fresh, fresh
         return found
 
     def take_nodes(self, now_too: Iterable[str]) -> set[str]:
-        """The same of nodes."""
+        """Return the nodes that changed, as ``take_jobs`` does."""
         fresh = set(now_too)
         found, self.nodes = self.nodes | fresh, fresh
         return found
 
 
 class Names:
-    """A set of names that is asked for in order."""
+    """A set of names that can be read in order."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.ordered = sorted(names)
         self.known = set(self.ordered)
 
     def put(self, name: str, *, there: bool) -> None:
-        """A name belongs to it, or does not."""
+        """Add a name, or remove it."""
         if there is (name in self.known):
             return
         place = bisect.bisect_left(self.ordered, name)
@@ -72,7 +75,7 @@ class Names:
             del self.ordered[place]
 
     def with_drafts(self, drafts: Mapping[str, bool]) -> list[str]:
-        """The names in order, where some belong to it now or no longer."""
+        """Return the names in order, with the additions and removals of this cycle."""
         found = self.ordered.copy()
         for name, there in drafts.items():
             if there is (name in self.known):
@@ -86,7 +89,7 @@ class Names:
 
 
 class Moments:
-    """Until when things hold: names, each with a moment (infinity: for ever)."""
+    """Names with the moment until which something holds for each; infinity: for ever."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -96,7 +99,7 @@ class Moments:
         return name in self._until
 
     def put(self, name: str, until: float) -> None:
-        """It holds until then."""
+        """Set the moment of a name."""
         if self._until.get(name) == until:
             return
         self._until[name] = until
@@ -106,20 +109,20 @@ class Moments:
             self._heap = sorted((at, one) for one, at in self._until.items() if at < math.inf)
 
     def names(self) -> AbstractSet[str]:
-        """Of what it holds."""
+        """Return all names."""
         return self._until.keys()
 
     def drop(self, name: str) -> None:
-        """It holds no longer."""
+        """Remove a name."""
         self._until.pop(name, None)
 
     def clear(self) -> None:
-        """Nothing holds any longer."""
+        """Remove all names."""
         self._until.clear()
         self._heap.clear()
 
     def over(self, now: float) -> list[str]:
-        """Drop what holds only until now or before; the names."""
+        """Remove and return the names whose moment has passed."""
         found = []
         while self._heap and self._heap[0][0] <= now:
             moment, name = heapq.heappop(self._heap)
@@ -129,23 +132,24 @@ class Moments:
         return found
 
     def first(self) -> float | None:
-        """When the first of them ends; None: never."""
+        """Return the first moment; None if there is none."""
         while self._heap and self._until.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
 
 class CycleCache:
-    """What is known of the records of one ``Memory``.
+    """Indexes over the records of one ``ObservedState``.
 
     Attributes:
-        attempts: the very mapping that it knows.
+        attempts: the mapping that was indexed.
         by_job: job, element, ids of attempts of tries that are not concluded.
         by_node: the same by node.
-        active: jobs that are not finished. waiting: those of them that are not simply running.
+        active: unfinished jobs.
+        waiting: active jobs that are not simply running.
         nodes: names of all nodes.
-        particular: active jobs that ask for MIG profiles, or for GPUs that are near each other.
-        affine: active jobs that mind which work is near.
+        particular: active jobs that request MIG profiles, or GPUs that are near each other.
+        affine: active jobs with affinities to other jobs.
     """
 
     def __init__(
@@ -166,41 +170,43 @@ class CycleCache:
         self.particular = {record.name for record in here if is_particular(record.spec)}
         self.affine = {record.name for record in here if record.spec.affinities}
         self.nodes = Names(nodes)
-        #: Jobs whose tries were judged and are as they were, and until when that holds.
+        #: Jobs that need not be judged, and until when.
         self._quiet = Moments()
         self._restless: set[str] = set(self.by_job)
         self._parts: dict[type, Any] = {}
 
     @classmethod
-    def of(cls, observed: records.Observed) -> "CycleCache":
-        """A new one, which knows nothing but what is observed."""
+    def from_observed(cls, observed: records.Observed) -> "CycleCache":
+        """Return a new cache, which knows only what is observed."""
         return cls(observed.jobs, observed.active, observed.attempts, observed.nodes)
 
     def part(self, kind: Callable[["CycleCache"], _Part]) -> _Part:
-        """What a phase keeps here."""
+        """Return the part of a phase."""
         found: _Part | None = self._parts.get(kind)  # type: ignore[call-overload]
         if found is None:
             found = self._parts[kind] = kind(self)  # type: ignore[index]
         return found
 
-    # -- tries that nothing happens to
+    # -- jobs at rest
 
     def restless(self, now: float, touched: Iterable[str]) -> set[str]:
-        """Jobs that have to be judged, for what changed or for the time it is.
+        """Return the jobs to judge, because something changed or a moment has come.
 
-        ``touched`` ones are changed in this very cycle: what was known of them holds no longer.
+        Args:
+            now: seconds since the epoch.
+            touched: jobs changed in this cycle, which are at rest no longer.
         """
         self._disturb(set(touched))
         self._disturb(set(self._quiet.over(now)))
         return self._restless.union(touched)
 
     def rest(self, job: str, until: float | None) -> None:
-        """A job's tries were judged: nothing changes before ``until`` (None: for ever)."""
+        """Note that a job need not be judged before ``until``; None: until it changes."""
         self._restless.discard(job)
         self._quiet.put(job, math.inf if until is None else until)
 
     def next_moment(self) -> float | None:
-        """When the first of those at rest has to be judged again."""
+        """Return when the first job at rest has to be judged again."""
         return self._quiet.first()
 
     def _disturb(self, jobs: AbstractSet[str]) -> None:
@@ -209,10 +215,13 @@ class CycleCache:
         self._restless.difference_update(jobs)
         self._restless |= jobs & self.by_job.keys()
 
-    # -- what is other now
+    # -- changes
 
     def absorb(self, result: outcome.Outcome, others: Iterable[records.JobRecord]) -> None:
-        """Take over an outcome, as ``Memory`` does; ``others``: jobs not alike to before."""
+        """Take over an outcome, as ``ObservedState`` does.
+
+        ``others`` are jobs that changed essentially.
+        """
         changed = dict.fromkeys([record.name for record in result.jobs])
         for record in others:
             self._note(record)
@@ -235,7 +244,7 @@ class CycleCache:
             part.absorb(result)
 
     def job_changed(self, record: records.JobRecord) -> None:
-        """A record is another one now, without an outcome."""
+        """Note that a record was replaced without an outcome."""
         self._note(record)
         self._disturb({record.name})
         for part in self._parts.values():
@@ -272,10 +281,10 @@ class CycleCache:
 
 
 def in_order(names: AbstractSet[str], known: Mapping[str, object]) -> Iterable[str]:
-    """Names in any order; in that of what is ``known`` of them where they are most of it.
+    """Return names in any order, but in the order of ``known`` if they are most of it.
 
-    Records that were made one after the other lie so in memory. Whoever goes through a hundred
-    thousand in the order of a set waits for memory longer than for all that is done with them.
+    Records that were made one after the other lie together in memory. Reading a hundred thousand in
+    the random order of a set takes longer than all work on them.
     """
     if 2 * len(names) < len(known):
         return names
@@ -283,7 +292,7 @@ def in_order(names: AbstractSet[str], known: Mapping[str, object]) -> Iterable[s
 
 
 def is_particular(spec: desired.Job) -> bool:
-    """Whether it asks for more of GPUs than how many: MIG profiles, or that they are near."""
+    """Return True if a job requests MIG profiles, or GPUs that are near each other."""
     for group in spec.groups:  # noqa: SIM110 - asked of every job that changes
         if group.mig_profile or group.inner:
             return True
@@ -291,7 +300,7 @@ def is_particular(spec: desired.Job) -> bool:
 
 
 def is_alike(before: records.JobRecord, record: records.JobRecord) -> bool:
-    """Whether a job is in the same sets of names as before; mostly it waits for other reasons."""
+    """Return True if a job belongs to the same sets of names as before, as it mostly does."""
     return (
         before.spec is record.spec
         and before.state is record.state
@@ -302,7 +311,7 @@ def is_alike(before: records.JobRecord, record: records.JobRecord) -> bool:
 
 
 def is_waiting(record: records.JobRecord) -> bool:
-    """Whether a job that is not finished has something that waits, may grow, or has a reason."""
+    """Return True if an unfinished job has something pending, may grow, or has a reason."""
     spec = record.spec
     return (
         _PENDING in record.elements

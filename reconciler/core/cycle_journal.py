@@ -1,10 +1,8 @@
-"""What makes every past decision replayable: the loop's inputs, written down as they are given.
+"""The journal: it records the loop's inputs, so that every past decision can be replayed.
 
-``Recorder`` stands beside the loop. It turns each call of ``reconcile`` into an ``Input``: what
-nodes said and people asked for, the time, and what changed of the desired state since the call
-before. Every so many calls it makes a whole ``JournalSnapshot``. ``Replay`` goes the other way:
-from a snapshot and the inputs behind it to each ``JournalledCycle`` as it was. Bytes go out and
-come in here; the store keeps them.
+``Recorder`` turns each call of ``reconcile`` into an ``Input``: reports and requests, the time, and
+what changed of the desired state. Once in a while it makes a ``JournalSnapshot``. ``Replay`` makes
+each ``JournalledCycle`` again from a snapshot and the inputs after it. The store keeps the bytes.
 """
 
 import itertools
@@ -19,34 +17,34 @@ from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import instance_records, outcome, records
 
-#: A snapshot is due after so many calls of ``reconcile``, or when they took so long together, or
-#: after so many bytes of their inputs: no replay has more to do than this. It is due after a time,
-#: too, since what begins with a snapshot is kept or pruned as a whole.
+#: A snapshot is due after so many calls of ``reconcile``, or seconds that they took together, or
+#: bytes of their inputs, which bounds a replay. It is also due after a time, because the inputs
+#: after a snapshot are kept or pruned together with it.
 SNAPSHOT_CALLS = 1000
 SNAPSHOT_DECIDE_S = 20.0
 SNAPSHOT_INPUT_BYTES = 64 * 2**20
 SNAPSHOT_EVERY_S = 6 * 3600.0
-#: A larger snapshot is not kept.
+#: The largest snapshot that is kept.
 SNAPSHOT_BYTES_MAX = 64 * 2**20
-#: What is said of it, with its bytes and how many may be kept.
+#: Log message, with its bytes and the maximum.
 TOO_LARGE = (
-    "the journal's snapshot has %d bytes and is not kept, at most %d are: what is decided from "
-    "here on can't be replayed"
+    "the journal's snapshot has %d bytes, more than the maximum of %d, and is not kept: later "
+    "decisions can't be replayed"
 )
-#: Inputs that led to nothing worth a commit are written after so many reports of nodes.
+#: Inputs of cycles that needed no commit are written after so many reports.
 WAITING_REPORTS_MAX = 10_000
-#: Fast: most of the bytes are gone at the first level.
+#: The fastest level removes most of the bytes.
 _LEVEL = 1
 
 Value = TypeVar("Value")
 
 
 class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a desired state differs from the one of the call before.
+    """The difference between a desired state and that of the previous call.
 
-    ``structure``, ``status`` and ``aside`` None: as before. Of ``jobs`` and ``refused`` those
-    that are new or other; ``*_gone`` are names. ``*_order`` is given where names do not stand as
-    they stood, those that are new behind them: new runs are numbered in this order.
+    ``structure``, ``status`` and ``aside`` None: as before. ``jobs`` and ``refused`` have what is
+    new or changed; ``*_gone`` are names. ``*_order`` is given if names are not in the order of
+    before with the new ones after them: new runs are numbered in this order.
     """
 
     generation: int
@@ -62,10 +60,12 @@ class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one call of ``reconcile`` was given besides the memory, and what came of it.
+    """The arguments of one call of ``reconcile`` besides the records, and checksums of the outcome.
 
-    ``wanted`` None: as before. ``adopted`` are runs that somebody declared done just before.
-    ``checks`` are the checksums of the outcome, in the order of ``PARTS``.
+    Attributes:
+        wanted: the change of the desired state; None: as before.
+        adopted: runs that somebody declared done just before.
+        checks: checksums of the outcome, in the order of ``PARTS``.
     """
 
     now: float
@@ -81,13 +81,13 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JournalRecord(msgspec.Struct, frozen=True):
-    """What outcomes tell of queues and expected starts only where it is new, as last told."""
+    """The last use of queues and expected starts, which outcomes have only if they are new."""
 
     queues: tuple[outcome.QueueUsage, ...] = ()
     expected: Mapping[str, outcome.ExpectedStart] = {}
 
     def after(self, result: outcome.Outcome) -> "JournalRecord":
-        """The same after one more outcome."""
+        """Return the record after one more outcome."""
         if result.queues is None and result.expected is None:
             return self
         return JournalRecord(
@@ -97,11 +97,13 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
 
 class JournalSnapshot(msgspec.Struct, frozen=True):
-    """Everything that ``reconcile`` was given, but for reports: where a replay begins.
+    """All arguments of a call of ``reconcile`` except reports. A replay begins from it.
 
-    ``wanted`` is without its jobs: ``names`` lists them in order, and ``specs`` holds those that
-    are other than the spec in their record, which is most of the bytes saved. ``muster`` is the
-    version that decided.
+    Attributes:
+        wanted: the desired state without its jobs.
+        names: of its jobs, in order.
+        specs: of jobs whose record has another one. Leaving out the others saves most of the bytes.
+        muster: the version that decided.
     """
 
     muster: str
@@ -113,7 +115,7 @@ class JournalSnapshot(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What to commit with a cycle: the inputs that led to it, and the snapshot before them."""
+    """What to commit with a cycle: its inputs, and the snapshot before them."""
 
     inputs: bytes
     snapshot: bytes | None
@@ -124,17 +126,17 @@ _decode_inputs = msgspec.msgpack.Decoder(tuple[Input, ...]).decode
 _decode_snapshot = msgspec.msgpack.Decoder(JournalSnapshot).decode
 
 
-#: Of a commit whose inputs can't be written down.
+#: For a commit whose inputs can't be recorded.
 NOTHING = Written(zlib.compress(_encode(()), _LEVEL), None)
 
 
 def _node_states(nodes: Iterable[records.NodeRecord]) -> list[tuple[str, str, str]]:
-    # times and usage of nodes change with every report, and decide nothing by themselves
+    # times and usage of nodes change with every report and decide nothing
     return [(node.name, node.state.value, node.boot_id) for node in nodes]
 
 
 def _without_notes(jobs: Iterable[records.JobRecord]) -> list[records.JobRecord]:
-    # ten thousand elements may have a note each; states of elements are in the record
+    # notes are left out: an array may have ten thousand
     return [msgspec.structs.replace(job, notes={}) if job.notes else job for job in jobs]
 
 
@@ -156,24 +158,30 @@ PARTS = (
 )
 
 
-def checksums(of: outcome.Outcome) -> tuple[int, ...]:
-    """A checksum of each of ``PARTS`` of an outcome; 0 where there is nothing of it."""
+def checksums(result: outcome.Outcome) -> tuple[int, ...]:
+    """Return a checksum of each of ``PARTS`` of an outcome; 0 if it is empty."""
     parts: tuple[object, ...] = (
-        _without_notes(of.jobs),
-        of.attempts,
-        (*_node_states(of.nodes), *of.left_nodes),
-        (of.new_runs, of.left_jobs) if of.new_runs or of.left_jobs else (),
-        of.reasons,
-        of.actions,
-        of.events,
-        of.drift,
-        of.remedies,
-        of.provisions,
-        (of.overrides, of.answers) if of.overrides or of.answers else (),
-        (of.queues, of.expected) if of.queues or of.expected else (),
+        _without_notes(result.jobs),
+        result.attempts,
+        (*_node_states(result.nodes), *result.left_nodes),
+        (result.new_runs, result.left_jobs) if result.new_runs or result.left_jobs else (),
+        result.reasons,
+        result.actions,
+        result.events,
+        result.drift,
+        result.remedies,
+        result.provisions,
+        (result.overrides, result.answers) if result.overrides or result.answers else (),
+        (result.queues, result.expected) if result.queues or result.expected else (),
         (
-            *(of.now, of.desired_generation, of.promised, of.standing, of.next_order),
-            *(of.wake_at, of.look_at, of.recollection),
+            *(
+                result.now,
+                result.desired_generation,
+                result.promised,
+                result.standing,
+                result.next_order,
+            ),
+            *(result.wake_at, result.look_at, result.recollection),
         ),
     )
     return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
@@ -182,13 +190,13 @@ def checksums(of: outcome.Outcome) -> tuple[int, ...]:
 def _changes(
     before: Mapping[str, Value], after: Mapping[str, Value]
 ) -> tuple[dict[str, Value], tuple[str, ...], tuple[str, ...] | None]:
-    """What is new or other in ``after``, what is gone, and the order where it is not as before."""
+    """Return what is new or changed in ``after``, what is gone, and the order if it changed."""
     if before is after:
         return {}, (), None
     count = len(before)
     if list(before) == list(itertools.islice(after, count)):
-        # mostly a copy with some values replaced and some keys added at its end: no step of
-        # Python for each of many thousand names
+        # mostly a copy with some values replaced and some keys added at the end, which needs no
+        # Python step for each of thousands of names
         others = map(operator.is_not, after.values(), before.values())
         changed = itertools.chain(
             itertools.compress(after.items(), others), itertools.islice(after.items(), count, None)
@@ -212,7 +220,7 @@ def _changed(
     gone: Iterable[str],
     order: tuple[str, ...] | None,
 ) -> dict[str, Value]:
-    """The mapping after changes that ``_changes`` found."""
+    """Apply changes of ``_changes`` to a mapping."""
     after = {**before, **put}
     for name in gone:
         after.pop(name, None)
@@ -220,7 +228,7 @@ def _changed(
 
 
 def difference(before: desired.Desired, after: desired.Desired) -> DesiredDelta | None:
-    """How ``after`` differs from ``before``; None where it does not."""
+    """Return the difference from ``before`` to ``after``; None if there is none."""
     if before is after:
         return None
     jobs, jobs_gone, jobs_order = _changes(before.jobs, after.jobs)
@@ -241,7 +249,7 @@ def difference(before: desired.Desired, after: desired.Desired) -> DesiredDelta 
 
 
 def changed(before: desired.Desired, by: DesiredDelta) -> desired.Desired:
-    """The desired state that differs from ``before`` as ``by`` says."""
+    """Apply a difference to a desired state."""
     return desired.Desired(
         generation=by.generation,
         structure=before.structure if by.structure is None else by.structure,
@@ -258,7 +266,7 @@ def pack_snapshot(
     observed: records.Observed,
     told: JournalRecord,
 ) -> bytes:
-    """A snapshot in few bytes."""
+    """Return a compressed snapshot."""
     known = observed.jobs
     specs = {
         name: spec
@@ -277,7 +285,7 @@ def pack_snapshot(
 
 
 class Recorder:
-    """Writes down what the loop decides by, from one commit to the next.
+    """A recorder of the loop's inputs from one commit to the next.
 
     Args:
         muster: the version that decides.
@@ -287,7 +295,7 @@ class Recorder:
         self._muster = muster
         self._waiting: list[Input] = []
         self._reports = 0
-        # a leader begins with less than the one before remembered: it starts a journal of its own
+        # a leader begins with less than its predecessor knew, so it begins its own journal
         self._due = True
         self._calls = 0
         self._bytes = 0
@@ -299,13 +307,13 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        """Whether what waits has to be committed, even if nothing else does."""
+        """True if the waiting inputs have to be committed even if nothing else does."""
         return len(self._waiting) >= SNAPSHOT_CALLS or self._reports >= WAITING_REPORTS_MAX
 
     def begin(self, wanted: desired.Desired, observed: records.Observed, now: float) -> None:
-        """Before a call of ``reconcile``, without reports: time for a snapshot, where one is due.
+        """Make a snapshot before a call of ``reconcile``, if one is due.
 
-        ``observed`` is only read where it is.
+        ``observed`` has no reports.
         """
         due = self._due or abs(now - self._since) >= SNAPSHOT_EVERY_S
         if not due or self._waiting:
@@ -326,10 +334,10 @@ class Recorder:
         adopted: tuple[str, ...] = (),
         decide_s: float = 0.0,
     ) -> None:
-        """A call of ``reconcile`` with what came of it, before the outcome is absorbed.
+        """Record a call of ``reconcile`` with its outcome, before that is absorbed.
 
-        ``decide_s`` is how long it took. Where no snapshot could be made to begin with, nothing
-        could be replayed and nothing is written down.
+        Nothing is recorded if no snapshot could be made, because it could not be replayed.
+        ``decide_s`` is how long the call took.
         """
         if self._due:
             return
@@ -353,13 +361,13 @@ class Recorder:
         self._decide_s += decide_s
 
     def told(self, result: outcome.Outcome) -> None:
-        """An outcome is durable, written down or not: only now anybody was told of it."""
+        """Note that an outcome is durable, recorded or not. Nobody saw it before."""
         self._told = self._told.after(result)
 
     def anew(self) -> None:
-        """Begin anew, with a snapshot: a call did not come to its end.
+        """Restart with a snapshot, because a call did not come to its end.
 
-        What waits would have to be replayed through that call; what was told stays told.
+        The waiting inputs would have to be replayed through that call.
         """
         self._due = True
         self._waiting = []
@@ -367,7 +375,7 @@ class Recorder:
         self._snapshot = None
 
     def take(self) -> Written:
-        """What waits, for a commit; a commit that fails ends the leader and the journal with it."""
+        """Return what waits for a commit. A commit that fails ends the leader and its journal."""
         inputs = zlib.compress(_encode(self._waiting), _LEVEL)
         snapshot, self._snapshot = self._snapshot, None
         self._waiting = []
@@ -382,12 +390,12 @@ class Recorder:
 
 
 class JournalledCycle(msgspec.Struct, frozen=True):
-    """One call of ``reconcile`` as it was, and as it comes out again.
+    """One call of ``reconcile`` as it was recorded, and its outcome as it is replayed.
 
-    ``observed`` holds the mappings of the replay itself: they are those of this call until the
-    next one is asked for. ``told`` is what was told of queues and expected starts after the call,
-    also where the outcome says nothing new of it. ``disagreements`` are the parts of the outcome
-    that came out otherwise than they were recorded.
+    Attributes:
+        observed: its mappings belong to the replay, and are valid until the next call is requested.
+        told: use of queues and expected starts after the call, also if the outcome has nothing new.
+        disagreements: parts of the outcome that differ from the recorded ones.
     """
 
     wanted: desired.Desired
@@ -400,13 +408,13 @@ class JournalledCycle(msgspec.Struct, frozen=True):
 
 
 class Replay:
-    """Calls ``reconcile`` again as it was called, from a snapshot on.
+    """A repetition of recorded calls of ``reconcile``, beginning with a snapshot.
 
     Args:
-        snapshot: the bytes that ``Recorder`` made.
+        snapshot: bytes made by ``Recorder``.
 
     Raises:
-        msgspec.DecodeError: they are not such bytes, or of types that have changed since.
+        msgspec.DecodeError: the bytes are damaged, or their types have changed since.
     """
 
     def __init__(self, snapshot: bytes) -> None:
@@ -418,24 +426,24 @@ class Replay:
         }
         self.muster = start.muster
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
-        self._memory = observed_state.ObservedState.as_of(start.observed)
+        self._state = observed_state.ObservedState.as_of(start.observed)
         self._told = start.told
 
     def through(self, inputs: Iterable[Input]) -> Iterator[JournalledCycle]:
-        """Each call in turn; its outcome is absorbed when the next one is asked for."""
+        """Yield each call. Its outcome is absorbed when the next one is requested."""
         for one in inputs:
             cycle = self._call(one)
             yield cycle
-            self._memory.absorb(cycle.result)
+            self._state.absorb(cycle.result)
 
     def _call(self, one: Input) -> JournalledCycle:
-        memory = self._memory
+        state = self._state
         if one.wanted is not None:
             self._wanted = changed(self._wanted, one.wanted)
-        memory.past_runs.update(one.adopted)
-        memory.leader_since = one.leader_since
-        memory.leave_out(self._wanted.aside.keys())
-        observed = memory.observed(
+        state.past_runs.update(one.adopted)
+        state.leader_since = one.leader_since
+        state.leave_out(self._wanted.aside.keys())
+        observed = state.observed(
             one.reports, one.answered, one.asked, one.provisioned, one.unheard
         )
         result = reconcile.reconcile(self._wanted, observed, one.now)
@@ -459,16 +467,16 @@ class Replay:
 
 
 def unpack_inputs(body: bytes) -> tuple[Input, ...]:
-    """The inputs of a commit.
+    """Return the inputs of a commit.
 
     Raises:
-        msgspec.DecodeError: ``body`` is not what ``Recorder`` made.
+        msgspec.DecodeError: ``body`` was not made by ``Recorder``.
     """
     return _decode_inputs(unpacked(body))
 
 
 def unpacked(body: bytes) -> bytes:
-    """The bytes behind compressed ones.
+    """Return decompressed bytes.
 
     Raises:
         msgspec.DecodeError: ``body`` is damaged.

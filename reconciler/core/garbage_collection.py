@@ -1,12 +1,9 @@
-"""What is finished and no longer asked for leaves the memory, a bounded number at a time.
+"""Forgets finished jobs and gone nodes, a bounded number per cycle.
 
-Git says what is wanted, so a finished job leaves some time after its document has: until then it
-is shown. A node leaves some time after it was last heard of, when no pool declares it and nothing
-of it is left. The keys of runs stay for ever (``model.runs``). What leaves the memory stays in the
-store as history; the store's own retention ends that.
+The store keeps them as history.
 
-Looking for what may leave goes through all jobs, so it is done at times of its own: when the
-first thing is due, never twice within ``EVERY_S`` but to go on where a batch was full.
+A finished job is shown for some time after its document has left git. A node is forgotten some time
+after its last report, if no pool declares it and nothing of it is left. Keys of runs stay for ever.
 """
 
 import math
@@ -16,112 +13,112 @@ from reconciler.core.nodes import health
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 
-#: The most jobs, and the most nodes, that leave in one cycle.
+#: The most jobs, and the most nodes, that are forgotten in one cycle.
 BATCH = 1000
-#: The least time between two looks, and between two that each let a whole batch go.
+#: The shortest time between two looks, and between two that each forget a whole batch.
 EVERY_S = 600.0
 AGAIN_S = 5.0
 
 
-def apply(work: cycle_context.CycleContext) -> None:
-    """Let go of what is due, and say when the next look is."""
-    due_at = work.observed.look_at
-    if due_at is not None and due_at <= work.now:
-        work.look_at = min(_jobs(work), _nodes(work))
-    elif _something_new(work):
-        soon = work.now + EVERY_S
-        work.look_at = soon if due_at is None else min(due_at, soon)
+def apply(context: cycle_context.CycleContext) -> None:
+    """Forget what is due, and request the next look."""
+    due_at = context.observed.look_at
+    if due_at is not None and due_at <= context.now:
+        context.look_at = min(_jobs(context), _nodes(context))
+    elif _something_new(context):
+        soon = context.now + EVERY_S
+        context.look_at = soon if due_at is None else min(due_at, soon)
     else:
-        work.look_at = math.inf if due_at is None else due_at
-    if work.look_at < math.inf:
-        work.wake(work.look_at)
+        context.look_at = math.inf if due_at is None else due_at
+    if context.look_at < math.inf:
+        context.wake(context.look_at)
 
 
-def _something_new(work: cycle_context.CycleContext) -> bool:
-    """Whether there may be something to leave that the last look did not see."""
-    wanted, observed = work.desired, work.observed
-    if any(name not in wanted.jobs for name in work.finished_now):
+def _something_new(context: cycle_context.CycleContext) -> bool:
+    """Return True if there may be something to forget that the last look did not see."""
+    desired_state, observed = context.desired, context.observed
+    if any(name not in desired_state.jobs for name in context.finished_now):
         return True
-    is_other = wanted.generation != observed.desired_generation
+    is_other = desired_state.generation != observed.desired_generation
     if is_other and len(observed.jobs) > len(observed.active):
         return True
-    known = work.observed.nodes
+    known = context.observed.nodes
     return any(
         node.state is NodeState.GONE and (name not in known or known[name].state is not node.state)
-        for name, node in work.nodes.items()
+        for name, node in context.nodes.items()
     )
 
 
-def _jobs(work: cycle_context.CycleContext) -> float:
-    """Let finished jobs without a document go; when to look again."""
-    if work.desired.status.sync == "Unknown":
-        return work.now + EVERY_S  # what can't be read says nothing of what is no longer there
-    settings = work.desired.structure.settings
-    unasked = _unasked(work)
+def _jobs(context: cycle_context.CycleContext) -> float:
+    """Forget finished jobs without a document. Return when to look again."""
+    if context.desired.status.sync == "Unknown":
+        return context.now + EVERY_S  # an unreadable repository removes nothing
+    settings = context.desired.structure.settings
+    unasked = _unasked(context)
     excess = len(unasked) - settings.retain_finished_jobs_max
     due: list[str] = []
     next_at = math.inf
     for position, record in enumerate(unasked):
         leaves_at = (record.ended_at or 0.0) + settings.retain_finished_jobs_s
-        if position < excess or leaves_at <= work.now:
+        if position < excess or leaves_at <= context.now:
             due.append(record.name)
         else:
             next_at = leaves_at
             break
     if due:
-        needed = _needed(work)
+        needed = _needed(context)
         due = [name for name in due if name not in needed]
-    work.left_jobs += due[:BATCH]
+    context.left_jobs += due[:BATCH]
     if len(due) > BATCH:
-        return work.now + AGAIN_S
-    return max(next_at, work.now + EVERY_S)
+        return context.now + AGAIN_S
+    return max(next_at, context.now + EVERY_S)
 
 
-def _unasked(work: cycle_context.CycleContext) -> list[records.JobRecord]:
-    """Finished jobs that no document asks for, those that ended first in front."""
-    wanted, observed = work.desired, work.observed
+def _unasked(context: cycle_context.CycleContext) -> list[records.JobRecord]:
+    """Return finished jobs without a document, those that ended first in front."""
+    desired_state, observed = context.desired, context.observed
     found = [
         record
         for name, record in observed.jobs.items()
         if name not in observed.active
-        and name not in wanted.jobs
-        and name not in wanted.refused
-        and name not in work.drafts
+        and name not in desired_state.jobs
+        and name not in desired_state.refused
+        and name not in context.drafts
     ]
     return sorted(found, key=lambda record: (record.ended_at or 0.0, record.order))
 
 
-def _needed(work: cycle_context.CycleContext) -> set[str]:
-    """Jobs on whose end others wait, now or in the run that git asks for next."""
+def _needed(context: cycle_context.CycleContext) -> set[str]:
+    """Return jobs for whose end others wait, now or in the run that git asks for next."""
     needed: set[str] = set()
-    for name in work.active_names():
-        draft = work.drafts.get(name)
-        spec = draft.spec if draft else work.observed.jobs[name].spec
+    for name in context.active_names():
+        draft = context.drafts.get(name)
+        spec = draft.spec if draft else context.observed.jobs[name].spec
         needed.update(dependency.job for dependency in spec.depends_on)
-        following = work.desired.jobs.get(name)
+        following = context.desired.jobs.get(name)
         if following is not None:
             needed.update(dependency.job for dependency in following.depends_on)
-    for record in work.observed.aside.values():
+    for record in context.observed.aside.values():
         needed.update(dependency.job for dependency in record.spec.depends_on)
     return needed
 
 
-def _nodes(work: cycle_context.CycleContext) -> float:
-    """Let nodes go that are gone for long; when to look again."""
-    retain_s = work.desired.structure.settings.retain_gone_nodes_s
+def _nodes(context: cycle_context.CycleContext) -> float:
+    """Forget nodes that are gone for long. Return when to look again."""
+    retain_s = context.desired.structure.settings.retain_gone_nodes_s
     next_at = math.inf
     due: list[str] = []
-    for name in work.node_names():
-        node = work.node(name)
+    for name in context.node_names():
+        node = context.node(name)
         if node is None or node.state is not NodeState.GONE or node.pool:
             continue
         leaves_at = health.last_contact(node) + retain_s
-        if leaves_at <= work.now:
+        if leaves_at <= context.now:
             due.append(name)
         else:
             next_at = min(next_at, leaves_at)
     for name in due[:BATCH]:
-        work.let_node_go(name)
+        context.forget_node(name)
     if len(due) > BATCH:
-        return work.now + AGAIN_S
-    return max(next_at, work.now + EVERY_S)
+        return context.now + AGAIN_S
+    return max(next_at, context.now + EVERY_S)

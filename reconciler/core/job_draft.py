@@ -1,7 +1,7 @@
-"""One job while a cycle works on it: a record that phases may change, and that knows if they did.
+"""A job while a cycle works on it: a record that phases change.
 
-What comes in is the record as of the last cycle; what goes out is a new one, or that very object
-where nothing changed, so that whoever keeps records sees by identity what is new.
+The result is a new record, or the very same object if nothing changed: readers tell by identity
+what is new.
 """
 
 import msgspec
@@ -15,12 +15,12 @@ RUNNING = ELEMENT_CODE[JobState.RUNNING]
 #: Codes of elements that hold resources now.
 LIVE_CODES = (STARTING, RUNNING)
 _NO_NOTE = records.ElementNote()
-#: How the message of a job that waits begins where it can't end by its deadline any more.
+#: Beginning of the message of a pending job that can't meet its deadline.
 LATE = "its deadline can't be met "
 
 
 class JobDraft:
-    """One job while a cycle works on it; becomes a record again when the cycle ends."""
+    """One job while a cycle works on it. It becomes a record when the cycle ends."""
 
     __slots__ = (
         "base",
@@ -53,15 +53,15 @@ class JobDraft:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more can happen to the job."""
+        """True if nothing more can happen to the job."""
         return self.state in states.FINISHED_JOB_STATES
 
     def note(self, element: int) -> records.ElementNote:
-        """What the element has behind it."""
+        """Return the history of an element."""
         return self.notes.get(element, _NO_NOTE)
 
     def set_note(self, element: int, note: records.ElementNote | None) -> None:
-        """Replace or drop an element's note."""
+        """Replace or drop an element's history."""
         if self.notes is self.base.notes:
             self.notes = dict(self.base.notes)
         if note is None:
@@ -70,17 +70,17 @@ class JobDraft:
             self.notes[element] = note
 
     def set_element(self, element: int, state: JobState) -> None:
-        """Change an element's state if the table allows it."""
+        """Change an element's state if the table of states allows it."""
         before = states.ELEMENT_CODES[self.elements[element]]
         states.check(f"job {self.spec.name} element {element}", before, state)
         self.elements[element] = ELEMENT_CODE[state]
 
     def live_count(self) -> int:
-        """Elements that hold resources now."""
+        """Return the number of elements that hold resources now."""
         return sum(self.elements.count(code) for code in LIVE_CODES)
 
     def record(self) -> records.JobRecord:
-        """The renewed record; the old one where nothing changed."""
+        """Return the renewed record, or the old one if nothing changed."""
         base = self.base
         if (
             self.state is base.state
@@ -112,5 +112,5 @@ class JobDraft:
 
     @property
     def changed(self) -> bool:
-        """Whether the job is other than it was, or new."""
+        """True if the job is new or changed."""
         return self.is_new or self.record() is not self.base

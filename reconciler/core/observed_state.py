@@ -1,7 +1,7 @@
-"""The loop's memory between cycles: absorbs outcomes, hands out ``Observed`` without copying.
+"""All known state between cycles: it absorbs outcomes and hands out ``Observed`` without copying.
 
-The only mutable thing of the core. ``reconcile`` gets a frozen ``Observed`` whose mappings are
-those held here; it reads them and changes none.
+It is the only mutable thing of the core. ``reconcile`` gets a frozen ``Observed`` with the mappings
+that are held here; it reads them and changes none.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import run_set
 
-#: How many reports may wait for one cycle; what is over is dropped, since agents tell it again.
+#: The most reports that wait for one cycle. More are dropped, because agents send them again.
 REPORTS_MAX = 100_000
-#: How many overrides may be asked for in one cycle; who gets no answer asks again.
+#: The most override requests in one cycle. Whoever gets no answer asks again.
 ASKED_MAX = 1000
 
-#: Keys of runs are packed when there are more new ones than this, with many fewer before.
+#: More new keys of runs than this are packed.
 RECENT_RUNS_MAX = 100_000
 
 
@@ -57,44 +57,47 @@ class ObservedState:
         self.reports: list[records.NodeReport] = []
         self.answered: dict[str, float] = {}
         self.asked: list[records.OverrideRequest] = []
-        #: Records of jobs that are left out of deciding.
+        #: Records of quarantined jobs.
         self.aside: dict[str, records.JobRecord] = dict(loaded.aside)
-        #: What cycles need not work out again of these records.
+        #: What cycles computed from these records.
         self.recall_anew()
 
     @classmethod
     def as_of(cls, observed: records.Observed) -> Self:
-        """The memory that hands out ``observed``, but for what came in."""
-        memory = cls(observed, observed.leader_since)
-        memory.desired_generation = observed.desired_generation
-        return memory
+        """Return the state that hands out ``observed``, without what came in."""
+        state = cls(observed, observed.leader_since)
+        state.desired_generation = observed.desired_generation
+        return state
 
     def add_report(self, report: records.NodeReport) -> None:
-        """Keep what a node said for the next cycle."""
+        """Keep a node's report for the next cycle."""
         if len(self.reports) < REPORTS_MAX:
             self.reports.append(report)
 
     def ask(self, request: records.OverrideRequest) -> None:
-        """Keep what somebody asked for until the next cycle."""
+        """Keep an override request for the next cycle."""
         if len(self.asked) < ASKED_MAX:
             self.asked.append(request)
 
     def add_provisioned(self, result: instance_records.OrderResult) -> None:
-        """Keep what a script answered for the next cycle; no more than there are open orders."""
+        """Keep a provisioner's result for the next cycle.
+
+        There are no more results than open orders.
+        """
         self.provisioned.append(result)
 
     def take_provisioned(self) -> tuple[instance_records.OrderResult, ...]:
-        """What scripts answered since the last cycle; it is not handed out twice."""
+        """Return and drop the provisioner results since the last cycle."""
         answers, self.provisioned = tuple(self.provisioned), []
         return answers
 
     def take_asked(self) -> tuple[records.OverrideRequest, ...]:
-        """The overrides that were asked for since the last cycle; they are not handed out twice."""
+        """Return and drop the override requests since the last cycle."""
         asked, self.asked = tuple(self.asked), []
         return asked
 
     def take_input(self) -> tuple[tuple[records.NodeReport, ...], Mapping[str, float]]:
-        """What came in since the last cycle; it is not handed out twice."""
+        """Return and drop the reports and answer times since the last cycle."""
         reports, self.reports = tuple(self.reports), []
         answered, self.answered = self.answered, {}
         return reports, answered
@@ -107,7 +110,7 @@ class ObservedState:
         provisioned: tuple[instance_records.OrderResult, ...] = (),
         unheard: tuple[str, ...] = (),
     ) -> records.Observed:
-        """The input of ``reconcile``: records as they stand, and what came in."""
+        """Return the input of ``reconcile``: the records, and what came in."""
         return records.Observed(
             desired_generation=self.desired_generation,
             jobs=self.jobs,
@@ -136,9 +139,9 @@ class ObservedState:
         )
 
     def leave_out(self, names: AbstractSet[str]) -> None:
-        """Keep records of these jobs, and of no others, from cycles: as they are, for later.
+        """Hide the records of these jobs, and of no others, from cycles. They stay as they are.
 
-        Whoever asks for others goes by another generation of what is desired.
+        Another set needs another generation of the desired state.
         """
         come = [name for name in self.aside if name not in names]
         go = names & self.jobs.keys()
@@ -152,7 +155,7 @@ class ObservedState:
             self.recall_anew()
 
     def is_changed_by(self, result: outcome.Outcome) -> bool:
-        """Whether an outcome has more in it than times and usage of nodes."""
+        """Return True if an outcome has more than times and usage of nodes."""
         return bool(
             result.jobs
             or result.attempts
@@ -170,7 +173,7 @@ class ObservedState:
         )
 
     def absorb(self, result: outcome.Outcome) -> None:
-        """Take over an outcome, after it was committed."""
+        """Take over an outcome after it was committed."""
         others = [job for job in result.jobs if self._put(job)]
         self.past_runs.update(result.new_runs)
         self._pack_runs()
@@ -208,17 +211,17 @@ class ObservedState:
         self.next_order = result.next_order
 
     def recall_anew(self) -> None:
-        """Forget what cycles need not work out again: one of them has not come to its end."""
+        """Drop the cache, because a cycle has not come to its end."""
         self.recall = cycle_cache.CycleCache(self.jobs, self.active, self.attempts, self.nodes)
 
     def has_attempts(self, job: str) -> bool:
-        """Whether a job has tries that are not concluded."""
+        """Return True if a job has a try that is not concluded."""
         return job in self.recall.by_job
 
     def share_specs(self, jobs: Mapping[str, desired.Job]) -> None:
-        """Let records hold the very specs that git asks for, where they are equal.
+        """Let records hold the specs of git themselves if they are equal.
 
-        Most records have their document; loaded from the store they would hold a copy of it each.
+        Most records have a document. Loaded from the store, they would each hold a copy of it.
         """
         for name, spec in jobs.items():
             record = self.jobs.get(name)
@@ -227,7 +230,7 @@ class ObservedState:
                 self.recall.job_changed(self.jobs[name])
 
     def _put(self, job: records.JobRecord) -> bool:
-        """Keep a record; whether more of it is other than the reason for which it waits."""
+        """Keep a record. Return True if more than its pending reason changed."""
         before = self.jobs.get(job.name)
         self.jobs[job.name] = job
         if before is not None and cycle_cache.is_alike(before, job):

@@ -1,11 +1,8 @@
-"""Second phase, second part: what people do behind git while git can't take it.
+"""Overrides: people cancel jobs, drain nodes, or suspend queues or the cluster while git is down.
 
-They cancel jobs, drain nodes, and suspend queues or the whole cluster.
-
-An override is no second source of truth: it has an end, it is drift for as long as it lasts, and
-it goes by itself as soon as git says the same. What it did to a run stays done, since a run
-happens once; what it did to a node ends with it, and so does a suspension: while one lasts, the
-rest of the cycle goes by a structure in which it is written.
+An override has an end, is drift while it lasts, and ends by itself once git says the same. A
+cancelled run stays cancelled. A drain or suspension ends with its override; while one lasts, the
+rest of the cycle uses a structure that contains it.
 """
 
 from collections import Counter
@@ -18,29 +15,29 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values import times
 
-#: The most cancels of one owner in force at once whose runs are not over; as many that are over are
-#: kept besides. Drains and suspensions are bounded by what there is, and always have room: nobody
-#: takes the brake away from others.
+#: The most cancels of one owner in force whose runs are not over; as many others are kept besides.
+#: Drains and suspensions are not limited, because they stop the cluster in an emergency, and there
+#: are no more of them than nodes and queues.
 OVERRIDES_MAX = 1000
 
 Overrides = dict[tuple[str, str], records.Override]
 
 
 class _Suspended(cycle_cache.CachePart):
-    """The structure with what overrides suspend: the same object for as long as they are the same.
+    """The structure with all suspensions, kept as one object while they stay the same.
 
-    Much that is worked out is kept for as long as the structure is the same object: also what jobs
-    are told, which names who suspended it, until when, and why.
+    Many results are cached per structure object, among them reasons, which say who suspended what,
+    until when and why.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self._of: tuple[desired.Structure, tuple[records.Override, ...]] | None = None
 
     def of(
         self, structure: desired.Structure, suspending: tuple[records.Override, ...]
     ) -> desired.Structure:
-        """The structure in which the subjects of all of them are suspended."""
+        """Return the structure in which all subjects are suspended."""
         if self._of is None or self._of[0] is not structure or self._of[1] != suspending:
             self._of = (structure, suspending)
             subjects = frozenset(one.subject for one in suspending)
@@ -48,66 +45,66 @@ class _Suspended(cycle_cache.CachePart):
         return self._made
 
 
-def apply(work: cycle_context.CycleContext) -> None:
-    """Take up what was asked for, let go of what has ended, and put the rest into force."""
-    if not work.observed.overrides and not work.observed.asked:
+def apply(context: cycle_context.CycleContext) -> None:
+    """Add requested overrides, end those that are over, and enforce the others."""
+    if not context.observed.overrides and not context.observed.asked:
         return
-    structure = work.desired.structure
+    structure = context.desired.structure
     pools = {node: structure.pools[name] for node, name in structure.pool_of_node().items()}
-    overrides: Overrides = {one.key: one for one in work.observed.overrides}
-    cancels = Counter(one.owner for one in overrides.values() if _still_cancels(work, one))
-    for request in work.observed.asked:
+    overrides: Overrides = {one.key: one for one in context.observed.overrides}
+    cancels = Counter(one.owner for one in overrides.values() if _still_cancels(context, one))
+    for request in context.observed.asked:
         if isinstance(request, records.PutOverride):
-            asked = request.override
-            why = _put(work, overrides, asked, pools, cancels[asked.owner])
-            work.answers[request.id] = why
-            cancels[asked.owner] += asked.verb == "cancel" and not why
+            requested = request.override
+            why = _put(context, overrides, requested, pools, cancels[requested.owner])
+            context.answers[request.id] = why
+            cancels[requested.owner] += requested.verb == "cancel" and not why
         else:
-            work.answers[request.id] = _clear(work, overrides, request)
-    _forget_oldest(work, overrides)
+            context.answers[request.id] = _clear(context, overrides, request)
+    _forget_oldest(context, overrides)
     for one in list(overrides.values()):
-        ended = _ended(work, one, pools.get(one.subject))
+        ended = _ended(context, one, pools.get(one.subject))
         if ended is not None:
             kind, message = ended
             del overrides[one.key]
-            _event(work, kind, one, message)
+            _event(context, kind, one, message)
         else:
-            work.wake(one.expires_at)
-            _enforce(work, one)
-    work.overrides = tuple(overrides.values())
-    suspending = suspensions(work.overrides)
+            context.wake(one.expires_at)
+            _enforce(context, one)
+    context.overrides = tuple(overrides.values())
+    suspending = suspensions(context.overrides)
     if suspending:
-        made = work.recall.part(_Suspended).of(structure, suspending)
-        work.desired = msgspec.structs.replace(work.desired, structure=made)
+        made = context.cache.part(_Suspended).of(structure, suspending)
+        context.desired = msgspec.structs.replace(context.desired, structure=made)
 
 
-def _still_cancels(work: cycle_context.CycleContext, one: records.Override) -> bool:
-    """Whether it is of a run that is not over yet."""
-    record = work.job(one.subject) if one.verb == "cancel" else None
+def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:
+    """Return True if the override is about a run that is not over."""
+    record = context.job(one.subject) if one.verb == "cancel" else None
     return record is not None and not record.finished and record.key == one.run_key
 
 
-def _forget_oldest(work: cycle_context.CycleContext, overrides: Overrides) -> None:
-    """Of each owner's cancels of runs that are over, the newest stay, as drift, until they end."""
+def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) -> None:
+    """Drop the oldest of each owner's cancels of runs that are over."""
     over: dict[str, list[records.Override]] = {}
     for one in overrides.values():
-        if one.verb == "cancel" and not _still_cancels(work, one):
+        if one.verb == "cancel" and not _still_cancels(context, one):
             over.setdefault(one.owner, []).append(one)
     for owner, all_of_them in over.items():
         all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
         for one in all_of_them[OVERRIDES_MAX:]:
             del overrides[one.key]
-            told = f"its run is over, and {owner} has made {OVERRIDES_MAX} others since"
-            _event(work, "OverrideExpired", one, f"{told}; it was {describe(one)}")
+            reason = f"its run is over, and {owner} has made {OVERRIDES_MAX} others since"
+            _event(context, "OverrideExpired", one, f"{reason}; it was {describe(one)}")
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
-    """Those of the overrides that suspend something."""
+    """Return the overrides that suspend something."""
     return tuple([one for one in overrides if one.verb == "suspend"])
 
 
 def suspension(overrides: Iterable[records.Override], subject: str) -> records.Override | None:
-    """The override that suspends something, if one does."""
+    """Return the override that suspends something, if any."""
     for one in overrides:
         if one.verb == "suspend" and one.subject == subject:
             return one
@@ -128,85 +125,93 @@ def _with_suspended(structure: desired.Structure, subjects: frozenset[str]) -> d
 
 
 def describe(one: records.Override) -> str:
-    """Who, until when, and why; free of durations, so that it stays the same while it lasts."""
+    """Return who made an override, until when, and why, without durations that would change."""
     until = times.format_time(one.expires_at)
     return f"by override of {one.owner} until {until}: {one.reason}"
 
 
 def commit_command(one: records.Override, *, signed: bool = False) -> str:
-    """What makes git say the same; ``signed``: from a clone, as people have to sign."""
+    """Return the command that makes git say the same.
+
+    ``signed``: from a clone, as people have to sign.
+    """
     reason = one.reason.replace("'", "'\\''")
     clone = " --clone ." if signed else ""
     return f"muster {one.verb} {one.subject}{clone} --reason '{reason}'"
 
 
 def settled_by(one: records.Override, *, signed: bool) -> str:
-    """What has to happen in git so that it says the same, in words."""
+    """Return what has to happen in git so that it says the same."""
     if one.commit:
-        return f"committed in {one.commit[:12]}, which is not in force (`muster status` says why)"
+        return f"committed in {one.commit[:12]}, which is not in force (`muster status` shows why)"
     return f"to commit it: {commit_command(one, signed=signed)}"
 
 
 def _put(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     overrides: Overrides,
-    asked: records.Override,
+    requested: records.Override,
     pools: dict[str, desired.Pool],
     cancels: int,
 ) -> str:
-    """Put an override into force; why not, or nothing.
+    """Put an override into force. Return why that is refused; empty if it is not.
 
     Args:
-        work, overrides, asked: what is decided, those in force, and what is asked for.
-        pools: of each node. cancels: how many of the owner's cancel runs that are not over.
+        context: of this cycle.
+        overrides: those in force.
+        asked: the requested one.
+        pools: pool of each node.
+        cancels: how many of the owner's overrides cancel runs that are not over.
     """
-    known = overrides.get(asked.key)
-    if asked.expires_at <= work.now:
-        return "it would have ended before it could begin"
-    if asked.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
+    known = overrides.get(requested.key)
+    if requested.expires_at <= context.now:
+        return "it would end before it begins"
+    if requested.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
         return (
-            f"{asked.owner} cancels {OVERRIDES_MAX} runs by override that are not over yet, and no "
-            "more are possible: wait for some to end, commit some of them to git, or end some with "
-            "`muster overrides clear`"
+            f"{requested.owner} has {OVERRIDES_MAX} overrides that cancel runs which are not over "
+            "yet, the most possible. To fix: wait for some to end, commit some of them to git, or "
+            "end some with `muster overrides clear`"
         )
-    if asked.verb == "cancel":
-        record = work.job(asked.subject)
+    if requested.verb == "cancel":
+        record = context.job(requested.subject)
         if record is None:
-            return f"no job {asked.subject} is known"
-        asked = msgspec.structs.replace(asked, run_key=record.key)
-        if known is None or known.run_key != asked.run_key:
+            return f"no job {requested.subject} is known"
+        requested = msgspec.structs.replace(requested, run_key=record.key)
+        if known is None or known.run_key != requested.run_key:
             if record.finished:
                 return f"run {record.spec.run} of it is {record.state.value} already"
-            draft = work.drafts.get(asked.subject)
+            draft = context.drafts.get(requested.subject)
             if (draft or record).removed:
                 return f"run {record.spec.run} of it is being cancelled already"
-        _bar_changed(work, record)
-    elif asked.verb == "drain":
-        why_not = _not_drainable(work, asked.subject, pools.get(asked.subject))
+        _bar_changed(context, record)
+    elif requested.verb == "drain":
+        why_not = _not_drainable(context, requested.subject, pools.get(requested.subject))
         if why_not:
             return why_not
     else:
-        suspended = _is_suspended(work.desired.structure, asked.subject)
+        suspended = _is_suspended(context.desired.structure, requested.subject)
         if suspended is None:
-            return f"there is no {asked.subject.replace('/', ' ', 1)} in the structure in force"
+            return f"there is no {requested.subject.replace('/', ' ', 1)} in the structure in force"
         if suspended:
             return "git suspends it already"
-    overrides[asked.key] = asked
-    _event(work, "OverrideMade", asked, f"{asked.verb} {describe(asked)}")
+    overrides[requested.key] = requested
+    _event(context, "OverrideMade", requested, f"{requested.verb} {describe(requested)}")
     return ""
 
 
-def _bar_changed(work: cycle_context.CycleContext, record: records.JobRecord) -> None:
-    """What git says of the cancelled run now does not begin either, where it was changed."""
-    spec = work.desired.jobs.get(record.name)
+def _bar_changed(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
+    """Prevent the run that git now asks for too, if the cancelled one was changed there."""
+    spec = context.desired.jobs.get(record.name)
     if spec is not None and spec.run == record.spec.run and spec.key != record.key:
-        work.barred.add(spec.key)
-        work.new_runs.append(spec.key)
+        context.cancelled_runs.add(spec.key)
+        context.new_runs.append(spec.key)
 
 
-def _not_drainable(work: cycle_context.CycleContext, node: str, pool: desired.Pool | None) -> str:
-    """Why a node can't be drained by an override; empty where it can."""
-    if pool is None and work.node(node) is None:
+def _not_drainable(
+    context: cycle_context.CycleContext, node: str, pool: desired.Pool | None
+) -> str:
+    """Return why a node can't be drained by an override; empty if it can."""
+    if pool is None and context.node(node) is None:
         return f"no node {node} is known"
     if pool is not None and node in pool.drains:
         return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
@@ -214,7 +219,7 @@ def _not_drainable(work: cycle_context.CycleContext, node: str, pool: desired.Po
 
 
 def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
-    """Whether the structure in force itself suspends something; None: there is no such thing."""
+    """Return True if git itself suspends something; None if that does not exist."""
     if subject == records.SUSPENDED_CLUSTER:
         return structure.settings.suspend
     queue = structure.queues.get(subject.removeprefix(records.SUSPENDED_QUEUE))
@@ -224,65 +229,69 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
 
 
 def _clear(
-    work: cycle_context.CycleContext, overrides: Overrides, asked: records.ClearOverride
+    context: cycle_context.CycleContext, overrides: Overrides, requested: records.ClearOverride
 ) -> str:
-    """End an override; why not, or nothing."""
-    known = overrides.pop((asked.verb, asked.subject), None)
+    """End an override. Return why that is refused; empty if it is not."""
+    known = overrides.pop((requested.verb, requested.subject), None)
     if known is None:
-        return f"there is no override that would {asked.verb} {asked.subject}"
-    _event(work, "OverrideCleared", known, f"{asked.owner} ended it; it was {describe(known)}")
+        return f"there is no override that would {requested.verb} {requested.subject}"
+    _event(
+        context, "OverrideCleared", known, f"{requested.owner} ended it; it was {describe(known)}"
+    )
     return ""
 
 
 def _ended(
-    work: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
+    context: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
 ) -> tuple[str, str] | None:
-    """The kind of event and message with which an override ends now, if it does."""
-    if one.expires_at <= work.now:
+    """Return the event kind and message with which an override ends now, if it does."""
+    if one.expires_at <= context.now:
         return "OverrideExpired", f"{one.verb} {describe(one)}"
     if one.verb == "drain":
         if pool is not None and one.subject in pool.drains:
             return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
         return None
     if one.verb == "suspend":
-        if _is_suspended(work.desired.structure, one.subject):
+        if _is_suspended(context.desired.structure, one.subject):
             return "OverrideCommitted", f"git suspends {one.subject}"
         return None
-    if work.desired.status.sync == "Unknown":
-        return None  # what can't be read says nothing of what is no longer there
-    spec = work.desired.jobs.get(one.subject)
+    if context.desired.status.sync == "Unknown":
+        return None  # an unreadable repository does not mean that something was removed
+    spec = context.desired.jobs.get(one.subject)
     if spec is None:
-        if one.subject in work.desired.refused:
+        if one.subject in context.desired.refused:
             return None
-        return "OverrideCommitted", "its document left the repository"
-    record = work.job(one.subject)
+        return "OverrideCommitted", "its document was removed from git"
+    record = context.job(one.subject)
     if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
         return "OverrideCommitted", f"git asks for run {spec.run} instead"
     return None
 
 
-def _enforce(work: cycle_context.CycleContext, one: records.Override) -> None:
-    """Do what an override that is in force says."""
+def _enforce(context: cycle_context.CycleContext, one: records.Override) -> None:
+    """Enforce an override."""
     if one.verb == "drain":
-        work.override_drains[one.subject] = desired.NodeDrain(one.reason, one.owner, one.expires_at)
+        context.override_drains[one.subject] = desired.NodeDrain(
+            one.reason, one.owner, one.expires_at
+        )
         return
     if one.verb == "suspend":
-        return  # it is in the structure that the rest of the cycle goes by
-    record = work.job(one.subject)
+        return  # the rest of the cycle uses a structure that contains it
+    record = context.job(one.subject)
     if record is None or record.finished or record.key != one.run_key:
         return
-    draft = work.draft(one.subject)
+    draft = context.draft(one.subject)
     if draft is not None and not draft.removed:
         draft.removed = True
         draft.message = f"cancelled {describe(one)}"
 
 
 def _event(
-    work: cycle_context.CycleContext, kind: str, one: records.Override, message: str
+    context: cycle_context.CycleContext, kind: str, one: records.Override, message: str
 ) -> None:
     if one.verb == "cancel":
-        work.event(kind, message, job=one.subject)
+        context.event(kind, message, job=one.subject)
     elif one.verb == "drain":
-        work.event(kind, message, node=one.subject)
+        context.event(kind, message, node=one.subject)
     else:
-        work.event(kind, f"{one.subject}: {message}")
+        context.event(kind, f"{one.subject}: {message}")

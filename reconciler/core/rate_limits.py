@@ -1,8 +1,8 @@
-"""Bounds of what is made right without asking: whether a difference is, how often, and when next.
+"""Limits of remediation: if a difference is remediated, how often, and when next.
 
-Policies and the tries of the last day come in; a ``Stand`` says of one difference how it stands.
-Tries are counted by cause and kept for a day, also when the difference goes in between: what comes
-back again and again is given up like what never goes.
+Policies and the remediations of the last day come in; a ``Stand`` per difference goes out.
+Remediations are counted by cause and kept for a day, also while the difference is gone: one that
+comes back again and again is given up like one that never goes.
 """
 
 import zlib
@@ -15,27 +15,28 @@ from reconciler.model.observed import task_reports
 from reconciler.model.policy.drift_kinds import KINDS, Action, DriftRemedy, RemedyVerb
 from reconciler.model.values import quantities, times
 
-#: How long a try counts.
+#: How long a remediation counts.
 REMEMBER_S = 86_400.0
 HOUR_S = 3600.0
-#: The most tries that are remembered; the oldest that have ended go first.
+#: The most remediations that are remembered. The oldest that have ended are dropped first.
 REMEDIES_MAX = 5000
-#: Waits between tries double up to this.
+#: The longest wait between two remediations of one difference.
 BACKOFF_S_MAX = 6 * 3600.0
-#: Kinds that ``remedies`` acts on; of the others the life cycle or the node takes care at once.
+#: Kinds that ``remediation`` acts on. ``lifecycle`` or the node handles the others at once.
 ACTED_ON = frozenset(
     {"gpu-process-foreign", "task-missing", "queue-over-limit", "node-check-failed"}
 )
 _MESSAGE_CHARACTERS_MAX = 300
-#: How long after it was first listed something is done about a difference.
+#: How long a difference is listed before it is remediated.
 LISTED_S = 1.0
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """How the remediation of one difference stands.
+    """The state of the remediation of one difference.
 
-    ``next_at``: when it may be tried next; None: a try is under way, it is given up, or nothing
-    acts at all. ``looks_at``: when time alone changes this.
+    Attributes:
+        next_at: when it may be tried next; None: one is open, it was given up, or nothing acts.
+        looks_at: when time alone changes this.
     """
 
     text: str = ""
@@ -46,7 +47,10 @@ class Stand(msgspec.Struct, frozen=True):
 
 
 def action_of(structure: desired.Structure, kind: str, pool: str) -> Action:
-    """What is done about a kind of difference on the nodes of a pool; empty: of none."""
+    """Return the policy's action for a kind of difference on nodes of a pool.
+
+    Empty pool: of none.
+    """
     declared = structure.pools.get(pool)
     if declared is not None and kind in declared.drift:
         return declared.drift[kind]
@@ -54,7 +58,7 @@ def action_of(structure: desired.Structure, kind: str, pool: str) -> Action:
 
 
 def idle_reason(structure: desired.Structure, pool: str) -> str:
-    """Why nothing is made right for now; empty where it is."""
+    """Return why nothing is remediated now; empty if something may be."""
     if structure.settings.suspend:
         return "the cluster is suspended"
     declared = structure.pools.get(pool)
@@ -63,32 +67,32 @@ def idle_reason(structure: desired.Structure, pool: str) -> str:
     return ""
 
 
-def stand_of(work: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> Stand:
-    """How a difference stands that policy wants made right."""
-    limits = work.desired.structure.settings.remediation
-    tried = work.remedies_of(cause)
+def stand_of(context: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> Stand:
+    """Return the state of the remediation of a difference."""
+    limits = context.desired.structure.settings.remediation
+    tried = context.remedies.of_cause(cause)
     count = len(tried)
-    why_idle = idle_reason(work.desired.structure, pool)
+    why_idle = idle_reason(context.desired.structure, pool)
     if why_idle:
         return Stand(f"would be remedied ({KINDS[kind].remedy}), but {why_idle}", count)
     if not tried:
-        next_at = max(work.now, _rate_at(work, pool, limits.per_hour))
+        next_at = max(context.now, _rate_at(context, pool, limits.per_hour))
         return Stand("", 0, next_at, next_at)
     last = tried[-1]
     if last.open:
         return Stand(f"try {count} of {limits.attempts} is under way", count)
     since = last.at if last.ended_at is None else last.ended_at
     wait_s = min(limits.backoff_s * 2.0 ** min(count - 1, 32), BACKOFF_S_MAX)
-    said = f": {last.message}" if last.message else ""
+    detail = f": {last.message}" if last.message else ""
     if count >= limits.attempts:
         ends_at = since + wait_s
-        if ends_at <= work.now:
-            return Stand(f"given up after {_tries(count)}{said}", count, given_up=True)
-        text = f"the last of {_tries(count)} has to show by {times.format_time(ends_at)}{said}"
+        if ends_at <= context.now:
+            return Stand(f"given up after {_tries(count)}{detail}", count, given_up=True)
+        text = f"the last of {_tries(count)} has to show by {times.format_time(ends_at)}{detail}"
         return Stand(text, count, looks_at=ends_at)
-    next_at = max(since + wait_s, _rate_at(work, pool, limits.per_hour))
+    next_at = max(since + wait_s, _rate_at(context, pool, limits.per_hour))
     often = quantities.counted(limits.attempts, "time")
-    text = f"tried {count} of {often}, next at {times.format_time(next_at)}{said}"
+    text = f"tried {count} of {often}, next at {times.format_time(next_at)}{detail}"
     return Stand(text, count, next_at, next_at)
 
 
@@ -96,47 +100,51 @@ def _tries(count: int) -> str:
     return quantities.counted(count, "try", "tries")
 
 
-def _rate_at(work: cycle_context.CycleContext, pool: str, per_hour: int) -> float:
-    """When the pool may see another try."""
-    recent = [one.at for one in work.remedies if one.pool == pool and one.at > work.now - HOUR_S]
-    return work.now if len(recent) < per_hour else recent[-per_hour] + HOUR_S
+def _rate_at(context: cycle_context.CycleContext, pool: str, per_hour: int) -> float:
+    """Return when the pool's rate limit allows another remediation."""
+    recent = [
+        one.at for one in context.remedies if one.pool == pool and one.at > context.now - HOUR_S
+    ]
+    return context.now if len(recent) < per_hour else recent[-per_hour] + HOUR_S
 
 
 def begin(
-    work: cycle_context.CycleContext, verb: RemedyVerb, cause: str, pool: str, **details: object
+    context: cycle_context.CycleContext, verb: RemedyVerb, cause: str, pool: str, **details: object
 ) -> DriftRemedy:
-    """Note a try; one that a node carries out is open until the node tells of it."""
-    number = len(work.remedies_of(cause)) + 1
-    identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(work.now * 1000)}.{number}"
+    """Note a remediation. One that a node carries out is open until the node reports its result."""
+    number = len(context.remedies.of_cause(cause)) + 1
+    identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(context.now * 1000)}.{number}"
     open_ = "node" in details
     remedy = DriftRemedy(
         id=identity,
         verb=verb,
         cause=cause,
         pool=pool,
-        at=work.now,
+        at=context.now,
         state="ordered" if open_ else "done",
-        ended_at=None if open_ else work.now,
+        ended_at=None if open_ else context.now,
         **details,  # type: ignore[arg-type]
     )
-    work.add_remedy(remedy)
+    context.remedies.add(remedy)
     return remedy
 
 
-def healing_of(work: cycle_context.CycleContext, pool: str, subject: str) -> desired.Healing | None:
-    """What a pool says is to be done about a failed check, ``NODE/CHECK``."""
-    declared = work.desired.structure.pools.get(pool)
+def healing_of(
+    context: cycle_context.CycleContext, pool: str, subject: str
+) -> desired.Healing | None:
+    """Return what a pool does about a failed check, ``NODE/CHECK``."""
+    declared = context.desired.structure.pools.get(pool)
     return declared.remedies.get(subject.rpartition("/")[2]) if declared else None
 
 
-def may_begin(work: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> bool:
-    """Whether policy and limits allow a try at a difference that is there now."""
-    if action_of(work.desired.structure, kind, pool) != "remediate":
+def may_begin(context: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> bool:
+    """Return True if policy and limits allow a remediation now."""
+    if action_of(context.desired.structure, kind, pool) != "remediate":
         return False
-    next_at = stand_of(work, kind, cause, pool).next_at
-    return next_at is not None and next_at <= work.now
+    next_at = stand_of(context, kind, cause, pool).next_at
+    return next_at is not None and next_at <= context.now
 
 
 def shorten(message: str) -> str:
-    """A message that a node chose, on one line, printable and within bounds."""
+    """Return a node's message on one line, printable and bounded."""
     return task_reports.told_text(message, _MESSAGE_CHARACTERS_MAX)

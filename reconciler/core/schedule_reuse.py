@@ -1,11 +1,9 @@
-"""Whether the last schedule still stands, so that a cycle that brought only usage costs little.
+"""Decides if the last schedule is still valid, so that a cycle that brought only usage is cheap.
 
-A schedule is made from the structure, the jobs, the attempts, what nodes are, what was promised,
-and time. Where none of it changed, making it again would come to the same: nothing starts,
-nothing leaves, every reason is as it was. Time enters in two ways. Moments that something waits
-for are ``Standing.wake_at``. What it changes steadily (how much work an eviction would lose, the
-slack of a deadline) is reckoned by ``Standing.at``, which moves only when a schedule is due
-anyhow, or after a minute: so leaving a schedule out is no approximation.
+A schedule depends on structure, jobs, attempts, nodes, nominations and time. If nothing of it
+changed, a new schedule would be the same. Time enters in two ways: moments that something waits for
+are ``ScheduleInputs.wake_at``; what changes steadily (lost work, slack) is computed as of
+``ScheduleInputs.at``, which moves only with a new schedule, or after a minute.
 """
 
 from reconciler.core import cycle_context, overrides
@@ -14,52 +12,58 @@ from reconciler.model.state import records
 from reconciler.scheduling import decisions
 from reconciler.scheduling.inputs import snapshots
 
-#: How long what time changes steadily is taken to be as it was, while something waits to start.
+#: How long a schedule is reused while something is pending, although time changes it steadily.
 SAMPLE_S = 60.0
 
 
-def find(work: cycle_context.CycleContext) -> records.ScheduleInputs | None:
-    """The last schedule's standing if the phases before it changed nothing it was made from."""
-    standing = work.observed.standing
-    if standing is None or standing.generation != work.desired.generation:
+def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs | None:
+    """Return the inputs of the last schedule if the phases before changed none of them."""
+    standing = context.observed.standing
+    if standing is None or standing.generation != context.desired.generation:
         return None
-    # not their subjects alone: reasons name who, until when, and why
-    if overrides.suspensions(work.overrides) != overrides.suspensions(work.observed.overrides):
+    # compared as a whole, because reasons name who, until when, and why
+    if overrides.suspensions(context.overrides) != overrides.suspensions(
+        context.observed.overrides
+    ):
         return None
-    if work.left_nodes:
+    if context.left_nodes:
         return None
-    if work.now < standing.at:
+    if context.now < standing.at:
         return None  # the clock was set back
     for moment in (standing.wake_at, standing.stale_at):
-        if moment is not None and moment <= work.now:
+        if moment is not None and moment <= context.now:
             return None
-    if work.attempts or work.replaced or any(draft.changed for draft in work.drafts.values()):
+    if (
+        context.attempts
+        or context.replaced
+        or any(draft.changed for draft in context.drafts.values())
+    ):
         return None
-    known = work.observed.nodes
-    if any(_other(known.get(name), node) for name, node in work.nodes.items()):
+    known = context.observed.nodes
+    if any(_differs(known.get(name), node) for name, node in context.nodes.items()):
         return None
     return standing
 
 
-def made(
-    work: cycle_context.CycleContext,
+def inputs_of(
+    context: cycle_context.CycleContext,
     at: float,
     situation: snapshots.Snapshot,
     decided: decisions.Decisions,
 ) -> records.ScheduleInputs | None:
-    """What a schedule stands for; None where it changed what the next one is made from."""
+    """Return the inputs of a new schedule; None if applying it changed them."""
     if decided.placements or decided.evictions:
         return None
-    if list(decided.promised.items()) != list(work.observed.promised.items()):
+    if list(decided.promised.items()) != list(context.observed.promised.items()):
         return None
     if decided.kept != situation.kept or decided.turns != situation.turns:
         return None
     stale_at = at + SAMPLE_S if situation.lines else None
-    return records.ScheduleInputs(at, work.desired.generation, work.schedule_at, stale_at)
+    return records.ScheduleInputs(at, context.desired.generation, context.schedule_at, stale_at)
 
 
-def _other(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:
-    """Whether a node changed in more than times, usage and words."""
+def _differs(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:
+    """Return True if a node changed in more than times, usage and messages."""
     return (
         before is None
         or now.state is not before.state

@@ -1,8 +1,8 @@
-"""The native engine: one assignment set a node, rebuilt when a decision touched the node.
+"""The native engine: one assignment set per node, rebuilt when a decision touches the node.
 
-After an outcome is committed, the actions in it name the nodes that have to hear of it. Each gets
-its whole set of attempts, never a difference, and the ends that it may forget. Sets are encoded
-here once; the server passes the bytes on.
+Actions of a committed outcome name the nodes to update. Each gets its whole set of attempts, never
+a difference, and the ended attempts that it may forget. Sets are encoded here once; the server
+passes the bytes on.
 """
 
 import hmac
@@ -22,7 +22,7 @@ from reconciler.model.values import hostlists
 
 
 class _Watched(msgspec.Struct, frozen=True):
-    """What a node is to see to beside its tasks."""
+    """The plan of a node besides its tasks: checks, volumes, MIG layout and pool."""
 
     checks: health_checks.CheckPlan | None
     volumes: tuple[storage.WantedVolume, ...]
@@ -31,15 +31,15 @@ class _Watched(msgspec.Struct, frozen=True):
 
 
 class EngineState(Protocol):
-    """What the engine reads of the loop's memory."""
+    """The part of ``ObservedState`` that the engine reads."""
 
     @property
     def jobs(self) -> Mapping[str, records.JobRecord]:
-        """Newest runs by name."""
+        """The newest runs, by name."""
 
     @property
     def aside(self) -> Mapping[str, records.JobRecord]:
-        """Those that nothing is decided about; what they have on nodes goes on."""
+        """Quarantined jobs, whose tasks go on."""
 
     @property
     def attempts(self) -> Mapping[str, records.AttemptRecord]:
@@ -55,14 +55,14 @@ class EngineState(Protocol):
 
     @property
     def remedies(self) -> tuple[drift_kinds.DriftRemedy, ...]:
-        """Tries of the last day to make differences right."""
+        """Remediations of the last day."""
 
 
 class AgentsEngine:
-    """What every node is to have, by epoch and version.
+    """The assignment sets of all nodes, by epoch and version.
 
-    The engine places nothing by itself, can preempt and signal, and streams logs through the
-    agents' own connection.
+    The engine does not place tasks. It can preempt and signal, and streams logs through the agents'
+    own connection.
     """
 
     places_tasks = False
@@ -73,29 +73,29 @@ class AgentsEngine:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self._versions: dict[str, int] = {}
-        #: What nodes were told to see to, and of which pool they are.
+        #: The last plan of each node.
         self._plans: dict[str, _Watched] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._key = secrets.token_bytes(32)
-        #: Whether gangs wait for images, by job, element and try, as long as nothing changes.
+        #: Gangs that wait for images, by job, element and try; cleared by each outcome.
         self._holding: dict[tuple[str, int, int], bool] = {}
 
     def apply(
         self,
         actions: Iterable[outcome.Action],
         structure: desired.Structure,
-        memory: EngineState,
+        state: EngineState,
     ) -> list[loop_messages.NodeUpdate]:
-        """The updates that follow from a committed outcome, one for each node it touches."""
+        """Return the updates that follow from the actions of a committed outcome, one per node."""
         return [
-            self.update(node, structure, memory, acknowledged)
+            self.update(node, structure, state, acknowledged)
             for node, acknowledged in self.touched(actions).items()
         ]
 
     def touched(self, actions: Iterable[outcome.Action]) -> dict[str, tuple[str, ...]]:
-        """The nodes that have to hear of a committed outcome, with the ends that they may forget.
+        """Return the nodes to update, with the ended attempts they may forget.
 
-        Whoever makes their updates one by one begins here.
+        Call ``update`` for each, or use ``apply``.
         """
         self._holding.clear()
         changed: dict[str, None] = {}
@@ -108,25 +108,25 @@ class AgentsEngine:
             changed.setdefault(action.node)
         return {node: tuple(acknowledged.get(node, ())) for node in changed}
 
-    def planned(self, memory: EngineState) -> list[str]:
-        """Nodes that were told what to see to beside their tasks."""
-        return [node for node in self._plans if node in memory.nodes]
+    def planned(self, state: EngineState) -> list[str]:
+        """Return the nodes that have a plan."""
+        return [node for node in self._plans if node in state.nodes]
 
-    def is_behind(self, node: str, structure: desired.Structure, memory: EngineState) -> bool:
-        """Whether a node was told to see to something else than its pool has now."""
-        return self._plans.get(node) != _watched(node, structure, memory)
+    def is_behind(self, node: str, structure: desired.Structure, state: EngineState) -> bool:
+        """Return True if a node's plan differs from what its pool asks for now."""
+        return self._plans.get(node) != _watched(node, structure, state)
 
     def update(
         self,
         node: str,
         structure: desired.Structure,
-        memory: EngineState,
+        state: EngineState,
         acknowledged: tuple[str, ...] = (),
     ) -> loop_messages.NodeUpdate:
-        """The node's whole set as it is now, under a new version."""
+        """Return the node's whole set under a new version."""
         version = self._versions.get(node, 0) + 1
         self._versions[node] = version
-        wanted = self._set(node, structure, memory)
+        wanted = self._set(node, structure, state)
         leases = [one.lease_s for one in wanted.templates.values() if one.lease_s is not None]
         return loop_messages.NodeUpdate(
             node=node,
@@ -138,19 +138,19 @@ class AgentsEngine:
         )
 
     def _set(
-        self, node: str, structure: desired.Structure, memory: EngineState
+        self, node: str, structure: desired.Structure, state: EngineState
     ) -> agent_messages.AssignmentSet:
         templates: dict[str, agent_messages.TaskTemplate] = {}
         assignments = []
-        for attempt_id in memory.attempts_by_node.get(node, ()):
-            attempt = memory.attempts[attempt_id]
-            job = memory.jobs.get(attempt.job) or memory.aside.get(attempt.job)
+        for attempt_id in state.attempts_by_node.get(node, ()):
+            attempt = state.attempts[attempt_id]
+            job = state.jobs.get(attempt.job) or state.aside.get(attempt.job)
             if job is None or attempt.state is AttemptState.ENDED:
                 continue
             alike = identifiers.template_id(job.spec, attempt.group)
             template = f"{alike}.{attempt.lease_s}.{attempt.grace_s}"
             if template not in templates:
-                record = memory.nodes.get(node)
+                record = state.nodes.get(node)
                 templates[template] = self._template(job.spec, attempt, structure, record)
             assignments.append(
                 agent_messages.Assignment(
@@ -167,15 +167,15 @@ class AgentsEngine:
                     share_milli=attempt.share_milli or 1000,
                     mig_profile=attempt.mig_profile,
                     instances=attempt.instances,
-                    addresses=_addresses(attempt, memory),
+                    addresses=_addresses(attempt, state),
                     secret=self._secret(attempt) if job.spec.framework == "mpi" else "",
                     saved=_saved(job, attempt.element),
-                    hold=self._holds(job.spec, attempt, memory),
+                    hold=self._holds(job.spec, attempt, state),
                     saves_every_s=attempt.saves_every_s,
                 )
             )
-        remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
-        watched = self._plans[node] = _watched(node, structure, memory)
+        remedies = tuple(one for one in state.remedies if one.open and one.node == node)
+        watched = self._plans[node] = _watched(node, structure, state)
         return agent_messages.AssignmentSet(
             templates=templates,
             assignments=tuple(assignments),
@@ -186,10 +186,8 @@ class AgentsEngine:
             pool=watched.pool,
         )
 
-    def _holds(
-        self, spec: desired.Job, attempt: records.AttemptRecord, memory: EngineState
-    ) -> bool:
-        """Whether a task is to wait because an image of its gang is not there yet."""
+    def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, state: EngineState) -> bool:
+        """Return True if a task has to wait for an image of its gang."""
         if not spec.waits_for_images:
             return False
         gang = (attempt.job_key, attempt.element, attempt.try_number)
@@ -199,13 +197,16 @@ class AgentsEngine:
                 for group in spec.groups
                 for index in range(group.count)
             )
-            found = filter(None, map(memory.attempts.get, names))
+            found = filter(None, map(state.attempts.get, names))
             self._holding[gang] = any(one.lacks_image for one in found)
         return self._holding[gang]
 
     def _secret(self, attempt: records.AttemptRecord) -> str:
-        """What the tasks of a try share. It lasts as long as this leader: a gang that is told half
-        by one and half by the next does not come together, and is tried again."""
+        """Return the secret that the tasks of a try share.
+
+        It changes with the leader: a gang that is started half by one leader and half by the next
+        does not come together, and is tried again.
+        """
         what = f"{attempt.job_key} {attempt.element} {attempt.try_number}".encode()
         return hmac.digest(self._key, what, "sha256").hex()
 
@@ -251,22 +252,22 @@ class AgentsEngine:
         )
 
 
-def _addresses(attempt: records.AttemptRecord, memory: EngineState) -> dict[str, str]:
-    """Where the nodes of a gang are reached."""
+def _addresses(attempt: records.AttemptRecord, state: EngineState) -> dict[str, str]:
+    """Return the addresses of a gang's nodes."""
     if not attempt.rank.hosts:
         return {}
-    nodes = {name: memory.nodes.get(name) for name in hostlists.expand(attempt.rank.hosts)}
+    nodes = {name: state.nodes.get(name) for name in hostlists.expand(attempt.rank.hosts)}
     return {name: node.inventory.address for name, node in nodes.items() if node is not None}
 
 
 def _saved(job: records.JobRecord, element: int) -> str:
-    """The newest checkpoint that earlier tries at an element have left."""
+    """Return the newest checkpoint of an element's earlier tries."""
     note = job.notes.get(element)
     return note.saved.path if note is not None and note.saved is not None else ""
 
 
 def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str, bool], ...]:
-    """Folders of a job's volumes, as containers are to see them."""
+    """Return the folders of a job's volumes, as containers see them."""
     found = (structure.volumes.get(name) for name in spec.volumes)
     return tuple(
         (one.mount_path, bool(one.read_only)) for one in filter(None, map(_mounted, found))
@@ -274,12 +275,12 @@ def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str,
 
 
 def _mounted(volume: desired.Volume | None) -> desired.Volume | None:
-    """A volume that is there and that nodes have mounted."""
+    """Return a volume if it exists and nodes mount it."""
     return volume if volume is not None and volume.objects is None else None
 
 
 def _stage(spec: desired.Job, structure: desired.Structure) -> storage.StagingPlan:
-    """What each task copies, of volumes that are there."""
+    """Return what each task copies from and to existing volumes."""
     if not (spec.stage.ins or spec.stage.outs):
         return storage.StagingPlan()
     known = structure.volumes
@@ -298,9 +299,9 @@ def _stage(spec: desired.Job, structure: desired.Structure) -> storage.StagingPl
     )
 
 
-def _watched(node: str, structure: desired.Structure, memory: EngineState) -> _Watched:
-    """What the pool of a node asks for, and the volumes that it is to have."""
-    record = memory.nodes.get(node)
+def _watched(node: str, structure: desired.Structure, state: EngineState) -> _Watched:
+    """Return what the pool of a node asks for, and the volumes that the node mounts."""
+    record = state.nodes.get(node)
     pool = record.pool if record else ""
     volumes = tuple(
         storage.WantedVolume(
@@ -309,22 +310,22 @@ def _watched(node: str, structure: desired.Structure, memory: EngineState) -> _W
         for one in structure.volumes.values()
         if pool and one.objects is None and (not one.pools or pool in one.pools)
     )
-    plan, cut = plan_of(node, structure, memory), _cut(structure.pools.get(pool))
+    plan, cut = plan_of(node, structure, state), _cut(structure.pools.get(pool))
     return _Watched(plan, volumes, cut, pool)
 
 
 def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:
-    """How a pool has the devices of its nodes cut; None: it leaves them alone."""
+    """Return the MIG layout of a pool's devices; None if they are left alone."""
     if pool is None or pool.observe_only or not pool.node_resources.gpu_milli:
         return None
     return desired.MigPlan(pool.mig, pool.mig_take_over)
 
 
 def plan_of(
-    node: str, structure: desired.Structure, memory: EngineState
+    node: str, structure: desired.Structure, state: EngineState
 ) -> health_checks.CheckPlan | None:
-    """The checks that the pool of a node asks for."""
-    record = memory.nodes.get(node)
+    """Return the checks that the pool of a node asks for."""
+    record = state.nodes.get(node)
     pool = structure.pools.get(record.pool) if record else None
     return pool.checks if pool else None
 
@@ -332,7 +333,7 @@ def plan_of(
 def _told(
     spec: desired.Job, group: desired.TaskGroup, structure: desired.Structure
 ) -> dict[str, str]:
-    """What the tasks of a group learn from their environment, beside what the node knows."""
+    """Return environment variables of a group's tasks that the node itself can't know."""
     told: dict[str, str] = {}
     if spec.is_elastic:
         told["MUSTER_TASKS_MIN"] = str(group.least)

@@ -1,4 +1,4 @@
-"""A controller whose core fails for a job called ``poison``, and for ``late`` once it is placed.
+"""A controller whose core raises for a job called ``poison``, and for ``late`` once it is placed.
 
 ``python -m tests.integration.poisoned`` takes the options of ``python -m
 reconciler.controller.process``.
@@ -15,7 +15,7 @@ from reconciler.model.state import outcome, records
 def decide(
     wanted: desired.Desired, observed: records.Observed, now: float, **options: Any
 ) -> outcome.Outcome:
-    """What the real core decides, unless it is asked for what it can't."""
+    """Decide as the real core does, except for those jobs."""
     result = reconcile.reconcile(wanted, observed, now, **options)
     if "poison" in wanted.jobs or any(one.job == "late" for one in result.attempts):
         raise LookupError("nobody foresaw this")

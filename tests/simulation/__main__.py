@@ -1,8 +1,8 @@
-"""``python -m tests.simulation --seeds N --from S``: many stories, counted.
+"""``python -m tests.simulation --seeds N --from S``: runs many fault stories.
 
-Prints what was gone through and which transitions were never taken; of a story that fails its
-seed, what broke, and the shortest story found that still breaks it. Exits 1 if one failed. With
-``--state FILE`` a run that was ended goes on where it stood.
+It prints statistics and transitions that were never taken; for each story that fails its seed, the
+broken invariant, and the shortest story that still breaks it. It exits with 1 if one failed. With
+``--state FILE`` an interrupted run continues where it was.
 """
 
 import argparse
@@ -18,7 +18,7 @@ PROGRESS_S = 15.0
 
 
 def main() -> int:
-    """Tell the stories."""
+    """Run the stories."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many stories")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")

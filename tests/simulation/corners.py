@@ -1,4 +1,4 @@
-"""Sequences that lead to transitions which a storm alone hardly ever takes."""
+"""Sequences of steps for transitions that random storms hardly ever take."""
 
 import random
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from tests.simulation.plans import GI, Step
 
 
 def draw(chance: random.Random, nodes: tuple[str, ...], jobs: list[str]) -> Iterable[Step]:
-    """Sequences that lead to the transitions which a storm alone hardly ever takes."""
+    """Return sequences for transitions that random storms hardly ever take."""
     tales = (
         _undeclared_and_silent,
         _gone_and_repaired,
@@ -44,7 +44,7 @@ def _set(at: float, field: str, value: Any) -> Step:
 
 
 def _undeclared_and_silent(chance: random.Random, node: str) -> list[Step]:
-    """A node that no pool has any more falls silent, and comes back as nobody's."""
+    """Let an undeclared node fall silent and come back."""
     at = chance.uniform(60, 0.5 * plans.STORM_S)
     return [
         _set(at, "undeclared", node),
@@ -55,7 +55,7 @@ def _undeclared_and_silent(chance: random.Random, node: str) -> list[Step]:
 
 
 def _gone_and_repaired(chance: random.Random, node: str) -> list[Step]:
-    """A broken machine is repaired before git learns of it, at times with less than is declared."""
+    """Repair a broken machine before git learns of it, sometimes with less than declared."""
     at = chance.uniform(60, 0.5 * plans.STORM_S)
     found = [
         _fault(at, "power-off", node),
@@ -70,7 +70,7 @@ def _gone_and_repaired(chance: random.Random, node: str) -> list[Step]:
 
 
 def _gone_in_a_pause(chance: random.Random, node: str) -> list[Step]:
-    """The controller stands still while a node breaks and somebody says that it has."""
+    """Break a node, and have somebody report it, while the controller is paused."""
     at = chance.uniform(60, 0.5 * plans.STORM_S)
     return [
         Step(at, "pause"),
@@ -82,7 +82,7 @@ def _gone_in_a_pause(chance: random.Random, node: str) -> list[Step]:
 
 
 def _drained_and_silent(chance: random.Random, node: str) -> list[Step]:
-    """A drained node falls silent and comes back drained."""
+    """Let a drained node fall silent and come back drained."""
     at = chance.uniform(60, 0.4 * plans.STORM_S)
     return [
         _set(at, "drained", node),
@@ -93,7 +93,7 @@ def _drained_and_silent(chance: random.Random, node: str) -> list[Step]:
 
 
 def _unhealthy_and_undeclared(chance: random.Random, node: str) -> list[Step]:
-    """A node that has less than is declared leaves its pool, busy or idle, and comes back."""
+    """Let a node with less than declared leave its pool, busy or idle, and come back."""
     at = chance.uniform(60, 0.5 * plans.STORM_S)
     left = at + chance.choice([5, 60, 120])
     return [
@@ -105,7 +105,7 @@ def _unhealthy_and_undeclared(chance: random.Random, node: str) -> list[Step]:
 
 
 def _unhealthy_and_silent(chance: random.Random, node: str) -> list[Step]:
-    """A node falls silent, and has less than is declared when it is heard of again."""
+    """Let a node fall silent and come back with less than declared."""
     at = chance.uniform(60, 0.5 * plans.STORM_S)
     return [
         _fault(at, "cut", node),
@@ -116,7 +116,7 @@ def _unhealthy_and_silent(chance: random.Random, node: str) -> list[Step]:
 
 
 def _late_and_cut(chance: random.Random, nodes: tuple[str, ...]) -> list[Step]:
-    """Work is given to nodes that are out of reach, and its deadline comes before it starts."""
+    """Assign work to unreachable nodes, with a deadline before it starts."""
     at = chance.uniform(60, 0.6 * plans.STORM_S)
     job = msgspec.structs.replace(
         work.a_job(chance, "late", []),
@@ -139,7 +139,7 @@ def _late_and_cut(chance: random.Random, nodes: tuple[str, ...]) -> list[Step]:
 def _cancelled_in_silence(
     chance: random.Random, nodes: tuple[str, ...], jobs: list[str]
 ) -> list[Step]:
-    """Work is cancelled while its node is out of reach, which comes back before leases end."""
+    """Cancel work while its node is unreachable. The node comes back before leases end."""
     at = chance.uniform(100, 0.8 * plans.STORM_S)
     found = [_fault(at, "cut", node) for node in nodes]
     wanted = chance.sample(jobs, min(6, len(jobs)))
@@ -148,7 +148,7 @@ def _cancelled_in_silence(
 
 
 def images_on_the_way(chance: random.Random, nodes: tuple[str, ...]) -> list[Step]:
-    """A gang's agents begin anew, or fall silent, while its images come."""
+    """Restart or silence agents of a gang while its images are fetched."""
     at = chance.uniform(60, 0.7 * plans.STORM_S)
     job = msgspec.structs.replace(
         work.a_job(chance, "imaged", []),
@@ -173,7 +173,7 @@ def images_on_the_way(chance: random.Random, nodes: tuple[str, ...]) -> list[Ste
 
 
 def _flaky(chance: random.Random) -> list[Step]:
-    """An array most of whose elements fail, ended while the rest of it waits or is held."""
+    """End an array, most of whose elements fail, while the others wait or are held."""
     job = msgspec.structs.replace(
         work.a_job(chance, "flaky", []),
         groups=(desired.TaskGroup("main", 1, Resources(500, GI), command=("true",)),),
@@ -197,7 +197,7 @@ def _flaky(chance: random.Random) -> list[Step]:
 
 
 def fewer_gpus(chance: random.Random) -> list[Step]:
-    """At times half of the GPUs are declared no more for a while, whatever runs on them."""
+    """Sometimes declare only half of the GPUs for a while, whatever runs on them."""
     found: list[Step] = []
     for _ in range(chance.choice([0, 0, 1, 2])):
         at = chance.uniform(30, 0.8 * plans.STORM_S)

@@ -1,8 +1,8 @@
-"""What must always hold (DESIGN section 9), checked by code that shares nothing with the scheduler.
+"""Invariants (DESIGN section 9), checked by code that shares nothing with the scheduler.
 
-Records, git's documents and the truth of virtual nodes come in; sentences about what is broken go
-out, none where all is well. Nothing but ``reconciler.model`` is imported, so that a mistake of the
-scheduler can't be in its checkers too.
+Records, desired state and the truth of virtual nodes come in; sentences about violations go out.
+Only ``reconciler.model`` is imported, so that a mistake of the scheduler can't be in its checkers
+too.
 """
 
 from collections import Counter, defaultdict
@@ -35,7 +35,9 @@ LASTING = frozenset(
 
 
 def capacity(view: View) -> list[str]:
-    """Records and reality: amounts of nodes, shares of devices, and where new work may start."""
+    """Yield violations of capacity: amounts of nodes, shares of devices, and where new work may
+    start.
+    """
     found = _overfull("records", view, list(view.live()))
     found += _overfull("reality", view, [one.attempt for one in view.running])
     pool_of = view.structure.pool_of_node()
@@ -62,7 +64,7 @@ def capacity(view: View) -> list[str]:
 
 
 def _apart(attempt: records.AttemptRecord, spec: desired.Job, pool: desired.Pool) -> list[str]:
-    """Devices that are not near each other as their group requires."""
+    """Return devices that are not near each other as their group requires."""
     required = next((g.inner_required for g in spec.groups if g.name == attempt.group), "")
     domains = {"numa": pool.numa, "nvlink": pool.nvlink}.get(required, ())
     mine = set(attempt.devices)
@@ -100,7 +102,7 @@ def _overfull(where: str, view: View, attempts: list[records.AttemptRecord]) -> 
 
 
 def whole_gangs(view: View) -> list[str]:
-    """In records: each try was decided whole, or with enough tasks where it is elastic."""
+    """Yield tries whose records are not a whole gang, or enough tasks of an elastic one."""
     tries: defaultdict[tuple[str, int], list[records.AttemptRecord]] = defaultdict(list)
     for attempt in view.attempts.values():
         tries[attempt.job, attempt.element].append(attempt)
@@ -128,11 +130,11 @@ Task = tuple[str, int, str, int]
 
 
 class PartlyRunning:
-    """In reality: no gang runs partly for longer than it takes to learn of it and to act.
+    """A checker that no gang really runs in part for longer than it takes to notice and act.
 
     Args:
-        silence_s: after which a node counts as not heard of.
-        slack_s: how long messages and starts may take on top of leases and graces.
+        silence_s: after which a node counts as silent.
+        slack_s: how long messages and starts may take in addition to leases and graces.
     """
 
     def __init__(self, silence_s: float, slack_s: float) -> None:
@@ -142,16 +144,16 @@ class PartlyRunning:
         self._done: defaultdict[tuple[str, int, int], set[Task]] = defaultdict(set)
 
     def has_succeeded(self, attempt: records.AttemptRecord) -> None:
-        """A task has done its work: it needs no siblings and they don't need it."""
+        """Note that a task has succeeded, so that it and its siblings need not run together."""
         key = (attempt.job_key, attempt.element, attempt.try_number)
         self._done[key].add((attempt.job, attempt.element, attempt.group, attempt.index))
 
     def restart(self, now: float) -> None:
-        """The controller begins anew, and with it its reckoning of leases."""
+        """Note that the controller restarted, and leases count from now."""
         self._since = dict.fromkeys(self._since, now)
 
     def check(self, view: View) -> list[str]:
-        """What has run partly for too long."""
+        """Return what has run in part for too long."""
         gangs: defaultdict[tuple[str, int], list[Running]] = defaultdict(list)
         for one in view.running:
             if one.up and not one.told:
@@ -200,14 +202,14 @@ def _spec_of(view: View, attempt: records.AttemptRecord) -> desired.Job | None:
 
 
 class Jobs:
-    """Every job that git ever had is accounted for, and ends at most once."""
+    """A checker that every job of git is accounted for, and ends at most once."""
 
     def __init__(self) -> None:
         self._finished: dict[str, JobState] = {}
         self._known: set[str] = set()
 
     def check(self, view: View) -> list[str]:
-        """What was lost, or lived on after its end."""
+        """Return jobs that were lost, or lived on after their end."""
         found = [
             f"{record.key} was {self._finished[record.key]} and ends again"
             for record in view.ended
@@ -241,7 +243,7 @@ class Jobs:
 
 
 def once(view: View) -> list[str]:
-    """No task runs twice at once, on any nodes."""
+    """Yield tasks that run twice at once, on any nodes."""
     tasks: defaultdict[tuple[str, int, str, int], list[str]] = defaultdict(list)
     for one in view.running:
         a = one.attempt
@@ -254,7 +256,7 @@ def once(view: View) -> list[str]:
 
 
 def same(first: outcome.Outcome, second: outcome.Outcome) -> list[str]:
-    """Where two outcomes of one input differ."""
+    """Return where two outcomes of one input differ."""
     encode = msgspec.msgpack.encode
     if encode(first) == encode(second):
         return []
@@ -269,7 +271,7 @@ def same(first: outcome.Outcome, second: outcome.Outcome) -> list[str]:
 
 
 def moves(before: View, after: View) -> list[str]:
-    """What changed between two moments at which nothing should."""
+    """Return what changed between two moments at which nothing should."""
     found = [
         f"{name} is {record.state} and has other elements than before"
         for name, record in after.job_records.items()
@@ -291,7 +293,7 @@ def moves(before: View, after: View) -> list[str]:
 
 
 def ended(view: View) -> list[str]:
-    """When all that ran had time to end: what still runs, or waits for what never comes."""
+    """Return what still runs, or waits for ever, after everything had time to end."""
     found = [f"{attempt.id} is {attempt.state}" for attempt in view.attempts.values()]
     found += [f"{one.attempt.id} runs on {one.node}" for one in view.running]
     waits = {
@@ -319,7 +321,7 @@ def ended(view: View) -> list[str]:
 
 
 def true_reasons(view: View) -> list[str]:
-    """Whether each waiting job has a reason, and those are true that can be seen to be."""
+    """Yield pending jobs without a reason, and reasons that are visibly false."""
     found = []
     for name, record in view.job_records.items():
         told = view.why.get(record.reason_key, ()) if record.reason_key else ()
@@ -355,7 +357,7 @@ def _is_true(view: View, record: records.JobRecord, code: pending_reasons.Reason
 
 
 def _fits_alone(view: View, spec: desired.Job) -> bool:
-    """Whether one task, which is all that it is, would fit on an empty node within all limits."""
+    """Return True if a job of one task would fit on an empty node within all limits."""
     if sum(group.least for group in spec.groups) != 1 or not spec.preemptible:
         return False
     group = next(group for group in spec.groups if group.least)
@@ -379,7 +381,7 @@ def _fits_alone(view: View, spec: desired.Job) -> bool:
 
 
 def _has_near(pool: desired.Pool, group: desired.TaskGroup) -> bool:
-    """Whether the GPUs of one task, of those that are declared, can be as near as they have to."""
+    """Return True if the declared GPUs of one task can be as near as required."""
     if not group.inner_required or not pool.numa:
         return True
     declared = range(pool.node_resources.gpu_milli // WHOLE)

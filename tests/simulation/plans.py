@@ -1,7 +1,7 @@
-"""What a story of faults is: the cluster at first, and what happens at which moment.
+"""The plan of a fault story: the cluster, and what happens at which moment.
 
-Stories are data, drawn by ``stories`` and told by ``telling``; so one that fails can be told again
-with less in it. Constants here hold for all of them.
+Plans are data, drawn by ``stories`` and executed by ``telling``, so that a failing one can be
+shortened and executed again.
 """
 
 from typing import Any, Literal
@@ -42,13 +42,13 @@ What = Literal[
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One thing that happens.
+    """One event of a story.
 
     Attributes:
         at: seconds after the beginning.
         what: ``change`` replaces ``fields`` of a job's document; ``structure`` sets one of the
             ``Changes``; ``crash-*`` kills the controller in its next cycle; ``pause`` stops it for
-            ``PAUSE_S``; ``repair`` brings back a machine that was said to be gone.
+            ``PAUSE_S``; ``repair`` brings back a machine that was reported as gone.
         subject: a job, or the field of ``Changes``.
     """
 
@@ -60,7 +60,7 @@ class Step(msgspec.Struct, frozen=True):
     fault: faults.InjectedFault | None = None
 
     def text(self) -> str:
-        """One line."""
+        """Return the step as one line."""
         told = ""
         if self.job is not None:
             short = ("queue", "priority", "array_count", "lease_s", "preemptible", "depends_on")
@@ -74,9 +74,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What commits have made of the first structure; the plain value changes nothing.
+    """Changes of the first structure by commits. The default changes nothing.
 
-    ``swollen``: more CPU is declared than there is. ``thinned``: half of the GPUs are.
+    ``swollen``: more CPUs are declared than exist. ``thinned``: only half of the GPUs are declared.
     """
 
     drained: str = ""
@@ -92,9 +92,12 @@ class Changes(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """A whole story.
 
-    ``lose``, ``duplicate``, ``delay``: of messages. ``pace_s``: from one cycle to the next at the
-    least, as of a controller that is slower than its input; what comes in between comes together.
-    ``size``: the name of what it was drawn by.
+    Attributes:
+        lose: share of messages that are lost.
+        duplicate: share of messages that arrive twice.
+        delay: share of messages that are delayed.
+        pace_s: shortest time between two cycles, as of a slow controller.
+        size: name of the size that it was drawn with.
     """
 
     seed: int
@@ -112,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def structure_with(first: desired.Structure, changes: Changes) -> desired.Structure:
-    """The structure after commits."""
+    """Return the structure after commits."""
     replace = msgspec.structs.replace
     pools = {}
     for pool in first.pools.values():

@@ -1,7 +1,7 @@
-"""Whether each has what it is owed, and nobody more than may be (DESIGN section 9, 3 and 4).
+"""Checkers of guarantees and limits (DESIGN section 9, 3 and 4).
 
-A ``View`` comes in, sentences about what is broken go out. Only ``reconciler.model`` is imported
-beside it, so that a mistake of the scheduler can't be in its checkers too.
+A ``View`` comes in, sentences about violations go out. Only ``reconciler.model`` is imported, so
+that a mistake of the scheduler can't be in its checkers too.
 """
 
 from collections import Counter, defaultdict
@@ -27,10 +27,10 @@ _NOT_ASKING = LASTING - {pending_reasons.ReasonCode.WAITING_FOR_QUOTA} | {
 
 
 def guarantees(view: View) -> list[str]:
-    """At rest: owners within their guarantee wait though room is there or could be made.
+    """Yield owners at rest that wait within their guarantee although capacity is or could be free.
 
-    Only what is beyond doubt is told: of each queue its first job that asks, if it is of one task;
-    and what could make room is preemptible work of queues that have no guarantee at all.
+    Only certain violations count: of each queue the first job, if it has one task. Capacity could
+    be freed from preemptible work of queues without any guarantee.
     """
     queues = view.structure.queues
     usage = views.usage_by_queue(view)
@@ -61,7 +61,9 @@ def _covered(
     name: str,
     asked: Resources,
 ) -> frozenset[str]:
-    """Which of a queue and all above it stay within their guarantee; none past any limit."""
+    """Return which of a queue and its ancestors stay within their guarantee; none if a limit is
+    passed.
+    """
     if not any(queues[name].guaranteed.as_vector()):
         return frozenset()
     found = set()
@@ -80,9 +82,9 @@ def _covered(
 
 
 def _could_hold(view: View, spec: desired.Job, asked: Resources, covered: frozenset[str]) -> str:
-    """A node that would have room if all that may be taken for a guarantee left it.
+    """Return a node with capacity once everything left that a guarantee may reclaim.
 
-    Where a queue above has more than its guarantee, that queue must not grow by the exchange.
+    A queue above that exceeds its guarantee must not grow by the exchange.
     """
     queues = view.structure.queues
     whole = all(queue.name in covered for queue in views.path(queues, spec.queue))
@@ -124,9 +126,9 @@ def _could_hold(view: View, spec: desired.Job, asked: Resources, covered: frozen
 
 
 def _covers_there(view: View, spec: desired.Job, asked: Resources, pool: str) -> bool:
-    """Whether a queue and all above it stay within what they are guaranteed in a pool.
+    """Return True if a queue and its ancestors stay within their guarantee in a pool.
 
-    CPUs and GPUs that are asked for have to be named there: of others nothing is certain.
+    Requested CPUs and GPUs have to be named there. Otherwise nothing is certain.
     """
     usage = views.usage_by_queue(view, pool=pool)
     for queue in views.path(view.structure.queues, spec.queue):
@@ -145,7 +147,9 @@ def _is_exclusive(view: View, node: str) -> bool:
 def _may_be_taken(
     view: View, attempt: records.AttemptRecord, taker: str, covered: frozenset[str]
 ) -> bool:
-    """Whether a guarantee is due from this work: judged below where the two branches part."""
+    """Return True if a guarantee may reclaim this work, by the point at which the two branches
+    part.
+    """
     queues = view.structure.queues
     spec = view.job_records[attempt.job].spec
     losing, taking = list(views.path(queues, spec.queue)), list(views.path(queues, taker))
@@ -163,7 +167,7 @@ def _may_be_taken(
 
 
 def limits(view: View) -> list[str]:
-    """Queues' limits, firm work in guarantees, and quotas: whatever started stays within."""
+    """Yield starts beyond queue limits, quotas, or guarantees of non-preemptible work."""
     if not view.started:
         return []
     queues = view.structure.queues
@@ -198,7 +202,7 @@ def limits(view: View) -> list[str]:
 
 
 def _beyond_pool(view: View, attempt: records.AttemptRecord) -> list[str]:
-    """Amounts of the pool in which something starts that it went past."""
+    """Yield amounts of a pool that a start has exceeded."""
     pool_of, spec = view.structure.pool_of_node(), view.job_records[attempt.job].spec
     pool = pool_of.get(attempt.node, "")
     found = [

@@ -1,8 +1,7 @@
-"""Tells stories of many seeds in several processes, and remembers on disk which were told.
+"""Runs stories of many seeds in several processes, and keeps the results on disk.
 
-Seeds go in; a ``Result`` of each goes into a file as it comes, one line a seed, so that a run of
-hours can be ended and taken up again. What has been told with other code counts for nothing: the
-file begins with a digest of the code it is of.
+A file has one ``Result`` per line, so that a run of hours can be interrupted and continued. It
+begins with a digest of the code; results of other code do not count.
 """
 
 import gc
@@ -28,13 +27,14 @@ _CODE = ("reconciler", "tests/simulation")
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What the story of one seed came to.
+    """Result of one seed's story.
 
     Attributes:
-        size: by which the story was drawn.
+        size: with which the story was drawn.
         taken: how often each transition was taken, by table, as ``Before→After``.
         cpu_s: seconds of CPU time.
-        checker, error: which invariant broke and how; empty where none did.
+        checker: name of the broken invariant; empty if none.
+        error: how it was broken.
     """
 
     seed: int
@@ -53,11 +53,11 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class OtherCodeError(RuntimeError):
-    """A file holds results of other code."""
+    """An error for results of other code."""
 
 
 def digest() -> str:
-    """Of all code that a story depends on."""
+    """Return the digest of all code that a story depends on."""
     found = hashlib.sha256()
     for folder in _CODE:
         for path in sorted((_ROOT / folder).rglob("*.py")):
@@ -67,7 +67,7 @@ def digest() -> str:
 
 
 def one(seed: int) -> Result:
-    """Tell the story of a seed."""
+    """Run the story of a seed."""
     gc.set_threshold(COLLECT_EVERY, 20, 100)
     began = time.process_time()
     checker = error = ""
@@ -83,7 +83,7 @@ def one(seed: int) -> Result:
 
 
 def many(seeds: Iterable[int], processes: int) -> Generator[Result]:
-    """Results as they come; a caller that asks for no more ends the rest."""
+    """Yield results as they come. Closing the generator ends the rest."""
     left = iter(seeds)
     with futures.ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         under_way: set[futures.Future[Result]] = set()
@@ -103,7 +103,7 @@ def many(seeds: Iterable[int], processes: int) -> Generator[Result]:
 
 
 class Book:
-    """Results so far, kept in a file where one is given.
+    """All results so far, kept in a file if one is given.
 
     Raises:
         OtherCodeError: the file is of other code.
@@ -136,18 +136,18 @@ class Book:
             path.write_bytes(b"\n".join([first, *lines, b""]))
 
     def add(self, result: Result) -> None:
-        """Another one."""
+        """Add a result."""
         self.results[result.seed] = result
         if self._path is not None:
             with self._path.open("ab") as file:
                 file.write(msgspec.json.encode(result) + b"\n")
 
     def failed(self) -> list[Result]:
-        """Those in which an invariant broke."""
+        """Return the results with a broken invariant."""
         return [one for _, one in sorted(self.results.items()) if one.checker]
 
     def taken(self) -> dict[str, Counter[str]]:
-        """How often each transition was taken, by table."""
+        """Return how often each transition was taken, by table."""
         found = {name: Counter[str]() for name in telling.TABLES}
         for result in self.results.values():
             for name, counts in result.taken.items():
@@ -155,7 +155,7 @@ class Book:
         return found
 
     def summary(self, wall_s: float) -> str:
-        """What all of them came to; ``wall_s``: seconds of this run."""
+        """Return the statistics of all results; ``wall_s`` is the time of this run."""
         told = telling.Told()
         for result in self.results.values():
             told.add(result.told)

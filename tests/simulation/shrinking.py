@@ -1,7 +1,7 @@
-"""Makes a story that fails as short as it gets: steps go while the same invariant breaks.
+"""Shortens a failing story: it drops steps while the same invariant breaks.
 
-Source: the idea of delta debugging (Zeller and Hildebrandt, IEEE TSE 28(2), 2002): leave out large
-parts first, then smaller ones.
+Source: delta debugging (Zeller and Hildebrandt, IEEE TSE 28(2), 2002): drop large parts first, then
+smaller ones.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ TELLINGS_MAX = 250
 
 
 def broken(plan: plans.Plan) -> telling.BrokenError | None:
-    """What a story breaks, if anything."""
+    """Return the invariant that a story breaks, if any."""
     try:
         telling.tell(plan)
     except telling.BrokenError as error:
@@ -22,7 +22,7 @@ def broken(plan: plans.Plan) -> telling.BrokenError | None:
 
 
 def shrink(plan: plans.Plan, checker: str, tellings_max: int = TELLINGS_MAX) -> plans.Plan:
-    """A story with fewer steps that breaks the same invariant."""
+    """Return a story with fewer steps that breaks the same invariant."""
     left = tellings_max
     for quiet in ("lose", "duplicate", "delay", "pace_s"):
         plan, left = _try(msgspec.structs.replace(plan, **{quiet: 0.0}), plan, checker, left)
@@ -52,7 +52,7 @@ def _try(
 
 
 def text(plan: plans.Plan) -> str:
-    """A story to read."""
+    """Return a story as readable text."""
     scheduling = plan.structure.settings.scheduling
     lines = [
         f"seed {plan.seed}: {len(plan.steps)} steps",

@@ -1,9 +1,8 @@
-"""How large stories are: most are small, some as large as a storm on a small cluster gets.
+"""Sizes of stories: most are small, some as large as a storm on a small cluster.
 
-What breaks in the large mostly breaks in the small too, if the small is searched widely (the
-hypothesis behind bounded model checking); and one large story costs as much time as four small
-ones. So the seed draws the size first, by these shares. All sizes have the same kinds of steps,
-of faults and of endings, and at least ``STEPS_MIN`` steps.
+What breaks in a large story mostly breaks in a small one, if many are tried (the small scope
+hypothesis), and a large one costs as much as four small ones. All sizes have the same kinds of
+steps, faults and endings, and at least ``STEPS_MIN`` steps.
 """
 
 import random
@@ -15,16 +14,18 @@ STEPS_MIN = 100
 
 
 class Size(msgspec.Struct, frozen=True):
-    """Bounds of what is drawn; each tuple is chosen from, its members with equal chances.
+    """Bounds of what is drawn. Members of each tuple have equal chances.
 
     Attributes:
-        share: out of the sum of all shares, how many stories are of this size.
-        gpu_nodes, cpu_nodes: how many nodes the two pools have.
-        hogs: how many jobs take what they get and never end.
-        jobs: how many others are submitted.
-        wide_max: the most tasks of a group and the most elements of an array.
-        grids_s: what moments of steps are rounded down to, so that those of one moment are decided
-            together as the changes of one commit are; 0: each has a moment of its own.
+        share: of all stories, relative to the sum of all shares.
+        gpu_nodes: number of nodes of the GPU pool.
+        cpu_nodes: number of nodes of the CPU pool.
+        hogs: number of jobs that take what they get and never end.
+        jobs: number of other jobs.
+        wide_max: the most tasks of a group and elements of an array.
+        grids_s: to what moments of steps are rounded down, so that one cycle sees several of them,
+            as
+            in one commit; 0: each has its own moment.
     """
 
     name: str
@@ -71,6 +72,6 @@ SIZES = (SMALL, MIDDLE, LARGE)
 
 
 def of(seed: int) -> Size:
-    """The size of a seed's story."""
+    """Return the size of a seed's story."""
     chance = random.Random(f"{seed} size")
     return chance.choices(SIZES, [size.share for size in SIZES])[0]

@@ -26,7 +26,7 @@ STRICT = 0.3
 
 
 def draw(seed: int, size: sizes.Size | None = None) -> Plan:
-    """The story of a seed, of the size that the seed draws too where none is given."""
+    """Return the story of a seed, by default of the size that the seed draws."""
     size = size or sizes.of(seed)
     chance = random.Random(seed)
     structure = _by_pool(random.Random(f"{seed} pools"), _structure(chance, size))
@@ -61,9 +61,9 @@ def draw(seed: int, size: sizes.Size | None = None) -> Plan:
 
 
 def plain(plan: Plan) -> Plan:
-    """A story as it was before images, slow cycles, amounts by pool and near GPUs.
+    """Return a story without images, slow cycles, amounts by pool and near GPUs.
 
-    Some are known by seed.
+    Some such stories are known by their seed.
     """
     replace = msgspec.structs.replace
     steps = tuple(replace(s, job=_plain(s.job)) if s.job else s for s in plan.steps)
@@ -81,7 +81,7 @@ def _plain(job: desired.Job) -> desired.Job:
 
 
 def _near(seed: int, step: Step) -> Step:
-    """Some jobs want the GPUs of each task at one NUMA node."""
+    """Let some jobs require the GPUs of each task at one NUMA node."""
     chance = random.Random(f"{seed} {step.subject} near")
     level = chance.choice(["inner_required", "inner_required", "inner_preferred", ""])
     if step.job is None or not level:
@@ -96,7 +96,7 @@ def _near(seed: int, step: Step) -> Step:
 
 
 def _with_image(seed: int, step: Step) -> Step:
-    """Some jobs need an image, which takes its time to come."""
+    """Let some jobs need an image, which takes time to fetch."""
     if step.job is None or random.Random(f"{seed} {step.subject} image").random() > IMAGES:
         return step
     job = msgspec.structs.replace(step.job, runtime="podman", image="docker.io/library/busybox")
@@ -104,7 +104,7 @@ def _with_image(seed: int, step: Step) -> Step:
 
 
 def _on_grid(step: Step, grid_s: float) -> Step:
-    """At a moment that other steps have too; those of one moment keep their order."""
+    """Round moments so that steps share some, in the same order."""
     at = step.at // grid_s * grid_s
     fault = msgspec.structs.replace(step.fault, at=at) if step.fault else None
     return msgspec.structs.replace(step, at=at, fault=fault)
@@ -155,7 +155,7 @@ def _structure(chance: random.Random, size: sizes.Size) -> desired.Structure:
 
 
 def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
-    """A tree with owners of guarantees, and queues that only borrow."""
+    """Return a tree with owners of guarantees, and queues that only borrow."""
     choose = chance.choice
     owed = desired.QuotaAmounts(cpu_milli=6000, gpu_milli=1000 * (gpus // 2))
     part = desired.QuotaAmounts(cpu_milli=3000, gpu_milli=1000 * (gpus // 4))
@@ -176,7 +176,7 @@ def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
 
 
 def _by_socket(chance: random.Random, structure: desired.Structure) -> desired.Structure:
-    """In some stories it is known which GPUs of a node are near each other."""
+    """In some stories, declare which GPUs of a node are near each other."""
     if chance.random() > BY_SOCKET:
         return structure
     pool = structure.pools["gpu"]
@@ -188,8 +188,10 @@ def _by_socket(chance: random.Random, structure: desired.Structure) -> desired.S
 
 
 def _in_order(chance: random.Random, structure: desired.Structure) -> desired.Structure:
-    """In some stories nobody passes the first of a queue; in none of an owner's, who would else be
-    denied its guarantee by a first that never fits."""
+    """In some stories, make queues strict, except those with a guarantee.
+
+    There a first job that never fits would deny the owner its guarantee.
+    """
     if chance.random() > STRICT:
         return structure
     some = chance.choice([("default",), ("batch",), ("default", "batch")])
@@ -201,7 +203,7 @@ def _in_order(chance: random.Random, structure: desired.Structure) -> desired.St
 
 
 def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Structure:
-    """In some stories queues have limits and guarantees in pools, and a pool has a cap."""
+    """In some stories, add limits and guarantees in pools, and a cap of a pool."""
     if chance.random() > BY_POOL:
         return structure
     replace, choose = msgspec.structs.replace, chance.choice
@@ -223,7 +225,7 @@ def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Str
 def _guaranteed_there(
     chance: random.Random, queues: dict[str, desired.Queue]
 ) -> dict[str, desired.Queue]:
-    """Part of the cluster's guarantees is one in the pool of GPUs: of both owners, or of one."""
+    """Move part of the guarantees to the GPU pool, of one owner or of both."""
     owners = ("near", "far") if chance.random() < 0.6 else ("near",)
     cpu_milli = chance.choice([None, 3000])
     gpu_milli = queues["near"].guaranteed.gpu_milli or 0
@@ -290,7 +292,7 @@ def _work(chance: random.Random, size: sizes.Size) -> Iterable[Step]:
 
 
 def _change(chance: random.Random, name: str, at: float) -> list[Step]:
-    """One field of a job's document some time after ``at``; holding it is taken back."""
+    """Return a change of one field of a job's document after ``at``. A hold is released later."""
     field, value = chance.choice(
         [
             ("queue", chance.choice(["default", "near", "batch"])),
@@ -312,7 +314,7 @@ def _change(chance: random.Random, name: str, at: float) -> list[Step]:
 def _more(
     chance: random.Random, nodes: tuple[str, ...], steps: list[Step], lacking: int
 ) -> list[Step]:
-    """What makes up for steps that a story lacks: changes of jobs, and more often short faults."""
+    """Return steps that a story lacks: changes of jobs, and more often short faults."""
     jobs = [step for step in steps if step.job]
     found: list[Step] = []
     while len(found) < lacking:
@@ -326,7 +328,7 @@ def _more(
 
 
 def _commits(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
-    """Changes of the structure, each taken back after a while."""
+    """Return changes of the structure, each reverted after a while."""
     found = []
     some: list[tuple[str, Any]] = [
         ("drained", chance.choice(nodes)),
@@ -350,7 +352,7 @@ def _commits(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
 
 
 def _short_fault(chance: random.Random, node: str, at: float) -> list[Step]:
-    """Something that is over before leases end, or that only a node's clock or agent is hit by."""
+    """Return a fault that is over before leases end, or only affects a node's clock or agent."""
     fault = faults.InjectedFault
     first = chance.choice(
         [

@@ -1,8 +1,7 @@
-"""Tells a story: the real ``reconcile`` with virtual nodes, every checker after every cycle.
+"""Runs a story: the real ``reconcile`` with virtual nodes, and every checker after every cycle.
 
-A plan goes in, a ``Told`` with counts comes out; the first broken invariant ends it with a
-``Broken`` that names the checker. After the storm all faults are mended and git changes no more:
-first with endless work that holds what it can, then without it.
+A plan comes in, statistics go out. The first broken invariant ends it with a ``BrokenError``. After
+the storm all faults are repaired and git stays the same: first with endless work, then without.
 """
 
 import contextlib
@@ -44,7 +43,7 @@ _INPUTS = msgspec.msgpack.Decoder(tuple[desired.Desired, records.Observed])
 
 
 class BrokenError(Exception):
-    """An invariant does not hold. ``checker`` names which."""
+    """An error for a broken invariant; ``checker`` names it."""
 
     def __init__(self, checker: str, at: float, found: list[str]) -> None:
         self.checker = checker
@@ -53,11 +52,11 @@ class BrokenError(Exception):
 
 
 class CrashError(Exception):
-    """The controller is killed here; what it had not committed is lost."""
+    """An error that kills the controller. What it had not committed is lost."""
 
 
 class Told(msgspec.Struct):
-    """What a story came to."""
+    """Statistics of a story."""
 
     steps: int = 0
     cycles: int = 0
@@ -69,13 +68,13 @@ class Told(msgspec.Struct):
     tried: int = 0
 
     def add(self, other: "Told") -> None:
-        """Count another story too."""
+        """Add the statistics of another story."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class _Weather(faults.Weather):
-    """Bad until it is over."""
+    """A network that is bad until it is repaired."""
 
     over = False
 
@@ -84,7 +83,7 @@ class _Weather(faults.Weather):
 
 
 class Teller:
-    """One story under way."""
+    """A story while it runs."""
 
     def __init__(self, plan: plans.Plan) -> None:
         self.plan = plan
@@ -130,10 +129,10 @@ class Teller:
     # -- the whole story
 
     def tell(self) -> Told:
-        """From the beginning to the end.
+        """Run the story from the beginning to the end.
 
         Raises:
-            BrokenError: an invariant does not hold, or the core itself found a mistake.
+            BrokenError: an invariant is broken, or the core raised.
         """
         try:
             for step in self.plan.steps:
@@ -166,7 +165,7 @@ class Teller:
         self.partly.restart(self.cluster.now)
 
     def _mend(self) -> None:
-        """Faults and changes are over."""
+        """End all faults and changes."""
         self.armed.clear()
         self.weather.over = True
         self.changes = plans.Changes()
@@ -176,7 +175,7 @@ class Teller:
                 self.cluster.suffer(faults.InjectedFault(self.cluster.now, kind, name))
 
     def _rest_with_hogs(self) -> None:
-        """Owners ask for what is guaranteed to them, in every other story of a full cluster."""
+        """Let owners request their guarantees, in every other story of a full cluster."""
         self._run(self.cluster.now + LOOK_S)
         if self.plan.seed % 2:  # it takes a third of the time of a story more
             self.cluster.commit(work.filling(self.plan.structure))
@@ -189,7 +188,7 @@ class Teller:
         self._hold("moves", invariants.moves(before, self._view()))
 
     def _settle(self) -> None:
-        """Let everything happen that has to, until nothing has moved for some looks."""
+        """Run until nothing has changed for some cycles."""
         quiet, found = 0, ["nothing was looked at"]
         before = self._view()
         for _ in range(LOOKS_MAX):
@@ -247,7 +246,7 @@ class Teller:
             self.cluster.suffer(fault)
 
     def _fate(self, attempt: records.AttemptRecord) -> simulated_nodes.TaskOutcome:
-        """Alike for the tasks of one try, but that now and then one of them fails."""
+        """Return the same end for all tasks of a try, except that sometimes one fails."""
         gang = f"{self.plan.seed} {attempt.job} {attempt.element} {attempt.try_number}"
         chance = random.Random(gang)
         runs_s = chance.uniform(1, plans.RUNS_S_MAX)
@@ -266,13 +265,13 @@ class Teller:
     # -- watching
 
     def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """A task is up."""
+        """Note that a task has started."""
         self.up.add(attempt.id)
 
     def ended(
         self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
     ) -> None:
-        """A task has left."""
+        """Note that a task has ended."""
         self.up.discard(attempt.id)
         if why is EndReason.EXITED and self._fate(attempt).exit_code == 0:
             self.partly.has_succeeded(attempt)
@@ -303,7 +302,7 @@ class Teller:
         return result
 
     def decided(self, result: outcome.Outcome) -> None:
-        """After each cycle, all that must hold does."""
+        """Check all invariants after a cycle."""
         # what was given to its node before, and only goes now, is no new start
         new = {attempt.id for attempt in result.attempts if attempt.assigned_at == result.now}
         told = [a.attempt for a in result.actions if isinstance(a, outcome.StartAttempt)]
@@ -324,7 +323,7 @@ class Teller:
             raise CrashError
 
     def _look(self, view: views.View) -> None:
-        """Every checker that could find anything which it did not look at after the last cycle."""
+        """Run every checker that could find something new since the last cycle."""
         before, self.seen = self.seen, view
         checkers = [self.partly.check, invariants.true_reasons]
         if before is None or not view.is_as(before):
@@ -342,7 +341,7 @@ class Teller:
             self._hold(getattr(checker, "__qualname__", ""), checker(view))
 
     def _try_out(self, view: views.View) -> None:
-        """No reason is false as far as trying it out tells."""
+        """Check reasons by trying them out."""
         seen = moment.Seen(
             now=view.now,
             structure=view.structure,
@@ -416,10 +415,10 @@ Transition = tuple[str, str]
 
 @contextlib.contextmanager
 def transitions() -> Iterator[Counter[Transition]]:
-    """Count which transitions of the tables are taken meanwhile.
+    """Count the transitions of state tables that are taken in the block.
 
-    The core's own check is listened to, since a record shows only where a cycle has led in the
-    end, and one cycle may take several steps.
+    It listens to the core's own check, because one cycle may take several steps and records show
+    only the last.
     """
     taken: Counter[Transition] = Counter()
     original = states.check
@@ -439,7 +438,7 @@ def transitions() -> Iterator[Counter[Transition]]:
 
 
 def by_table(taken: Counter[Transition]) -> dict[str, dict[str, int]]:
-    """How often each transition was taken, by table."""
+    """Return how often each transition was taken, by table."""
     found: dict[str, dict[str, int]] = {name: {} for name in TABLES}
     for (name, transition), count in sorted(taken.items()):
         found[name][transition] = count
@@ -447,10 +446,10 @@ def by_table(taken: Counter[Transition]) -> dict[str, dict[str, int]]:
 
 
 def missing(table: str, counts: Mapping[str, int]) -> list[str]:
-    """The transitions of a table that were not taken."""
+    """Return the transitions of a table that were not taken."""
     return sorted(one for one in TABLES[table] if not counts.get(one))
 
 
 def tell(plan: plans.Plan) -> Told:
-    """Tell a whole story."""
+    """Run a whole story."""
     return Teller(plan).tell()

@@ -1,7 +1,7 @@
-"""What checkers of invariants may look at, and the plain sums that several of them need.
+"""What checkers may read, and sums that several of them need.
 
-Records, git's documents and the truth of virtual nodes, as one cycle left them. Nothing but
-``reconciler.model`` is imported, here as in the checkers.
+Records, desired state and the truth of virtual nodes after one cycle. Only ``reconciler.model`` is
+imported, as in the checkers.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from reconciler.model.values.resources import Resources
 class Running(msgspec.Struct, frozen=True):
     """A task on a virtual node: the truth, whatever records say.
 
-    ``up``: it has started. ``told``: it was told to leave and takes its time.
+    ``up``: it has started. ``told``: it was ordered to stop and takes its time.
     """
 
     node: str
@@ -29,15 +29,19 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """Everything that a checker may look at, after one cycle.
+    """Everything that a checker may read after one cycle.
 
     Attributes:
-        structure, jobs: as git has them and the cycle saw them; ``generation`` numbers both.
-        job_records, attempts, nodes, why: as the cycle left them; ``why`` are the reasons by key.
+        structure: as git has it and the cycle saw it.
+        jobs: the same; ``generation`` numbers both.
+        job_records: as the cycle left them.
+        attempts: as the cycle left them.
+        nodes: as the cycle left them.
+        why: reasons by key.
         hardware: what each virtual node really has.
         running: tasks on all virtual nodes.
         started: ids of attempts that this cycle starts.
-        ended: records of runs that this cycle ended, those that another run has replaced too.
+        ended: records of runs that this cycle ended, also those that another run replaced.
     """
 
     now: float
@@ -54,9 +58,9 @@ class View(msgspec.Struct, frozen=True):
     ended: tuple[records.JobRecord, ...] = ()
 
     def is_as(self, before: "View") -> bool:
-        """Whether nothing but the time is other than it was, of nodes nothing but their words.
+        """Return True if nothing but the time changed, and of nodes only their messages.
 
-        Only checkers that go by ``now`` can then find what they did not find before.
+        Only checkers that use ``now`` can then find something new.
         """
         return (
             self.structure is before.structure
@@ -72,14 +76,14 @@ class View(msgspec.Struct, frozen=True):
         )
 
     def live(self) -> Iterator[records.AttemptRecord]:
-        """Attempts that hold something as far as records say."""
+        """Return attempts that hold something according to records."""
         for attempt in self.attempts.values():
             if attempt.state is not AttemptState.ENDED:
                 yield attempt
 
 
 def in_pool(view: View, queue: str, pool: str) -> list[tuple[str, desired.QuotaAmounts, Resources]]:
-    """Each limit that holds for a queue's work in a pool, whose it is, and what is in use of it."""
+    """Yield each limit of a queue's work in a pool, with its owner and use."""
     pool_of = view.structure.pool_of_node()
     there = [a for a in view.live() if pool_of.get(a.node, "") == pool]
     found = []
@@ -97,13 +101,13 @@ def in_pool(view: View, queue: str, pool: str) -> list[tuple[str, desired.QuotaA
 
 
 def guaranteed_in(queue: desired.Queue, pool: str) -> desired.QuotaAmounts:
-    """What a queue is guaranteed in a pool."""
+    """Return what a queue is guaranteed in a pool."""
     amounts = (flavor.guaranteed for flavor in queue.flavors if flavor.pool == pool)
     return next(amounts, desired.QuotaAmounts())
 
 
 def is_shared_out(view: View, pool: str) -> bool:
-    """Whether anybody is guaranteed GPUs in a pool."""
+    """Return True if anybody is guaranteed GPUs in a pool."""
     return any(guaranteed_in(one, pool).gpu_milli for one in view.structure.queues.values())
 
 
@@ -117,9 +121,9 @@ def exceeds(amounts: tuple[int, int, int], most: desired.QuotaAmounts, asked: Re
 
 
 def usage_by_queue(view: View, *, firm: bool = False, pool: str = "") -> dict[str, Resources]:
-    """Amounts by queue, of one pool where one is named.
+    """Return amounts by queue, of one pool if it is named.
 
-    ``firm``: what can't be preempted, of elastic work its minimum only.
+    ``firm``: only what can't be preempted, of elastic work its minimum.
     """
     pool_of = view.structure.pool_of_node()
     usage: defaultdict[str, Resources] = defaultdict(Resources)

@@ -1,4 +1,4 @@
-"""The jobs of stories of faults: of some shape, without an end, or asking for what is owed."""
+"""The jobs of fault stories: of any shape, endless, or requesting a guarantee."""
 
 import random
 from typing import Literal
@@ -15,7 +15,7 @@ REST = 4
 
 
 def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
-    """A job of some shape."""
+    """Return a job of any shape."""
     choose = chance.choice
     gpu = choose([0, 0, 1000, 1000, 2000, 500, 250])
     count = choose([1, 1, 1, 2, 3])
@@ -62,7 +62,7 @@ def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
 
 
 def narrow(job: desired.Job, wide_max: int) -> desired.Job:
-    """The same with at most so many tasks of a group and elements of an array."""
+    """Return a job with at most so many tasks of a group and elements of an array."""
     groups = tuple(
         msgspec.structs.replace(group, count=min(group.count, wide_max)) for group in job.groups
     )
@@ -71,12 +71,12 @@ def narrow(job: desired.Job, wide_max: int) -> desired.Job:
 
 
 def endless(name: str) -> bool:
-    """Whether a job's tasks run until they are told to leave."""
+    """Return True if a job's tasks run until they are stopped."""
     return name.startswith(("hog", "owed"))
 
 
 def hogs(chance: random.Random, size: sizes.Size) -> list[desired.Job]:
-    """Preemptible work without a guarantee that takes what there is and gives nothing back."""
+    """Return preemptible work without a guarantee that takes everything and gives nothing back."""
     return [
         msgspec.structs.replace(
             narrow(a_job(chance, f"hog{number}", []), size.wide_max),
@@ -93,9 +93,9 @@ def hogs(chance: random.Random, size: sizes.Size) -> list[desired.Job]:
 
 
 def filling(structure: desired.Structure) -> list[desired.Job]:
-    """Hogs for all that is left of each pool: whoever asks for what it is owed has to get it back.
+    """Return hogs for the rest of each pool, so that guarantees have to be reclaimed.
 
-    First elements of one GPU, then of two CPUs, and then some of as little as anybody asks for.
+    First elements of one GPU, then of two CPUs, then some of the smallest request.
     """
     found = []
     for pool in structure.pools.values():
@@ -123,7 +123,7 @@ def filling(structure: desired.Structure) -> list[desired.Job]:
 
 
 def owed(seed: int) -> list[desired.Job]:
-    """Work that asks for what is guaranteed, once all is calm."""
+    """Return work that requests what is guaranteed, once all is calm."""
     chance = random.Random(f"{seed} owed")
     found = []
     for number in range(3):
@@ -147,5 +147,5 @@ def owed(seed: int) -> list[desired.Job]:
 
 
 def is_flaky(name: str) -> bool:
-    """Whether most tries of a job's tasks fail."""
+    """Return True if most tries of a job's tasks fail."""
     return name.startswith("flaky")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.operations.audit import audit_entries, audit_log
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE, Site
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import (
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE, Site
+from tests.unit.controller.quarantine.test_containment_revisions import (
     repository as repository,  # noqa: PLC0414 - fixture
 )
 from tests.unit.desired import repositories

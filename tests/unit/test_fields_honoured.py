@@ -985,8 +985,8 @@ TABLE: dict[str, Case] = {
         ("data is wrong", "  the disk\nis full "),
         why_held,
         (
-            "it is held by its document: data is wrong",
-            "it is held by its document: the disk is full",
+            "held by its document: data is wrong",
+            "held by its document: the disk is full",
         ),
         (job(suspend=True), *JOB[1:]),
     ),

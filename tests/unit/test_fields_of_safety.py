@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.core import recurrence
 from reconciler.core.safety import sync_limits
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.notifications import messages
 from reconciler.operations import permission_check
 from reconciler.operations.audit import audit_entries, audit_log, retention

@@ -1,4 +1,4 @@
-"""What nodes say of themselves reaches the store within a minute, though no cycle is worth it."""
+"""Usage of nodes reaches the store within a minute even if no cycle is committed for it."""
 
 import time
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     def say(name: str, load: float) -> None:
         usage = records.NodeUsage(at=now[0], load_1m=load)
         report = world.nodes[name].report(now[0])
-        loop._memory.add_report(msgspec.structs.replace(report, usage=usage))
+        loop._state.add_report(msgspec.structs.replace(report, usage=usage))
 
     def stored() -> list[float]:
         return [node.usage.load_1m for node in store.nodes()]
@@ -51,7 +51,7 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     loop.cycle()
     assert store.cycle == cycle + 1
     assert stored() == [5.0, 3.0, 4.0]
-    assert {node.name: node for node in store.nodes()} == loop._memory.nodes
+    assert {node.name: node for node in store.nodes()} == loop._state.nodes
     loop._link.close()
     loop._selector.close()
     store.close()
@@ -72,7 +72,7 @@ def test_setting_the_clock_back_is_answered_by_a_cycle_at_once(tmp_path: Path) -
     )
     inbox.put_desired(desired.Desired(1, world.structure), b"")
     assert loop._wait()
-    loop._memory.add_report(world.nodes["n0"].report(time.time()))
+    loop._state.add_report(world.nodes["n0"].report(time.time()))
     assert loop.cycle() is not None
     inbox.wake()
     assert not loop._wait()
@@ -80,7 +80,7 @@ def test_setting_the_clock_back_is_answered_by_a_cycle_at_once(tmp_path: Path) -
     inbox.wake()
     assert loop._wait()
     loop.cycle()
-    node = loop._memory.nodes["n0"]
+    node = loop._state.nodes["n0"]
     assert node.last_report_at < time.time() - 7000
     inbox.wake()
     assert not loop._wait()

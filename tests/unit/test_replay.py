@@ -1,7 +1,7 @@
-"""The store alone is enough to decide again, to the byte, what was decided at any time before.
+"""The store alone is enough to repeat every past decision to the byte.
 
-Random stories of a cluster are lived through the real loop over a real store; then the store is
-opened anew and every cycle in it is replayed and compared with what came out of it then.
+Random stories run through the real loop over a real store. Then the store is opened again, and
+every cycle in it is replayed and compared with its recorded outcome.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ REFUSED = "spec.queue: there is no queue nowhere"
 
 
 class Leader:
-    """A loop over a store, driven by hand, and all that it decided and committed."""
+    """A loop over a store, driven by hand, with all that it decided and committed."""
 
     def __init__(self, folder: Path, now: float, **options: Any) -> None:
         self.folder = folder
@@ -46,6 +46,7 @@ class Leader:
         self.inbox = loop_inbox.Inbox()
         self.store = sql_store.Store.open(url(folder))
         self.epoch = self.store.lead("test", now)
+        start, outputs = control_loop.LoopStart._fields, control_loop.LoopOutputs._fields
         self.loop = control_loop.Loop(
             store=self.store,
             epoch=self.epoch,
@@ -53,7 +54,9 @@ class Leader:
             inbox=self.inbox,
             hint=lambda: None,
             clock=lambda: self.now,
-            **options,
+            start=control_loop.LoopStart(**{k: v for k, v in options.items() if k in start}),
+            outputs=control_loop.LoopOutputs(**{k: v for k, v in options.items() if k in outputs}),
+            **{k: v for k, v in options.items() if k not in (*start, *outputs)},
         )
         self.decided: list[tuple[int, int, int, outcome.Outcome]] = []
         self._waiting: list[outcome.Outcome] = []
@@ -64,7 +67,7 @@ class Leader:
 
     def report(self, *reports: records.NodeReport) -> None:
         for report in reports:
-            self.loop._memory.add_report(report)
+            self.loop._state.add_report(report)
 
     def cycle(self) -> outcome.Outcome:
         before = self.store.cycle
@@ -86,7 +89,7 @@ class Leader:
         self.store.close()
 
     def crash(self, folder: Path) -> None:
-        """Leave in ``folder`` what a power cut would leave of the store, and be gone."""
+        """Leave in ``folder`` what a power cut would leave of the store, and end."""
         folder.mkdir()
         for path in self.folder.glob("store.db*"):
             if path.suffix != ".lock":
@@ -99,7 +102,7 @@ def url(folder: Path) -> str:
 
 
 class Lived(test_storm.Story):
-    """A story whose cycles are the real loop's."""
+    """A story whose cycles are those of the real loop."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.folder = folder / "0"
@@ -110,7 +113,7 @@ class Lived(test_storm.Story):
 
     def _begin(self) -> None:
         self.leader = Leader(self.folder, self.now)
-        self.memory = self.leader.loop._memory
+        self.memory = self.leader.loop._state
         self.engine = self.leader.loop._engine
 
     def end(self) -> None:
@@ -118,7 +121,7 @@ class Lived(test_storm.Story):
         self.leader.close()
 
     def change_leader(self) -> None:
-        """The controller ends, or its machine does, and another goes on from the store."""
+        """End the controller or its machine, and let another one continue from the store."""
         self.decided += self.leader.decided
         if self.random.random() < 0.5:
             self.leader.close()
@@ -163,7 +166,7 @@ class Lived(test_storm.Story):
 
 
 def _compare(reader: StoreReader, decided: list[tuple[int, int, int, outcome.Outcome]]) -> None:
-    """Every cycle comes out as it did, whole."""
+    """Check that every cycle is replayed as it was."""
     again = list(cycle_replay.replay_all(reader))
     assert [(one.epoch, one.cycle, one.step) for one in again] == [one[:3] for one in decided]
     for one, (_, _, _, result) in zip(again, decided, strict=True):
@@ -194,7 +197,7 @@ def _one_by_one(
     which: tuple[int, int, int, outcome.Outcome],
     decided: list[tuple[int, int, int, outcome.Outcome]],
 ) -> None:
-    """A cycle by its number, and the last call at or before a moment."""
+    """Check a cycle by its number, and the last call at or before a moment."""
     _, cycle, _, result = which
     last = [one for one in decided if one[1] == cycle][-1]
     assert cycle_replay.replay(reader, cycle=cycle).call.result == last[3]
@@ -207,7 +210,7 @@ def _one_by_one(
 
 
 def test_another_process_comes_to_the_same(tmp_path: Path) -> None:
-    """Text hashes otherwise there, so that nothing may hang on the order of a set."""
+    """Text hashes differ there, so nothing may depend on the order of a set."""
     story = Lived(99, tmp_path)
     for _ in range(STEPS):
         story.step()
@@ -309,7 +312,7 @@ spec: {limit: {cpu: LIMIT}}
 
 
 def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit with a bad queue and one with a bad job, and a leader that starts behind them."""
+    """Commits with a bad queue and a bad job, and a leader that starts after them."""
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
         monkeypatch.setenv(name, repositories.ENVIRONMENT[name])
     repository = repositories.Repository(tmp_path / "state.git")
@@ -497,7 +500,7 @@ def test_a_snapshot_that_is_too_large_is_told_and_not_kept(
     leader = Leader(tmp_path, world.now)
     leader.want(desired.Desired(1, world.structure))
     leader.cycle()
-    assert "is not kept, at most 10 are" in caplog.text
+    assert "more than the maximum of 10" in caplog.text
     with pytest.raises(cycle_replay.ReplayError, match="the snapshot that it starts from was not"):
         cycle_replay.replay(leader.store, cycle=1)
     leader.close()

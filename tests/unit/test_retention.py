@@ -79,7 +79,7 @@ class Weeks:
 
     def talk(self) -> None:
         """Nodes report, the loop decides, what runs ends."""
-        leader, memory = self.leader, self.leader.loop._memory
+        leader, memory = self.leader, self.leader.loop._state
         for _ in range(4):
             leader.report(*(node.report(leader.now) for node in self.nodes.values()))
             self.begun += leader.cycle().new_runs
@@ -116,10 +116,10 @@ class Weeks:
         """Another controller loads what this one remembered."""
         self._want()
         self.talk()
-        held, now = self.leader.loop._memory.observed((), {}), self.leader.now
+        held, now = self.leader.loop._state.observed((), {}), self.leader.now
         self.leader.close()
         self.leader = Leader(self.folder, now)
-        found = self.leader.loop._memory.observed((), {})
+        found = self.leader.loop._state.observed((), {})
         for field in ("jobs", "active", "watched", "past_runs", "attempts", "reasons"):
             assert getattr(found, field) == getattr(held, field), field
         # times of nodes are committed once a minute
@@ -130,7 +130,7 @@ class Weeks:
 
     def check(self) -> None:
         """All that must stay small is small, and no run began twice."""
-        memory, now = self.leader.loop._memory, self.leader.now
+        memory, now = self.leader.loop._state, self.leader.now
         assert len(self.begun) == len(set(self.begun)), "a run began twice"
         assert len(memory.past_runs) == len(self.begun)
         unasked = memory.jobs.keys() - self.jobs.keys()
@@ -161,12 +161,12 @@ def test_weeks_leave_no_more_than_the_retention_says(tmp_path: Path) -> None:
         weeks.check()
         if step % 25 == 24:
             weeks.start_anew()
-        sizes.append(len(weeks.leader.loop._memory.jobs))
+        sizes.append(len(weeks.leader.loop._state.jobs))
     assert len(weeks.begun) == JOBS_A_STEP * STEPS
     half = len(sizes) // 2
     assert max(sizes[half:]) <= 1.5 * max(sizes[:half])
     first, *_ = weeks.ever
-    if first.name not in weeks.leader.loop._memory.jobs:
+    if first.name not in weeks.leader.loop._state.jobs:
         assert weeks.leader.store.job(first.name) is None, "its history is over"
     weeks.leader.close()
 

@@ -1,27 +1,49 @@
-"""Counts and logs defects of Muster, and remembers which nodes are not listened to for theirs."""
+"""Internal errors of Muster: texts, counts, log lines, and the nodes ignored because of them."""
 
 import contextlib
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
 
 from reconciler import metrics
-from reconciler.controller.quarantine import isolate_failures
-from reconciler.desired.apply import job_quarantine
+from reconciler.controller.quarantine import cycle_input
+from reconciler.core import job_errors
 from reconciler.model import desired
+from reconciler.model.rules import review_findings
 from reconciler.store import errors
 
 log = logging.getLogger("muster.loop")
 
-#: The most different defects whose traces are logged.
+#: Every log line about an internal error begins with it; the tests of whole clusters look for it.
+MARK = desired.DEFECT
+#: The rule of a problem that an internal error causes.
+RULE = review_findings.UNDECIDED
+#: The most different internal errors whose traces are logged.
 TRACES_MAX = 1000
+#: How long a node is ignored whose report could not be processed.
+ASIDE_S = 60.0
+#: The most names in one log line.
+NAMES_MAX = 20
+#: Logged before the process ends.
+LAST_WORDS = (
+    f"{MARK} prevents every cycle, even without any input: the controller ends. No decision is "
+    "lost. To fix: report it with the trace below and, if you may share it, a copy of the store "
+    "(`muster backup FILE`); the previous version of Muster may work"
+)
+_ROOTS = ("reconciler", "agents")
 
 
 class Defects:
-    """Counts and logs defects, and lets those pass that need not end anything.
+    """A counter and log of internal errors.
+
+    It also suppresses those that need not end anything.
 
     Args:
         counts: by part of the loop, see ``metrics.DEFECT_PARTS``.
-        contained: whether the loop outlives them; where not, each is raised where it occurs.
+        contained: whether the loop survives them; otherwise each is raised where it occurs.
     """
 
     def __init__(self, counts: dict[str, int], *, contained: bool) -> None:
@@ -31,113 +53,137 @@ class Defects:
         self._aside: dict[str, float] = {}
         self._unheard: set[str] = set()
 
-    def note(self, part: str, defect: Exception) -> None:
-        """Count it, and log its trace where that was not logged yet."""
+    def count(self, part: str, error: Exception) -> None:
+        """Count an error, and log its trace the first time."""
         self._counts[part] += 1
-        known = (part, type(defect).__name__, isolate_failures.place_of(defect))
+        known = (part, type(cause_of(error)).__name__, place_of(error))
         if known in self._traced or len(self._traced) >= TRACES_MAX:
             return
         self._traced.add(known)
-        log.error("%s (%s)", isolate_failures.MARK, metrics.DEFECT_PARTS[part], exc_info=defect)
+        log.error("%s (%s)", MARK, metrics.DEFECT_PARTS[part], exc_info=error)
 
     @contextlib.contextmanager
-    def spare(self, part: str) -> Iterator[None]:
-        """Go on behind the block whatever it raises, but for what the store says."""
+    def suppress(self, part: str) -> Iterator[None]:
+        """Suppress any error of the block except those of the store."""
         try:
             yield
-        except Exception as defect:
-            if not self.contained or errors.is_of_store(defect):
+        except Exception as error:
+            if not self.contained or errors.is_of_store(error):
                 raise
-            self.note(part, defect)
+            self.count(part, error)
 
-    def explain(
+    def ignore_nodes(
         self,
-        found: isolate_failures.QuarantineResult | None,
-        newer: desired.Desired,
-        defect: Exception,
+        divided: Sequence[cycle_input.CycleInput],
+        failed: Sequence[cycle_input.CycleInput],
         now: float,
-        sifted: isolate_failures.Sifted | None,
     ) -> None:
-        """Say what became of a cycle that raised ``defect`` by ``newer``."""
-        if found is None:
-            self.note("input", defect)
-            log.critical(isolate_failures.LAST_WORDS)
-            return
-        if sifted is not None:
-            self._explain_jobs(newer, sifted, defect)
-        if (sifted is None and not found.by_jobs) or found.left_out:
-            self.note("input", defect)
-        if found.apart or found.left_out:
-            self._leave_out(found, now)
+        """Log which input made cycles raise, and ignore the nodes that sent it for a while.
 
-    def _explain_jobs(
-        self, newer: desired.Desired, sifted: isolate_failures.Sifted, defect: Exception
-    ) -> None:
-        """Say what of a revision is refused, and what each job raised by itself."""
-        revision = newer.status.attempted_revision or "what git asks for"
-        if not sifted.apart:
-            self.note("revision", defect)
-            if not sifted.is_whole:
-                log.error("%s: %s", revision, isolate_failures.problem_of(defect).message)
-        for raised in sifted.defects:
-            self.note("job", raised)
-        for tried in (True, False):
-            names = [f"job {one.name}" for one in sifted.apart if one.tried is tried]
-            if names:
-                log.error(
-                    "%s: no cycle passed with %s as written there; what was in force of them stays "
-                    "so, and all else of it applies"
-                    if tried
-                    else "%s: %s were not come to, and are tried again in a moment",
-                    revision,
-                    isolate_failures.listed(names),
-                )
-
-    def _leave_out(self, found: isolate_failures.QuarantineResult, now: float) -> None:
-        """Say what of the input no cycle passed with, and don't listen to those nodes for now."""
+        Args:
+            divided: sources whose input was processed piece by piece.
+            failed: sources and pieces that were left out.
+            now: seconds since the epoch.
+        """
         log.error(
-            "no cycle passed with what was said by %s: %s; nodes among them are not listened to "
-            "for %.0f s",
-            isolate_failures.listed([one.name for one in found.left_out or found.apart]),
-            "that is left out" if found.left_out else "it was taken piece by piece",
-            isolate_failures.ASIDE_S,
+            "%s: input of %s %s; the nodes among them are ignored for %.0f s",
+            MARK,
+            shorten([one.name for one in failed or divided]),
+            "was left out" if failed else "was processed piece by piece",
+            ASIDE_S,
         )
         self._aside = {node: until for node, until in self._aside.items() if until > now}
-        for one in (*found.apart, *found.left_out):
-            self._aside |= {report.node: now + isolate_failures.ASIDE_S for report in one.reports}
-        for one in found.left_out:
+        for one in (*divided, *failed):
+            self._aside |= {report.node: now + ASIDE_S for report in one.reports}
+        for one in failed:
             self._unheard |= {report.node for report in one.reports if one.is_notice}
 
-    def explain_jobs_aside(
-        self, found: Sequence[job_quarantine.QuarantinedJob], raised: Sequence[Exception]
-    ) -> None:
-        """Say which jobs are left out, by which cycles raised, and what each of them raised."""
-        for one in raised:
-            self.note("job", one)
-        if found:
-            log.error(
-                "no cycle passes with %s, for which it came to their turn, or room: nothing is "
-                "decided about them; they are tried again later",
-                isolate_failures.listed([f"job {one.name}" for one in found]),
-            )
-
-    def is_doubted(self, now: float) -> bool:
-        """Whether some node is not listened to."""
+    def ignores_any(self, now: float) -> bool:
+        """Return True if any node is ignored."""
         return any(until > now for until in self._aside.values())
 
-    def unheard(self, came: isolate_failures.CycleInput) -> tuple[str, ...]:
-        """Nodes of which nothing can be decided that they say, but for those that say something."""
-        return tuple(sorted(self._unheard.difference(one.node for one in came.reports)))
+    def unheard(self, came: cycle_input.CycleInput) -> tuple[str, ...]:
+        """Return the nodes none of whose reports can be processed, except those that sent one."""
+        return tuple(sorted(self._unheard.difference(report.node for report in came.reports)))
 
-    def heard(self, came: isolate_failures.CycleInput) -> None:
-        """A cycle passed with this."""
-        self._unheard.difference_update(one.node for one in came.reports)
+    def heard(self, came: cycle_input.CycleInput) -> None:
+        """Note that a cycle has processed this input."""
+        self._unheard.difference_update(report.node for report in came.reports)
 
     def is_unheard(self, node: str) -> bool:
-        """Whether nothing at all can be decided of what a node says."""
+        """Return True if none of a node's reports can be processed."""
         return node in self._unheard
 
-    def is_aside(self, node: str, now: float) -> bool:
-        """Whether a node is not listened to."""
+    def is_ignored(self, node: str, now: float) -> bool:
+        """Return True if a node is ignored."""
         until = self._aside.get(node)
-        return until is not None and now < until <= now + isolate_failures.ASIDE_S
+        return until is not None and now < until <= now + ASIDE_S
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the error itself if it was raised about a job that the core names."""
+    if isinstance(error, job_errors.JobError) and error.__cause__ is not None:
+        return error.__cause__
+    return error
+
+
+def place_of(error: BaseException) -> str:
+    """Return file, line and function of Muster that raised an error. It has no user's data."""
+    found = "an unknown place"
+    for frame in traceback.extract_tb(cause_of(error).__traceback__):
+        parts = Path(frame.filename).parts
+        for root in _ROOTS:
+            if root in parts:
+                start = len(parts) - 1 - parts[::-1].index(root)
+                found = f"{'/'.join(parts[start:])}, line {frame.lineno}, in {frame.name}"
+    return found
+
+
+def describe(error: Exception, prevented: str, effect: str) -> str:
+    """Return what people read about an internal error: what it prevented, and what holds now."""
+    return (
+        f"{MARK} prevented {prevented}: {type(cause_of(error)).__name__} in {place_of(error)}; "
+        f"{effect}. To fix: report it with the trace in the controller's log"
+    )
+
+
+def revision_problem(error: Exception) -> desired.Problem:
+    """Return the problem of a revision that was refused as a whole."""
+    message = describe(
+        error, "this revision from being applied", "the last good revision stays in force"
+    )
+    return desired.Problem(RULE, "error", "", message)
+
+
+def describe_job(error: Exception, effect: str) -> str:
+    """Return the message of a quarantined job."""
+    return describe(error, "this job from being processed", f"{effect}, and it is retried later")
+
+
+def describe_unread(error: Exception) -> str:
+    """Return the message shown while the repository can't be read."""
+    return describe(
+        error,
+        "the repository from being read",
+        "what is in force stays, and the repository is read again later",
+    )
+
+
+def with_problems(
+    status: desired.SyncStatus, problems: Sequence[desired.Problem]
+) -> desired.SyncStatus:
+    """Return the status of a revision some of whose jobs are quarantined."""
+    if not problems:
+        return status
+    return msgspec.structs.replace(
+        status,
+        sync="OutOfSync",
+        message=f"{len(problems)} of its jobs could not be processed",
+        problems=(*problems, *status.problems),
+    )
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Return names for a log line."""
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more

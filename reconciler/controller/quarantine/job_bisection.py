@@ -1,10 +1,9 @@
-"""Finds the jobs by which cycles raise though their revision had passed: they alone are left out.
+"""Finds jobs in force that make cycles raise, and sets them aside.
 
-A job may raise only when there is room for it, when another ends on which it depends, or when its
-time has come. Then all that wait are left out, with which what came in is decided; they come back
-in the order in which they would be served, in halves, until those are left with which no cycle
-passes. Each half that passes is a cycle of its own. The search goes on in the next turn of the
-loop, after what came in, where it takes longer.
+A job may raise only once there is room for it, once a job ends on which it depends, or once its
+time has come. The core names the job if one of its own phases raises. Otherwise all pending jobs
+are set aside, the input is processed, and the jobs come back in halves, in the order in which they
+would be scheduled. The search goes on in the loop's next turn if it takes longer.
 """
 
 import itertools
@@ -14,123 +13,126 @@ from typing import Protocol
 import msgspec
 
 from reconciler.controller import adoption
-from reconciler.controller.quarantine import isolate_failures
-from reconciler.core import observed_state
+from reconciler.controller.quarantine import bisection, cycle_rescue, defects
+from reconciler.core import job_errors, observed_state
 from reconciler.core.jobs import quarantined_jobs
 from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
 from reconciler.model.state import outcome
 
-#: The first generation of what is made here, the next ones are below; no loader gives such numbers.
+#: The first generation of the states made here; the next ones count down. No loader uses them.
 GENERATION = -3
-#: How many tries, and seconds, a turn of the loop may take for it, where it came to one.
+#: The most attempts in one turn of the loop, and how long they may take once one was found.
 TRIES_MAX = 64
 SEARCH_S = 2.0
-#: So many jobs are taken for the cause, where leaving out what came in would help as well.
-FEW = 3
-UNTRIED = (
-    f"{isolate_failures.MARK} keeps some job from being decided, and this one was not come to "
-    "while it is found: it is tried in a moment"
-)
+#: If leaving out the input would help as well, at most so many jobs are taken for the cause.
+CULPRITS_MAX = 3
+UNTRIED = f"{defects.MARK} in another job is being isolated: retried automatically"
 
-#: Decides a cycle without the jobs that are to be left out now; see ``containing.Attempt``.
-Attempt = Callable[[], isolate_failures.Got]
+#: Decides a cycle without the jobs that are aside now; see ``cycle_rescue.Attempt``.
+Attempt = Callable[[], cycle_rescue.AttemptResult]
 
 
 class CycleProbe(Protocol):
-    """Whether a cycle would pass without some jobs, with what came in or without; nothing comes
-    of it."""
+    """A trial without effect: does a cycle pass without some jobs, with or without the input?"""
 
-    def __call__(self, out: Mapping[str, str], *, whole: bool) -> bool: ...
+    def __call__(self, without: Mapping[str, str], *, whole: bool) -> bool: ...
 
 
 class JobBisection:
-    """Which jobs are left out, and why.
+    """The search for jobs that have to be set aside.
 
     Args:
         clock: monotonic seconds.
+
+    Attributes:
+        found: jobs with which no cycle passes, by name.
+        errors: what each of them raised.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._parts: list[list[str]] = []
-        #: Those with which no cycle passes, and what each raised.
+        self._search = bisection.Bisection[str]()
         self.found: dict[str, job_quarantine.QuarantinedJob] = {}
-        self.defects: list[Exception] = []
+        self.errors: list[Exception] = []
 
     @property
     def is_open(self) -> bool:
-        """Whether there are jobs left to try."""
-        return bool(self._parts)
+        """True if there are jobs left to try."""
+        return bool(self._search.untried)
+
+    @property
+    def untried(self) -> list[str]:
+        """Jobs that are set aside and not tried yet."""
+        return self._search.untried
 
     @property
     def aside(self) -> Mapping[str, str]:
-        """Names of the jobs to be left out now, with what is told of each."""
-        untried = dict.fromkeys(itertools.chain.from_iterable(self._parts), UNTRIED)
+        """Messages of the jobs that are set aside now, by name."""
+        untried = dict.fromkeys(self._search.untried, UNTRIED)
         return {**untried, **{name: one.message for name, one in self.found.items()}}
 
     def begin(self, names: Sequence[str]) -> None:
-        """Leave all of these out, to let them come back in this order."""
+        """Set all of these aside, to try them in this order."""
         left = [name for name in names if name not in self.found]
-        self._parts = [left] if left else []
+        self._search = bisection.Bisection([left], suspect_of=job_errors.job_of_error)
 
     def drop(self) -> None:
-        """Try none of them: without them it is the same."""
-        self._parts = []
+        """Try none of them, because they are not the cause."""
+        self._search = bisection.Bisection()
 
     def stop(self) -> None:
-        """Leave nothing out any longer."""
-        self._parts, self.found, self.defects = [], {}, []
+        """Set nothing aside any longer."""
+        self.drop()
+        self.found, self.errors = {}, []
 
-    def renew(self, wanted: desired.Desired) -> None:
-        """Something newer is asked for: who is written otherwise is tried by that."""
-        if not self._parts:
+    def renew(self, desired_state: desired.Desired) -> None:
+        """Try jobs again that a newer desired state changes."""
+        if not self.is_open:
             self.stop()
         for name, one in list(self.found.items()):
-            if wanted.jobs.get(name) != one.spec:
+            if desired_state.jobs.get(name) != one.spec:
                 del self.found[name]
 
-    def go_on(self, attempt: Attempt, wanted: desired.Desired) -> outcome.Outcome | None:
-        """Let jobs come back for as long as this turn may take; what came of the last cycle."""
-        began, tries = self._clock(), 0
+    def go_on(self, attempt: Attempt, desired_state: desired.Desired) -> outcome.Outcome | None:
+        """Let jobs come back for as long as one turn may take. Return the last outcome."""
         last: outcome.Outcome | None = None
-        least = sum(map(len, self._parts)).bit_length() + 2  # comes to one
-        while self._parts and tries < TRIES_MAX:
-            if tries > least and self._clock() - began > SEARCH_S:
-                break
-            part = self._parts.pop()
+
+        def try_with(names: list[str]) -> Exception | None:
+            nonlocal last
             got = attempt()
-            tries += 1
             if not isinstance(got, Exception):
                 last = got
-            elif len(part) > 1:
-                middle = len(part) // 2
-                self._parts += [part[middle:], part[:middle]]
-            else:
-                self._leave(part[0], wanted, got)
-        return last
+                return None
+            if len(names) == 1:
+                message = defects.describe_job(got, "it stays as it is")
+                self.found[names[0]] = job_quarantine.QuarantinedJob(
+                    names[0], desired_state.jobs.get(names[0]), message, aside=True
+                )
+                self.errors.append(got)
+            return got
 
-    def _leave(self, name: str, wanted: desired.Desired, defect: Exception) -> None:
-        self.found[name] = job_quarantine.QuarantinedJob(
-            name, wanted.jobs.get(name), isolate_failures.problem_of_job_aside(defect), aside=True
+        least = len(self._search.untried).bit_length() + 2  # finds one wherever it is
+        budget = bisection.Budget(
+            TRIES_MAX, attempts_min=least, seconds=SEARCH_S, clock=self._clock
         )
-        self.defects.append(defect)
+        self._search.run(try_with, budget)
+        return last
 
 
 def blames_input(
     probe: CycleProbe, names: Sequence[str], *, is_doubted: bool, clock: Callable[[], float]
 ) -> bool:
-    """Whether what came in is the cause, and not one of the jobs that wait.
+    """Return True if the input makes cycles raise, and not one of the pending jobs.
 
-    A job that came to its turn by what came in passes without it, and so does a node's word that
-    makes any job raise that it has room for. Where a few jobs are found without which everything
-    passes, they are the cause. Else what came in is, once; where a node is out of service for it
-    already, and cycles raise still, jobs are.
+    A cycle passes without a job whose turn the input brought, and also without any job if a report
+    makes every job raise that could run on its node. If everything passes without a few jobs, they
+    are the cause. Otherwise the input is, once; if a node is already ignored for it, jobs are.
 
     Args:
-        probe: see there.
-        names: of the jobs, in the order in which they would be served.
-        is_doubted: whether a node is out of service for what it said.
+        probe: tells if a cycle would pass.
+        names: of the jobs, in scheduling order.
+        is_doubted: True if a node is ignored for its reports.
         clock: monotonic seconds.
     """
     began = clock()
@@ -139,8 +141,8 @@ def blames_input(
     if not probe({}, whole=False) or probe({}, whole=True):
         return False
     out: dict[str, str] = {}
-    while len(out) < FEW and clock() - began <= SEARCH_S:
-        low, high = 0, len(names)  # with ``low`` of them it passes, with ``high`` it does not
+    while len(out) < CULPRITS_MAX and clock() - began <= SEARCH_S:
+        low, high = 0, len(names)  # it passes with the first ``low``, not with the first ``high``
         while high - low > 1:
             middle = (low + high) // 2
             passes = probe({**out, **dict.fromkeys(names[middle:], "")}, whole=True)
@@ -151,52 +153,53 @@ def blames_input(
     return not is_doubted
 
 
-def told(
-    wanted: desired.Desired, found: Sequence[job_quarantine.QuarantinedJob], generation: int
+def without_found(
+    desired_state: desired.Desired,
+    found: Sequence[job_quarantine.QuarantinedJob],
+    generation: int,
 ) -> desired.Desired:
-    """The same without jobs that were found, until who reads the repository has judged it anew."""
-    problems = tuple(one.problem(one.spec.path if one.spec is not None else "") for one in found)
-    status = msgspec.structs.replace(
-        wanted.status,
-        sync="OutOfSync",
-        message=f"{len(found)} of its jobs could not be decided",
-        problems=(*problems, *wanted.status.problems),
+    """Return the desired state without the jobs that were found, until git is judged again."""
+    problems = [one.problem(one.spec.path if one.spec is not None else "") for one in found]
+    return msgspec.structs.replace(
+        desired_state,
+        generation=generation,
+        aside={**desired_state.aside, **{one.name: one.message for one in found}},
+        status=defects.with_problems(desired_state.status, problems),
     )
-    aside = {**wanted.aside, **{one.name: one.message for one in found}}
-    return msgspec.structs.replace(wanted, generation=generation, aside=aside, status=status)
 
 
 class CycleDesired:
-    """What cycles go by: what is asked for, without the jobs that are left out.
+    """The desired state of cycles: what git asks for, without the jobs that are set aside.
 
     Args:
-        adoption: whether jobs wait to be adopted.
-        search: which jobs are left out. memory: what is known of runs.
+        adoption: withholds jobs until somebody adopts them.
+        search: sets jobs aside.
+        state: what is known of runs.
     """
 
     def __init__(
         self,
         adoption: adoption.Adoption,
         search: JobBisection,
-        memory: observed_state.ObservedState,
+        state: observed_state.ObservedState,
     ) -> None:
-        self._adoption = adoption
-        self._search = search
-        self._memory = memory
+        self.adoption = adoption
+        self.search = search
+        self.state = state
         #: Generations that no other desired state has.
         self.numbers = itertools.count(GENERATION, -1)
         self._last: tuple[desired.Desired, Mapping[str, str], desired.Desired] | None = None
 
-    def of(self, wanted: desired.Desired) -> desired.Desired:
-        """What a cycle goes by where this is asked for."""
-        known, found = self._adoption.in_force(wanted), self._search.aside
-        if not known.aside and not found:
+    def of(self, desired_state: desired.Desired) -> desired.Desired:
+        """Return what a cycle goes by if this is asked for."""
+        known, aside = self.adoption.in_force(desired_state), self.search.aside
+        if not known.aside and not aside:
             return known
-        if self._last is None or self._last[0] is not known or self._last[1] != found:
-            self._last = (known, found, self.without(known, found))
+        if self._last is None or self._last[0] is not known or self._last[1] != aside:
+            self._last = (known, aside, self.without(known, aside))
         return self._last[2]
 
-    def without(self, known: desired.Desired, found: Mapping[str, str]) -> desired.Desired:
-        """The same without some more jobs."""
-        made = quarantined_jobs.without(known, {**known.aside, **found}, self._memory)
-        return msgspec.structs.replace(made, generation=next(self.numbers)) if found else made
+    def without(self, known: desired.Desired, aside: Mapping[str, str]) -> desired.Desired:
+        """Return a desired state without some more jobs."""
+        fewer = quarantined_jobs.without(known, {**known.aside, **aside}, self.state)
+        return msgspec.structs.replace(fewer, generation=next(self.numbers)) if aside else fewer

@@ -1,73 +1,105 @@
-"""Finds the jobs of a revision with which no cycle passes, so that all the others apply.
+"""Applies a revision that makes cycles raise, except for the jobs that are the cause.
 
-A revision was refused as a whole and what was in force before goes on; from there its structure is
-tried, and then what it changes of jobs, in halves, until those that raise are left. Each half that
-passes is a cycle of its own, as if a revision had brought no more.
+What was in force before stays. From there the revision's structure is tried, then its changes of
+jobs in halves. Each half that passes is a cycle of its own, as if a revision had brought no more.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import msgspec
 
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import bisection, cycle_rescue, defects
+from reconciler.core import job_errors
 from reconciler.core.jobs import quarantined_jobs
 from reconciler.desired.apply import job_quarantine
 from reconciler.desired.checks import dependents
 from reconciler.model import desired
 
-#: How often a cycle is tried to find jobs, and for how long where finding one takes no longer; what
-#: that did not come to waits for the next look. Meanwhile nobody is heard.
+log = logging.getLogger("muster.loop")
+
+#: The most attempts, and how long they may take once one job could have been found. Jobs that were
+#: not tried by then wait for the next look at the repository. No input is processed meanwhile.
 TRIES_MAX = 64
 SEARCH_S = 2.0
 UNTRIED = (
-    f"{isolate_failures.MARK} keeps other jobs of this revision from being decided, and this one "
-    "was not come to: what was in force of it stays so, and it is tried again soon"
+    f"{defects.MARK} in another job of this revision is being isolated: the version in force "
+    "stays, and this one is retried soon"
 )
-
-#: What is told of a revision while its jobs are tried.
+#: The status message of a revision while its jobs are tried.
 TRYING = (
-    f"{isolate_failures.MARK} kept this revision from being decided as a whole: its structure is "
-    "in force, and its changes of jobs are tried one after another"
+    f"{defects.MARK} prevented this revision from being applied as a whole: its structure is in "
+    "force, and its changes of jobs are tried one after another"
 )
 
-#: Decides a cycle by a desired state and carries it out; where that raised, nothing has happened,
-#: and what it raised comes back.
-Attempt = Callable[[desired.Desired], isolate_failures.Got]
+#: Decides a cycle by a desired state and carries it out. It returns the error instead if it raised,
+#: and then nothing has happened.
+Attempt = Callable[[desired.Desired], cycle_rescue.AttemptResult]
 
 
-def sift(
+class AppliedRevision(NamedTuple):
+    """What is in force of a revision that was refused as a whole.
+
+    Attributes:
+        desired_state: what is in force.
+        quarantined: jobs that stay as they were; empty: the structure is the cause.
+        errors: of the jobs that were tried alone.
+        is_whole: all of it was applied after all.
+    """
+
+    desired_state: desired.Desired
+    quarantined: tuple[job_quarantine.QuarantinedJob, ...] = ()
+    errors: tuple[Exception, ...] = ()
+    is_whole: bool = False
+
+
+def apply_revision(
     attempt: Attempt,
     newer: desired.Desired,
     before: desired.Desired,
     numbers: Iterator[int],
     *,
     clock: Callable[[], float],
-) -> isolate_failures.Sifted:
-    """Apply what can be of a revision with which no cycle passed.
+) -> AppliedRevision:
+    """Apply what can be applied of a revision with which a cycle raised.
 
     Args:
-        attempt: see there.
-        newer: what the revision asks for. before: what a cycle has just passed with.
+        attempt: decides and carries out.
+        newer: what the revision asks for.
+        before: with which a cycle has just passed.
         numbers: generations that no other desired state has.
         clock: monotonic seconds.
 
     Returns:
-        What is in force then; all of ``before`` where cycles raise by the structure of ``newer``.
+        What is in force then: all of ``before`` if the structure of ``newer`` is the cause.
     """
-    began = clock()
-    found = RevisionBisection(attempt, newer, before, numbers, lambda: clock() - began > SEARCH_S)
+    search = _RevisionSearch(attempt, newer, before, numbers)
     if newer.structure is not before.structure:
-        # whoever reads the revision takes no structure without the queue of a job that stays
+        # the git watcher accepts no structure without the queue of a job that stays
         if dependents.users_of_missing_queues(before.jobs, newer.structure):
-            return isolate_failures.Sifted(before)
-        if not found.passes_without_jobs():
-            return isolate_failures.Sifted(before)
-    found.halve()
-    return found.sifted()
+            return AppliedRevision(before)
+        if search.try_structure() is not None:
+            return AppliedRevision(before)
+    return search.run(clock)
 
 
-class RevisionBisection:
+def log_result(applied: AppliedRevision, revision: str | None, error: Exception) -> None:
+    """Log which part of a revision was refused, and why."""
+    revision = revision or "what git asks for"
+    if not applied.quarantined and not applied.is_whole:
+        log.error("%s: %s", revision, defects.revision_problem(error).message)
+    for tried, message in (
+        (True, "%s: everything is applied except what makes cycles raise: %s"),
+        (False, "%s: not tried yet, retried soon: %s"),
+    ):
+        names = [f"job {one.name}" for one in applied.quarantined if one.tried is tried]
+        if names:
+            log.error(message, revision, defects.shorten(names))
+
+
+class _RevisionSearch:
     """The state of one search."""
 
     def __init__(
@@ -76,106 +108,93 @@ class RevisionBisection:
         newer: desired.Desired,
         before: desired.Desired,
         numbers: Iterator[int],
-        is_late: Callable[[], bool],
     ) -> None:
         self._attempt = attempt
-        self._is_late = is_late
         self._newer, self._before, self._numbers = newer, before, numbers
         self._jobs: dict[str, desired.Job] = dict(before.jobs)
-        #: Of those that nothing was decided about they that have not come back.
+        #: Jobs set aside before that are still set aside, with their messages.
         self._aside: dict[str, str] = {**before.aside, **newer.aside}
-        self._apart: dict[str, job_quarantine.QuarantinedJob] = {}
-        self._defects: list[Exception] = []
-        #: Jobs that are left, and of which another run is in force, or none.
+        self._quarantined: dict[str, job_quarantine.QuarantinedJob] = {}
+        self._errors: list[Exception] = []
+        #: Quarantined jobs of which another run is in force, or none.
         self._parted: set[str] = set()
+        #: Jobs that wait for one of those.
         self._blocked: set[str] = set()
-        self._tries = 0
         self._last = before
 
-    def passes_without_jobs(self) -> bool:
-        """Whether a cycle passes with the structure of the revision and no change of jobs."""
-        return not isinstance(self._try(self._jobs), Exception)
+    def try_structure(self) -> Exception | None:
+        """Apply the structure of the revision without any change of jobs."""
+        return self._try(self._jobs)
 
-    def halve(self) -> None:
-        """Take over what passes of the changes of jobs, and leave what does not."""
+    def run(self, clock: Callable[[], float]) -> AppliedRevision:
+        """Apply the changes of jobs that pass, and quarantine the other jobs."""
         back = self._before.aside.keys() - self._newer.aside.keys()
-        parts = in_parts(self._before.jobs, self._newer.jobs, back)
-        least = 2 * sum(map(len, parts)).bit_length() + 4  # finds one wherever it is
-        while parts and self._tries < TRIES_MAX:
-            if self._tries > least and self._is_late():
-                break
-            part = [name for name in parts.pop() if not self._is_blocked(name)]
-            if not part:
-                continue
-            aside, jobs = self._aside, self._with(part)
-            self._aside = {name: why for name, why in aside.items() if name not in part}
-            got = self._try(jobs)
-            if not isinstance(got, Exception):
-                self._jobs = jobs
-                continue
-            self._aside = aside
-            if len(part) > 1:
-                middle = len(part) // 2
-                parts += [part[middle:], part[:middle]]
-            else:
-                self._leave(part[0], got)
-        for name in [name for part in reversed(parts) for name in part]:
+        groups = group_changes(self._before.jobs, self._newer.jobs, back)
+        search = bisection.Bisection(groups, suspect_of=job_errors.job_of_error)
+        least = 2 * sum(map(len, groups)).bit_length() + 4  # finds one wherever it is
+        budget = bisection.Budget(TRIES_MAX, attempts_min=least, seconds=SEARCH_S, clock=clock)
+        search.run(self._try_changes, budget)
+        for name in search.untried:
             if not self._is_blocked(name):
-                spec = self._newer.jobs.get(name)
-                is_aside = name in self._aside
-                self._apart[name] = job_quarantine.QuarantinedJob(
-                    name, spec, UNTRIED, False, is_aside
+                self._quarantined[name] = job_quarantine.QuarantinedJob(
+                    name, self._newer.jobs.get(name), UNTRIED, False, name in self._aside
                 )
+        return self._applied()
 
-    def sifted(self) -> isolate_failures.Sifted:
-        """What is in force now, told as it is."""
-        refused = {name: one.message for name, one in self._apart.items() if name not in self._jobs}
-        blocked = [name for name in self._blocked if name not in self._jobs]
-        refused |= dict.fromkeys(blocked, job_quarantine.BLOCKED)
-        wanted = self._state(self._jobs, {**self._newer.refused, **refused})
-        problems = tuple(
-            desired.Problem(
-                isolate_failures.RULE,
-                "error",
-                (one.spec or self._before.jobs[name]).path,
-                one.message,
-                object=f"Job/{name}",
-            )
-            for name, one in self._apart.items()
-        )
-        status = self._newer.status
-        if problems:
-            status = msgspec.structs.replace(
-                status,
-                sync="OutOfSync",
-                message=f"{len(problems)} of its jobs could not be decided",
-                problems=(*problems, *status.problems),
-            )
-        wanted = msgspec.structs.replace(wanted, status=status)
-        if not isinstance(self._attempt(wanted), Exception):
-            self._last = wanted
-        return isolate_failures.Sifted(
+    def _try_changes(self, names: list[str]) -> Exception | None:
+        """Apply the changes of some jobs; quarantine the job if it is only one that fails."""
+        part = [name for name in names if not self._is_blocked(name)]
+        if not part:
+            return None
+        aside, jobs = self._aside, self._with(part)
+        self._aside = {name: message for name, message in aside.items() if name not in part}
+        error = self._try(jobs)
+        if error is None:
+            self._jobs = jobs
+            return None
+        self._aside = aside
+        if len(names) == 1:
+            self._quarantine(names[0], error)
+        return error
+
+    def _applied(self) -> AppliedRevision:
+        """Apply the status that names the quarantined jobs."""
+        waiting = {name: one.message for name, one in self._quarantined.items()}
+        waiting |= dict.fromkeys(self._blocked, job_quarantine.BLOCKED)
+        refused = {name: why for name, why in waiting.items() if name not in self._jobs}
+        state = self._state(self._jobs, {**self._newer.refused, **refused})
+        problems = [
+            one.problem((one.spec or self._before.jobs[name]).path)
+            for name, one in self._quarantined.items()
+        ]
+        status = defects.with_problems(self._newer.status, problems)
+        state = msgspec.structs.replace(state, status=status)
+        if not isinstance(self._attempt(state), Exception):
+            self._last = state
+        return AppliedRevision(
             self._last,
-            tuple(self._apart.values()),
-            tuple(self._defects),
-            is_whole=not self._apart,
+            tuple(self._quarantined.values()),
+            tuple(self._errors),
+            is_whole=not self._quarantined,
         )
 
-    def _try(self, jobs: Mapping[str, desired.Job]) -> isolate_failures.Got:
-        self._tries += 1
+    def _try(self, jobs: Mapping[str, desired.Job]) -> Exception | None:
         refused = {name: why for name, why in self._newer.refused.items() if name not in jobs}
         state = self._state(jobs, refused)
         got = self._attempt(state)
-        if not isinstance(got, Exception):
-            self._last = state
-        return got
+        if isinstance(got, Exception):
+            return got
+        self._last = state
+        return None
 
     def _state(
         self, jobs: Mapping[str, desired.Job], refused: Mapping[str, str]
     ) -> desired.Desired:
-        newer = self._newer.status
         status = msgspec.structs.replace(
-            newer, sync="OutOfSync", message=TRYING, problems=self._before.status.problems
+            self._newer.status,
+            sync="OutOfSync",
+            message=TRYING,
+            problems=self._before.status.problems,
         )
         return msgspec.structs.replace(
             self._newer,
@@ -186,51 +205,58 @@ class RevisionBisection:
             aside=self._aside,
         )
 
-    def _with(self, part: Sequence[str]) -> dict[str, desired.Job]:
-        """What is in force, with what the revision makes of some jobs."""
+    def _with(self, names: list[str]) -> dict[str, desired.Job]:
+        """Return the jobs in force with the revision's changes of some."""
         jobs, after = dict(self._jobs), self._newer.jobs
-        for name in part:
+        for name in names:
             if name in after:
                 jobs[name] = after[name]
             else:
                 jobs.pop(name, None)
         return jobs
 
-    def _leave(self, name: str, defect: Exception) -> None:
-        """Keep what was in force of a job by which a cycle raised."""
+    def _quarantine(self, name: str, error: Exception) -> None:
+        """Keep the version in force of a job with which cycles raise."""
         before, spec = self._before.jobs.get(name), self._newer.jobs.get(name)
-        message = isolate_failures.problem_of_job(defect, is_new=before is None)
-        if is_aside := name in self._aside:
-            message = isolate_failures.problem_of_job_aside(defect)
+        is_aside = name in self._aside
+        if is_aside:
+            message = defects.describe_job(error, "it stays as it is")
             self._aside = {**self._aside, name: message}
-        self._apart[name] = job_quarantine.QuarantinedJob(name, spec, message, aside=is_aside)
+        elif before is None:
+            message = defects.describe_job(error, "it is not started")
+        else:
+            message = defects.describe_job(error, "the version in force stays")
+        self._quarantined[name] = job_quarantine.QuarantinedJob(name, spec, message, aside=is_aside)
         if job_quarantine.is_parted(before, spec):
             self._parted.add(name)
-        self._defects.append(defect)
+        self._errors.append(error)
 
     def _is_blocked(self, name: str) -> bool:
-        """Whether a job depends on one whose run that it is to wait for was left out."""
+        """Return True if a job waits for a run that was left out."""
         spec = self._newer.jobs.get(name)
-        for one in spec.depends_on if spec is not None else ():
-            if one.job in self._blocked or one.job in self._parted:
+        for dependency in spec.depends_on if spec is not None else ():
+            if dependency.job in self._blocked or dependency.job in self._parted:
                 self._blocked.add(name)
                 return True
         return False
 
 
-def in_parts(
+def group_changes(
     before: Mapping[str, desired.Job],
     after: Mapping[str, desired.Job],
     back: AbstractSet[str] = frozenset(),
 ) -> list[list[str]]:
-    """Names of jobs that are other afterwards, as a stack: on top those that leave or are held.
+    """Return the names of changed jobs in two groups: those that leave or are held, and the others.
 
-    They make room, which those that come would else take from others. ``back`` are others about
-    which nothing was decided for a while.
+    The first make room that the others would take from running jobs. ``back`` names jobs that were
+    set aside for a while and count as changed.
     """
     names = changed(before, after, back)
-    leave = {name for name in names if name not in after or after[name].suspend}
-    return [[n for n in names if n not in leave], [n for n in names if n in leave]]
+    leaving = {name for name in names if name not in after or after[name].suspend}
+    return [
+        [name for name in names if name in leaving],
+        [name for name in names if name not in leaving],
+    ]
 
 
 def changed(
@@ -238,11 +264,11 @@ def changed(
     after: Mapping[str, desired.Job],
     back: AbstractSet[str] = frozenset(),
 ) -> list[str]:
-    """Names of jobs that are other afterwards: dependencies first, those that are gone last."""
+    """Return the names of changed jobs: dependencies before their users, removed jobs last."""
     names = [
         name
         for name, spec in after.items()
         if name in back or ((known := before.get(name)) is not spec and known != spec)
     ]
-    gone = [name for name in before if name not in after]
-    return [*quarantined_jobs.dependencies_first(names, after), *gone]
+    removed = [name for name in before if name not in after]
+    return [*quarantined_jobs.dependencies_first(names, after), *removed]

@@ -1,8 +1,8 @@
-"""Last phase: what is observed and not what git says, as a list that lives as long as it lasts.
+"""Last phase: detects differences between git and the cluster.
 
-Nodes, attempts, queues and the state of the repository come in; typed differences go out, each with
-its evidence, what is done about it by policy, and how that stands. Nothing here acts: ``remedies``
-does, in the cycle after, so that whatever is made right was listed before.
+Nodes, attempts, queues and the sync status come in; typed differences go out, each with evidence,
+the policy's action, and its progress. Nothing acts here. ``remediation`` acts in the next cycle, so
+that every difference is listed before anything is done about it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,48 +21,48 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
 from reconciler.model.values import quantities, resources, times
 
-#: The most processes that are listed of one node.
+#: The most processes listed for one node.
 FOREIGN_MAX = 64
-#: A task that its node has not taken up after so long is missing there.
+#: A task that its node has not started after so long is missing.
 START_WITHIN_S = 60.0
-#: How long a killed task is listed of which nothing is wanted any more: as often as it is scraped.
+#: How long a killed task is listed that need not run again, so that metrics are scraped meanwhile.
 KILLED_TOLD_S = 30.0
 _FIRST_ENDED = bytes([ELEMENT_CODE[JobState.SUCCEEDED]])
 _MESSAGE_CHARACTERS_MAX = 500
-#: A node may say any number; this one is in the year 2100.
+#: The latest time that a node may report, in the year 2100.
 _TIME_MAX = 4.1e9
-#: What such a node last said may be long over.
+#: States of nodes whose last report may be outdated.
 _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
 
 class _Alike(cycle_cache.CachePart):
-    """Nodes that may be other than git has them; of all the rest it was found that they are not."""
+    """A cache of nodes that may differ from git. The other nodes were found not to."""
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.others: set[str] = set()
         self.missing: tuple[str, ...] = ()
         self._made_for: desired.Structure | None = None
 
-    def look(self, work: cycle_context.CycleContext) -> list[str]:
-        """Names of nodes to look at, sorted."""
-        structure, count = work.desired.structure, len(self.missing)
-        changed = self.take_nodes({*work.nodes, *work.left_nodes})
+    def look(self, context: cycle_context.CycleContext) -> list[str]:
+        """Return the names of nodes to compare, sorted."""
+        structure, count = context.desired.structure, len(self.missing)
+        changed = self.take_nodes({*context.nodes, *context.left_nodes})
         if self._made_for is not structure:
             self._made_for = structure
-            self.others = set(work.node_names())
+            self.others = set(context.node_names())
             count = -1
         self.others |= changed
         if changed or count < 0:
-            declared = health.pool_of_node(work)
-            if count < 0 or changed.intersection(self.missing) or work.left_nodes:
-                self.missing = tuple(n for n in sorted(declared) if work.node(n) is None)
+            declared = health.pool_of_node(context)
+            if count < 0 or changed.intersection(self.missing) or context.left_nodes:
+                self.missing = tuple(n for n in sorted(declared) if context.node(n) is None)
         return sorted(self.others)
 
 
 class DetectedDrift(NamedTuple):
-    """A difference as it is found, before anybody asks since when and what to do about it."""
+    """A difference as it is found, before its age and action are known."""
 
     kind: str
     subject: str
@@ -75,52 +75,65 @@ class DetectedDrift(NamedTuple):
     attempt: str = ""
 
 
-def find(
-    work: cycle_context.CycleContext, queues: Iterable[outcome.QueueUsage] | None
+def detect_drift(
+    context: cycle_context.CycleContext,
+    states: provisioning.PoolStates,
+    queues: Iterable[outcome.QueueUsage] | None,
 ) -> tuple[Drift, ...]:
-    """Every difference now. ``queues`` None: they are as in the cycle before."""
-    known = {one.key: one for one in work.observed.drift}
+    """Return every current difference.
+
+    Args:
+        context: of this cycle, after every other phase.
+        states: of provisioned pools.
+        queues: use of each queue; None: as in the cycle before.
+    """
+    known = {one.key: one for one in context.observed.drift}
     found = [
-        *_of_nodes(work),
-        *_of_attempts(work, known),
-        *_of_queues(work, queues),
-        *_of_provisioners(work),
-        *_of_overrides(work),
-        *_of_repository(work.desired.status),
+        *_of_nodes(context),
+        *_of_attempts(context, known),
+        *_of_queues(context, queues),
+        *_of_provisioners(states),
+        *_of_overrides(context),
+        *_of_repository(context.desired.status),
     ]
-    return tuple(_row(work, one, known) for one in found)
+    return tuple(_row(context, states, one, known) for one in found)
 
 
-def _row(work: cycle_context.CycleContext, one: DetectedDrift, known: dict[str, Drift]) -> Drift:
-    """A difference as it is listed."""
+def _row(
+    context: cycle_context.CycleContext,
+    states: provisioning.PoolStates,
+    one: DetectedDrift,
+    known: dict[str, Drift],
+) -> Drift:
+    """Return a difference with its age, action and progress."""
     kind = KINDS[one.kind]
     key = f"{one.kind}:{one.subject}"
     before = known.get(key)
-    action = rate_limits.action_of(work.desired.structure, one.kind, one.pool)
+    action = rate_limits.action_of(context.desired.structure, one.kind, one.pool)
     stand, waits = rate_limits.Stand(), ""
     if (
         one.kind == "node-check-failed"
-        and rate_limits.healing_of(work, one.pool, one.subject) is None
+        and rate_limits.healing_of(context, one.pool, one.subject) is None
     ):
         action = "report" if action == "remediate" else action
     if action == "remediate":
-        stand = rate_limits.stand_of(work, one.kind, key, one.pool)
+        stand = rate_limits.stand_of(context, one.kind, key, one.pool)
         if stand.looks_at is not None and one.kind in rate_limits.ACTED_ON:
-            if stand.looks_at > work.now:
-                work.wake(stand.looks_at)
-            elif before is None:  # later nothing was found to do: only news changes that
-                work.wake(work.now + rate_limits.LISTED_S)
+            if stand.looks_at > context.now:
+                context.wake(stand.looks_at)
+            elif before is None:  # later only news changes that
+                context.wake(context.now + rate_limits.LISTED_S)
         if stand.given_up and (before is None or not before.given_up):
-            work.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
-        if one.kind == "node-check-failed" and _is_due(stand, work.now):
-            waits = remediation.waits_for(work, one.node, one.pool, one.subject)
+            context.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
+        if one.kind == "node-check-failed" and _is_due(stand, context.now):
+            waits = remediation.waits_for(context, states, one.node, one.pool, one.subject)
     return Drift(
         kind=one.kind,
         subject=one.subject,
         message=one.message,
         severity=kind.severity,
         action=action,
-        first_seen=work.now if before is None else before.first_seen,
+        first_seen=context.now if before is None else before.first_seen,
         wanted=one.wanted,
         found=one.found,
         pool=one.pool,
@@ -137,37 +150,37 @@ def _is_due(stand: rate_limits.Stand, now: float) -> bool:
     return stand.next_at is not None and stand.next_at <= now
 
 
-def _of_provisioners(work: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
-    """Instances, and pools of them, that are not as they were asked for."""
-    for one in provisioning.differences(work):
+def _of_provisioners(states: provisioning.PoolStates) -> Iterator[DetectedDrift]:
+    """Yield instances, and pools of them, that are not as requested."""
+    for one in provisioning.differences(states):
         yield DetectedDrift(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
 
 
 # --- nodes ----------------------------------------------------------------------------------
 
 
-def _of_nodes(work: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
-    alike, declared = work.recall.part(_Alike), health.pool_of_node(work)
-    for name in alike.look(work):
-        node = None if name in work.left_nodes else work.node(name)
-        pool = work.desired.structure.pools.get(declared.get(name, ""))
-        there = node is not None and name not in work.absent
+def _of_nodes(context: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
+    alike, declared = context.cache.part(_Alike), health.pool_of_node(context)
+    for name in alike.look(context):
+        node = None if name in context.left_nodes else context.node(name)
+        pool = context.desired.structure.pools.get(declared.get(name, ""))
+        there = node is not None and name not in context.absent
         found = list(_of_node(node, pool)) if there and node is not None else []
-        found += _beyond(work, name, pool) if there and pool is not None else []
-        if not found and name not in work.nodes:
+        found += _beyond(context, name, pool) if there and pool is not None else []
+        if not found and name not in context.nodes:
             alike.others.discard(name)
         yield from found
     for name in alike.missing:
-        if name in work.absent:
+        if name in context.absent:
             continue
-        message, pool_name = "declared, and no agent reports", declared[name]
+        message, pool_name = "declared, but no agent reports", declared[name]
         yield DetectedDrift(
             "node-missing", name, message, "reporting", "absent", pool=pool_name, node=name
         )
 
 
 def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[DetectedDrift]:
-    """What is other on one node than git says."""
+    """Yield the differences of one node."""
     name, heard = node.name, node.state not in _NOT_HEARD
     if pool is None and node.state is not NodeState.GONE:
         message = "no pool declares it"
@@ -187,10 +200,10 @@ def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[De
 
 
 def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
-    """What a node has less or other than its pool declares."""
+    """Yield what a node has less or other than its pool declares."""
     inventory = node.inventory
     for one in [
-        *mismatches.of(inventory, pool),
+        *mismatches.find_mismatches(inventory, pool),
         *mismatches.layouts(inventory, pool),
         *mismatches.labels(inventory, pool),
     ]:
@@ -201,7 +214,7 @@ def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Dete
 
 
 def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
-    """What its health checks found, and whether it is out as a black hole."""
+    """Yield failed health checks of a node, and that it is a black hole."""
     for one in node.inventory.checks if pool.checks is not None else ():
         kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
         subject = f"{node.name}/{one.name}"
@@ -223,13 +236,13 @@ def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Detecte
 
 
 def _beyond(
-    work: cycle_context.CycleContext, node: str, pool: desired.Pool
+    context: cycle_context.CycleContext, node: str, pool: desired.Pool
 ) -> Iterator[DetectedDrift]:
-    """Tasks on GPUs that the pool of their node declares no more."""
-    for attempt in sorted(work.attempts_of_node(node), key=lambda one: one.id):
+    """Yield tasks on GPUs that their node's pool no longer declares."""
+    for attempt in sorted(context.attempts_of_node(node), key=lambda one: one.id):
         one = mismatches.held(attempt, pool)
         if one is not None:
-            subject = external_kills.subject(attempt, is_array=_is_array(work, attempt.job))
+            subject = external_kills.subject(attempt, is_array=_is_array(context, attempt.job))
             yield DetectedDrift(
                 one.kind, subject, one.message, one.wanted, one.found,
                 pool=pool.name, node=node, job=attempt.job, attempt=attempt.id,
@@ -247,7 +260,7 @@ def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
 
 def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
     for attempt in node.unwanted:
-        message = "it runs there and was given up, or is not known; its node is ending it"
+        message = "still runs although it was given up or is unknown; the node is ending it"
         yield DetectedDrift(
             "task-unwanted", f"{node.name}/{attempt}", message, "absent", "running",
             pool=pool, node=node.name, attempt=attempt,
@@ -255,7 +268,7 @@ def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
 
 
 def _who(process: devices.GpuProcess) -> str:
-    """What is known of a process on a GPU that is no task's."""
+    """Return what is known of a process on a GPU that belongs to no task."""
     parts = [f"{process.name or 'a process'} ({process.pid})"]
     if process.user:
         parts.append(f"of user {process.user}")
@@ -272,50 +285,52 @@ def _who(process: devices.GpuProcess) -> str:
 
 
 def _of_attempts(
-    work: cycle_context.CycleContext, known: dict[str, Drift]
+    context: cycle_context.CycleContext, known: dict[str, Drift]
 ) -> Iterator[DetectedDrift]:
-    """Tasks that somebody ended, and tasks that do not start where they were given to."""
-    yield from _killed(work, known)
+    """Yield tasks that somebody else ended, and tasks that do not start on their node."""
+    yield from _killed(context, known)
     listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
-    looked_at = {one.id: one for name in work.nodes for one in work.attempts_of_node(name)}
+    looked_at = {one.id: one for name in context.nodes for one in context.attempts_of_node(name)}
     for name in listed:
-        attempt = work.attempt(name)
+        attempt = context.attempt(name)
         if attempt is not None:
             looked_at[name] = attempt
     for _, attempt in sorted(looked_at.items()):
         if attempt.state is not AttemptState.ASSIGNED or attempt.stop is not None:
             continue
-        node = work.node(attempt.node)
+        node = context.node(attempt.node)
         if node is None or node.boot_id != attempt.boot_id:
             continue
         if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
-            is_array = _is_array(work, attempt.job)
+            is_array = _is_array(context, attempt.job)
             yield DetectedDrift(
                 "task-missing", external_kills.subject(attempt, is_array=is_array),
-                f"given to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
-                "reports and does not have it",
+                f"assigned to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
+                "reports but does not have it",
                 "running", "absent",
                 pool=node.pool, node=attempt.node, job=attempt.job, attempt=attempt.id,
             )  # fmt: skip
 
 
-def _killed(work: cycle_context.CycleContext, known: dict[str, Drift]) -> Iterator[DetectedDrift]:
-    """Tasks that somebody ended, until they run again or are wanted no more."""
+def _killed(
+    context: cycle_context.CycleContext, known: dict[str, Drift]
+) -> Iterator[DetectedDrift]:
+    """Yield tasks that somebody else ended, until they run again or are not needed."""
     now: dict[str, DetectedDrift] = {}
-    for attempt in work.attempts.values():
-        before = work.observed.attempts.get(attempt.id)
+    for attempt in context.attempts.values():
+        before = context.observed.attempts.get(attempt.id)
         ended_before = before is not None and before.state is AttemptState.ENDED
         if not external_kills.was_killed(attempt) or ended_before:
             continue
-        subject = external_kills.subject(attempt, is_array=_is_array(work, attempt.job))
-        message = f"signal {attempt.signal} ended it on {attempt.node}, and Muster sent none"
+        subject = external_kills.subject(attempt, is_array=_is_array(context, attempt.job))
+        message = f"ended on {attempt.node} by signal {attempt.signal}, which Muster did not send"
         now[subject] = DetectedDrift(
             "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
-            pool=work.pool_of(attempt.node), node=attempt.node, job=attempt.job,
+            pool=context.pool_of(attempt.node), node=attempt.node, job=attempt.job,
             attempt=attempt.id,
         )  # fmt: skip
     for row in known.values():
-        if row.kind == "task-killed" and row.subject not in now and _still_missing(work, row):
+        if row.kind == "task-killed" and row.subject not in now and _still_missing(context, row):
             now[row.subject] = DetectedDrift(
                 row.kind, row.subject, row.message, row.wanted, row.found,
                 pool=row.pool, node=row.node, job=row.job, attempt=row.attempt,
@@ -323,16 +338,16 @@ def _killed(work: cycle_context.CycleContext, known: dict[str, Drift]) -> Iterat
     yield from now.values()
 
 
-def _still_missing(work: cycle_context.CycleContext, row: Drift) -> bool:
-    """Whether a task that was ended does not run again though its job wants it to.
+def _still_missing(context: cycle_context.CycleContext, row: Drift) -> bool:
+    """Return True if an ended task does not run again although its job needs it.
 
-    Where the job has ended by it, or its element has, nothing is left to want: the difference is
-    listed for ``KILLED_TOLD_S`` more, so that it is seen at all.
+    If the job or element ended with it, the difference is listed for ``KILLED_TOLD_S`` more, so
+    that it is seen at all.
     """
-    draft = work.drafts.get(row.job)
-    record = work.observed.jobs.get(row.job)
+    draft = context.drafts.get(row.job)
+    record = context.observed.jobs.get(row.job)
     spec = draft.spec if draft else record.spec if record else None
-    state = work.job_state(row.job)
+    state = context.job_state(row.job)
     if spec is None or not row.attempt.startswith(f"{spec.key}."):
         return False
     if state in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMED_OUT):
@@ -342,12 +357,12 @@ def _still_missing(work: cycle_context.CycleContext, row: Drift) -> bool:
     ended = elements[int(element) : int(element) + 1] >= _FIRST_ENDED
     if ended or state in (JobState.FAILED, JobState.HELD):
         until = row.first_seen + KILLED_TOLD_S
-        if work.now < until:
-            work.wake(until)
-        return work.now < until
+        if context.now < until:
+            context.wake(until)
+        return context.now < until
     return not any(
         one.group == group and str(one.index) == index and one.id != row.attempt and _runs(one)
-        for one in work.attempts_of_element(row.job, int(element))
+        for one in context.attempts_of_element(row.job, int(element))
     )
 
 
@@ -355,9 +370,9 @@ def _runs(attempt: records.AttemptRecord) -> bool:
     return attempt.state in (AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED)
 
 
-def _is_array(work: cycle_context.CycleContext, job: str) -> bool:
-    draft = work.drafts.get(job)
-    record = work.observed.jobs.get(job)
+def _is_array(context: cycle_context.CycleContext, job: str) -> bool:
+    draft = context.drafts.get(job)
+    record = context.observed.jobs.get(job)
     spec = draft.spec if draft else record.spec if record else None
     return spec is not None and spec.array_count is not None
 
@@ -366,10 +381,11 @@ def _is_array(work: cycle_context.CycleContext, job: str) -> bool:
 
 
 def _of_queues(
-    work: cycle_context.CycleContext, queues: Iterable[outcome.QueueUsage] | None
+    context: cycle_context.CycleContext,
+    queues: Iterable[outcome.QueueUsage] | None,
 ) -> Iterator[DetectedDrift]:
     if queues is None:
-        for row in work.observed.drift:
+        for row in context.observed.drift:
             if row.kind == "queue-over-limit":
                 yield DetectedDrift(row.kind, row.subject, row.message, row.wanted, row.found)
         return
@@ -385,14 +401,14 @@ def _of_queues(
                     wanted.append(f"{name} {text(cap)}{where}")
                     found.append(f"{name} {text(amount)}{where}")
         if wanted:
-            asked, has = ", ".join(wanted), ", ".join(found)
-            message = f"it holds {has}; its limit is {asked}"
-            yield DetectedDrift("queue-over-limit", usage.name, message, asked, has)
+            limits, amounts = ", ".join(wanted), ", ".join(found)
+            message = f"it holds {amounts}; its limit is {limits}"
+            yield DetectedDrift("queue-over-limit", usage.name, message, limits, amounts)
 
 
-def _of_overrides(work: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
-    signed = work.desired.structure.settings.verification == "required"
-    for one in work.overrides:
+def _of_overrides(context: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
+    signed = context.desired.structure.settings.verification == "required"
+    for one in context.overrides:
         described = f"{overrides.describe(one)}; {overrides.settled_by(one, signed=signed)}"
         if one.verb == "cancel":
             yield DetectedDrift(
@@ -406,12 +422,12 @@ def _of_overrides(work: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
         else:
             yield DetectedDrift(
                 "node-drained-by-override", one.subject, described, "in service", "drained",
-                pool=work.pool_of(one.subject), node=one.subject,
+                pool=context.pool_of(one.subject), node=one.subject,
             )  # fmt: skip
 
 
 def _why(status: desired.SyncStatus) -> str:
-    """Why the newest revision is not in force, with the first error and how many there are more."""
+    """Return why the newest revision is not applied: the first error and the number of others."""
     errors = [
         redaction.unquoted(one).text()  # everybody who may look sees it
         for one in status.problems

@@ -1,7 +1,6 @@
-"""Makes differences right where policy says so: what the last cycle listed is acted on in this one.
+"""Remediates differences that the last cycle listed, if policy says so.
 
-A difference is therefore always listed before anything is done about it. What a node has to do
-goes to it as an order that it carries out once; what became of it comes back with its reports.
+A node gets an order that it carries out once, and reports the result.
 """
 
 from collections.abc import Callable
@@ -23,76 +22,78 @@ from reconciler.model.state import outcome
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
 
-#: A node that has not told of an order after so long never got it, or is away.
+#: An order without a result after so long was never received, or its node is away.
 LOST_AFTER_S = 300.0
-#: How much longer it may take where its machine boots: large ones test their memory for long.
+#: Additional time if the machine reboots. Large machines test their memory for long.
 BOOT_S = 1800.0
-#: How long a node waits for another look whether it is its turn.
+#: How often a waiting node is checked again.
 TURN_S = 60.0
-#: States of a machine on its way out.
+#: States of a machine that is going away.
 _LEAVING = (InstanceState.DRAINING, InstanceState.DESTROYING)
-#: The most nodes that are named whose turn comes first.
+#: The most nodes named in a message.
 NAMED_MAX = 3
-#: The most elements that leave an overfull queue at once.
+#: The most elements evicted from a queue at once.
 EVICT_MAX = 200
 
 
-def apply(work: cycle_context.CycleContext) -> None:
-    """Take up what nodes tell of their orders, and order what is due."""
-    before = work.observed.remedies
-    if not before and not any(row.action == "remediate" for row in work.observed.drift):
+def apply(context: cycle_context.CycleContext, states: provisioning.PoolStates) -> None:
+    """Take the results that nodes report, and order what is due."""
+    before = context.observed.remedies
+    if not before and not any(row.action == "remediate" for row in context.observed.drift):
         return
-    _take_reports(work)
-    for one in list(work.remedies):
+    _take_reports(context)
+    for one in list(context.remedies):
         lost_at = one.at + LOST_AFTER_S + (BOOT_S if one.verb == "reboot" else one.timeout_s)
-        if one.open and lost_at <= work.now:
-            _end(work, one, "lost", f"{one.node} has not told what became of it")
+        if one.open and lost_at <= context.now:
+            _end(context, one, "lost", f"{one.node} did not report a result")
         elif one.open:
-            work.wake(lost_at)
-    work.forget_remedies(work.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
-    for row in work.observed.drift:
+            context.wake(lost_at)
+    context.remedies.forget(context.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
+    for row in context.observed.drift:
         remedy = _REMEDIES.get(row.kind)
-        if remedy is not None and rate_limits.may_begin(work, row.kind, row.key, row.pool):
-            remedy(work, row)
+        if remedy is not None and rate_limits.may_begin(context, row.kind, row.key, row.pool):
+            remedy(context, states, row)
     was_open = {one.id: one.node for one in before if one.open}
-    is_open = {one.id: one.node for one in work.remedies if one.open}
+    is_open = {one.id: one.node for one in context.remedies if one.open}
     changed = was_open.items() ^ is_open.items()
     for node in sorted({node for _, node in changed}):
-        work.actions.append(outcome.TellRemedies(node))
+        context.actions.append(outcome.TellRemedies(node))
 
 
-def _take_reports(work: cycle_context.CycleContext) -> None:
-    known = {one.id: one for one in work.remedies if one.open}
-    for report in work.observed.reports:
-        for told in report.remedies:
-            one = known.pop(told.id, None)
+def _take_reports(context: cycle_context.CycleContext) -> None:
+    known = {one.id: one for one in context.remedies if one.open}
+    for report in context.observed.reports:
+        for reported in report.remedies:
+            one = known.pop(reported.id, None)
             if one is None or one.node != report.node:
                 continue
-            state: RemedyState = "done" if told.done else "failed"
-            _end(work, one, state, rate_limits.shorten(told.message))
+            state: RemedyState = "done" if reported.done else "failed"
+            _end(context, one, state, rate_limits.shorten(reported.message))
 
 
 def _end(
-    work: cycle_context.CycleContext, one: DriftRemedy, state: RemedyState, message: str
+    context: cycle_context.CycleContext, one: DriftRemedy, state: RemedyState, message: str
 ) -> None:
-    """A try is over; a node that was kept out by it alone is looked at again."""
-    work.end_remedy(one, state, message)
+    """End a remediation. A node that only it kept out of service is judged again."""
+    context.end_remedy(one, state, message)
     if one.verb in IDLE_VERBS:
-        work.wake(work.now)
+        context.wake(context.now)
 
 
-def _end_process(work: cycle_context.CycleContext, row: Drift) -> None:
-    """Have the node end a process that holds a device of its and is no task's."""
-    node = work.node(row.node)
+def _end_process(
+    context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift
+) -> None:
+    """Order a node to end a process that uses a GPU and belongs to no task."""
+    node = context.node(row.node)
     if node is None:
         return
     for one in node.inventory.foreign_gpu_processes:
         if row.subject == f"{row.node}/gpu{one.gpu}/{one.pid}":
             _order(
-                work,
+                context,
                 row,
                 rate_limits.begin(
-                    work,
+                    context,
                     "end-process",
                     row.key,
                     row.pool,
@@ -105,62 +106,65 @@ def _end_process(work: cycle_context.CycleContext, row: Drift) -> None:
             return
 
 
-def _tell(work: cycle_context.CycleContext, row: Drift) -> None:
-    """Tell a node its whole set again, where it has not taken up an attempt."""
-    attempt = work.attempt(row.attempt)
+def _tell(context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift) -> None:
+    """Send a node its whole set again, because it has not started an attempt."""
+    attempt = context.attempt(row.attempt)
     if attempt is not None and attempt.state is AttemptState.ASSIGNED:
-        _order(work, row, rate_limits.begin(work, "tell", row.key, row.pool))
-        work.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
+        _order(context, row, rate_limits.begin(context, "tell", row.key, row.pool))
+        context.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
 
 
-def _evict(work: cycle_context.CycleContext, row: Drift) -> None:
-    """Tell preemptible work of an overfull queue to leave, the newest first."""
-    queue = work.desired.structure.queues.get(row.subject)
+def _evict(context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift) -> None:
+    """Evict preemptible elements from a queue above its limit, the newest first."""
+    queue = context.desired.structure.queues.get(row.subject)
     if queue is None:
         return
     running = (
         (attempt, spec)
-        for attempt in work.live_attempts()
-        if (spec := running_gangs.spec_of(work, attempt.job)) is not None
+        for attempt in context.live_attempts()
+        if (spec := running_gangs.spec_of(context, attempt.job)) is not None
     )
-    over, elements = over_limit.excess(work.desired.structure, queue, running)
+    over, elements = over_limit.excess(context.desired.structure, queue, running)
     if all(amount <= 0 for amount in over):
-        return  # what has to leave is leaving already
+        return  # enough is leaving already
     chosen = over_limit.choose(over, elements, EVICT_MAX)
-    message = "" if chosen else "nothing of what runs there may be made to leave"
-    _order(work, row, rate_limits.begin(work, "evict", row.key, row.pool, message=message))
+    message = "" if chosen else "nothing that runs there may be preempted"
+    _order(context, row, rate_limits.begin(context, "evict", row.key, row.pool, message=message))
     for element in chosen:
-        draft = work.draft(element.job)
+        draft = context.draft(element.job)
         if draft is not None and draft.note(element.element).verdict is None:
-            lifecycle.give_verdict(work, draft, element.element, EndReason.PREEMPTED)
-            who = draft.spec.element_text(element.element)
-            message = f"{who} leaves: queue {queue.name} is above its limit"
-            work.event("JobEvicted", message, job=element.job)
-            lifecycle.settle(work, draft)
+            lifecycle.give_verdict(context, draft, element.element, EndReason.PREEMPTED)
+            element_name = draft.spec.element_text(element.element)
+            message = f"{element_name} is evicted: queue {queue.name} is above its limit"
+            context.event("JobEvicted", message, job=element.job)
+            lifecycle.settle(context, draft)
 
 
-def _heal(work: cycle_context.CycleContext, row: Drift) -> None:
-    """Have a node do what its pool says about a failed check, one after another.
+def _heal(context: cycle_context.CycleContext, states: provisioning.PoolStates, row: Drift) -> None:
+    """Order a node to do what its pool says about a failed check, one after another.
 
-    A node that a person has drained is left to that person; one on which something runs is
-    waited for, as it takes nothing new.
+    A node that a person drained is left to that person. A busy node is waited for, because it gets
+    no new work.
     """
-    node, healing = work.node(row.node), rate_limits.healing_of(work, row.pool, row.subject)
+    node, healing = context.node(row.node), rate_limits.healing_of(context, row.pool, row.subject)
     if node is None or healing is None or node.state is not NodeState.UNHEALTHY:
         return
-    if waits_for(work, row.node, row.pool, row.subject):
-        if len(_busy(work, row.pool)) >= work.desired.structure.pools[row.pool].remedies_at_once:
-            work.wake(work.now + TURN_S)
+    if waits_for(context, states, row.node, row.pool, row.subject):
+        if (
+            len(_busy(context, states, row.pool))
+            >= context.desired.structure.pools[row.pool].remedies_at_once
+        ):
+            context.wake(context.now + TURN_S)
         return
     name = row.subject.rpartition("/")[2]
     found = next((one for one in node.inventory.checks if one.name == name), None)
     if found is None or found.verdict != "failed":
         return
     if healing.verb == "replace":
-        _replace(work, row, found.message)
+        _replace(context, states, row, found.message)
         return
     remedy = rate_limits.begin(
-        work,
+        context,
         cast("RemedyVerb", healing.verb),
         row.key,
         row.pool,
@@ -169,20 +173,29 @@ def _heal(work: cycle_context.CycleContext, row: Drift) -> None:
         command=healing.command,
         timeout_s=healing.timeout_s,
     )
-    _order(work, row, remedy)
+    _order(context, row, remedy)
 
 
-def waits_for(work: cycle_context.CycleContext, name: str, pool: str, subject: str) -> str:
-    """What a remedy of a failed check waits for that limits would let begin; empty: for nothing."""
-    node, healing = work.node(name), rate_limits.healing_of(work, pool, subject)
-    declared = work.desired.structure.pools.get(pool)
+def waits_for(
+    context: cycle_context.CycleContext,
+    states: provisioning.PoolStates,
+    name: str,
+    pool: str,
+    subject: str,
+) -> str:
+    """Return what the remediation of a failed check waits for besides rate limits.
+
+    Empty: for nothing.
+    """
+    node, healing = context.node(name), rate_limits.healing_of(context, pool, subject)
+    declared = context.desired.structure.pools.get(pool)
     if node is None or healing is None or declared is None:
         return ""
     if node.drain is not None:
         return f"nothing is done while {name} is drained"
-    if healing.verb in IDLE_VERBS and work.attempts_of_node(name):
+    if healing.verb in IDLE_VERBS and context.attempts_of_node(name):
         return f"waits until nothing runs on {name}"
-    busy = _busy(work, pool)
+    busy = _busy(context, states, pool)
     if name in busy:
         return f"waits for another remedy of {name}"
     if len(busy) >= declared.remedies_at_once:
@@ -192,16 +205,18 @@ def waits_for(work: cycle_context.CycleContext, name: str, pool: str, subject: s
     return ""
 
 
-def _busy(work: cycle_context.CycleContext, pool: str) -> set[str]:
-    """Nodes of a pool on which something is done, or whose machines are leaving to be replaced."""
+def _busy(
+    context: cycle_context.CycleContext, states: provisioning.PoolStates, pool: str
+) -> set[str]:
+    """Return the nodes of a pool with an open remediation, or whose machine is being replaced."""
     leaving = {
         one.node
-        for book in work.books.values()
-        for one in book.instances.values()
+        for pool_record in states.values()
+        for one in pool_record.instances.values()
         if one.state in _LEAVING
     }
     busy = set()
-    for one in work.remedies:
+    for one in context.remedies:
         if one.pool != pool or not one.node:
             continue
         replaced = one.verb == "replace" and one.node in leaving
@@ -210,22 +225,26 @@ def _busy(work: cycle_context.CycleContext, pool: str) -> set[str]:
     return busy
 
 
-def _replace(work: cycle_context.CycleContext, row: Drift, why: str) -> None:
-    """Have the provisioner make the machine behind a node anew; from here on that is its work."""
-    remedy = rate_limits.begin(work, "replace", row.key, row.pool, node=row.node)
-    _order(work, row, remedy)
+def _replace(
+    context: cycle_context.CycleContext, states: provisioning.PoolStates, row: Drift, why: str
+) -> None:
+    """Order the provisioner to replace the machine behind a node. The provisioner does the rest."""
+    remedy = rate_limits.begin(context, "replace", row.key, row.pool, node=row.node)
+    _order(context, row, remedy)
     check = row.subject.rpartition("/")[2]
-    refused = provisioning.replace(work, row.node, f"{check} has failed: {why}")
-    work.end_remedy(remedy, "failed" if refused else "done", refused)
+    refused = provisioning.replace(states, row.node, f"{check} has failed: {why}")
+    context.end_remedy(remedy, "failed" if refused else "done", refused)
 
 
-def _order(work: cycle_context.CycleContext, row: Drift, remedy: DriftRemedy) -> None:
+def _order(context: cycle_context.CycleContext, row: Drift, remedy: DriftRemedy) -> None:
     message = f"{row.key}: {remedy.verb}"
-    work.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
+    context.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
 
 
-#: What is done by this module, by kind of difference; the life cycle does others.
-_REMEDIES: dict[str, Callable[[cycle_context.CycleContext, Drift], None]] = {
+#: Remediations of this module by kind of difference. ``lifecycle`` has the others.
+_REMEDIES: dict[
+    str, Callable[[cycle_context.CycleContext, provisioning.PoolStates, Drift], None]
+] = {
     "gpu-process-foreign": _end_process,
     "task-missing": _tell,
     "queue-over-limit": _evict,

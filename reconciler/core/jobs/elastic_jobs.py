@@ -1,8 +1,8 @@
-"""Elements that go on with fewer tasks than they could have, and gain and lose some as they run.
+"""Elements that continue with fewer tasks, and gain and lose some while they run.
 
-A task that leaves such an element, told to or lost, takes nobody with it as long as enough are
-left. One that fails by itself spends a retry. Jobs whose tasks have to stay those they began with
-(``Job.has_fixed_world``) are none of these: they choose their size when they start.
+A task that leaves such an element, ordered or lost, does not end the others while enough are left.
+One that fails on its own costs a retry. Jobs with a fixed world (``Job.has_fixed_world``) choose
+their size at the start instead.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
 
-#: Ends by a node's fault.
+#: Ends that are a node's fault.
 LOSSES = frozenset(
     {
         EndReason.LEASE_EXPIRED,
@@ -25,12 +25,12 @@ LOSSES = frozenset(
 
 
 def is_resizable(spec: desired.Job) -> bool:
-    """Whether an element of a job may gain and lose tasks while it runs."""
+    """Return True if an element may gain and lose tasks while it runs."""
     return spec.is_elastic and not spec.has_fixed_world
 
 
 def has_succeeded(attempt: records.AttemptRecord) -> bool:
-    """Whether a task has done its work."""
+    """Return True if a task has ended with status 0."""
     return (
         attempt.state is AttemptState.ENDED
         and attempt.end_reason is EndReason.EXITED
@@ -39,45 +39,45 @@ def has_succeeded(attempt: records.AttemptRecord) -> bool:
 
 
 def gpu_seconds(attempt: records.AttemptRecord) -> float:
-    """What an attempt that has ended used of GPUs."""
+    """Return the GPU-seconds that an ended attempt used."""
     if attempt.started_at is None or attempt.ended_at is None:
         return 0.0
     return attempt.resources.gpu_milli / 1000 * max(0.0, attempt.ended_at - attempt.started_at)
 
 
-def let_go(work: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
-    """Part with tasks that have left, where the element goes on without them."""
+def let_go(context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
+    """Remove tasks that have left, if the element continues without them."""
     spec = draft.spec
-    attempts = [a for a in work.attempts_of_element(spec.name, element) if not a.concluded]
+    attempts = [a for a in context.attempts_of_element(spec.name, element) if not a.concluded]
     gone = [a for a in attempts if a.state is AttemptState.ENDED and not has_succeeded(a)]
     staying = [a for a in attempts if a not in gone and a.stop is None]
     if gone and not staying and not any(a.stop is not None for a in attempts if a not in gone):
-        return  # nothing is left of it: it ends as others do
+        return  # nothing is left, so it ends like other elements
     short = any(sum(a.group == group.name for a in staying) < group.least for group in spec.groups)
-    grace_s = work.desired.structure.settings.scheduling.stale_gang_s
+    grace_s = context.desired.structure.settings.scheduling.stale_gang_s
     if short and not grace_s:
         return
     for attempt in gone:
         if not _may_leave(draft, element, attempt):
             return
-        _part(work, draft, element, attempt)
+        _part(context, draft, element, attempt)
     if short:
         key = f"{spec.name}/{element}"
-        since = work.observed.recollection.short_since.get(key, work.now)
-        work.short_since[key] = since
-        if since + grace_s > work.now:
-            work.wake_schedule(since + grace_s)
+        since = context.observed.recollection.short_since.get(key, context.now)
+        context.short_since[key] = since
+        if since + grace_s > context.now:
+            context.wake_schedule(since + grace_s)
 
 
 def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
-    """Whether the end of a task is no reason to end the whole element."""
+    """Return True if the end of a task does not end the whole element."""
     if attempt.stop is not None or attempt.end_reason in LOSSES:
         return True
     return draft.note(element).retries_spent < draft.spec.retries.limit
 
 
 def _part(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     attempt: records.AttemptRecord,
@@ -92,11 +92,11 @@ def _part(
             retries_spent=note.retries_spent + failed,
         ),
     )
-    work.renew_attempt(attempt, concluded=True)
+    context.renew_attempt(attempt, concluded=True)
     if attempt.end_reason not in LOSSES and (used := gpu_seconds(attempt)):
-        work.ended.append(cycle_context.Ended(draft.spec, used))
+        context.ended.append(cycle_context.Ended(draft.spec, used))
     how = attempt.end_reason.value if attempt.end_reason else "unknown"
-    work.event(
+    context.event(
         "TaskLeft",
         f"task {attempt.group}-{attempt.index}{draft.spec.of_element(element)} left ({how}); "
         "the others go on",

@@ -1,8 +1,8 @@
-"""Gangs whose images are fetched before any task starts: when all may go.
+"""Releases gangs whose tasks wait until all of them have fetched their image.
 
-A task of such a gang is sent to its node with the word that it is to hold. It says that it is
-``Ready`` when its image is there; when all of its gang are, each is told to go. It follows from the
-states of attempts alone, so that a controller that begins knows it too.
+A node holds such a task and reports it as ``Ready`` once its image is there. When all tasks of the
+gang are ready, each is released. This follows from the states of attempts alone, so it survives a
+restart.
 """
 
 from reconciler.core import cycle_context
@@ -12,12 +12,12 @@ from reconciler.model.state.states import AttemptState
 
 
 def release(
-    work: cycle_context.CycleContext, spec: desired.Job, attempts: list[records.AttemptRecord]
+    context: cycle_context.CycleContext, spec: desired.Job, attempts: list[records.AttemptRecord]
 ) -> None:
-    """Have a gang go whose last task has become ready in this cycle."""
+    """Release a gang whose last task has become ready in this cycle."""
     if not spec.waits_for_images or any(one.lacks_image for one in attempts):
         return
     ready = [one for one in attempts if one.state is AttemptState.READY and one.stop is None]
-    if any(one.id in work.attempts for one in ready):
+    if any(one.id in context.attempts for one in ready):
         for one in ready:
-            work.actions.append(outcome.StartAttempt(attempt=one.id, node=one.node))
+            context.actions.append(outcome.StartAttempt(attempt=one.id, node=one.node))

@@ -1,8 +1,8 @@
-"""Fourth phase: what became of the tries under way, and what time and people end.
+"""Fourth phase: judges running tries, and applies time limits, holds and removals.
 
-An element's try ends in two steps. First a *verdict*: its first failure, a time limit, an
-eviction, a cancel; the tasks that are left are told to leave. Then, when the last of them has
-left, the *conclusion*: the element has succeeded, has failed for good, or waits for another try.
+An element's try ends in two steps. First a *verdict*: its first failure, a time limit, an eviction,
+a cancel; its other tasks are ordered to stop. Then, when the last of them has ended, the
+*conclusion*: the element has succeeded, has failed for good, or waits for another try.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ from reconciler.model.state import records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 from reconciler.model.values import quantities
 
-#: Verdicts that a task which leaves with status 0 by itself, before it was reached, sets aside.
+#: Verdicts that do not count if the task exits with status 0 on its own before it is stopped.
 _SOFT = frozenset(
     {
         EndReason.PREEMPTED,
@@ -25,7 +25,7 @@ _SOFT = frozenset(
         EndReason.TIMED_OUT,
     }
 )
-#: Ends that are nobody's fault: another try spends no retry.
+#: Ends that are not the job's fault, so that another try costs no retry.
 _FREE = frozenset(
     {
         EndReason.PREEMPTED,
@@ -43,88 +43,91 @@ _ENDED = {
     state: ELEMENT_CODE[state]
     for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
 }
-#: After so many losses in a row the next try waits, twice as long each time, up to a minute.
+#: After so many losses in a row the next try waits, twice as long each time, up to the maximum.
 LOSSES_UNPUNISHED = 3
 LOSS_WAIT_S_MAX = 60.0
 
 
-def progress(work: cycle_context.CycleContext) -> None:
-    """Judge every try under way, then what time, holds and removals do to each job."""
-    restless = work.recall.restless(work.now, work.touched_jobs())
-    for name in sorted(name for name in restless if work.has_attempts(name)):
-        draft = work.draft(name)
+def progress(context: cycle_context.CycleContext) -> None:
+    """Judge every current try, then apply time, holds and removals to each job."""
+    restless = context.cache.restless(context.now, context.touched_jobs())
+    for name in sorted(name for name in restless if context.has_attempts(name)):
+        draft = context.draft(name)
         if draft is None:
             continue
-        _enforce(work, draft)
-        for element in work.elements_with_attempts(name):
-            _judge(work, draft, element)
-        settle(work, draft)
-        _rest(work, draft)
-    moment = work.recall.next_moment()
+        with context.isolate(name):
+            _enforce(context, draft)
+            for element in context.elements_with_attempts(name):
+                _judge(context, draft, element)
+            settle(context, draft)
+            _rest(context, draft)
+    moment = context.cache.next_moment()
     if moment is not None:
-        work.wake(moment)
-    for name in sorted(work.observed.watched | work.drafts.keys()):
-        record = work.job(name)
-        if record is None or (name not in work.drafts and not _needs_attention(work, record)):
+        context.wake(moment)
+    for name in sorted(context.observed.watched | context.drafts.keys()):
+        record = context.job(name)
+        if record is None or (name not in context.drafts and not _needs_attention(context, record)):
             continue
-        draft = work.draft(name)
+        draft = context.draft(name)
         if draft is not None and not draft.finished:
-            _enforce(work, draft)
-            settle(work, draft)
+            with context.isolate(name):
+                _enforce(context, draft)
+                settle(context, draft)
 
 
-def _rest(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
-    """Where judging a job has changed nothing, it need not be judged again before its time."""
+def _rest(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
+    """Note until when a job need not be judged again, if judging it changed nothing."""
     if draft.changed or elastic_jobs.is_resizable(draft.spec):
         return
     moments = []
-    if draft.spec.deadline is not None and draft.spec.deadline > work.now:
+    if draft.spec.deadline is not None and draft.spec.deadline > context.now:
         moments.append(draft.spec.deadline)
-    for element in work.elements_with_attempts(draft.spec.name):
-        attempts = work.attempts_of_element(draft.spec.name, element)
-        if any(attempt.id in work.attempts for attempt in attempts):
+    for element in context.elements_with_attempts(draft.spec.name):
+        attempts = context.attempts_of_element(draft.spec.name, element)
+        if any(attempt.id in context.attempts for attempt in attempts):
             return
         ends_at = _time_is_up_at(draft, element, attempts)
         if ends_at is not None:
             moments.append(ends_at)
-    work.recall.rest(draft.spec.name, min(moments, default=None))
+    context.cache.rest(draft.spec.name, min(moments, default=None))
 
 
-def progress_successors(work: cycle_context.CycleContext) -> None:
-    """What time and holds do to runs that began only after ``progress``."""
-    for name in list(work.finished_now):
-        draft = work.drafts.get(name)
+def progress_successors(context: cycle_context.CycleContext) -> None:
+    """Apply time and holds to runs that began after ``progress``."""
+    for name in list(context.finished_now):
+        draft = context.drafts.get(name)
         if draft is not None and draft.is_new:
-            _enforce(work, draft)
-            settle(work, draft)
+            with context.isolate(name):
+                _enforce(context, draft)
+                settle(context, draft)
 
 
-def _needs_attention(work: cycle_context.CycleContext, record: records.JobRecord) -> bool:
-    """Whether time, a removal or a hold changes a watched job of which there is no news."""
+def _needs_attention(context: cycle_context.CycleContext, record: records.JobRecord) -> bool:
+    """Return True if time, a removal or a hold changes a watched job without news."""
     spec = record.spec
     if spec.deadline is not None:
-        if spec.deadline <= work.now:
+        if spec.deadline <= context.now:
             return True
-        work.wake(spec.deadline)
+        context.wake(spec.deadline)
     return record.removed or spec.suspend is not (record.state is JobState.HELD)
 
 
-def _enforce(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
-    """Removal, deadline, hold: each ends all of a job."""
+def _enforce(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
+    """Apply removal, deadline and hold, each of which ends all of a job."""
     spec = draft.spec
-    if spec.deadline is not None and spec.deadline > work.now:
-        work.wake(spec.deadline)
+    if spec.deadline is not None and spec.deadline > context.now:
+        context.wake(spec.deadline)
     if draft.removed:
-        _end_all(work, draft, EndReason.CANCELLED, JobState.CANCELLED)
-    elif spec.deadline is not None and spec.deadline <= work.now:
+        _end_all(context, draft, EndReason.CANCELLED, JobState.CANCELLED)
+    elif spec.deadline is not None and spec.deadline <= context.now:
         draft.message = "its deadline has passed"
-        _end_all(work, draft, EndReason.TIMED_OUT, JobState.TIMED_OUT)
+        _end_all(context, draft, EndReason.TIMED_OUT, JobState.TIMED_OUT)
     elif spec.suspend:
-        _end_all(work, draft, EndReason.SUSPENDED, None)
+        _end_all(context, draft, EndReason.SUSPENDED, None)
 
 
 def _end_all(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     reason: EndReason,
     waiting_become: JobState | None,
@@ -134,12 +137,12 @@ def _end_all(
             if code == job_draft.PENDING:
                 draft.set_element(element, waiting_become)
                 draft.set_note(element, None)
-    for element in work.elements_with_attempts(draft.spec.name):
-        give_verdict(work, draft, element, reason)
+    for element in context.elements_with_attempts(draft.spec.name):
+        give_verdict(context, draft, element, reason)
 
 
 def give_verdict(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     reason: EndReason,
@@ -147,66 +150,73 @@ def give_verdict(
     *,
     moving: bool = False,
 ) -> None:
-    """Decide that a try comes to its end, and tell the tasks that are left to leave.
+    """End a try: note why, and order its remaining tasks to stop.
 
-    ``by`` is the job that it leaves for; ``moving``: only to start elsewhere. A try that is over
-    keeps the verdict that it had: the next one would be judged by this.
+    A try that has concluded keeps its verdict; the next one must not be judged by this.
+
+    Args:
+        context: of this cycle.
+        draft: the job.
+        element: of the job.
+        reason: why it ends.
+        by: the job for which it is preempted.
+        moving: True if it only ends to start on other nodes.
     """
     note = draft.note(element)
-    attempts = work.attempts_of_element(draft.spec.name, element)
+    attempts = context.attempts_of_element(draft.spec.name, element)
     if all(attempt.concluded for attempt in attempts):
         return
     if note.verdict is None:
         draft.set_note(element, msgspec.structs.replace(note, verdict=reason))
     for attempt in attempts:
         if attempt.state is not AttemptState.ENDED and attempt.stop is None:
-            told = reason if reason in _SOFT else EndReason.SIBLING_ENDED
-            order = cycle_context.stop_order(work, draft.spec, attempt, told, by)
-            work.order_stop(attempt, msgspec.structs.replace(order, moving=moving))
+            stop_reason = reason if reason in _SOFT else EndReason.SIBLING_ENDED
+            order = cycle_context.stop_order(context, draft.spec, attempt, stop_reason, by)
+            context.order_stop(attempt, msgspec.structs.replace(order, moving=moving))
 
 
 def dismiss(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     leaving: set[tuple[str, int]],
     by: str = "",
 ) -> None:
-    """Tell some tasks (group, index) of an element to leave; it goes on with the others."""
-    for attempt in work.attempts_of_element(draft.spec.name, element):
+    """Order some tasks (group, index) of an element to stop. It continues with the others."""
+    for attempt in context.attempts_of_element(draft.spec.name, element):
         if (attempt.group, attempt.index) in leaving:
-            order = cycle_context.stop_order(work, draft.spec, attempt, EndReason.PREEMPTED, by)
-            work.order_stop(attempt, order)
+            order = cycle_context.stop_order(context, draft.spec, attempt, EndReason.PREEMPTED, by)
+            context.order_stop(attempt, order)
 
 
-def _judge(work: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
-    """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
-    attempts = _under_way(work, draft, element)
+def _judge(context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
+    """Judge one element's try: it runs, has failed, has ended, or its time is up."""
+    attempts = _under_way(context, draft, element)
     if not attempts or draft.elements[element] not in job_draft.LIVE_CODES:
         return
     if elastic_jobs.is_resizable(draft.spec) and draft.note(element).verdict is None:
-        elastic_jobs.let_go(work, draft, element)
-        attempts = _under_way(work, draft, element)
+        elastic_jobs.let_go(context, draft, element)
+        attempts = _under_way(context, draft, element)
     fault = next((a for a in attempts if _is_fault(a)), None)
     if fault is not None and draft.note(element).verdict is None:
-        give_verdict(work, draft, element, fault.end_reason or EndReason.EXITED)
-        attempts = _under_way(work, draft, element)
+        give_verdict(context, draft, element, fault.end_reason or EndReason.EXITED)
+        attempts = _under_way(context, draft, element)
     if all(attempt.state is AttemptState.ENDED for attempt in attempts):
-        _conclude(work, draft, element, attempts)
+        _conclude(context, draft, element, attempts)
         return
-    gang_barrier.release(work, draft.spec, attempts)
+    gang_barrier.release(context, draft.spec, attempts)
     if all(attempt.started_at is not None for attempt in attempts):
         draft.set_element(element, JobState.RUNNING)
         _note_start(draft, attempts)
     ends_at = _time_is_up_at(draft, element, attempts)
-    if ends_at is not None and ends_at <= work.now:
-        give_verdict(work, draft, element, EndReason.TIMED_OUT)
+    if ends_at is not None and ends_at <= context.now:
+        give_verdict(context, draft, element, EndReason.TIMED_OUT)
     elif ends_at is not None:
-        work.wake(ends_at)
+        context.wake(ends_at)
 
 
 def _note_start(draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]) -> None:
-    """Note when a job first ran: all tasks of a try did, however short."""
+    """Note when a job first ran, that is when all tasks of a try did, however short."""
     times = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
     if draft.started_at is None and len(times) == len(attempts):
         draft.started_at = min(times)
@@ -215,15 +225,17 @@ def _note_start(draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]
 def _time_is_up_at(
     draft: job_draft.JobDraft, element: int, attempts: list[records.AttemptRecord]
 ) -> float | None:
-    """When the time limit of a try ends it; None: none does."""
+    """Return when the time limit ends a try; None if none does."""
     if draft.note(element).verdict is not None:
         return None
     return time_is_up_at(draft.spec, attempts)
 
 
 def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
-    """When the time limit of a job ends a try with these attempts; None: it has none, or no task
-    of it has started."""
+    """Return when the time limit ends a try with these attempts.
+
+    None: the job has no limit, or no task has started.
+    """
     started = [a.started_at for a in attempts if a.started_at is not None and not a.concluded]
     if spec.time_limit_s is None or not started:
         return None
@@ -231,34 +243,34 @@ def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> f
 
 
 def _under_way(
-    work: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int
+    context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int
 ) -> list[records.AttemptRecord]:
-    """The attempts of a try without those that left it while it goes on."""
-    attempts = work.attempts_of_element(draft.spec.name, element)
+    """Return the attempts of a try without those that left it while it continues."""
+    attempts = context.attempts_of_element(draft.spec.name, element)
     return [attempt for attempt in attempts if not attempt.concluded]
 
 
 def _is_fault(attempt: records.AttemptRecord) -> bool:
-    """Whether an ended attempt brings its whole element down."""
+    """Return True if an ended attempt ends its whole element."""
     if attempt.state is not AttemptState.ENDED:
         return False
     return not (attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0)
 
 
 def _conclude(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     attempts: list[records.AttemptRecord],
 ) -> None:
-    """All tasks of a try have left: decide what the element is now."""
+    """Decide the element's next state after all tasks of its try have ended."""
     note = draft.note(element)
     verdict = note.verdict
     if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
         verdict = None
     if verdict is EndReason.EXITED and any(a.end_reason in elastic_jobs.LOSSES for a in attempts):
-        verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
-    if verdict is EndReason.EXITED and _is_made_right(work, draft, attempts):
+        verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is lost
+    if verdict is EndReason.EXITED and _is_remediated(context, draft, attempts):
         verdict = EndReason.LOST
     tries, saved = (
         cycle_context.try_number_of(attempts, note),
@@ -266,8 +278,8 @@ def _conclude(
     )
     _note_start(draft, attempts)
     for attempt in attempts:
-        work.renew_attempt(attempt, concluded=True)
-    _account(work, draft.spec, attempts, succeeded=verdict is None)
+        context.renew_attempt(attempt, concluded=True)
+    _account(context, draft.spec, attempts, succeeded=verdict is None)
     if verdict is None:
         draft.set_element(element, JobState.SUCCEEDED)
         draft.set_note(element, None)
@@ -276,50 +288,50 @@ def _conclude(
         draft.set_note(element, None)
     elif verdict is EndReason.TIMED_OUT:
         spec = draft.spec
-        if spec.time_limit_s is not None and (spec.deadline is None or work.now < spec.deadline):
+        if spec.time_limit_s is not None and (spec.deadline is None or context.now < spec.deadline):
             limit = quantities.format_duration(spec.time_limit_s)
             draft.message = f"its time limit of {limit} has passed"
         draft.set_element(element, JobState.TIMED_OUT)
         draft.set_note(element, None)
     elif verdict in _FREE:
         moved = any(a.stop is not None and a.stop.moving for a in attempts)
-        _wait_again(work, draft, element, verdict=verdict, tries=tries, moved=moved, saved=saved)
+        _wait_again(context, draft, element, verdict=verdict, tries=tries, moved=moved, saved=saved)
     elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
-        _retry(work, draft, element, tries=tries, saved=saved)
+        _retry(context, draft, element, tries=tries, saved=saved)
     else:
         draft.set_element(element, JobState.FAILED)
         draft.set_note(element, None)
         draft.message = _why(draft.spec, min(attempts, key=_blame))
 
 
-def _is_made_right(
-    work: cycle_context.CycleContext,
+def _is_remediated(
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     attempts: list[records.AttemptRecord],
 ) -> bool:
-    """Whether a try that somebody else ended starts again by policy, and spends no retry."""
+    """Return True if policy restarts a try that somebody else ended, without a retry spent."""
     first = min(attempts, key=_blame)
     if draft.removed or not external_kills.was_killed(first):
         return False
     is_array = draft.spec.array_count is not None
     cause = f"task-killed:{external_kills.subject(first, is_array=is_array)}"
-    pool = work.pool_of(first.node)
-    if not rate_limits.may_begin(work, "task-killed", cause, pool):
+    pool = context.pool_of(first.node)
+    if not rate_limits.may_begin(context, "task-killed", cause, pool):
         return False
-    rate_limits.begin(work, "retry", cause, pool)
+    rate_limits.begin(context, "retry", cause, pool)
     message = f"{cause}: signal {first.signal} ended it; it starts again"
-    work.event("RemedyBegun", message, job=draft.spec.name, attempt=first.id)
+    context.event("RemedyBegun", message, job=draft.spec.name, attempt=first.id)
     return True
 
 
 def _account(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     spec: desired.Job,
     attempts: list[records.AttemptRecord],
     *,
     succeeded: bool,
 ) -> None:
-    """Note what a try used, for budgets and run times; what a node lost is given back."""
+    """Note the use of a try for budgets and run times. What was lost with a node is given back."""
     lost = any(attempt.end_reason in elastic_jobs.LOSSES for attempt in attempts)
     times = [
         (a.started_at, a.ended_at)
@@ -329,11 +341,11 @@ def _account(
     ran_s = max(e for _, e in times) - min(s for s, _ in times) if times and succeeded else None
     gpu_s = 0.0 if lost else sum(map(elastic_jobs.gpu_seconds, attempts))
     if gpu_s or ran_s is not None:
-        work.ended.append(cycle_context.Ended(spec, gpu_s, ran_s))
+        context.ended.append(cycle_context.Ended(spec, gpu_s, ran_s))
 
 
 def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
-    """Sorts the task that brought its element down first: by its own will, and earliest."""
+    """Return a sort key by which the task that ended its element comes first."""
     own_will = _is_fault(attempt) and attempt.stop is None
     return (not own_will, attempt.ended_at or 0.0)
 
@@ -350,7 +362,7 @@ def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
 
 
 def _wait_again(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     *,
@@ -368,18 +380,20 @@ def _wait_again(
         records.ElementNote(
             tries=tries,
             retries_spent=note.retries_spent,
-            not_before=work.now + wait_s if wait_s else 0.0,
+            not_before=context.now + wait_s if wait_s else 0.0,
             losses=losses,
             moved=moved,
             saved=saved,
         ),
     )
-    who = draft.spec.element_text(element)
-    work.event("JobRequeued", f"{who} waits again: {verdict.value}", job=draft.spec.name)
+    element_name = draft.spec.element_text(element)
+    context.event(
+        "JobRequeued", f"{element_name} waits again: {verdict.value}", job=draft.spec.name
+    )
 
 
 def _retry(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     *,
@@ -395,11 +409,11 @@ def _retry(
         records.ElementNote(
             tries=tries,
             retries_spent=note.retries_spent + 1,
-            not_before=work.now + wait_s,
+            not_before=context.now + wait_s,
             saved=saved,
         ),
     )
-    work.event(
+    context.event(
         "JobRetried",
         f"{draft.spec.element_text(element)} failed; "
         f"retry {note.retries_spent + 1} of {retries.limit} in {wait_s} s",
@@ -419,29 +433,29 @@ def _before_retry_s(retries: desired.Retries, number: int) -> int:
 
 
 def backoff_s(note: records.ElementNote, retries: desired.Retries) -> float:
-    """The longest that an element may have been given to wait before its next try."""
+    """Return the longest wait that an element may have before its next try."""
     retry_s = _before_retry_s(retries, note.retries_spent) if note.retries_spent else 0
     return max(retry_s, _after_losses_s(note.losses))
 
 
-def settle(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
+def settle(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
     """Derive the job's state from its elements."""
     if draft.finished:
         return
     counts = draft.elements.count
     if counts(job_draft.RUNNING):
-        work.set_job_state(draft, JobState.RUNNING)
+        context.set_job_state(draft, JobState.RUNNING)
     elif counts(job_draft.STARTING):
-        work.set_job_state(draft, JobState.STARTING)
+        context.set_job_state(draft, JobState.STARTING)
     elif sum(map(counts, _ENDED.values())) == len(draft.elements):
         for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):
             if counts(_ENDED[state]):
-                work.set_job_state(draft, state, draft.message)
+                context.set_job_state(draft, state, draft.message)
                 return
         if draft.message.startswith(job_draft.LATE):
-            draft.message = ""  # it was met after all, or nobody minds any more
-        work.set_job_state(draft, JobState.SUCCEEDED)
+            draft.message = ""  # the deadline was met or removed
+        context.set_job_state(draft, JobState.SUCCEEDED)
     elif draft.spec.suspend:
-        work.set_job_state(draft, JobState.HELD)
+        context.set_job_state(draft, JobState.HELD)
     else:
-        work.set_job_state(draft, JobState.PENDING)
+        context.set_job_state(draft, JobState.PENDING)

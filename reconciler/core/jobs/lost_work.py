@@ -1,8 +1,8 @@
-"""How much work is lost when a job's tasks are made to leave, by what is known to be saved.
+"""Estimates how much work is lost when a job's tasks have to stop.
 
-Counted is from the newest checkpoint that is known to be whole, as the scheduler counts what an
-eviction costs. Work that says that it checkpoints, and of which none is known, is taken at its
-word where it is told to save before it leaves; what is ended for good has no time for that.
+It counts from the newest checkpoint known to be complete, as the scheduler does for evictions. A
+job that says it checkpoints, but of which none is known, loses nothing if it is asked to save
+before it stops. Work that ends for good has no time to save.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ def gpu_seconds(
     *,
     is_told: bool = True,
 ) -> float:
-    """GPU-seconds of a job's attempts that would have to be done again.
+    """Return the GPU-seconds of a job's attempts that would have to be done again.
 
     Args:
-        spec: of the job; None: it is not known.
-        attempts: those that leave, of any of its elements.
-        now: seconds since the epoch; what may be saved until then is not known, so it is the most.
-        is_told: whether they are told to save, and have time to.
+        spec: of the job; None: unknown.
+        attempts: those that stop, of any of its elements.
+        now: seconds since the epoch. Later checkpoints are not known, so this is the most.
+        is_told: True if the tasks are asked to save and have time to.
     """
     elements: dict[int, list[records.AttemptRecord]] = {}
     for attempt in attempts:
@@ -34,7 +34,7 @@ def gpu_seconds(
 
 
 def _of_element(attempts: list[records.AttemptRecord], now: float, *, saves: bool) -> float:
-    # the first task of a gang speaks for all
+    # the first task of a gang saves for all
     saved = [attempt.saved.at for attempt in attempts if attempt.saved is not None]
     if saves and not saved:
         return 0.0

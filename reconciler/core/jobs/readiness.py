@@ -1,7 +1,7 @@
-"""What keeps a job from being offered to the scheduler at all, told as reasons.
+"""Decides if a job may be offered to the scheduler, and why not.
 
-Holds, dependencies, back-off and the concurrency cap of arrays are facts of a job's life; quota
-and room are the scheduler's. A job has reasons of one or the other kind, never of both.
+Holds, dependencies, back-off and the parallelism of arrays are checked here; the scheduler checks
+quota and capacity. A job has reasons of one kind or the other, never of both.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from reconciler.model.values import times
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Which elements may start now, how many of them, and if none why not."""
+    """The elements that may start now, how many of them at once, or the reason why none may."""
 
     elements: tuple[int, ...] = ()
     startable: int = 0
@@ -29,35 +29,35 @@ class Readiness:
 
 
 def readiness(
-    work: cycle_context.CycleContext, record: records.JobRecord, elements: bytes
+    context: cycle_context.CycleContext, record: records.JobRecord, elements: bytes
 ) -> Readiness:
-    """Which of the waiting elements of an active job may start in this cycle."""
+    """Return which pending elements of an active job may start in this cycle."""
     spec = record.spec
-    blocked = _blocked_whole(work, record)
+    blocked = _blocked_whole(context, record)
     if blocked is not None:
         return blocked
     limited = spec.depends_on or spec.parallelism is not None
     if elements == _ONE_WAITS and not record.notes and not limited:
-        return _READY  # most of a long queue is this
+        return _READY  # most jobs of a long queue
     waiting = _waiting(elements)
     if not waiting:
         return Readiness()
     indexes = waiting
     per_element = [d for d in spec.depends_on if d.per_element]
     if per_element:
-        indexes = [i for i in indexes if all(_element_met(work, d, i) for d in per_element)]
+        indexes = [i for i in indexes if all(_element_met(context, d, i) for d in per_element)]
         if not indexes:
-            return _same_elements(work, spec, per_element, waiting)
+            return _same_elements(context, spec, per_element, waiting)
     if record.notes:
         next_at = 0.0
-        ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= work.now]
+        ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= context.now]
         if len(ready) < len(indexes):
             next_at = min(
                 record.notes[i].not_before
                 for i in indexes
-                if i in record.notes and record.notes[i].not_before > work.now
+                if i in record.notes and record.notes[i].not_before > context.now
             )
-            work.wake_schedule(next_at)
+            context.wake_schedule(next_at)
         if not ready:
             return Readiness(
                 reason_key=f"BackingOff/{spec.name}",
@@ -80,20 +80,20 @@ def readiness(
 
 
 def array_limit(parallelism: int) -> Reason:
-    """Why elements of an array wait of which as many run, or start now, as it asks for at once."""
+    """Return the reason of pending elements of an array whose parallelism is used up."""
     ran = f"{parallelism} element{'s run' if parallelism != 1 else ' runs'}"
     return Reason(
         code=ReasonCode.ARRAY_LIMIT,
-        message=f"{ran} at once at the most (parallelism)",
+        message=f"{ran} at once (parallelism)",
         unblocks="the end of a running element, or a higher spec.array.parallelism",
     )
 
 
 _NO_NOTE = records.ElementNote()
 _ONE_WAITS = bytes([job_draft.PENDING])
-#: Elements that have ended have this code or a higher one.
+#: Codes of ended elements are this or higher.
 _FINISHED_FROM = ELEMENT_CODE[JobState.SUCCEEDED]
-#: Of elements of another job that are waited for, the most that are told by name.
+#: The most elements of a dependency named in a reason.
 ELEMENTS_TOLD = 3
 _READY = Readiness(elements=(0,), startable=1)
 
@@ -116,23 +116,25 @@ def _suspended_behind_git(made: records.Override) -> Readiness:
     )
 
 
-def _blocked_whole(work: cycle_context.CycleContext, record: records.JobRecord) -> Readiness | None:
+def _blocked_whole(
+    context: cycle_context.CycleContext, record: records.JobRecord
+) -> Readiness | None:
     spec = record.spec
-    structure = work.desired.structure
-    if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
+    structure = context.desired.structure
+    if record.state is JobState.HELD or spec.suspend:  # some of it may still be stopping
         why = spec.suspend_reason if spec.suspend else ""
         return Readiness(
             reason_key=f"Held/job/{why}" if why else "Held/job",
             reason=Reason(
                 code=ReasonCode.HELD,
-                message=f"it is held by its document: {why}"
+                message=f"held by its document: {why}"
                 if why
-                else "it is held by its document (spec.suspend)",
+                else "held by its document (spec.suspend)",
                 unblocks="`muster release`, or spec.suspend: false",
             ),
         )
     if structure.settings.suspend:
-        made = overrides.suspension(work.overrides, records.SUSPENDED_CLUSTER)
+        made = overrides.suspension(context.overrides, records.SUSPENDED_CLUSTER)
         if made is not None:
             return _suspended_behind_git(made)
         return Readiness(
@@ -153,16 +155,16 @@ def _blocked_whole(work: cycle_context.CycleContext, record: records.JobRecord) 
             ),
         )
     for dependency in spec.depends_on:
-        blocked = _dependency_blocks(work, spec, dependency)
+        blocked = _dependency_blocks(context, spec, dependency)
         if blocked is not None:
             return blocked
     return None
 
 
 def _dependency_blocks(
-    work: cycle_context.CycleContext, spec: desired.Job, dependency: desired.Dependency
+    context: cycle_context.CycleContext, spec: desired.Job, dependency: desired.Dependency
 ) -> Readiness | None:
-    state = work.job_state(dependency.job)
+    state = context.job_state(dependency.job)
     if state is None:
         return _unknown(spec, dependency)
     if dependency.per_element:
@@ -187,16 +189,16 @@ def _condition_met(condition: str, state: JobState) -> bool:
     return (state is JobState.SUCCEEDED) == (condition == "afterOk")
 
 
-def _elements_of(work: cycle_context.CycleContext, job: str) -> bytes:
-    draft = work.drafts.get(job)
-    record = work.observed.jobs.get(job)
+def _elements_of(context: cycle_context.CycleContext, job: str) -> bytes:
+    draft = context.drafts.get(job)
+    record = context.observed.jobs.get(job)
     return bytes(draft.elements) if draft else record.elements if record else b""
 
 
 def _element_met(
-    work: cycle_context.CycleContext, dependency: desired.Dependency, element: int
+    context: cycle_context.CycleContext, dependency: desired.Dependency, element: int
 ) -> bool:
-    elements = _elements_of(work, dependency.job)
+    elements = _elements_of(context, dependency.job)
     if element >= len(elements):
         return False
     code = elements[element]
@@ -208,7 +210,10 @@ def _element_met(
 def _dependency_reason(
     spec: desired.Job, dependency: desired.Dependency, until: str, ends: str = ""
 ) -> Readiness:
-    """``ends``: whose end it is that counts; empty: that of the whole job."""
+    """Return the reason of a pending job.
+
+    ``ends`` names whose end counts, by default the whole job's.
+    """
     return Readiness(
         reason_key=f"Dependency/{spec.name}",
         reason=Reason(
@@ -220,18 +225,18 @@ def _dependency_reason(
 
 
 def _same_elements(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     spec: desired.Job,
     dependencies: Sequence[desired.Dependency],
     waiting: Sequence[int],
 ) -> Readiness:
-    """Every element waits for one of the same number: which of those have not ended yet."""
+    """Return the reason if each element waits for the one of the same number."""
     dependency, unmet = dependencies[0], list(waiting)
     for dependency in dependencies:
-        unmet = [i for i in waiting if not _element_met(work, dependency, i)]
+        unmet = [i for i in waiting if not _element_met(context, dependency, i)]
         if unmet:
             break
-    elements = _elements_of(work, dependency.job)
+    elements = _elements_of(context, dependency.job)
     still = (i for i in unmet if i < len(elements) and elements[i] < _FINISHED_FROM)
     names = [f"{dependency.job}[{i}]" for i in islice(still, ELEMENTS_TOLD + 1)]
     ends = f"one of {', '.join(names[:ELEMENTS_TOLD])}" if len(names) > 1 else "".join(names)

@@ -1,9 +1,8 @@
-"""How long work runs, told from what its like took.
+"""Expected run times, learned from runs that succeeded.
 
-What has succeeded comes in with its time limit. Of each owner and stem of a name (the name without
-the number at its end) the last run times are kept, also as parts of their limits; of each owner
-alone the parts. Out comes how long a run is expected to take: a cautious quantile for who plans by
-it, a middle one for who only wants to know, and never more than the time limit.
+The last run times are kept by owner and stem (the name without its final number), also as parts of
+the time limit, and the parts also by owner alone. Schedules use a cautious quantile, estimates a
+middle one. Neither exceeds the time limit.
 """
 
 import bisect
@@ -16,43 +15,47 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.scheduler_state import Recollection
 
-#: Run times kept of each owner and stem, how many there must be to go by, and stems kept.
+#: Run times kept per stem, the fewest that are used, and stems kept.
 TIMES_MAX = 16
 TIMES_NEEDED = 3
 STEMS_MAX = 4096
-#: Parts of limits are gone by where they vary so much less than the run times themselves.
+#: Parts of limits are used if they vary so much less than run times.
 CLEARLY_LESS = 0.9
-#: Which of those known is expected by who only wants to know.
+#: The quantile for estimates.
 MIDDLE = 0.5
-#: What ran for less counts as running for so long, in seconds, when it is asked how much it varies.
+#: Shorter runs count as this long, in seconds, when their variation is computed.
 SHORTEST_S = 1.0
-#: What used less of its limit counts as using so much.
+#: The smallest part of a limit that is recorded.
 LEAST_PART = 1e-6
 
 Known = Mapping[str, tuple[float, ...]]
 
 
 def stem_of(spec: desired.Job) -> str:
-    """Owner and name without the number at its end: what runs again and again has one stem."""
+    """Return owner and name without its final number. Repeated jobs share a stem."""
     return f"{spec.owner}\n{spec.name.rstrip('0123456789').rstrip('-') or spec.name}"
 
 
 def _whole_of(owner: str) -> str:
-    """Where what is known of all that an owner runs is kept; no stem is empty."""
+    """Return the key of all runs of an owner. No stem is empty, so it is unique."""
     return f"{owner}\n"
 
 
 def began(attempts: Iterable[records.AttemptRecord]) -> float:
-    """When an element with these attempts started, or was placed where none of them runs yet."""
+    """Return when an element started, or was placed if none of its tasks runs yet."""
     found = list(attempts)
     started = [one.started_at for one in found if one.started_at is not None]
     return min(started) if started else min(one.assigned_at for one in found)
 
 
 def ends_at(spec: desired.Job, began_at: float, expected_s: float, at: float) -> float:
-    """When an element that began then is expected to end at the most, as seen ``at`` a moment.
+    """Return the latest expected end of an element, seen from ``at``.
 
-    ``expected_s``: how long one is expected to run. What has run for longer has its limit.
+    Args:
+        began_at: when it began.
+        expected_s: its expected run time. An element that has run longer may use its limit.
+        spec: of the job, with its time limit.
+        at: seconds since the epoch.
     """
     limit_s = limit_of(spec)
     if began_at + expected_s > at:
@@ -61,18 +64,18 @@ def ends_at(spec: desired.Job, began_at: float, expected_s: float, at: float) ->
 
 
 def limit_of(spec: desired.Job) -> float:
-    """The time limit in seconds; infinite without one."""
+    """Return the time limit in seconds; infinite if there is none."""
     return math.inf if spec.time_limit_s is None else float(spec.time_limit_s)
 
 
-class _Told(NamedTuple):
-    """What is known of one stem: seconds, or parts of the limit, ascending."""
+class _KnownTimes(NamedTuple):
+    """The run times of one stem, ascending: in seconds, or as parts of the limit."""
 
     ordered: tuple[float, ...]
     parts: bool = False
 
     def quantile_s(self, quantile: float, limit_s: float, ran_s: float) -> float:
-        """A quantile of those that ran for longer than ``ran_s``; infinite where none did."""
+        """Return a quantile of the runs longer than ``ran_s``; infinite if there are none."""
         scale = limit_s if self.parts else 1.0
         first = bisect.bisect_right(self.ordered, ran_s / scale)
         left = len(self.ordered) - first
@@ -81,67 +84,68 @@ class _Told(NamedTuple):
         return self.ordered[first + math.ceil(quantile * left) - 1] * scale
 
 
-_NOTHING = _Told(())
+_NOTHING = _KnownTimes(())
 
 
 class RunTimes:
-    """What is known of run times, for one cycle."""
+    """The known run times, for one cycle."""
 
     def __init__(self, known: Recollection) -> None:
         self._times: Known = known.run_times
         self._parts: Known = known.limit_parts
-        self._told: dict[tuple[str, bool], _Told] = {}
+        self._known: dict[tuple[str, bool], _KnownTimes] = {}
 
     def __bool__(self) -> bool:
         return bool(self._times or self._parts)
 
     def cautious_s(self, spec: desired.Job, quantile: float) -> float:
-        """How long a run takes by a quantile of its like; the limit where too few are known."""
+        """Return a quantile of similar runs, or the time limit if too few are known."""
         limit_s = limit_of(spec)
         return min(limit_s, self._of(stem_of(spec), limit_s).quantile_s(quantile, limit_s, 0.0))
 
     def usual_s(self, spec: desired.Job, ran_s: float = 0.0) -> float:
-        """How long a run takes in the middle of its like, or of all that its owner runs.
+        """Return the median of similar runs, or of all the owner's runs, or else the time limit.
 
-        ``ran_s``: how long it has run already: only those that ran for longer tell of it. The
-        time limit where nobody does.
+        Args:
+            spec: of the job.
+            ran_s: how long it has run already. Only longer runs count.
         """
         limit_s = limit_of(spec)
-        told = self._of(stem_of(spec), limit_s)
-        if not told.ordered:
-            told = self._of(_whole_of(spec.owner), limit_s)
-        return min(limit_s, told.quantile_s(MIDDLE, limit_s, ran_s))
+        known = self._of(stem_of(spec), limit_s)
+        if not known.ordered:
+            known = self._of(_whole_of(spec.owner), limit_s)
+        return min(limit_s, known.quantile_s(MIDDLE, limit_s, ran_s))
 
-    def _of(self, stem: str, limit_s: float) -> _Told:
+    def _of(self, stem: str, limit_s: float) -> _KnownTimes:
         limited = 0 < limit_s < math.inf
-        found = self._told.get((stem, limited))
+        found = self._known.get((stem, limited))
         if found is None:
             parts = self._parts.get(stem, ()) if limited else ()
-            found = self._told[stem, limited] = _choose(self._times.get(stem, ()), parts)
+            found = self._known[stem, limited] = _choose(self._times.get(stem, ()), parts)
         return found
 
 
-def _choose(times: tuple[float, ...], parts: tuple[float, ...]) -> _Told:
-    """Run times, or parts of limits where those vary clearly less; nothing where too few are."""
+def _choose(times: tuple[float, ...], parts: tuple[float, ...]) -> _KnownTimes:
+    """Return run times, or parts of limits if they vary clearly less; few are nothing."""
     if len(parts) >= TIMES_NEEDED and (
         len(times) < TIMES_NEEDED
         or _spread(parts) < CLEARLY_LESS * _spread([max(SHORTEST_S, time) for time in times])
     ):
-        return _Told(tuple(sorted(parts)), parts=True)
+        return _KnownTimes(tuple(sorted(parts)), parts=True)
     if len(times) >= TIMES_NEEDED:
-        return _Told(tuple(sorted(times)))
+        return _KnownTimes(tuple(sorted(times)))
     return _NOTHING
 
 
 def _spread(values: Iterable[float]) -> float:
-    """By how much they differ from their middle, in the mean of logarithms."""
+    """Return the mean logarithmic distance of values from their median."""
     logs = sorted(map(math.log, values))
     middle = logs[len(logs) // 2]
     return sum(abs(value - middle) for value in logs) / len(logs)
 
 
 def renewed(before: Recollection, ended: list[cycle_context.Ended]) -> tuple[Known, Known]:
-    """The run times, and the parts of limits, with those of what has ended."""
+    """Return the run times and parts of limits with those of what ended in this cycle."""
     new = [one for one in ended if one.ran_s is not None]
     if not new:
         return before.run_times, before.limit_parts
@@ -161,5 +165,5 @@ def renewed(before: Recollection, ended: list[cycle_context.Ended]) -> tuple[Kno
 
 
 def _append(known: dict[str, tuple[float, ...]], stem: str, value: float) -> None:
-    """What ran last stands last."""
+    """Add a value. The stem that ran last is last."""
     known[stem] = (*known.pop(stem, ()), value)[-TIMES_MAX:]

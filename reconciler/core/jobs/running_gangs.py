@@ -1,7 +1,6 @@
-"""What is held now, element by element and queue by queue, kept up by what changed.
+"""Running gangs and what they hold, by element and by queue, updated by what changed.
 
-Attempts come in; what each element has, and what its queue is charged, goes out. An element is
-looked at again when its job or one of its attempts is another record than before.
+An element is read again if its job or one of its attempts is another record than before.
 """
 
 import bisect
@@ -18,26 +17,25 @@ from reconciler.model.state.states import AttemptState
 from reconciler.scheduling.inputs import snapshots
 
 Attempts = list[records.AttemptRecord]
-#: By element what a job has of it that has not ended, and the GPU-seconds of what has.
+#: By element the attempts that have not ended, and the GPU-seconds of the others.
 Parts = dict[int, tuple[Attempts, float]]
-#: Structure, names of nodes, and MIG profiles that holdings were made for.
+#: Structure, names of nodes, and MIG profiles for which allocations were made.
 Frame = tuple[desired.Structure, tuple[str, ...], tuple[str, ...]]
 
-#: So many jobs that are others are put in their place one by one.
+#: Up to so many changed jobs are inserted one by one.
 FEW_MAX = 1000
 
 
 class RunningGang:
-    """What one element holds, and what its queue is charged for that.
+    """The allocation of one element, as its queue is charged for it.
 
     Attributes:
-        record: of its job, as of which this was found; of later ones spec and order are the same.
+        record: of its job, when it was read. Spec and order are still the same.
         attempts: that have not ended, in order of group and index.
-        used_gpu_s: GPU-seconds of its tasks that have ended while others go on, which no account of
-            a try that is over has yet.
-        total, firm: amounts; those of work that is not preemptible, beyond the minimum of its
-            gangs not counted.
-        holdings: made of it (``holdings``).
+        used_gpu_s: GPU-seconds of its ended tasks while others go on, not accounted anywhere else.
+        total: amounts.
+        firm: amounts of work that is not preemptible, without tasks beyond the gang's minimum.
+        holdings: the scheduler's allocations made of it.
     """
 
     __slots__ = ("attempts", "element", "firm", "holdings", "record", "total", "used_gpu_s")
@@ -58,23 +56,25 @@ class RunningGang:
 
 
 class RunningGangs(cycle_cache.CachePart):
-    """What is held.
+    """All running gangs.
 
     Attributes:
-        entries: (job, element) to what it holds.
-        allocated, firm: amounts by queue, without queues below it.
-        running: queue to its jobs that hold something, with their number of elements.
-        gone, come: entries since a reader of them last cleared both.
-        unmade: keys of entries whose holdings have to be made, again or for the first time.
+        entries: by (job, element).
+        allocated: amounts by queue, without queues below it.
+        firm: the same of work that is not preemptible.
+        running: by queue, its running jobs with their number of elements.
+        gone: entries removed since a reader last cleared this.
+        come: entries added since then.
+        unmade: keys of entries whose allocations have to be made, again or for the first time.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.entries: dict[tuple[str, int], RunningGang] = {}
         #: Keys in order of name and element, and the entries in the same order.
         self._ordered: list[tuple[str, int]] = []
         self._in_order: list[RunningGang] = []
-        #: Whether both follow each change, and not all changes at once.
+        #: True if both follow each change, False if they are sorted once after all changes.
         self._sorted = True
         self.allocated: dict[str, list[int]] = {}
         self.firm: dict[str, list[int]] = {}
@@ -82,33 +82,33 @@ class RunningGangs(cycle_cache.CachePart):
         self.gone: list[RunningGang] = []
         self.come: list[RunningGang] = []
         self.unmade: set[tuple[str, int]] = set()
-        #: What the holdings of entries were made for, and as of when (``holdings``).
+        #: For what and as of when the allocations of entries were made.
         self.frame: Frame | None = None
         self.made_at = 0.0
         self._of_job: dict[str, tuple[int, ...]] = {}
 
     def items(self) -> Iterator[tuple[tuple[str, int], RunningGang]]:
-        """(job, element) with what it holds, in order of name and element."""
+        """Yield (job, element) with the gang, in order of name and element."""
         return zip(self._ordered, self._in_order, strict=True)
 
     @property
     def attempts(self) -> dict[tuple[str, int], Attempts]:
-        """(job, element) to attempts that have not ended, in order of name and element."""
+        """Attempts that have not ended by (job, element), in order."""
         found = zip(self._ordered, self._in_order, strict=True)
         return {key: entry.attempts for key, entry in found}
 
     def in_order(self) -> list[RunningGang]:
-        """What is held, in order of name and element: the same whenever what changed."""
+        """Return the gangs in order of name and element, whatever the order of changes."""
         return self._in_order
 
-    def renew(self, work: cycle_context.CycleContext) -> None:
-        """Look again at jobs that may have changed."""
+    def renew(self, context: cycle_context.CycleContext) -> None:
+        """Read jobs again that may have changed."""
         several: list[tuple[records.JobRecord | None, str, Parts]] = []
-        for job in sorted(self.take_jobs(work.changed_jobs())):
-            if job not in self._of_job and not work.has_attempts(job):
+        for job in sorted(self.take_jobs(context.changed_jobs())):
+            if job not in self._of_job and not context.has_attempts(job):
                 continue
-            record = record_of(work, job) or _aside(work, job)
-            parts = {} if record is None else _parts(work, job)
+            record = record_of(context, job) or _aside(context, job)
+            parts = {} if record is None else _parts(context, job)
             if not self._is_known(job, record, parts):
                 several.append((record, job, parts))
         if len(several) > FEW_MAX:
@@ -123,9 +123,9 @@ class RunningGangs(cycle_cache.CachePart):
             self._sorted = True
 
     def _is_known(self, job: str, record: records.JobRecord | None, parts: Parts) -> bool:
-        """Whether a job holds what is known of it already.
+        """Return True if a job holds what is known of it already.
 
-        Most of what changes is looked at twice, since an outcome may be lost.
+        Most changes are read twice, because an outcome may be lost.
         """
         if self._of_job.get(job, ()) != tuple(parts):
             return False
@@ -179,29 +179,31 @@ class RunningGangs(cycle_cache.CachePart):
             jobs.pop(spec.name, None)
 
 
-def gather(work: cycle_context.CycleContext) -> RunningGangs:
-    """All attempts that have not ended, by element, with what each queue is charged."""
-    held = work.recall.part(RunningGangs)
-    held.renew(work)
+def gather(context: cycle_context.CycleContext) -> RunningGangs:
+    """Return all running gangs, up to date."""
+    held = context.cache.part(RunningGangs)
+    held.renew(context)
     return held
 
 
 _NOTHING = (0, 0, 0)
 
 
-def _parts(work: cycle_context.CycleContext, job: str) -> Parts:
-    """What a job holds, by element, ascending."""
+def _parts(context: cycle_context.CycleContext, job: str) -> Parts:
+    """Return what a job holds, by element, ascending."""
     found: Parts = {}
-    for element in work.elements_with_attempts(job):
-        attempts, used_gpu_s = _parted(work.attempts_of_element(job, element))
+    for element in context.elements_with_attempts(job):
+        attempts, used_gpu_s = _parted(context.attempts_of_element(job, element))
         if attempts:
             found[element] = (attempts, used_gpu_s)
     return found
 
 
 def _parted(attempts: Attempts) -> tuple[Attempts, float]:
-    """Those of a try that have not ended, and the GPU-seconds of those that have, but for what a
-    node lost and what is in an account already."""
+    """Return the attempts that have not ended, and the GPU-seconds of the others.
+
+    Lost and already accounted attempts do not count.
+    """
     going, used_gpu_s = [], 0.0
     for attempt in attempts:
         if attempt.state is not AttemptState.ENDED:
@@ -219,32 +221,32 @@ def _sum(attempts: Attempts) -> snapshots.Vector:
     return (cpu, memory, gpu)
 
 
-def record_of(work: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
-    """A job's record as this cycle has it so far."""
-    draft = work.drafts.get(job)
-    return draft.record() if draft is not None else work.observed.jobs.get(job)
+def record_of(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
+    """Return the current record of a job."""
+    draft = context.drafts.get(job)
+    return draft.record() if draft is not None else context.observed.jobs.get(job)
 
 
-def _aside(work: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
-    """The record of a job that nothing is decided about: it has its room, and nobody takes it."""
-    record = work.observed.aside.get(job)
+def _aside(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
+    """Return the record of a quarantined job. It keeps its resources, and nobody preempts it."""
+    record = context.observed.aside.get(job)
     if record is None:
         return None
     spec = msgspec.structs.replace(record.spec, preemptible=False)
     return msgspec.structs.replace(record, spec=spec)
 
 
-def spec_of(work: cycle_context.CycleContext, job: str) -> desired.Job | None:
-    """A job as this cycle has it, also one that nothing is decided about: what it has counts."""
-    draft = work.drafts.get(job)
+def spec_of(context: cycle_context.CycleContext, job: str) -> desired.Job | None:
+    """Return the current spec of a job. Quarantined ones have one too, because their use counts."""
+    draft = context.drafts.get(job)
     if draft is not None:
         return draft.spec
-    record = work.observed.jobs.get(job) or _aside(work, job)
+    record = context.observed.jobs.get(job) or _aside(context, job)
     return record.spec if record else None
 
 
 def spare_of(spec: desired.Job, attempts: Attempts) -> frozenset[str]:
-    """Ids of the attempts without which an element goes on: those beyond ``min``, the last ones."""
+    """Return the ids of attempts that an element can give up: the last ones beyond its minimum."""
     if not elastic_jobs.is_resizable(spec):
         return frozenset()
     found: set[str] = set()

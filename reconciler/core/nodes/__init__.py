@@ -1,1 +1,1 @@
-"""Phases of the cycle that take in reports and decide about nodes."""
+"""Phases of the cycle that read reports and decide about nodes."""

@@ -1,58 +1,57 @@
-"""What was noted by a clock that has since been set back: nothing of it lies in the future.
+"""Corrects moments that lie in the future because the clock was set back.
 
-An attempt that begins in an hour has no time limit until then, a retry waits for hours, and a try
-at a remedy is not followed by another. So whoever sees that the clock was set back, or begins to
-lead and can't tell, bounds each such moment by now and what it was given for.
+Otherwise an attempt that begins in an hour has no time limit until then, and a retry waits for
+hours. When the clock was set back, or at a start when that is unknown, each such moment is bounded
+by now and by the wait it was made for.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_context, remedy_log
 from reconciler.core.jobs import lifecycle
 from reconciler.model.policy import drift_kinds
 from reconciler.model.state import records
 
 
-def forget_the_future(work: cycle_context.CycleContext) -> None:
-    """Bound what is known by now, in the cycle in which somebody begins to lead anew.
+def forget_the_future(context: cycle_context.CycleContext) -> None:
+    """Bound known moments by now, in the first cycle of a leader.
 
-    What provisioners are asked for, when nodes were heard of, and how long one is left out is
-    bounded where it is looked at (``poolbooks``, ``health``).
+    Moments of provisioners, contacts of nodes and their exclusion are bounded where they are read.
     """
-    if work.observed.leader_since != work.now:
+    if context.observed.leader_since != context.now:
         return
-    for attempt in work.observed.attempts.values():
-        past = _past_of(attempt, work.now)
+    for attempt in context.observed.attempts.values():
+        past = _past_of(attempt, context.now)
         if past:
-            work.renew_attempt(attempt, **past)
-    for name in work.active_names():
-        record = work.observed.jobs.get(name)
+            context.renew_attempt(attempt, **past)
+    for name in context.active_names():
+        record = context.observed.jobs.get(name)
         if record is not None:
-            _bound_job(work, record)
-    for node in work.observed.nodes.values():
-        failed = [min(one.at, work.now) for one in node.failures]
-        turned = tuple(min(at, work.now) for at in node.flapping.at)
+            _bound_job(context, record)
+    for node in context.observed.nodes.values():
+        failed = [min(one.at, context.now) for one in node.failures]
+        turned = tuple(min(at, context.now) for at in node.flapping.at)
         if (
-            node.drain_since > work.now
+            node.drain_since > context.now
             or failed != [one.at for one in node.failures]
             or turned != node.flapping.at
         ):
-            work.renew_node(
+            context.renew_node(
                 node,
                 flapping=msgspec.structs.replace(node.flapping, at=turned),
-                drain_since=min(node.drain_since, work.now),
+                drain_since=min(node.drain_since, context.now),
                 failures=tuple(
                     msgspec.structs.replace(one, at=at)
                     for one, at in zip(node.failures, failed, strict=True)
                 ),
             )
-    work.remedies = list(_tried(work.remedies, work.now))
+    context.remedies = remedy_log.RemedyLog(_tried(context.remedies, context.now))
 
 
 def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
-    """The moments of an attempt that are yet to come, as of now."""
+    """Return the moments of an attempt that lie in the future, set to now."""
     moments = {
         "assigned_at": attempt.assigned_at,
         "started_at": attempt.started_at,
@@ -68,24 +67,24 @@ def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
     return past
 
 
-def _bound_job(work: cycle_context.CycleContext, record: records.JobRecord) -> None:
-    """Let a job wait since now at the latest, and what backs off no longer than it was to."""
+def _bound_job(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
+    """Let a job wait since now at the latest, and back off no longer than its rule says."""
     draft = None
-    if max(record.submitted_at, record.started_at or 0.0) > work.now:
-        draft = work.draft(record.name)
+    if max(record.submitted_at, record.started_at or 0.0) > context.now:
+        draft = context.draft(record.name)
     if draft is not None:
-        draft.submitted_at = min(record.submitted_at, work.now)
+        draft.submitted_at = min(record.submitted_at, context.now)
         if record.started_at is not None:
-            draft.started_at = min(record.started_at, work.now)
+            draft.started_at = min(record.started_at, context.now)
     if not record.notes:
         return
     latest = {
-        element: work.now + lifecycle.backoff_s(note, record.spec.retries)
+        element: context.now + lifecycle.backoff_s(note, record.spec.retries)
         for element, note in record.notes.items()
-        if note.not_before > work.now
+        if note.not_before > context.now
     }
     for element, at in latest.items():
-        note, draft = record.notes[element], work.draft(record.name)
+        note, draft = record.notes[element], context.draft(record.name)
         if note.not_before > at and draft is not None:
             draft.set_note(element, msgspec.structs.replace(note, not_before=at))
 

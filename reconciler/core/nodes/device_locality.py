@@ -1,7 +1,7 @@
-"""Which devices of a node are near each other: at one NUMA node, or joined by NVLink.
+"""The devices of a node that are near each other: at one NUMA node, or joined by NVLink.
 
-What a pool declares holds for its nodes; where it says nothing, what the agent of a node reports.
-Records come in, the number of each device's domain goes out, which means nothing but in its node.
+A pool's declaration counts; without one, the agent's report does. The numbers of domains mean
+nothing outside of their node.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from reconciler.model import desired
 from reconciler.model.state import records
 
-#: What nobody knows.
+#: Locality that is not known.
 UNKNOWN = -1
 _Domains = tuple[tuple[int, ...], ...]
 
 
 def declared(pool: desired.Pool, width: int) -> tuple[NDArray[np.int8] | None, ...]:
-    """Of each of ``devices.INNER_LEVELS``, (width,) domains of a node's devices; None: unsaid."""
+    """Return declared (width,) domains for each of ``devices.INNER_LEVELS``, or None."""
     found: list[NDArray[np.int8] | None] = []
     for domains in (pool.numa, pool.nvlink):
         row = np.full(width, UNKNOWN, dtype=np.int8)
@@ -29,7 +29,7 @@ def declared(pool: desired.Pool, width: int) -> tuple[NDArray[np.int8] | None, .
 
 
 def reported(gpus: Sequence[records.Gpu], width: int) -> tuple[NDArray[np.int8], ...]:
-    """The same as an agent has seen it."""
+    """Return the same as an agent reports it."""
     found = []
     for domains in (numa(gpus), nvlink(gpus)):
         row = np.full(width, UNKNOWN, dtype=np.int8)
@@ -40,7 +40,7 @@ def reported(gpus: Sequence[records.Gpu], width: int) -> tuple[NDArray[np.int8],
 
 
 def numa(gpus: Sequence[records.Gpu]) -> _Domains:
-    """Devices by NUMA node, as far as the agent knows it."""
+    """Return devices by NUMA node, as far as the agent knows."""
     there: dict[int, list[int]] = {}
     for gpu in gpus:
         if gpu.numa_node is not None and gpu.numa_node >= 0:
@@ -49,7 +49,10 @@ def numa(gpus: Sequence[records.Gpu]) -> _Domains:
 
 
 def nvlink(gpus: Sequence[records.Gpu]) -> _Domains:
-    """Devices that NVLinks join, by a switch or from one to the next; single ones are in none."""
+    """Return groups of devices that NVLinks join, directly or by a switch.
+
+    Single ones are in none.
+    """
     names = {gpu.pci_address: number for number, gpu in enumerate(gpus) if gpu.pci_address}
     parent = list(range(len(gpus)))
 
@@ -62,7 +65,7 @@ def nvlink(gpus: Sequence[records.Gpu]) -> _Domains:
     for number, gpu in enumerate(gpus):
         for link in gpu.nvlinks:
             other = names.get(link.pci_address)
-            if link.kind == "switch":  # all switches of a node are one fabric
+            if link.kind == "switch":  # all switches of a node form one fabric
                 other = switched = number if switched is None else switched
             if other is not None:
                 parent[root(number)] = root(other)

@@ -1,11 +1,9 @@
-"""Between life cycle and schedule: work that leaves nodes out of service, by their pool's policy.
+"""Moves work off nodes that are out of service, by the drain policy of their pool.
 
-A node that git no longer lists, or that somebody drains, gets nothing new at once; what runs there
-goes on. How long it may, and whether work that can save itself is waited for at all, is the word
-of the pool that the node was in service of: it stands in the node's own record, so that it holds
-also when the whole pool has left git. It holds for a node that is not well too, which is why most
-are drained; only one that is silent can't be told. Work that is told to leave starts elsewhere,
-and spends no retry.
+A drained or undeclared node gets no new work at once. How long its tasks may run is the policy of
+the pool in whose service it was. The node's record keeps that policy, so that it holds after the
+pool has left git. It also holds for unhealthy nodes; silent ones can't be told. Work that is moved
+starts elsewhere without spending a retry.
 """
 
 from reconciler.core import cycle_context, job_draft
@@ -16,46 +14,46 @@ from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
 from reconciler.model.values import times
 
-#: States of nodes that hear what they are told.
+#: States of nodes that receive orders.
 _HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
 
 
-def apply(work: cycle_context.CycleContext) -> None:
-    """Tell work to leave that has had its time."""
-    for name in health.out_of_service(work):
-        node = work.node(name)
+def apply(context: cycle_context.CycleContext) -> None:
+    """Order work to stop whose time on a drained node is up."""
+    for name in health.out_of_service(context):
+        node = context.node(name)
         if node is None or node.state not in _HEARS or node.leave is None:
             continue
         if node.drain_since:
-            _drain(work, node, node.leave)
+            _drain(context, node, node.leave)
 
 
 def _drain(
-    work: cycle_context.CycleContext, node: records.NodeRecord, policy: desired.Leaving
+    context: cycle_context.CycleContext, node: records.NodeRecord, policy: desired.Leaving
 ) -> None:
-    told: set[tuple[str, int]] = set()
-    for attempt in work.attempts_of_node(node.name):
+    ordered: set[tuple[str, int]] = set()
+    for attempt in context.attempts_of_node(node.name):
         key = (attempt.job, attempt.element)
-        if key in told or attempt.state is AttemptState.ENDED or attempt.stop is not None:
+        if key in ordered or attempt.state is AttemptState.ENDED or attempt.stop is not None:
             continue
-        told.add(key)
-        draft = work.draft(attempt.job)
+        ordered.add(key)
+        draft = context.draft(attempt.job)
         if draft is None or draft.finished:
             continue
         at = policy.leaves_at(draft.spec, node.drain_since)
         if at is None:
             continue
-        if at > work.now:
-            work.wake(at)
+        if at > context.now:
+            context.wake(at)
             continue
         live = draft.elements[attempt.element] in job_draft.LIVE_CODES
         if live and draft.note(attempt.element).verdict is None:
-            lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
+            lifecycle.give_verdict(context, draft, attempt.element, EndReason.DRAINED)
             why = node.message if node.drain is None else health.drain_message(node.drain)
-            who = draft.spec.element_text(attempt.element)
+            element_name = draft.spec.element_text(attempt.element)
             message = (
-                f"{who} leaves {node.name}, which is out of service since "
+                f"{element_name} leaves {node.name}, which is out of service since "
                 f"{times.format_time(node.drain_since)}: {why}"
             )
-            work.event("JobDrained", message, job=attempt.job, node=node.name)
-            lifecycle.settle(work, draft)
+            context.event("JobDrained", message, job=attempt.job, node=node.name)
+            lifecycle.settle(context, draft)

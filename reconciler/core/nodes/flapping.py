@@ -1,9 +1,8 @@
-"""Keeps a node out whose health checks come and go, longer each time, whatever they say just now.
+"""Keeps out a node whose health checks come and go, longer each time.
 
-A node that is let in whenever a check happens to be well swallows work and fails it again and
-again. So each turn from well to failing is noted; when there were too many within a while
-(``desired.FlappingPolicy``), the node has to be well without a break for a time that doubles with
-each further turn. A person who drains the node takes it over: when the drain ends, it starts clean.
+Each turn from well to failing is noted. After too many within a while (``desired.FlappingPolicy``)
+the node has to be well without a break for a time that doubles with each further turn. When a
+person drains the node and the drain ends, it starts clean.
 """
 
 import msgspec
@@ -14,39 +13,39 @@ from reconciler.model.observed import health_checks
 from reconciler.model.state import records
 from reconciler.model.values import quantities, times
 
-#: So often the time out can double: what is bounded anyway need not be computed exactly.
+#: The most doublings of the exclusion, which is bounded anyway.
 DOUBLED_MAX = 30
-#: So many turns of a node are remembered: as many as a pool can ask for.
+#: The most turns of a node that are remembered, which is the most a pool can configure.
 TURNS_MAX = 16
 
 
 def look(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     node: records.NodeRecord,
     pool: desired.Pool | None,
     *,
     drained: bool,
 ) -> records.NodeRecord:
-    """Note whether the node has turned failing or well, and begin or end its being kept out."""
+    """Note if the node has turned failing or well, and begin or end its exclusion."""
     before = node.flapping
     failed = _failed(node, pool)
     now = msgspec.structs.replace(before, failing=bool(failed))
     if pool is None or pool.checks is None or pool.flapping.out_s == 0 or drained:
         now = health_checks.CheckFlapping(failing=bool(failed))
     elif failed and not before.failing:
-        now = _turned_failing(work, node, pool, failed[0])
+        now = _turned_failing(context, node, pool, failed[0])
     elif not failed and before.held:
-        now = _is_well(work, before, pool.flapping)
-    return node if now == before else work.renew_node(node, flapping=now)
+        now = _is_well(context, before, pool.flapping)
+    return node if now == before else context.renew_node(node, flapping=now)
 
 
 def keeps_out(node: records.NodeRecord, pool: desired.Pool) -> bool:
-    """Whether the node is out for nothing but that its checks came and went."""
+    """Return True if only its unsteady checks keep the node out."""
     return pool.checks is not None and node.flapping.held and not node.flapping.failing
 
 
 def message(node: records.NodeRecord, pool: desired.Pool) -> str:
-    """Why a node is out though its checks are well, by whom, and until when."""
+    """Return why a node with passing checks is out, and until when."""
     was = node.flapping
     window = quantities.format_duration(pool.flapping.window_s)
     return (
@@ -56,7 +55,10 @@ def message(node: records.NodeRecord, pool: desired.Pool) -> str:
 
 
 def outlook(node: records.NodeRecord, pool: desired.Pool) -> str:
-    """What is to be said of a failing node that stays out when it is well again; or nothing."""
+    """Return the note that a failing node stays out after it is well again.
+
+    Empty if it does not.
+    """
     if not node.flapping.held:
         return ""
     out = quantities.format_duration(_out_s(node.flapping, pool.flapping))
@@ -74,32 +76,34 @@ def _out_s(was: health_checks.CheckFlapping, rule: desired.FlappingPolicy) -> in
 
 
 def _turned_failing(
-    work: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool, check: str
+    context: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool, check: str
 ) -> health_checks.CheckFlapping:
     rule, was = pool.flapping, node.flapping
-    recent = [at for at in was.at if at > work.now - rule.window_s]
-    at = (*recent, work.now)[-TURNS_MAX:]
+    recent = [at for at in was.at if at > context.now - rule.window_s]
+    at = (*recent, context.now)[-TURNS_MAX:]
     if not was.held and len(at) < rule.failures:
         return msgspec.structs.replace(was, failing=True, at=at, check=check)
-    calm = not was.held and work.now - was.until > rule.window_s
+    calm = not was.held and context.now - was.until > rule.window_s
     holds = 1 if calm else was.holds + 1
     now = health_checks.CheckFlapping(failing=True, at=at, held=True, holds=holds, check=check)
     if not was.held:
         out = quantities.format_duration(_out_s(now, rule))
         window = quantities.format_duration(rule.window_s)
         often = quantities.counted(len(at), "time")
-        said = f"its checks failed {often} within {window}, last {check}: {out}"
-        work.event("NodeFlapping", f"{said} out once they are well", node=node.name)
+        text = f"its checks failed {often} within {window}, last {check}: {out}"
+        context.event("NodeFlapping", f"{text} out once they are well", node=node.name)
     return now
 
 
 def _is_well(
-    work: cycle_context.CycleContext, was: health_checks.CheckFlapping, rule: desired.FlappingPolicy
+    context: cycle_context.CycleContext,
+    was: health_checks.CheckFlapping,
+    rule: desired.FlappingPolicy,
 ) -> health_checks.CheckFlapping:
-    """One that is kept out and is well: since now, or for a while; or for long enough."""
-    ends_at = work.now + _out_s(was, rule)
-    # Earlier than it was to be where git says less now, or the clock was set back.
+    """Return the state of an excluded node that is well now."""
+    ends_at = context.now + _out_s(was, rule)
+    # earlier than planned if git says less now, or if the clock was set back
     until = ends_at if was.failing else min(was.until, ends_at)
-    if until <= work.now:
+    if until <= context.now:
         return health_checks.CheckFlapping(holds=was.holds, until=until, check=was.check)
     return msgspec.structs.replace(was, failing=False, until=until)

@@ -1,10 +1,9 @@
-"""Third phase: which nodes may take work, and when the work of a silent one is given up.
+"""Third phase: decides which nodes may take work, and when the work of a silent node is given up.
 
-A node that is not heard of is ``Unknown`` at once and loses nothing yet: its tasks may well run.
-They are given up only when their lease, their grace and a margin have passed since the last
-answer that could have renewed the lease (DESIGN section 5), or when somebody who knows says that
-the node is gone. That git declares it no longer says nothing of the machine: a node that left its
-pool is ``Gone`` only when nothing of its work can be running there any more.
+A silent node is ``Unknown`` at once, but its tasks may still run. They are given up only after
+their lease, their grace and a margin since the last answer that could renew the lease (DESIGN
+section 5), or if somebody confirms that the node is gone. An undeclared node is ``Gone`` only when
+nothing of its work can run there.
 """
 
 from collections.abc import Mapping
@@ -16,32 +15,31 @@ from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
 from reconciler.model.values import quantities, times
 
-#: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
+#: Added to lease and grace before work is started elsewhere, because a node needs a moment to stop.
 LEASE_MARGIN_S = 2.0
-#: What is told of a node of which nothing can be decided that it says.
+#: Message of a node none of whose reports can be processed.
 UNHEARD = (
-    f"{desired.DEFECT} keeps everything that it reports from being decided: nothing new goes "
-    "there, and what it has is started elsewhere when its leases have run out; the controller's "
-    "log has the trace"
+    f"{desired.DEFECT} prevents all its reports from being processed: it gets no new work, and its "
+    "tasks are started elsewhere once their leases have ended; the controller's log has the trace"
 )
 _AWAY = (NodeState.UNKNOWN, NodeState.GONE)
 
 
 class _Ready(cycle_cache.CachePart):
-    """Which nodes were found ready, and until when that holds without news of them."""
+    """A cache of ready nodes, and until when each stays so without news."""
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.until = cycle_cache.Moments()
-        self.others: set[str] = set(recall.nodes.known)
+        self.others: set[str] = set(cache.nodes.known)
         self.pool_of: dict[str, str] = {}
         self._made_for: tuple[desired.Structure, float] | None = None
 
-    def begin(self, work: cycle_context.CycleContext) -> None:
-        """Forget everything under another structure or leader."""
-        structure, since = work.desired.structure, work.observed.leader_since
+    def begin(self, context: cycle_context.CycleContext) -> None:
+        """Forget everything if the structure or the leader changed."""
+        structure, since = context.desired.structure, context.observed.leader_since
         if self._made_for is None or self._made_for[1] != since:
-            _forget_the_future(work)
+            _forget_the_future(context)
         if self._made_for is not None and self._made_for[0] is structure:
             if self._made_for[1] == since:
                 return
@@ -49,87 +47,88 @@ class _Ready(cycle_cache.CachePart):
             self.pool_of = structure.pool_of_node()
         self._made_for = (structure, since)
         self.until.clear()
-        self.others = set(work.node_names())
+        self.others = set(context.node_names())
 
-    def look(self, work: cycle_context.CycleContext) -> list[str]:
-        """Names of nodes whose state may be another one, sorted."""
-        if work.override_drains:
-            self.others |= work.override_drains.keys() & set(work.node_names())
-        self.others.update(name for name in work.observed.unheard if work.node(name) is not None)
-        changed = self.take_nodes(work.nodes)
+    def look(self, context: cycle_context.CycleContext) -> list[str]:
+        """Return the names of nodes whose state may change, sorted."""
+        if context.override_drains:
+            self.others |= context.override_drains.keys() & set(context.node_names())
+        self.others.update(
+            name for name in context.observed.unheard if context.node(name) is not None
+        )
+        changed = self.take_nodes(context.nodes)
         self.others |= changed
-        self.others.update(self.until.over(work.now))
+        self.others.update(self.until.over(context.now))
         for name in changed:
             self.until.drop(name)
         return sorted(self.others)
 
 
-def _forget_the_future(work: cycle_context.CycleContext) -> None:
-    """Contacts from after now were stamped before the clock was set back: they count as of now.
+def _forget_the_future(context: cycle_context.CycleContext) -> None:
+    """Set contacts that lie in the future to now, because the clock was set back.
 
-    Else their nodes would pass for ready, however silent, until the clock has caught up. Whoever
-    sets the clock, or finds it set at a start, counts as a leader that begins anew.
+    Otherwise their nodes would count as ready, however silent, until the clock has caught up.
     """
-    for name in work.node_names():
-        node = work.node(name)
-        if node is not None and last_contact(node) > work.now:
-            work.renew_node(
+    for name in context.node_names():
+        node = context.node(name)
+        if node is not None and last_contact(node) > context.now:
+            context.renew_node(
                 node,
-                last_report_at=min(node.last_report_at, work.now),
-                last_answer_at=min(node.last_answer_at, work.now),
+                last_report_at=min(node.last_report_at, context.now),
+                last_answer_at=min(node.last_answer_at, context.now),
             )
 
 
-def pool_of_node(work: cycle_context.CycleContext) -> Mapping[str, str]:
-    """Node name to pool name, as git has it."""
-    part = work.recall.part(_Ready)
-    part.begin(work)
+def pool_of_node(context: cycle_context.CycleContext) -> Mapping[str, str]:
+    """Return pool names by node name, as git has them."""
+    part = context.cache.part(_Ready)
+    part.begin(context)
     return part.pool_of
 
 
-def out_of_service(work: cycle_context.CycleContext) -> list[str]:
-    """Names of nodes that may get nothing new, and of some that may; sorted."""
-    return sorted(work.recall.part(_Ready).others)
+def out_of_service(context: cycle_context.CycleContext) -> list[str]:
+    """Return the names of nodes that may get no new work, and of some that may, sorted."""
+    return sorted(context.cache.part(_Ready).others)
 
 
-def watch(work: cycle_context.CycleContext) -> None:
-    """Renew every node's state and give up what leases no longer hold."""
-    structure = work.desired.structure
-    pool_of, ready = pool_of_node(work), work.recall.part(_Ready)
-    for name in ready.look(work):
-        node = work.node(name)
+def watch(context: cycle_context.CycleContext) -> None:
+    """Update every node's state, and give up work whose lease has ended."""
+    structure = context.desired.structure
+    pool_of, ready = pool_of_node(context), context.cache.part(_Ready)
+    for name in ready.look(context):
+        node = context.node(name)
         if node is None:
             ready.others.discard(name)
             continue
         pool = structure.pools.get(pool_of.get(name, ""))
-        node = _renew_state(work, node, pool)
+        node = _renew_state(context, node, pool)
         if node.state is NodeState.UNKNOWN:
-            _doubt_attempts(work, node)
-            if _expire_leases(work, node):
-                _renew_state(work, node, pool)
+            _doubt_attempts(context, node)
+            if _expire_leases(context, node):
+                _renew_state(context, node, pool)
         elif node.state is NodeState.GONE:
-            _give_up(work, node)
-        elif node.state is NodeState.READY and name not in work.nodes:
-            ready.until.put(name, _silent_at(work, node))
+            _give_up(context, node)
+        elif node.state is NodeState.READY and name not in context.nodes:
+            ready.until.put(name, _silent_at(context, node))
             ready.others.discard(name)
     soonest = ready.until.first()
     if soonest is not None:
-        work.wake(soonest)
+        context.wake(soonest)
 
 
-def _silent_at(work: cycle_context.CycleContext, node: records.NodeRecord) -> float:
-    """When a node counts as not heard of, unless it is."""
-    silence_s = work.desired.structure.settings.node_silence_s
-    return max(last_contact(node), work.observed.leader_since) + silence_s
+def _silent_at(context: cycle_context.CycleContext, node: records.NodeRecord) -> float:
+    """Return when the node counts as silent unless it is heard."""
+    silence_s = context.desired.structure.settings.node_silence_s
+    return max(last_contact(node), context.observed.leader_since) + silence_s
 
 
 def last_contact(node: records.NodeRecord) -> float:
-    """When the node was last heard of or answered."""
+    """Return when the node was last heard or answered."""
     return max(node.last_report_at, node.last_answer_at)
 
 
 def given_up_at(attempt: records.AttemptRecord, renewed_at: float) -> float | None:
-    """When a task of a silent node is started elsewhere; None: nothing ends its lease, it has none.
+    """Return when a task of a silent node is started elsewhere; None if it has no lease.
 
     Args:
         renewed_at: the last answer that can have renewed the lease, seconds since the epoch.
@@ -141,87 +140,87 @@ def given_up_at(attempt: records.AttemptRecord, renewed_at: float) -> float | No
 
 
 def black_hole_message(node: records.NodeRecord) -> str:
-    """Why a node on which tasks fail is out, by whom, and until when."""
+    """Return why a node on which tasks fail is out, and until when."""
     until = times.format_time(node.out_until)
     return (
-        f"tasks of {len(node.failures)} owners failed here soon after their start and none "
-        f"succeeded: Muster has taken it out until {until}"
+        f"tasks of {len(node.failures)} owners failed here soon after they started and none "
+        f"succeeded: Muster keeps it out until {until}"
     )
 
 
 def _look_into_hole(
-    work: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
+    context: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
-    """Take a node out on which tasks of different owners fail quickly, or let it back in."""
+    """Take out a node on which tasks of different owners fail quickly, or let it back in."""
     hole = pool.black_hole if pool else None
     if hole is None:
         return node
-    if node.out_until > work.now:  # later than it may be: the clock was set back
-        return work.renew_node(node, out_until=min(node.out_until, work.now + hole.out_s))
+    if node.out_until > context.now:  # the clock was set back
+        return context.renew_node(node, out_until=min(node.out_until, context.now + hole.out_s))
     if node.out_until:
-        return work.renew_node(node, failures=(), out_until=0.0)
+        return context.renew_node(node, failures=(), out_until=0.0)
     quick = [
         one
         for one in node.failures
-        if one.ran_s <= hole.quick_s and one.at > work.now - hole.window_s
+        if one.ran_s <= hole.quick_s and one.at > context.now - hole.window_s
     ]
     if len(quick) < hole.owners:
         return node
-    node = work.renew_node(node, failures=tuple(quick), out_until=work.now + hole.out_s)
-    work.event("NodeBlackHole", black_hole_message(node), node=node.name)
+    node = context.renew_node(node, failures=tuple(quick), out_until=context.now + hole.out_s)
+    context.event("NodeBlackHole", black_hole_message(node), node=node.name)
     return node
 
 
 def _renew_state(
-    work: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
+    context: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
-    node = _look_into_hole(work, node, pool)
+    node = _look_into_hole(context, node, pool)
     drain = pool.drains.get(node.name) if pool else None
-    drain = drain or work.override_drains.get(node.name)
-    node = flapping.look(work, node, pool, drained=drain is not None)
-    state, message = _state_of(work, node, pool, drain)
+    drain = drain or context.override_drains.get(node.name)
+    node = flapping.look(context, node, pool, drained=drain is not None)
+    state, message = _state_of(context, node, pool, drain)
     if drain is not None and state is NodeState.UNHEALTHY:
         message = f"{message}; drained: {drain_message(drain)}"
     leave = node.leave if pool is None else pool.leaving
-    # Whatever else is wrong with it: who drains a node often does so since it is not well, and a
-    # check that flaps or a silence must not start its time anew.
+    # whatever else is wrong: a node is often drained because it is unhealthy, and a flapping check
+    # or a silence must not restart the drain's time
     leaves = leave is not None and (drain is not None or pool is None)
-    return work.renew_node(
+    return context.renew_node(
         node,
         state=state,
         message=message,
         drain=drain,
         pool=pool.name if pool else "",
         leave=leave,
-        drain_since=(node.drain_since or work.now) if leaves else 0.0,
+        drain_since=(node.drain_since or context.now) if leaves else 0.0,
     )
 
 
 def _state_of(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     node: records.NodeRecord,
     pool: desired.Pool | None,
     drain: desired.NodeDrain | None,
 ) -> tuple[NodeState, str]:
-    silence_s = work.desired.structure.settings.node_silence_s
-    heard_at = max(last_contact(node), work.observed.leader_since)
+    silence_s = context.desired.structure.settings.node_silence_s
+    heard_at = max(last_contact(node), context.observed.leader_since)
     never_heard = node.last_report_at == 0.0
-    busy = bool(work.attempts_of_node(node.name))
-    if never_heard or heard_at + silence_s <= work.now:
+    busy = bool(context.attempts_of_node(node.name))
+    if never_heard or heard_at + silence_s <= context.now:
         if drain is not None and drain.gone:
             return NodeState.GONE, f"{drain.reason}{_who(drain)}"
         if pool is None:
-            return _undeclared(work, node)
+            return _undeclared(context, node)
         return NodeState.UNKNOWN, "not heard of"
-    work.wake(heard_at + silence_s)
-    if node.state in _AWAY and not _heard_again(work, node):
+    context.wake(heard_at + silence_s)
+    if node.state in _AWAY and not _heard_again(context, node):
         return node.state, node.message
     if pool is None:
         return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
     missing = lacks(node.inventory, pool)
     if missing:
         return NodeState.UNHEALTHY, missing
-    if node.name in work.observed.unheard:
+    if node.name in context.observed.unheard:
         return NodeState.UNHEALTHY, UNHEARD
     if node.undecided:
         return NodeState.UNHEALTHY, node.undecided
@@ -229,33 +228,38 @@ def _state_of(
         if one.verdict == "failed":
             later = flapping.outlook(node, pool)
             return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"
-    remedy = work.remedy_on(node.name)
+    remedy = context.remedies.open_on(node.name)
     if remedy is not None:
-        return NodeState.UNHEALTHY, f"{remedy.verb} is under way: nothing starts before its end"
+        return NodeState.UNHEALTHY, f"{remedy.verb} is in progress: nothing starts until it ends"
     if flapping.keeps_out(node, pool):
-        work.wake(node.flapping.until)
+        context.wake(node.flapping.until)
         return NodeState.UNHEALTHY, flapping.message(node, pool)
-    if node.out_until > work.now and pool.black_hole is not None:
-        work.wake(node.out_until)
+    if node.out_until > context.now and pool.black_hole is not None:
+        context.wake(node.out_until)
         return NodeState.UNHEALTHY, black_hole_message(node)
     if node.unwanted:
         first = node.unwanted[0]
-        return NodeState.UNHEALTHY, f"{len(node.unwanted)} given up tasks still run, as {first}"
+        return (
+            NodeState.UNHEALTHY,
+            f"{len(node.unwanted)} abandoned tasks still run, such as {first}",
+        )
     if drain is not None:
         state = NodeState.DRAINING if busy else NodeState.DRAINED
         return state, drain_message(drain)
     return NodeState.READY, ""
 
 
-def _heard_again(work: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
-    """Whether a node that was away has been heard of since: nothing else ends its being away,
-    no change of leader, and no change of how long a silence may be."""
-    before = work.observed.nodes.get(node.name)
+def _heard_again(context: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
+    """Return True if a silent node has been heard since.
+
+    Nothing else ends the silence, neither a new leader nor a longer allowed silence.
+    """
+    before = context.observed.nodes.get(node.name)
     return before is None or last_contact(node) > last_contact(before)
 
 
 def drain_message(drain: desired.NodeDrain) -> str:
-    """Why a node is drained, by whom, and until when."""
+    """Return why a node is drained, by whom, and until when."""
     until = f", an override until {times.format_time(drain.until)}" if drain.until else ""
     return f"{drain.reason}{_who(drain)}{until}"
 
@@ -265,10 +269,10 @@ def _who(drain: desired.NodeDrain) -> str:
 
 
 def _undeclared(
-    work: cycle_context.CycleContext, node: records.NodeRecord
+    context: cycle_context.CycleContext, node: records.NodeRecord
 ) -> tuple[NodeState, str]:
-    """A silent node in no pool: gone once nothing can be running there."""
-    attempts = work.attempts_of_node(node.name)
+    """Return the state of a silent node in no pool: gone once nothing can run there."""
+    attempts = context.attempts_of_node(node.name)
     if not attempts:
         return NodeState.GONE, "silent, and no pool declares it"
     message = "not heard of, and no pool declares it"
@@ -283,34 +287,34 @@ def _undeclared(
 
 
 def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
-    """What a node has less of than its pool declares, in words; empty when nothing."""
-    return "; ".join(one.message for one in mismatches.of(inventory, pool))
+    """Return what a node has less of than its pool declares; empty if nothing."""
+    return "; ".join(one.message for one in mismatches.find_mismatches(inventory, pool))
 
 
-def _doubt_attempts(work: cycle_context.CycleContext, node: records.NodeRecord) -> None:
-    for attempt in work.attempts_of_node(node.name):
+def _doubt_attempts(context: cycle_context.CycleContext, node: records.NodeRecord) -> None:
+    for attempt in context.attempts_of_node(node.name):
         if attempt.state is not AttemptState.UNKNOWN:
-            work.renew_attempt(attempt, state=AttemptState.UNKNOWN)
+            context.renew_attempt(attempt, state=AttemptState.UNKNOWN)
 
 
-def _give_up(work: cycle_context.CycleContext, node: records.NodeRecord) -> None:
-    """Nothing is running on a node that is known to be gone."""
-    for attempt in work.attempts_of_node(node.name):
-        node_reports.lose(work, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
+def _give_up(context: cycle_context.CycleContext, node: records.NodeRecord) -> None:
+    """End all attempts on a node that is known to be gone."""
+    for attempt in context.attempts_of_node(node.name):
+        node_reports.lose(context, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
 
 
-def _expire_leases(work: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
-    """Give up what no lease holds any longer on a silent node; whether there was any."""
-    renewed_at = max(last_contact(node), work.observed.leader_since)
+def _expire_leases(context: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
+    """Give up attempts on a silent node whose lease has ended. Return True if there were any."""
+    renewed_at = max(last_contact(node), context.observed.leader_since)
     lost = False
-    for attempt in work.attempts_of_node(node.name):
+    for attempt in context.attempts_of_node(node.name):
         ends_at = given_up_at(attempt, renewed_at)
         if ends_at is None:
             continue
-        if ends_at <= work.now:
-            message = f"{node.name} was not heard of for {work.now - last_contact(node):.0f} s"
-            node_reports.lose(work, attempt, EndReason.NODE_LOST, message)
+        if ends_at <= context.now:
+            message = f"{node.name} was not heard of for {context.now - last_contact(node):.0f} s"
+            node_reports.lose(context, attempt, EndReason.NODE_LOST, message)
             lost = True
         else:
-            work.wake(ends_at)
+            context.wake(ends_at)
     return lost

@@ -1,7 +1,7 @@
-"""What a node has compared with what its pool declares: typed differences with their evidence.
+"""Differences between a node and its pool's declaration, with evidence.
 
-The health of nodes goes by it, since a node that has less or other takes no work, and drift lists
-it. Only what the pool says is compared: more than is declared is no difference.
+Health reads them, because a node that has less or other takes no work, and drift lists them. A node
+may have more than its pool declares.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from reconciler.model.values import quantities
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """One difference: ``kind`` of ``drift.KINDS``, ``subject`` within the node, empty for all."""
+    """A difference; ``kind`` is one of ``drift_kinds``, ``subject`` a part of the node."""
 
     kind: str
     message: str
@@ -27,8 +27,8 @@ class Mismatch(msgspec.Struct, frozen=True):
     subject: str = ""
 
 
-def of(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
-    """Every difference that keeps work away from the node."""
+def find_mismatches(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
+    """Return every difference that keeps work off the node."""
     return [
         *_amounts(inventory, pool),
         *_devices(inventory, pool),
@@ -38,9 +38,9 @@ def of(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
 
 
 def layouts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
-    """Devices that are cut by MIG in another way than declared.
+    """Return devices whose MIG layout differs from the declared one.
 
-    They keep no work from the rest of the node: what is not as declared is not given away.
+    The rest of the node takes work; only what is not as declared is not given away.
     """
     wanted = {layout.device: layout.instances for layout in pool.mig}
     for gpu in inventory.gpus:
@@ -48,17 +48,19 @@ def layouts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismat
         if not needed or not unmade(gpu, wanted):
             continue
         found = Counter(one.profile for one in gpu.mig).items() if gpu.mig_enabled else None
-        said, has = _cut(wanted.get(gpu.index)), _cut(found)
+        expected, actual = _cut(wanted.get(gpu.index)), _cut(found)
         why = gpu.cut.message if gpu.cut is not None else ""
-        message = f"GPU {gpu.index} ({gpu.uuid}) is {has}, {said} declared"
+        message = f"GPU {gpu.index} ({gpu.uuid}) is {actual}, {expected} declared"
         subject = f"gpu{gpu.index}"
-        yield Mismatch("node-mig", f"{message}: {why}" if why else message, said, has, subject)
+        yield Mismatch(
+            "node-mig", f"{message}: {why}" if why else message, expected, actual, subject
+        )
 
 
 def unmade(gpu: records.Gpu, wanted: Mapping[int, tuple[tuple[str, int], ...]]) -> bool:
-    """Whether a device is not cut as ``wanted`` says, which maps numbers to instances.
+    """Return True if a device does not have the MIG layout of its number in ``wanted``.
 
-    Those of simulated ones are simulated as well: they are there as soon as they are declared.
+    Simulated instances exist as soon as they are declared.
     """
     instances = wanted.get(gpu.index)
     if instances is None or not gpu.mig_enabled:
@@ -67,16 +69,16 @@ def unmade(gpu: records.Gpu, wanted: Mapping[int, tuple[tuple[str, int], ...]]) 
 
 
 def _cut(instances: Iterable[tuple[str, int]] | None) -> str:
-    """How a device is cut, in words."""
+    """Return a device's MIG layout as text."""
     if instances is None:
         return "whole"
     return ", ".join(f"{count} x {name}" for name, count in sorted(instances)) or "split into none"
 
 
 def labels(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
-    """Labels that an agent was started with and that its pool has with another value.
+    """Return labels of an agent whose value differs from its pool's.
 
-    The pool's holds, so that it keeps no work away.
+    The pool's value counts, so they keep no work away.
     """
     for name, found in sorted(inventory.labels.items()):
         wanted = pool.labels.get(name, found)
@@ -91,10 +93,10 @@ def labels(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatc
 
 
 def held(attempt: records.AttemptRecord, pool: desired.Pool) -> Mismatch | None:
-    """GPUs that a task of a node holds and that its pool does not declare, or no more.
+    """Return GPUs that a task holds and that its node's pool does not declare, or no more.
 
-    Both are given out by number, from 0, instances by profile. Work is put on nothing else: it ran
-    before the pool was declared with less.
+    Devices are given out by number from 0, and instances by profile, so such a task ran before the
+    pool was declared with fewer.
     """
     kind, profile = "task-gpu-undeclared", attempt.mig_profile
     declared = pool.node_resources.gpu_milli // 1000
@@ -121,7 +123,7 @@ def held(attempt: records.AttemptRecord, pool: desired.Pool) -> Mismatch | None:
 
 
 def _gpus(numbers: Sequence[int]) -> str:
-    """``no GPU``, ``GPU 0``, ``GPUs 0 and 1``, ``GPUs 0, 1 and 4``; of many ``GPUs 0 to 7``."""
+    """Return ``no GPU``, ``GPU 0``, ``GPUs 0 and 1``, or for many ``GPUs 0 to 7``."""
     ordered = sorted(numbers)
     if len(ordered) < 2:
         return f"GPU {ordered[0]}" if ordered else "no GPU"
@@ -151,7 +153,7 @@ def _amounts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
 
 
 def _gpu_milli(inventory: records.Inventory) -> int:
-    """What a node has of GPUs that are well, whole or cut."""
+    """Return milli-GPUs of a node's healthy devices, whole or divided."""
     split = sum(gpu.mig_enabled and gpu.state == devices.OK for gpu in inventory.gpus)
     return inventory.capacity.gpu_milli + 1000 * split
 
@@ -161,10 +163,10 @@ def _inventory(subject: str, found: str, wanted: str) -> Mismatch:
 
 
 def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
-    """Devices that can't be used, as far as the pool needs them, and those of another make."""
+    """Yield unusable devices that the pool needs, and devices of another model."""
     declared = pool.node_resources.gpu_milli
     short = _gpu_milli(inventory) < declared
-    # devices are given out by number, from 0: one of those may be unusable though others are spare
+    # devices are given out by number from 0, so one of them may be unusable while others are spare
     needed = [gpu for gpu in inventory.gpus if 0 <= 1000 * gpu.index < declared]
     for gpu in inventory.gpus if short else needed:
         name = f"GPU {gpu.index} ({gpu.uuid})"
@@ -187,9 +189,9 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
 
 
 def _near(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
-    """Devices that are near each other in another way than declared, as far as it is told."""
+    """Yield devices that are near each other in another way than declared, if that is reported."""
     if not (pool.numa or pool.nvlink):
-        return  # asked of each node that is heard of, mostly where nothing is declared
+        return  # called for each report, mostly of nodes without a declaration
     declared = pool.node_resources.gpu_milli
     real = [gpu for gpu in inventory.gpus if not gpu.simulated and 1000 * gpu.index < declared]
     knows_numa = bool(real) and all(gpu.numa_node is not None for gpu in real)
@@ -198,15 +200,15 @@ def _near(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch
         (1, pool.nvlink, device_locality.nvlink(real), any(gpu.nvlinks for gpu in real)),
     ):
         if wanted and is_told and set(wanted) != set(found):
-            word, said = INNER_WORDS[level], _domains(wanted)
-            has = _domains(found) or "none"
-            message = f"GPUs by {word}: {has}, {said} declared"
+            word, expected = INNER_WORDS[level], _domains(wanted)
+            actual = _domains(found) or "none"
+            message = f"GPUs by {word}: {actual}, {expected} declared"
             subject = f"gpu-{INNER_LEVELS[level]}"
-            yield Mismatch("node-inventory", message, said, has, subject)
+            yield Mismatch("node-inventory", message, expected, actual, subject)
 
 
 def _domains(domains: Iterable[tuple[int, ...]]) -> str:
-    """Numbers of devices by domain: ``0 1 | 2 3``."""
+    """Return numbers of devices by domain, as ``0 1 | 2 3``."""
     return " | ".join(" ".join(map(str, members)) for members in domains)
 
 
@@ -224,10 +226,10 @@ def _driver(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismat
 
 
 def _begins(version: str, with_: str) -> bool:
-    """Whether a version is the other one, or a finer one of it."""
+    """Return True if a version equals the other one, or refines it."""
     return f"{version}.".startswith(f"{with_.rstrip('.')}.")
 
 
 def _plain_model(name: str) -> str:
-    """A model's name without what drivers write now one way, now another."""
+    """Return a model's name without parts that drivers write differently."""
     return name.casefold().removeprefix("nvidia ").strip()

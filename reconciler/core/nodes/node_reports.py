@@ -1,7 +1,7 @@
-"""First phase: what nodes said since the last cycle becomes states of attempts and nodes.
+"""First phase: applies reports of nodes to attempts and nodes.
 
-A report is what a node knows, not an order of events: it may come twice, late, or cross with a
-newer one. Nothing is ever concluded from a report that an older state can't lead to.
+A report is what a node knows, not an order of events: it may come twice, late, or cross a newer
+one. Nothing is concluded from a report that an older state can't lead to.
 """
 
 import math
@@ -14,7 +14,7 @@ from reconciler.model.observed import task_reports
 from reconciler.model.state import outcome, records, report_limits
 from reconciler.model.state.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
-#: What a node may say of an attempt that lives.
+#: States that a node may report of a live attempt.
 _ALIVE = (
     AttemptState.FETCHING,
     AttemptState.READY,
@@ -22,9 +22,9 @@ _ALIVE = (
     AttemptState.RUNNING,
     AttemptState.STOPPING,
 )
-#: States in which nothing of a task runs yet.
+#: States in which no process of a task runs yet.
 _AHEAD = frozenset({AttemptState.FETCHING, AttemptState.READY, AttemptState.STARTING})
-#: The most that is kept of texts that a node may choose.
+#: The longest text of a node that is kept.
 MESSAGE_CHARACTERS_MAX = 2000
 #: The most owners whose failures on a node are remembered.
 FAILURES_MAX = 16
@@ -32,28 +32,28 @@ _CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
-def apply_reports(work: cycle_context.CycleContext) -> None:
+def apply_reports(context: cycle_context.CycleContext) -> None:
     """Apply every report, oldest first, then the times at which nodes were answered."""
-    for report in work.observed.reports:
-        _apply_report(work, report)
-    for name, told_at in work.observed.answered.items():
-        node, at = work.node(name), min(work.now, told_at)
+    for report in context.observed.reports:
+        _apply_report(context, report)
+    for name, told_at in context.observed.answered.items():
+        node, at = context.node(name), min(context.now, told_at)
         if node is not None and at > node.last_answer_at:
-            work.renew_node(node, last_answer_at=at)
+            context.renew_node(node, last_answer_at=at)
 
 
-def _apply_report(work: cycle_context.CycleContext, report: records.NodeReport) -> None:
-    node = work.node(report.node)
+def _apply_report(context: cycle_context.CycleContext, report: records.NodeReport) -> None:
+    node = context.node(report.node)
     if node is None:
-        pool = work.desired.structure.pool_of_node().get(report.node, "")
+        pool = context.desired.structure.pool_of_node().get(report.node, "")
         node = records.NodeRecord(
             name=report.node,
             state=NodeState.UNKNOWN,
             pool=pool,
             first_seen_at=report.received_at,
         )
-        work.nodes[node.name] = node
-        work.event("NodeSeen", "an agent of this name reports for the first time", node=node.name)
+        context.nodes[node.name] = node
+        context.event("NodeSeen", "its agent reports for the first time", node=node.name)
     crossed = (
         report.incarnation == node.incarnation
         and report.boot_id == node.boot_id
@@ -61,124 +61,129 @@ def _apply_report(work: cycle_context.CycleContext, report: records.NodeReport) 
     )
     if crossed:
         return
-    heard_at = max(node.last_report_at, min(work.now, report.received_at))
+    heard_at = max(node.last_report_at, min(context.now, report.received_at))
     if tells_nothing(report):
-        work.renew_node(node, undecided=report.undecided, last_report_at=heard_at)
+        context.renew_node(node, undecided=report.undecided, last_report_at=heard_at)
         return
     if node.boot_id and report.boot_id != node.boot_id:
-        _lose_earlier_boot(work, node, report)
+        _lose_earlier_boot(context, node, report)
     if node.incarnation and report.incarnation != node.incarnation:
-        work.event("AgentRestarted", "a new agent process reports", node=node.name)
-    node = work.renew_node(
+        context.event("AgentRestarted", "a new agent process reports", node=node.name)
+    node = context.renew_node(
         node,
         boot_id=report.boot_id,
         incarnation=report.incarnation,
         sequence=report.sequence,
         inventory=_inventory(node, report),
-        usage=report_limits.usage(report.usage, work.now) if report.usage else node.usage,
-        # what waited while the clock was set back was not received after now
+        usage=report_limits.usage(report.usage, context.now) if report.usage else node.usage,
+        # a report that waited while the clock was set back was not received after now
         last_report_at=heard_at,
         undecided=report.undecided,
-        unwanted=_unwanted(work, node, report),
+        unwanted=_unwanted(context, node, report),
     )
-    for told in report.attempts:
-        _apply_attempt(work, node, told)
+    for reported in report.attempts:
+        _apply_attempt(context, node, reported)
     if report.complete:
-        _lose_unlisted(work, node, {told.id for told in report.attempts})
+        _lose_unlisted(context, node, {reported.id for reported in report.attempts})
 
 
 def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.Inventory:
-    """What the node has as far as is known: an agent that begins has looked at nothing yet, which
-    makes no failed check well."""
+    """Return the node's inventory. An agent that has just begun has checked nothing yet."""
     if report.inventory is None:
         return node.inventory
-    told = report_limits.inventory(report.inventory)
-    if told.unchecked:
-        told = msgspec.structs.replace(told, checks=node.inventory.checks)
-    return told
+    reported = report_limits.inventory(report.inventory)
+    if reported.unchecked:
+        reported = msgspec.structs.replace(reported, checks=node.inventory.checks)
+    return reported
 
 
 def tells_nothing(report: records.NodeReport) -> bool:
-    """Whether it is no more than that something of a report could not be decided."""
-    told = report.attempts or report.inventory or report.usage or report.remedies
-    return bool(report.undecided) and not told
+    """Return True if a report only says that a part of one could not be processed."""
+    reported = report.attempts or report.inventory or report.usage or report.remedies
+    return bool(report.undecided) and not reported
 
 
 def _unwanted(
-    work: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
+    context: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> tuple[str, ...]:
-    """Attempts that live on the node though nobody wants them there."""
+    """Return attempts that live on the node although they were given up."""
     found = set() if report.complete else set(node.unwanted)
-    for told in report.attempts:
-        if told.state is AttemptState.ENDED:
-            found.discard(told.id)
-        elif told.state not in _AHEAD:
-            attempt = work.attempt(told.id)
+    for reported in report.attempts:
+        if reported.state is AttemptState.ENDED:
+            found.discard(reported.id)
+        elif reported.state not in _AHEAD:
+            attempt = context.attempt(reported.id)
             if attempt is None or attempt.state is AttemptState.ENDED:
-                found.add(told.id)
+                found.add(reported.id)
     return tuple(sorted(found))
 
 
 def _apply_attempt(
-    work: cycle_context.CycleContext, node: records.NodeRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext, node: records.NodeRecord, reported: records.AttemptReport
 ) -> None:
-    attempt = work.attempt(told.id)
+    attempt = context.attempt(reported.id)
     if attempt is None or attempt.node != node.name:
-        if told.state is AttemptState.ENDED:
-            work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+        if reported.state is AttemptState.ENDED:
+            context.actions.append(outcome.Acknowledge(attempt=reported.id, node=node.name))
         return
-    if told.state is AttemptState.ENDED:
+    if reported.state is AttemptState.ENDED:
         if attempt.state is not AttemptState.ENDED:
-            _end(work, attempt, told)
-        work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+            _end(context, attempt, reported)
+        context.actions.append(outcome.Acknowledge(attempt=reported.id, node=node.name))
         return
     if attempt.state is AttemptState.ENDED:
-        return  # given up as lost, yet it lives: the node is not told to have it and stops it
-    state = AttemptState.STOPPING if attempt.stop is not None else told.state
-    if told.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
+        return  # it was given up but lives: the node stops it, because its set does not have it
+    state = AttemptState.STOPPING if attempt.stop is not None else reported.state
+    if reported.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
         state = attempt.state
-    started_at, saved = _started_at(work, attempt, told), _saved(work, attempt, told)
+    started_at, saved = _started_at(context, attempt, reported), _saved(context, attempt, reported)
     if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
-        work.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
+        context.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
-            work.event(
+            context.event(
                 "AttemptRunning",
-                f"{_task(work, attempt)} runs",
+                f"{_task(context, attempt)} runs",
                 job=attempt.job,
                 node=attempt.node,
                 attempt=attempt.id,
             )
 
 
-def _task(work: cycle_context.CycleContext, attempt: records.AttemptRecord) -> str:
-    """``task main-0``, in an array ``task main-0 of element 7``: events say which of many."""
-    spec = running_gangs.spec_of(work, attempt.job)
+def _task(context: cycle_context.CycleContext, attempt: records.AttemptRecord) -> str:
+    """Return ``task main-0``, or in an array ``task main-0 of element 7``."""
+    spec = running_gangs.spec_of(context, attempt.job)
     of_array = spec is not None and spec.array_count is not None
     element = f" of element {attempt.element}" if of_array else ""
     return f"task {attempt.group}-{attempt.index}{element}"
 
 
-def _moment(work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: float) -> float:
-    """A moment by a node's clock, which may differ from ours: after the assignment, not to come."""
-    return min(work.now, max(attempt.assigned_at, told))  # in this order NaN loses
+def _moment(
+    context: cycle_context.CycleContext, attempt: records.AttemptRecord, reported: float
+) -> float:
+    """Return a moment of a node's clock, bounded by the assignment and now."""
+    return min(context.now, max(attempt.assigned_at, reported))  # this order of arguments drops NaN
 
 
 def _started_at(
-    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext,
+    attempt: records.AttemptRecord,
+    reported: records.AttemptReport,
 ) -> float | None:
-    if attempt.started_at is not None or told.started_at is None:
+    if attempt.started_at is not None or reported.started_at is None:
         return attempt.started_at
-    return _moment(work, attempt, told.started_at)
+    return _moment(context, attempt, reported.started_at)
 
 
 def _saved(
-    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext,
+    attempt: records.AttemptRecord,
+    reported: records.AttemptReport,
 ) -> task_reports.Saved | None:
-    """The newest checkpoint; one that the node has not seen since stays known."""
-    one = told.checkpoint
+    """Return the newest checkpoint. One that the node no longer reports stays known."""
+    one = reported.checkpoint
     if one is None or not one.path or len(one.path) > task_reports.PATH_CHARACTERS_MAX:
         return attempt.saved
-    at = min(work.now, max(0.0, one.at))  # in this order NaN loses
+    at = min(context.now, max(0.0, one.at))  # this order of arguments drops NaN
     if attempt.saved is not None and at <= attempt.saved.at:
         return attempt.saved
     step = one.step if one.step is not None and math.isfinite(one.step) else None
@@ -190,73 +195,77 @@ def _within(number: int | None, most: int) -> int | None:
 
 
 def _end(
-    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
+    context: cycle_context.CycleContext,
+    attempt: records.AttemptRecord,
+    reported: records.AttemptReport,
 ) -> None:
-    code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
-    reason = told.end_reason or EndReason.EXITED
-    message = task_reports.told_text(told.message, MESSAGE_CHARACTERS_MAX)
-    work.renew_attempt(
+    code, signal = _within(reported.exit_code, _CODE_MAX), _within(reported.signal, _SIGNAL_MAX)
+    reason = reported.end_reason or EndReason.EXITED
+    message = task_reports.told_text(reported.message, MESSAGE_CHARACTERS_MAX)
+    context.renew_attempt(
         attempt,
         state=AttemptState.ENDED,
-        started_at=_started_at(work, attempt, told),
-        ended_at=work.now if told.ended_at is None else _moment(work, attempt, told.ended_at),
+        started_at=_started_at(context, attempt, reported),
+        ended_at=context.now
+        if reported.ended_at is None
+        else _moment(context, attempt, reported.ended_at),
         exit_code=code,
         signal=signal,
         end_reason=reason,
         message=message,
-        max_memory_bytes=min(report_limits.AMOUNT_MAX, max(0, told.max_memory_bytes)),
-        cpu_s=min(float(report_limits.AMOUNT_MAX), max(0.0, told.cpu_s)),
-        read_bytes=min(report_limits.AMOUNT_MAX, max(0, told.read_bytes)),
-        written_bytes=min(report_limits.AMOUNT_MAX, max(0, told.written_bytes)),
-        saved=_saved(work, attempt, told),
+        max_memory_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.max_memory_bytes)),
+        cpu_s=min(float(report_limits.AMOUNT_MAX), max(0.0, reported.cpu_s)),
+        read_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.read_bytes)),
+        written_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.written_bytes)),
+        saved=_saved(context, attempt, reported),
     )
-    _count_failure(work, work.attempts[attempt.id])
+    _count_failure(context, context.attempts[attempt.id])
     how = f" with signal {signal}" if signal else "" if code is None else f" with status {code}"
     detail = f": {message}" if message else ""
-    work.event(
+    context.event(
         "AttemptEnded",
-        f"{_task(work, attempt)}: {reason.value}{how}{detail}",
+        f"{_task(context, attempt)}: {reason.value}{how}{detail}",
         job=attempt.job,
         node=attempt.node,
         attempt=attempt.id,
     )
 
 
-def _count_failure(work: cycle_context.CycleContext, ended: records.AttemptRecord) -> None:
-    """Remember that a task failed by itself on its node; one that succeeded sets all aside."""
-    node = work.node(ended.node)
-    pool = work.desired.structure.pools.get(node.pool) if node else None
+def _count_failure(context: cycle_context.CycleContext, ended: records.AttemptRecord) -> None:
+    """Note that a task failed on its own on its node. A success clears the count."""
+    node = context.node(ended.node)
+    pool = context.desired.structure.pools.get(node.pool) if node else None
     if node is None or pool is None or pool.black_hole is None or ended.stop is not None:
         return
     if ended.end_reason is not EndReason.EXITED or ended.started_at is None:
         return
     if ended.exit_code == 0:
         if node.failures:
-            work.renew_node(node, failures=())
+            context.renew_node(node, failures=())
         return
-    draft, record = work.drafts.get(ended.job), work.observed.jobs.get(ended.job)
+    draft, record = context.drafts.get(ended.job), context.observed.jobs.get(ended.job)
     spec = draft.spec if draft else record.spec if record else None
     owner = spec.owner if spec else ""
-    ran_s = max(0.0, (ended.ended_at or work.now) - ended.started_at)
+    ran_s = max(0.0, (ended.ended_at or context.now) - ended.started_at)
     others = tuple(one for one in node.failures if one.owner != owner)
-    failures = (*others, records.QuickFailure(owner, work.now, ran_s))[-FAILURES_MAX:]
-    work.renew_node(node, failures=failures)
+    failures = (*others, records.QuickFailure(owner, context.now, ran_s))[-FAILURES_MAX:]
+    context.renew_node(node, failures=failures)
 
 
 def lose(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     attempt: records.AttemptRecord,
     reason: EndReason,
     message: str,
 ) -> None:
-    """End an attempt of which nothing will be heard any more."""
-    work.renew_attempt(
-        attempt, state=AttemptState.ENDED, ended_at=work.now, end_reason=reason, message=message
+    """End an attempt that will not be heard of again."""
+    context.renew_attempt(
+        attempt, state=AttemptState.ENDED, ended_at=context.now, end_reason=reason, message=message
     )
-    work.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
-    work.event(
+    context.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
+    context.event(
         "AttemptLost",
-        f"{_task(work, attempt)}: {message}",
+        f"{_task(context, attempt)}: {message}",
         job=attempt.job,
         node=attempt.node,
         attempt=attempt.id,
@@ -264,23 +273,26 @@ def lose(
 
 
 def _lose_earlier_boot(
-    work: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
+    context: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> None:
-    """A machine that has booted again runs nothing of its earlier life."""
-    ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
-    for attempt in work.attempts_of_node(node.name):
+    """End the attempts of a machine's earlier boot."""
+    ended = {reported.id for reported in report.attempts if reported.state is AttemptState.ENDED}
+    for attempt in context.attempts_of_node(node.name):
         if attempt.boot_id != report.boot_id and attempt.id not in ended:
-            lose(work, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
-    work.event("NodeRebooted", "another boot of the node reports", node=node.name)
+            lose(context, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
+    context.event("NodeRebooted", "another boot of the node reports", node=node.name)
 
 
 def _lose_unlisted(
-    work: cycle_context.CycleContext, node: records.NodeRecord, listed: set[str]
+    context: cycle_context.CycleContext, node: records.NodeRecord, listed: set[str]
 ) -> None:
-    """What the node had told of and knows no longer is lost; the rest is on its way to it."""
-    for attempt in work.attempts_of_node(node.name):
+    """End attempts that the node reported before and no longer knows.
+
+    Others are on their way to it.
+    """
+    for attempt in context.attempts_of_node(node.name):
         if attempt.id in listed or attempt.boot_id != node.boot_id:
             continue
         seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None
         if seen:
-            lose(work, attempt, EndReason.LOST, f"{node.name} no longer knows of it")
+            lose(context, attempt, EndReason.LOST, f"{node.name} no longer knows it")

@@ -1,7 +1,7 @@
-"""Why a node takes no new work, in the few words that a waiting job's reason has for it.
+"""Short texts why a node takes no new work, for the reasons of pending jobs.
 
-The words hold nothing that changes by itself, such as times: a reason is told anew only when what
-it says is different. ``muster node NAME`` tells the rest.
+They contain nothing that changes on its own, such as times, so that a reason is written only when
+it changes. ``muster node NAME`` shows the rest.
 """
 
 import re
@@ -9,7 +9,7 @@ import re
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 
-#: How a message begins of a node whose check fails; the rest is what the check itself said.
+#: Beginning of the message of a node whose check fails. The check's own text follows.
 _FAILED = re.compile(r"check (?P<name>[^\s:]+) failed:")
 _WORDS = {
     NodeState.UNKNOWN: "not heard of",
@@ -20,7 +20,10 @@ _WORDS = {
 
 
 def words(node: records.NodeRecord | None) -> str:
-    """``unhealthy (check disk failed)``, ``drained``; empty where it takes work."""
+    """Return ``unhealthy (check disk failed)``, ``drained`` and the like.
+
+    Empty if it takes work.
+    """
     if node is None:
         return "never heard of"
     if node.state is NodeState.UNHEALTHY:

@@ -1,24 +1,23 @@
-"""How many nodes each pool is to have: more while work waits for them, fewer when nothing runs.
+"""Autoscaling: more nodes while work waits for them, fewer when nothing runs.
 
-Pending work with its reasons, and the instances of pools, come in; nodes to make, and idle ones to
-drain, go out into the books of ``provisioning``. Nodes are made only for work that would start on
-them (``probing``): never for what is held, over a limit, or could not fit. It grows at once, or
-after ``delay``, and shrinks late: an idle node leaves after ``idle``, not within ``cooldown`` of
-the pool's last change, not while work waits that the pool is growing for.
+Nodes are requested only for work that would start on them (``scale_up``), never for work that is
+held, over a limit, or could not fit. A pool grows at once or after ``delay``. An idle node leaves
+after ``idle``, but not within ``cooldown`` of the pool's last change, and not while work waits that
+the pool grows for.
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.core import cycle_context, pool_state
-from reconciler.core.pools import provisioning, scale_up
+from reconciler.core import cycle_context
+from reconciler.core.pools import pool_state, provisioning, scale_up
 from reconciler.model.state import scheduler_state
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.values import quantities, times
 
-#: What waits for one of these may be helped by more nodes.
+#: Reasons that more nodes may resolve.
 ROOM = frozenset(
     {
         ReasonCode.NEVER_FITS,
@@ -29,39 +28,48 @@ ROOM = frozenset(
         ReasonCode.BEHIND,
     }
 )
-#: What would start is asked no more often than this, however often work comes and goes.
+#: The shortest time between two probes.
 PROBE_EVERY_S = 5.0
 
 
 def decide(
-    work: cycle_context.CycleContext, before: scheduler_state.Recollection, *, scheduled: bool
+    context: cycle_context.CycleContext,
+    states: provisioning.PoolStates,
+    before: scheduler_state.Recollection,
+    *,
+    scheduled: bool,
 ) -> scheduler_state.Recollection:
-    """Let pools grow and shrink; what is to be remembered of it.
+    """Grow and shrink pools. Return the scheduler's state with what has to be remembered.
 
     Args:
-        work: after placing.
-        before: what is remembered besides.
-        scheduled: whether a schedule was made in this cycle, so that pending work may be other.
+        context: after placing.
+        states: of provisioned pools.
+        before: the scheduler's state otherwise.
+        scheduled: True if this cycle made a schedule, so that pending work may have changed.
     """
-    books = {name: book for name, book in work.books.items() if book.pool is not None}
-    if not books:
+    pool_records = {
+        name: pool_record for name, pool_record in states.items() if pool_record.pool is not None
+    }
+    if not pool_records:
         return _with(before, _NOTHING)
     growing = before.growing
-    changed = scheduled or any(book.record() is not book.base for book in books.values())
+    changed = scheduled or any(
+        pool_record.record() is not pool_record.base for pool_record in pool_records.values()
+    )
     if changed:
-        growing = msgspec.structs.replace(growing, due_at=work.now)
+        growing = msgspec.structs.replace(growing, due_at=context.now)
     if growing.due_at is not None:
-        growing = _grow(work, books, growing)
+        growing = _grow(context, pool_records, growing)
     waiting = {
         job: pool
         for job, pool in growing.helped.items()
-        if pool in books and _reason(work, job) is not None
+        if pool in pool_records and _reason(context, job) is not None
     }
     if changed or waiting != before.growing.helped:
         for job, pool in waiting.items():
-            _tell(work, job, books[pool])
-    for book in books.values():
-        _shrink(book, frozenset(waiting.values()), before)
+            _tell(context, job, pool_records[pool])
+    for pool_record in pool_records.values():
+        _shrink(pool_record, frozenset(waiting.values()), before)
     return _with(before, msgspec.structs.replace(growing, helped=waiting))
 
 
@@ -78,73 +86,79 @@ def _with(
 
 
 def _grow(
-    work: cycle_context.CycleContext,
-    books: Mapping[str, pool_state.PoolState],
+    context: cycle_context.CycleContext,
+    pool_records: Mapping[str, pool_state.PoolState],
     before: scheduler_state.Growing,
 ) -> scheduler_state.Growing:
-    """Make the nodes on which what waits would start, if it is time to ask."""
-    waits = _candidates(work)
-    able = [book for book in books.values() if book.is_known and _coming_or_free(book)]
-    if not waits or not able or work.desired.structure.settings.suspend:
+    """Request the nodes on which pending work would start, if it is time to ask."""
+    waits = _candidates(context)
+    able = [
+        pool_record
+        for pool_record in pool_records.values()
+        if pool_record.is_known and _coming_or_free(pool_record)
+    ]
+    if not waits or not able or context.desired.structure.settings.suspend:
         return scheduler_state.Growing(probed_at=before.probed_at)
     next_at = 0.0
-    if before.probed_at <= work.now:  # unless the clock was set back
+    if before.probed_at <= context.now:  # unless the clock was set back
         next_at = max(before.due_at or 0.0, before.probed_at + PROBE_EVERY_S)
-    if next_at > work.now:
-        work.wake(next_at)
+    if next_at > context.now:
+        context.wake(next_at)
         return msgspec.structs.replace(before, due_at=next_at)
     moments: list[float] = []
     helped: dict[str, str] = {}
-    for delay_s in sorted({book.asked.delay_s for book in able}):
-        moments += [since + delay_s for since in waits.values() if since + delay_s > work.now]
+    for delay_s in sorted({pool_record.asked.delay_s for pool_record in able}):
+        moments += [since + delay_s for since in waits.values() if since + delay_s > context.now]
         jobs = [
             name
             for name, since in waits.items()
-            if since + delay_s <= work.now and name not in helped
+            if since + delay_s <= context.now and name not in helped
         ]
         if jobs:
-            some = [book for book in able if book.asked.delay_s <= delay_s]
-            helped |= _probe(work, jobs, some)
+            some = [pool_record for pool_record in able if pool_record.asked.delay_s <= delay_s]
+            helped |= _probe(context, jobs, some)
     moments += [
-        book.retry_at for book in able if book.retry_at > work.now and book.name in helped.values()
+        pool_record.retry_at
+        for pool_record in able
+        if pool_record.retry_at > context.now and pool_record.name in helped.values()
     ]
     due_at = min(moments, default=None)
     if due_at is not None:
-        work.wake(due_at)
-    return scheduler_state.Growing(probed_at=work.now, due_at=due_at, helped=helped)
+        context.wake(due_at)
+    return scheduler_state.Growing(probed_at=context.now, due_at=due_at, helped=helped)
 
 
-def _coming_or_free(book: pool_state.PoolState) -> bool:
-    return bool(book.free()) or any(
-        one.state is InstanceState.CREATING for one in book.instances.values()
+def _coming_or_free(pool_record: pool_state.PoolState) -> bool:
+    return bool(pool_record.free()) or any(
+        one.state is InstanceState.CREATING for one in pool_record.instances.values()
     )
 
 
 def _probe(
-    work: cycle_context.CycleContext, jobs: list[str], books: list[pool_state.PoolState]
+    context: cycle_context.CycleContext, jobs: list[str], pool_records: list[pool_state.PoolState]
 ) -> dict[str, str]:
     coming = [
         one.node
-        for book in books
-        for one in book.instances.values()
-        if one.state is InstanceState.CREATING and one.node in book.slots
+        for pool_record in pool_records
+        for one in pool_record.instances.values()
+        if one.state is InstanceState.CREATING and one.node in pool_record.slots
     ]
-    possible = [slot for book in books for slot in _free(book)]
-    found = scale_up.probe(work, jobs, coming, possible)
-    for book in books:
-        if not provisioning.may_create(book):
+    possible = [slot for pool_record in pool_records for slot in _free(pool_record)]
+    found = scale_up.probe(context, jobs, coming, possible)
+    for pool_record in pool_records:
+        if not provisioning.may_create(pool_record):
             continue
-        names = [job for job, pool in found.jobs.items() if pool == book.name]
+        names = [job for job, pool in found.jobs.items() if pool == pool_record.name]
         for slot in found.nodes:
-            if slot in book.slots:
-                book.create(slot, _for_whom(names))
+            if slot in pool_record.slots:
+                pool_record.create(slot, _for_whom(names))
     return found.jobs
 
 
-def _free(book: pool_state.PoolState) -> list[str]:
-    """Slots in which nodes may be made."""
-    room = max(0, book.asked.maximum - len(book.instances))
-    return book.free()[: min(room, scale_up.NODES_MAX)]
+def _free(pool_record: pool_state.PoolState) -> list[str]:
+    """Return the slots in which nodes may be made."""
+    room = max(0, pool_record.asked.maximum - len(pool_record.instances))
+    return pool_record.free()[: min(room, scale_up.NODES_MAX)]
 
 
 def _for_whom(jobs: list[str]) -> str:
@@ -152,93 +166,99 @@ def _for_whom(jobs: list[str]) -> str:
     return f"for {', '.join(jobs[:3])}{more}" if jobs else "for what waits"
 
 
-def _candidates(work: cycle_context.CycleContext) -> dict[str, float]:
-    """Jobs that wait for room, those that go first in front, and since when each waits."""
+def _candidates(context: cycle_context.CycleContext) -> dict[str, float]:
+    """Return jobs that wait for capacity, in scheduling order, and since when each waits."""
     found = []
-    for name in work.waiting_names():
-        if _reason(work, name) is not None:
-            record = work.drafts[name].record() if name in work.drafts else work.observed.jobs[name]
+    for name in context.waiting_names():
+        if _reason(context, name) is not None:
+            record = (
+                context.drafts[name].record()
+                if name in context.drafts
+                else context.observed.jobs[name]
+            )
             found.append((-record.spec.priority, record.order, name, record.submitted_at))
     found.sort()
     return {name: since for _, _, name, since in found[: scale_up.JOBS_MAX]}
 
 
-def _reason(work: cycle_context.CycleContext, job: str) -> Reason | None:
-    """Why a job waits, where that is for want of room."""
-    reasons = _reasons(work, job)[1]
+def _reason(context: cycle_context.CycleContext, job: str) -> Reason | None:
+    """Return the reason of a job that waits for capacity."""
+    reasons = _reasons(context, job)[1]
     return reasons[0] if reasons and reasons[0].code in ROOM else None
 
 
-def _reasons(work: cycle_context.CycleContext, job: str) -> tuple[str, tuple[Reason, ...]]:
-    key = work.reason_key(job)
+def _reasons(context: cycle_context.CycleContext, job: str) -> tuple[str, tuple[Reason, ...]]:
+    key = context.reason_key(job)
     if not key:
         return "", ()
-    found = work.reasons.get(key)
-    return key, work.observed.reasons.get(key, ()) if found is None else found
+    found = context.reasons.get(key)
+    return key, context.observed.reasons.get(key, ()) if found is None else found
 
 
-def _tell(work: cycle_context.CycleContext, job: str, book: pool_state.PoolState) -> None:
-    """Say of a job what is done so that it can start; the same for all that wait alike."""
-    key, reasons = _reasons(work, job)
-    draft = work.draft(job)
+def _tell(context: cycle_context.CycleContext, job: str, pool_record: pool_state.PoolState) -> None:
+    """Add to a job's reason that its pool grows. Jobs that wait alike share the text."""
+    key, reasons = _reasons(context, job)
+    draft = context.draft(job)
     if draft is None or not reasons:
         return
-    mark = f"+{book.name}"
+    mark = f"+{pool_record.name}"
     told = key if key.endswith(mark) else key + mark
     draft.reason_key = told
     why = reasons[0]
     message = why.message if why.code is not ReasonCode.NEVER_FITS else "no node has room for it"
-    renewed = (Reason(ReasonCode.INSUFFICIENT_RESOURCES, message, why.funnel, _unblocks(book)),)
-    if work.observed.reasons.get(told) == renewed:
-        work.reasons.pop(told, None)
+    renewed = (
+        Reason(ReasonCode.INSUFFICIENT_RESOURCES, message, why.funnel, _unblocks(pool_record)),
+    )
+    if context.observed.reasons.get(told) == renewed:
+        context.reasons.pop(told, None)
     else:
-        work.reasons[told] = renewed
+        context.reasons[told] = renewed
 
 
-def _unblocks(book: pool_state.PoolState) -> str:
-    count = sum(one.state is InstanceState.CREATING for one in book.instances.values())
+def _unblocks(pool_record: pool_state.PoolState) -> str:
+    count = sum(one.state is InstanceState.CREATING for one in pool_record.instances.values())
     if count:
         nodes = "a node of pool {} is" if count == 1 else "{1} nodes of pool {0} are"
-        return nodes.format(book.name, count) + " being created"
-    if book.retry_at > book.work.now:
-        again = times.format_time(book.retry_at)
-        return f"pool {book.name} makes a node for it from {again} on; {book.failure}"
-    return f"a node of pool {book.name} that is made for it"
+        return nodes.format(pool_record.name, count) + " being created"
+    if pool_record.retry_at > pool_record.context.now:
+        again = times.format_time(pool_record.retry_at)
+        return f"pool {pool_record.name} makes a node for it from {again} on; {pool_record.failure}"
+    return f"a node of pool {pool_record.name} made for it"
 
 
 # --- fewer nodes ----------------------------------------------------------------------------
 
 
 def _shrink(
-    book: pool_state.PoolState, wanted: frozenset[str], before: scheduler_state.Recollection
+    pool_record: pool_state.PoolState, wanted: frozenset[str], before: scheduler_state.Recollection
 ) -> None:
-    """Have nodes leave on which nothing ran for long, as far as the least allows."""
-    work, asked = book.work, book.asked
-    spare = book.present - asked.minimum
-    if spare <= 0 or book.name in wanted or work.desired.structure.settings.suspend:
+    """Drain nodes that were idle for long, down to the pool's minimum."""
+    context, asked = pool_record.context, pool_record.asked
+    spare = pool_record.present - asked.minimum
+    if spare <= 0 or pool_record.name in wanted or context.desired.structure.settings.suspend:
         return
     kept = {name for room in before.kept for name in room.nodes}
     due: list[tuple[float, int, str]] = []
-    for one in book.instances.values():
+    for one in pool_record.instances.values():
         if one.state is not InstanceState.UP or one.idle_since is None:
             continue
-        if one.node in kept or not _is_idle(book, one.node):
+        if one.node in kept or not _is_idle(pool_record, one.node):
             continue
-        leaves_at = max(one.idle_since + asked.idle_s, book.changed_at + asked.cooldown_s)
-        if leaves_at > work.now:
-            work.wake(leaves_at)
-        elif one.node in book.slots:
-            due.append((one.idle_since, -book.slots.index(one.node), one.node))
+        leaves_at = max(one.idle_since + asked.idle_s, pool_record.changed_at + asked.cooldown_s)
+        if leaves_at > context.now:
+            context.wake(leaves_at)
+        elif one.node in pool_record.slots:
+            due.append((one.idle_since, -pool_record.slots.index(one.node), one.node))
     for _, _, name in sorted(due)[:spare]:
         why = f"nothing ran there for {quantities.format_duration(asked.idle_s)}"
-        book.move(book.instances[name], InstanceState.DRAINING, why)
-        book.changed_at = work.now
-        work.wake(work.now)
+        pool_record.move(pool_record.instances[name], InstanceState.DRAINING, why)
+        pool_record.changed_at = context.now
+        context.wake(context.now)
 
 
-def _is_idle(book: pool_state.PoolState, node: str) -> bool:
-    """Whether nothing is there, and nobody has taken the node out of service to look at it."""
-    if book.work.attempts_of_node(node):
+def _is_idle(pool_record: pool_state.PoolState, node: str) -> bool:
+    """Return True if nothing runs on the node, and nobody has drained it."""
+    if pool_record.context.attempts_of_node(node):
         return False
-    by_git = book.pool.drains if book.pool is not None else {}
-    return node not in by_git and node not in book.work.override_drains
+    by_git = pool_record.pool.drains if pool_record.pool is not None else {}
+    return node not in by_git and node not in pool_record.context.override_drains

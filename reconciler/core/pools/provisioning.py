@@ -1,9 +1,8 @@
-"""Nodes that come and go: the life of the instances behind a pool's slots.
+"""The instances behind the slots of provisioned pools.
 
-What scripts answered and what nodes report comes in; instances move on, and orders open, under
-the tables of ``model.provisioning``. An instance is made once: its request is in the record before
-any script is begun, and stays until the script has said that the machine is gone. Which pool is to
-have more nodes or fewer is decided in ``autoscaling``; here what was decided is seen through.
+Scripts' results and nodes' reports come in; instances change state and orders open, as the tables
+of ``model.state.instance_records`` allow. An instance is made once: its request is recorded before
+any script runs, until a script confirms that the machine is gone. ``autoscaling`` decides how many.
 """
 
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.core import cycle_context, pool_state
+from reconciler.core import cycle_context
 from reconciler.core.nodes import health
+from reconciler.core.pools import pool_state
 from reconciler.model import desired
 from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
@@ -21,20 +21,28 @@ from reconciler.model.values import quantities, times
 
 #: How often a pool's instances are listed.
 LIST_EVERY_S = 300.0
-#: So many lists in a row have to agree on what nobody asked for, and on what is there no more.
+#: So many lists in a row have to agree that a machine is an orphan, or gone.
 LISTS_MIN = 2
-#: The most orphans of a pool that are looked after at once.
+#: The most orphans of a pool that are handled at once.
 ORPHANS_MAX = 1000
-#: How long it is remembered when a slot was emptied, in times of a node's silence.
+#: How long it is remembered that a slot was emptied, in multiples of a node's allowed silence.
 FREED_SILENCES = 10
-#: Who drains a node that leaves its pool.
+#: Owner of the drains of nodes that leave their pool.
 OWNER = "provisioner"
 
+#: States of provisioned pools, by name.
+PoolStates = dict[str, pool_state.PoolState]
 
-def apply(work: cycle_context.CycleContext) -> None:
-    """Take what scripts answered, move every instance on, and say which nodes are not there."""
-    known = work.observed.provisions
-    pools = work.desired.structure.pools
+
+def apply(context: cycle_context.CycleContext) -> PoolStates:
+    """Apply the scripts' results, advance every instance, and mark nodes without a machine.
+
+    Returns:
+        The state of each provisioned pool, by name. Later phases of the cycle change it.
+    """
+    states: PoolStates = {}
+    known = context.observed.provisions
+    pools = context.desired.structure.pools
     scaled = {name for name, pool in pools.items() if pool.provisioning is not None}
     for name in sorted(scaled | known.keys()):
         pool = pools.get(name) if name in scaled else None
@@ -43,36 +51,39 @@ def apply(work: cycle_context.CycleContext) -> None:
             if pool is None or pool.provisioning is None:
                 continue
             base = instance_records.Provision(name, pool.provisioning)
-        work.books[name] = pool_state.PoolState(work, base, pool)
-    for result in work.observed.provisioned:
-        book = work.books.get(result.pool)
-        if book is not None:
-            _take(book, result)
-    for book in work.books.values():
-        _progress(book)
-        _mark(book)
+        states[name] = pool_state.PoolState(context, base, pool)
+    for result in context.observed.provisioned:
+        pool_record = states.get(result.pool)
+        if pool_record is not None:
+            _take(pool_record, result)
+    for pool_record in states.values():
+        _progress(pool_record)
+        _mark(pool_record)
+    return states
 
 
-def replace(work: cycle_context.CycleContext, node: str, why: str) -> str:
-    """Have the machine behind a node destroyed, once nothing runs there, and made anew.
+def replace(states: PoolStates, node: str, why: str) -> str:
+    """Replace the machine behind a node, once nothing runs there.
 
     Returns:
-        Why that is not possible; empty where it has begun, or had begun before.
+        Why that is not possible; empty if it has begun now or before.
     """
-    for book in work.books.values():
-        one = book.instances.get(node)
+    for pool_record in states.values():
+        one = pool_record.instances.get(node)
         if one is None:
             continue
         if one.state is InstanceState.UP:
-            book.move(one, InstanceState.DRAINING, f"it is replaced: {why}")
-            work.override_drains.setdefault(node, _drain(book.instances[node].why))
-            work.wake(work.now)
+            pool_record.move(one, InstanceState.DRAINING, f"it is replaced: {why}")
+            pool_record.context.override_drains.setdefault(
+                node, _drain(pool_record.instances[node].why)
+            )
+            pool_record.context.wake(pool_record.context.now)
         return ""
     return f"{node} is in no pool whose nodes are made by a provisioner"
 
 
 class InstanceDifference(NamedTuple):
-    """Something of a pool's instances that is other than asked for; ``kind`` as of drift."""
+    """A difference between requested and existing instances; ``kind`` as of drift."""
 
     kind: str
     subject: str
@@ -81,361 +92,389 @@ class InstanceDifference(NamedTuple):
     node: str = ""
 
 
-def differences(work: cycle_context.CycleContext) -> Iterator[InstanceDifference]:
-    """What is other than pools ask for and could not be made so."""
-    for book in work.books.values():
-        for orphan in book.orphans.values():
+def differences(states: PoolStates) -> Iterator[InstanceDifference]:
+    """Yield differences from what pools request that could not be corrected."""
+    for pool_record in states.values():
+        for orphan in pool_record.orphans.values():
             if orphan.seen < LISTS_MIN:
                 continue
             name = f" as {orphan.node}" if orphan.node else ""
-            message = f"{orphan.id} is there{name}, and nobody asked for it"
+            message = f"{orphan.id} exists{name}, but nobody requested it"
             if orphan.failure:
                 message += f"; it could not be destroyed: {orphan.failure}"
             yield InstanceDifference(
-                "instance-orphaned", f"{book.name}/{orphan.id}", message, book.name, orphan.node
+                "instance-orphaned",
+                f"{pool_record.name}/{orphan.id}",
+                message,
+                pool_record.name,
+                orphan.node,
             )
-        for one in book.instances.values():
+        for one in pool_record.instances.values():
             if one.state is InstanceState.DESTROYING and one.failure:
                 message = f"{one.request} could not be destroyed: {one.failure}"
                 yield InstanceDifference(
-                    "instance-left-over", one.node, message, book.name, one.node
+                    "instance-left-over", one.node, message, pool_record.name, one.node
                 )
-        if book.failures > book.asked.retries:
+        if pool_record.failures > pool_record.asked.retries:
+            failed = quantities.counted(pool_record.failures, "node")
+            retry_at = times.format_time(pool_record.retry_at)
             message = (
-                f"{quantities.counted(book.failures, 'node')} in a row did not come up, the last: "
-                f"{book.failure}; the next is made from {times.format_time(book.retry_at)} on"
+                f"{failed} in a row could not be made (last: {pool_record.failure}); the next is "
+                f"requested from {retry_at} on"
             )
-            yield InstanceDifference("pool-not-growing", book.name, message, book.name)
-        if book.list_failure:
-            message = f"list failed: {book.list_failure}"
-            yield InstanceDifference("provisioner-failing", book.name, message, book.name)
+            yield InstanceDifference(
+                "pool-not-growing", pool_record.name, message, pool_record.name
+            )
+        if pool_record.list_failure:
+            message = f"list failed: {pool_record.list_failure}"
+            yield InstanceDifference(
+                "provisioner-failing", pool_record.name, message, pool_record.name
+            )
 
 
-# --- what scripts answered ------------------------------------------------------------------
+# --- results of scripts ---------------------------------------------------------------------
 
 
-def _take(book: pool_state.PoolState, result: instance_records.OrderResult) -> None:
+def _take(pool_record: pool_state.PoolState, result: instance_records.OrderResult) -> None:
     if result.verb == "list":
-        if book.list_open and result.number == book.list_tries:
-            _listed(book, result)
+        if pool_record.list_open and result.number == pool_record.list_tries:
+            _listed(pool_record, result)
         return
-    for orphan in book.orphans.values():
+    for orphan in pool_record.orphans.values():
         if orphan.request == result.request and orphan.open and orphan.tries == result.number:
-            _orphan_told(book, orphan, result)
+            _orphan_told(pool_record, orphan, result)
             return
-    for one in book.instances.values():
+    for one in pool_record.instances.values():
         if one.request == result.request:
-            _told(book, one, result)
+            _told(pool_record, one, result)
             return
 
 
 def _told(
-    book: pool_state.PoolState,
+    pool_record: pool_state.PoolState,
     one: instance_records.InstanceRecord,
     result: instance_records.OrderResult,
 ) -> None:
     creating = one.state is InstanceState.CREATING
     if result.verb == "create" and not creating:
         if not one.id and result.id:
-            book.put(one, id=result.id)  # it was given up meanwhile: so it can be ended by its id
+            pool_record.put(
+                one, id=result.id
+            )  # given up meanwhile: with its id it can be destroyed
         return
     if not one.open or one.tries != result.number or creating != (result.verb == "create"):
         return
     if not result.failure:
         if creating:
-            book.put(one, open=False, id=result.id or one.request, failure="")
+            pool_record.put(one, open=False, id=result.id or one.request, failure="")
         else:
-            book.empty(one)
+            pool_record.empty(one)
         return
     message = f"{result.verb} of {one.request} failed: {result.failure}"
-    book.work.event("ProvisionerFailed", message, node=one.node)
-    if creating and one.tries > book.asked.retries:
-        book.failed(message)
-        book.begin(book.move(one, InstanceState.DESTROYING, message))
+    pool_record.context.event("ProvisionerFailed", message, node=one.node)
+    if creating and one.tries > pool_record.asked.retries:
+        pool_record.failed(message)
+        pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, message))
         return
-    retry_at = book.work.now + pool_state.backoff_s(one.tries)
-    book.put(one, open=False, failure=result.failure, retry_at=retry_at)
+    retry_at = pool_record.context.now + pool_state.backoff_s(one.tries)
+    pool_record.put(one, open=False, failure=result.failure, retry_at=retry_at)
 
 
 def _orphan_told(
-    book: pool_state.PoolState,
+    pool_record: pool_state.PoolState,
     orphan: instance_records.Orphan,
     result: instance_records.OrderResult,
 ) -> None:
     if not result.failure:
-        del book.orphans[orphan.id]
-        book.work.event("OrphanDestroyed", f"{orphan.id} of pool {book.name}", node=orphan.node)
+        del pool_record.orphans[orphan.id]
+        pool_record.context.event(
+            "OrphanDestroyed", f"{orphan.id} of pool {pool_record.name}", node=orphan.node
+        )
         return
-    book.work.event("ProvisionerFailed", f"{orphan.request}: {result.failure}", node=orphan.node)
-    book.orphans[orphan.id] = msgspec.structs.replace(
+    pool_record.context.event(
+        "ProvisionerFailed", f"{orphan.request}: {result.failure}", node=orphan.node
+    )
+    pool_record.orphans[orphan.id] = msgspec.structs.replace(
         orphan,
         open=False,
         failure=result.failure,
-        retry_at=book.work.now + pool_state.backoff_s(orphan.tries),
+        retry_at=pool_record.context.now + pool_state.backoff_s(orphan.tries),
     )
 
 
-def _listed(book: pool_state.PoolState, result: instance_records.OrderResult) -> None:
-    """Compare what there is with what was asked for."""
-    now, first = book.work.now, book.listed_at == 0
-    book.list_open = False
+def _listed(pool_record: pool_state.PoolState, result: instance_records.OrderResult) -> None:
+    """Compare listed machines with instances."""
+    now, first = pool_record.context.now, pool_record.listed_at == 0
+    pool_record.list_open = False
     if result.failure:
-        if result.failure != book.list_failure:
-            book.work.event("ProvisionerFailed", f"list of {book.name}: {result.failure}")
-        book.list_failure = result.failure
-        book.list_at = now + pool_state.backoff_s(book.list_tries)
+        if result.failure != pool_record.list_failure:
+            pool_record.context.event(
+                "ProvisionerFailed", f"list of {pool_record.name}: {result.failure}"
+            )
+        pool_record.list_failure = result.failure
+        pool_record.list_at = now + pool_state.backoff_s(pool_record.list_tries)
         return
-    book.listed_at, book.list_failure, book.list_tries = now, "", 0
-    book.list_at = now + LIST_EVERY_S
-    by_id = {one.id: one for one in book.instances.values() if one.id}
-    by_request = {one.request: one for one in book.instances.values()}
-    told = {found.request for found in result.instances}
+    pool_record.listed_at, pool_record.list_failure, pool_record.list_tries = now, "", 0
+    pool_record.list_at = now + LIST_EVERY_S
+    by_id = {one.id: one for one in pool_record.instances.values() if one.id}
+    by_request = {one.request: one for one in pool_record.instances.values()}
+    listed_requests = {found.request for found in result.instances}
     seen: set[str] = set()
     orphans: dict[str, instance_records.Orphan] = {}
     for found in result.instances:
         one = by_id.get(found.id) or by_request.get(found.request)
         if one is None:
-            one = book.instances.get(found.node)
-            if one is not None and not _may_be(one, found, told):
-                one = None  # another machine under the name of one that is known
+            one = pool_record.instances.get(found.node)
+            if one is not None and not _may_be(one, found, listed_requests):
+                one = None  # another machine with the name of a known one
         if one is not None and one.id in {"", found.id}:
             seen.add(one.node)
             if not one.id and not one.open:
-                one = book.put(one, id=found.id)
+                one = pool_record.put(one, id=found.id)
                 by_id[found.id] = one
             if one.made_up and found.request and not one.open:
-                book.put(one, request=found.request, made_up=False)
-                book.know_request(one.node, found.request)
-        elif first and found.node in book.slots and found.node not in book.instances:
-            _adopt(book, found)
+                pool_record.put(one, request=found.request, made_up=False)
+                pool_record.know_request(one.node, found.request)
+        elif first and found.node in pool_record.slots and found.node not in pool_record.instances:
+            _adopt(pool_record, found)
             seen.add(found.node)
         elif len(orphans) < ORPHANS_MAX:
-            before = book.orphans.get(found.id)
+            before = pool_record.orphans.get(found.id)
             orphans[found.id] = (
                 instance_records.Orphan(found.id, found.node, now)
                 if before is None
                 else msgspec.structs.replace(before, seen=before.seen + 1)
             )
-    book.orphans = orphans
-    for one in list(book.instances.values()):
+    pool_record.orphans = orphans
+    for one in list(pool_record.instances.values()):
         if one.state in {InstanceState.UP, InstanceState.DRAINING}:
             missed = 0 if one.node in seen else one.missed + 1
-            book.put(book.instances[one.node], missed=missed)
+            pool_record.put(pool_record.instances[one.node], missed=missed)
 
 
 def _may_be(
-    one: instance_records.InstanceRecord, found: instance_records.Listed, told: set[str]
+    one: instance_records.InstanceRecord, found: instance_records.Listed, listed_requests: set[str]
 ) -> bool:
-    """Whether a listed machine of an instance's name, but not of its request, is that instance.
+    """Return True if a listed machine with another request is an instance by its name.
 
-    Where the script tells no request only the name is left to go by. Where it tells another one,
-    it is so for an instance that was found by its agent: nobody knew its request.
+    If the script lists no request, only the name counts. If it lists another one, the machine is
+    the instance only if an agent's report revealed it, because then nobody knew its request.
     """
     if one.id:
         return False
-    return not found.request or (one.made_up and one.request not in told)
+    return not found.request or (one.made_up and one.request not in listed_requests)
 
 
-def _adopt(book: pool_state.PoolState, found: instance_records.Listed) -> None:
-    """An instance that an earlier controller asked for, whose records are lost."""
-    book.know_request(found.node, found.request)
+def _adopt(pool_record: pool_state.PoolState, found: instance_records.Listed) -> None:
+    """Add a listed instance that an earlier controller requested and whose record is lost."""
+    pool_record.know_request(found.node, found.request)
     one = instance_records.InstanceRecord(
         found.node,
         InstanceState.CREATING,
-        found.request or book.new_request(found.node),
-        book.work.now,
+        found.request or pool_record.new_request(found.node),
+        pool_record.context.now,
         "it was there",
         id=found.id,
         made_up=not found.request,
     )
-    book.instances[found.node] = one
-    book.work.event("InstanceAdopted", f"{found.id} is there already", node=found.node)
+    pool_record.instances[found.node] = one
+    pool_record.context.event("InstanceAdopted", f"{found.id} exists already", node=found.node)
 
 
-# --- how instances go on --------------------------------------------------------------------
+# --- progress of instances ------------------------------------------------------------------
 
 
-def _progress(book: pool_state.PoolState) -> None:
-    work, asked = book.work, book.asked
-    slots = frozenset(book.slots)
-    for one in list(book.instances.values()):
+def _progress(pool_record: pool_state.PoolState) -> None:
+    context, asked = pool_record.context, pool_record.asked
+    slots = frozenset(pool_record.slots)
+    for one in list(pool_record.instances.values()):
         if one.state is InstanceState.CREATING:
-            _creating(book, one, stays=one.node in slots)
+            _creating(pool_record, one, stays=one.node in slots)
         elif one.state is InstanceState.UP:
-            _up(book, one, stays=one.node in slots)
+            _up(pool_record, one, stays=one.node in slots)
         elif one.state is InstanceState.DRAINING:
-            _draining(book, one)
+            _draining(pool_record, one)
         else:
-            _destroying(book, one)
-    _adopt_reporting(book)
-    if book.pool is not None:
-        for slot in book.free()[: max(0, asked.minimum - book.present)]:
-            if may_create(book):
+            _destroying(pool_record, one)
+    _adopt_reporting(pool_record)
+    if pool_record.pool is not None:
+        for slot in pool_record.free()[: max(0, asked.minimum - pool_record.present)]:
+            if may_create(pool_record):
                 least = quantities.counted(asked.minimum, "node")
-                book.create(slot, f"the pool has at least {least}")
-    if book.scripted and not book.list_open:
-        if book.list_at <= work.now:
-            book.list_open = True
-            book.list_tries += 1
-            work.actions.append(outcome.RunProvisioner("list", book.name, "list", book.list_tries))
+                pool_record.create(slot, f"the pool has at least {least}")
+    if pool_record.scripted and not pool_record.list_open:
+        if pool_record.list_at <= context.now:
+            pool_record.list_open = True
+            pool_record.list_tries += 1
+            context.actions.append(
+                outcome.RunProvisioner("list", pool_record.name, "list", pool_record.list_tries)
+            )
         else:
-            work.wake(book.list_at)
-    _progress_orphans(book)
-    silence_s = work.desired.structure.settings.node_silence_s
-    oldest = work.now - FREED_SILENCES * silence_s
-    book.freed = {name: at for name, at in book.freed.items() if at > oldest}
+            context.wake(pool_record.list_at)
+    _progress_orphans(pool_record)
+    silence_s = context.desired.structure.settings.node_silence_s
+    oldest = context.now - FREED_SILENCES * silence_s
+    pool_record.freed = {name: at for name, at in pool_record.freed.items() if at > oldest}
 
 
-def may_create(book: pool_state.PoolState) -> bool:
-    """Whether nodes may be asked for now."""
-    work = book.work
-    if work.desired.structure.settings.suspend or not book.is_known:
+def may_create(pool_record: pool_state.PoolState) -> bool:
+    """Return True if nodes may be requested now."""
+    context = pool_record.context
+    if context.desired.structure.settings.suspend or not pool_record.is_known:
         return False
-    if book.retry_at > work.now:
-        work.wake(book.retry_at)
+    if pool_record.retry_at > context.now:
+        context.wake(pool_record.retry_at)
         return False
     return True
 
 
 def _creating(
-    book: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
+    pool_record: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
 ) -> None:
-    work, asked = book.work, book.asked
+    context, asked = pool_record.context, pool_record.asked
     if not stays:
-        book.begin(book.move(one, InstanceState.DESTROYING, "it is no longer asked for"))
+        pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, "no longer requested"))
         return
-    node = work.node(one.node)
+    node = context.node(one.node)
     if node is not None and node.last_report_at > one.since:
-        book.failures, book.retry_at, book.failure = 0, 0.0, ""
-        up = book.move(one, InstanceState.UP, "its agent reports")
-        book.put(up, idle_since=work.now)
+        pool_record.failures, pool_record.retry_at, pool_record.failure = 0, 0.0, ""
+        up = pool_record.move(one, InstanceState.UP, "its agent reports")
+        pool_record.put(up, idle_since=context.now)
         return
     late_at = one.since + asked.create_timeout_s
-    if late_at <= work.now:
-        why = f"its agent was not heard of within {asked.create_timeout_s} s"
+    if late_at <= context.now:
+        why = f"its agent did not report within {asked.create_timeout_s} s"
         if one.failure:
             why += f"; create failed: {one.failure}"
-        book.failed(f"{one.request}: {why}")
-        book.begin(book.move(one, InstanceState.DESTROYING, why))
+        pool_record.failed(f"{one.request}: {why}")
+        pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, why))
         return
-    work.wake(late_at)
+    context.wake(late_at)
     if not one.id:
-        book.begin(one)
+        pool_record.begin(one)
 
 
-def _up(book: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool) -> None:
-    work = book.work
-    node = work.node(one.node)
+def _up(
+    pool_record: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
+) -> None:
+    context = pool_record.context
+    node = context.node(one.node)
     silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
     if one.missed >= LISTS_MIN and silent:
-        book.empty(book.put(one, why="its script lists it no longer, and it is silent"))
+        pool_record.empty(
+            pool_record.put(one, why="its script no longer lists it, and it is silent")
+        )
         return
-    busy = _has_work(work, one.node)
+    busy = _has_work(context, one.node)
     if busy is (one.idle_since is not None):
-        one = book.put(one, idle_since=None if busy else work.now)
+        one = pool_record.put(one, idle_since=None if busy else context.now)
     if not stays:
-        book.move(one, InstanceState.DRAINING, "it is no longer asked for")
-        work.wake(work.now)
+        pool_record.move(one, InstanceState.DRAINING, "no longer requested")
+        context.wake(context.now)
 
 
-def _draining(book: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
-    work = book.work
-    node = work.node(one.node)
-    if _has_work(work, one.node):
+def _draining(pool_record: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
+    context = pool_record.context
+    node = context.node(one.node)
+    if _has_work(context, one.node):
         return
-    if node is None or node.state is not NodeState.READY:  # nothing new is sent there
-        book.begin(book.move(one, InstanceState.DESTROYING, one.why))
-        work.wake(work.now)
+    if node is None or node.state is not NodeState.READY:  # it gets no new work
+        pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, one.why))
+        context.wake(context.now)
     else:
-        work.wake(work.now)
+        context.wake(context.now)
 
 
-def _has_work(work: cycle_context.CycleContext, name: str) -> bool:
-    """Whether anything runs on a node, or is to."""
-    node = work.node(name)
-    return bool(work.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
+def _has_work(context: cycle_context.CycleContext, name: str) -> bool:
+    """Return True if anything runs on a node, or is about to."""
+    node = context.node(name)
+    return bool(context.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
 
 
-def _destroying(book: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
-    work = book.work
-    if book.scripted:
-        book.begin(one)
+def _destroying(pool_record: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
+    context = pool_record.context
+    if pool_record.scripted:
+        pool_record.begin(one)
         return
-    node = work.node(one.node)
-    silence_s = work.desired.structure.settings.node_silence_s
+    node = context.node(one.node)
+    silence_s = context.desired.structure.settings.node_silence_s
     silent_at = 0.0 if node is None else health.last_contact(node) + silence_s
-    if silent_at <= work.now:
-        book.empty(one)
+    if silent_at <= context.now:
+        pool_record.empty(one)
     else:
-        work.wake(silent_at)
+        context.wake(silent_at)
 
 
-def _adopt_reporting(book: pool_state.PoolState) -> None:
-    """Nodes that report from slots of which nothing is known are instances like the others."""
-    work = book.work
-    silence_s = work.desired.structure.settings.node_silence_s
-    for slot in book.free():
-        node = work.node(slot)
-        if node is None or node.last_report_at <= book.freed.get(slot, 0.0):
+def _adopt_reporting(pool_record: pool_state.PoolState) -> None:
+    """Add instances for nodes that report from slots without one."""
+    context = pool_record.context
+    silence_s = context.desired.structure.settings.node_silence_s
+    for slot in pool_record.free():
+        node = context.node(slot)
+        if node is None or node.last_report_at <= pool_record.freed.get(slot, 0.0):
             continue
-        if node.last_report_at + silence_s > work.now:
+        if node.last_report_at + silence_s > context.now:
             one = instance_records.InstanceRecord(
                 slot,
                 InstanceState.UP,
-                book.new_request(slot),
-                work.now,
+                pool_record.new_request(slot),
+                context.now,
                 "it was there",
-                idle_since=work.now,
+                idle_since=context.now,
                 made_up=True,
             )
-            book.instances[slot] = one
-            work.event("InstanceAdopted", "its agent reports, and nobody asked for it", node=slot)
+            pool_record.instances[slot] = one
+            context.event(
+                "InstanceAdopted", "its agent reports, but nobody requested it", node=slot
+            )
 
 
-def _progress_orphans(book: pool_state.PoolState) -> None:
-    work = book.work
-    if book.asked.orphans != "destroy" or work.desired.structure.settings.suspend:
+def _progress_orphans(pool_record: pool_state.PoolState) -> None:
+    context = pool_record.context
+    if pool_record.asked.orphans != "destroy" or context.desired.structure.settings.suspend:
         return
-    for orphan in list(book.orphans.values()):
+    for orphan in list(pool_record.orphans.values()):
         if orphan.open or orphan.seen < LISTS_MIN:
             continue
-        if orphan.node and _has_work(work, orphan.node):
-            continue  # should it be the machine of that node after all, its work would end
-        if orphan.retry_at > work.now:
-            work.wake(orphan.retry_at)
+        if orphan.node and _has_work(context, orphan.node):
+            continue  # if it is the machine of that node after all, its work would end
+        if orphan.retry_at > context.now:
+            context.wake(orphan.retry_at)
             continue
         tries = orphan.tries + 1
-        book.orphans[orphan.id] = msgspec.structs.replace(orphan, open=True, tries=tries)
-        work.actions.append(outcome.RunProvisioner("destroy", book.name, orphan.request, tries))
+        pool_record.orphans[orphan.id] = msgspec.structs.replace(orphan, open=True, tries=tries)
+        context.actions.append(
+            outcome.RunProvisioner("destroy", pool_record.name, orphan.request, tries)
+        )
 
 
-# --- what follows for nodes -----------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------
 
 
 def _drain(why: str, *, gone: bool = False) -> desired.NodeDrain:
     return desired.NodeDrain(why, OWNER, gone=gone)
 
 
-_NOTHING_THERE = _drain("no machine is behind it now", gone=True)
+_NOTHING_THERE = _drain("no machine is behind it", gone=True)
 _COMING = _drain("its machine is being created", gone=True)
 _GOING = _drain("its machine is being destroyed", gone=True)
 
 
-def _mark(book: pool_state.PoolState) -> None:
-    """Nothing starts on nodes that leave, and nodes that are not there are not missed."""
-    work = book.work
-    for slot in dict.fromkeys((*book.slots, *book.instances)):
-        one = book.instances.get(slot)
+def _mark(pool_record: pool_state.PoolState) -> None:
+    """Drain nodes that leave, and mark slots without a machine as absent."""
+    context = pool_record.context
+    for slot in dict.fromkeys((*pool_record.slots, *pool_record.instances)):
+        one = pool_record.instances.get(slot)
         if one is not None and one.state is InstanceState.UP:
             continue
         if one is not None and one.state is InstanceState.DRAINING:
-            work.override_drains.setdefault(slot, _drain(one.why))
+            context.override_drains.setdefault(slot, _drain(one.why))
             continue
-        work.absent.add(slot)
-        if work.node(slot) is None:
+        context.absent.add(slot)
+        if context.node(slot) is None:
             continue
         if one is None:
-            work.override_drains[slot] = _NOTHING_THERE
+            context.override_drains[slot] = _NOTHING_THERE
         else:
             creating = one.state is InstanceState.CREATING
-            work.override_drains[slot] = _COMING if creating else _GOING
+            context.override_drains[slot] = _COMING if creating else _GOING

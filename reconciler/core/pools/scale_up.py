@@ -1,9 +1,8 @@
-"""What would start if a pool had more nodes: the scheduler itself is asked, on nodes that are not.
+"""Finds which work would start if a pool had more nodes, by scheduling on imaginary nodes.
 
-The state that a cycle has come to goes in, with a record for each node that could be made; which
-of them work would be placed on, and whose work, comes out. Nothing is evicted or moved for it, and
-nodes that are there or coming are used before any that would have to be made. The cost is bounded:
-so many jobs are looked at, those that go first in front, and so many nodes of each pool.
+The context comes in, with a record for each node that could be made; the nodes that would get work,
+and that work, come out. Nothing is preempted, and existing nodes are used first. The numbers of
+jobs and of nodes per pool are bounded.
 """
 
 import dataclasses
@@ -20,19 +19,19 @@ from reconciler.model.state.states import AttemptState, NodeState
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.inputs import snapshots
 
-#: The most jobs that are looked at, and the most nodes of a pool that are made at once.
+#: The most jobs probed, and the most nodes of a pool requested at once.
 JOBS_MAX = 500
 NODES_MAX = 1024
-#: How much better a node is that is there, or coming, than one that would have to be made. More
-#: than any wish of a job weighs; wishes weigh more than the order of slots.
+#: How much better an existing or coming node is than a possible one. It outweighs every preference
+#: of a job; preferences outweigh the order of slots.
 _THERE, _COMING, _STEP = 3e7, 1.5e7, 1e-6
 
 
 class ScaleUpProbe(msgspec.Struct, frozen=True):
-    """What came of a probe.
+    """Result of a probe.
 
     Attributes:
-        nodes: those of the nodes asked about that work would start on, in the order given.
+        nodes: possible nodes that would get work, in the order given.
         jobs: jobs of which something would start, with the pool of the first such node.
     """
 
@@ -41,26 +40,26 @@ class ScaleUpProbe(msgspec.Struct, frozen=True):
 
 
 def probe(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     jobs: Iterable[str],
     coming: Sequence[str],
     possible: Sequence[str],
 ) -> ScaleUpProbe:
-    """Which nodes work would start on.
+    """Return the nodes on which pending work would start.
 
     Args:
-        work: what the cycle has come to.
-        jobs: the jobs that wait, of which it is to be known.
+        context: of this cycle.
+        jobs: pending jobs to ask about.
         coming: nodes that are being made.
-        possible: nodes that could be made, the most welcome first.
+        possible: nodes that could be made, the preferred first.
     """
-    pool_of = work.desired.structure.pool_of_node()
+    pool_of = context.desired.structure.pool_of_node()
     made = cycle_context.CycleContext(
-        work.desired,
-        _observed(work, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
-        work.now,
+        context.desired,
+        _observed(context, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
+        context.now,
     )
-    situation = snapshot_builder.build(made, work.now)
+    situation = snapshot_builder.build(made, context.now)
     decided = scheduling_cycle.schedule(_preferring(situation, coming, possible))
     names, new = situation.node_names, {*coming, *possible}
     used: set[str] = set()
@@ -77,30 +76,30 @@ def probe(
 
 
 def _observed(
-    work: cycle_context.CycleContext, jobs: list[str], names: list[str], pool_of: dict[str, str]
+    context: cycle_context.CycleContext, jobs: list[str], names: list[str], pool_of: dict[str, str]
 ) -> records.Observed:
-    """The records as the cycle has them, the nodes asked about among them."""
-    before = work.observed
-    renewed = work.renewed_jobs()
+    """Return the current records, with the imaginary nodes."""
+    before = context.observed
+    renewed = context.renewed_jobs()
     attempts = {
         name: one
-        for name, one in {**before.attempts, **work.attempts}.items()
+        for name, one in {**before.attempts, **context.attempts}.items()
         if one.state is not AttemptState.ENDED
     }
-    nodes = {**before.nodes, **work.nodes}
-    for name in work.left_nodes:
+    nodes = {**before.nodes, **context.nodes}
+    for name in context.left_nodes:
         nodes.pop(name, None)
     siblings: dict[str, records.NodeRecord] = {}
     for node in nodes.values():
         if node.pool and node.last_report_at:
             siblings.setdefault(node.pool, node)
     for name in names:
-        nodes[name] = _imagined(work, name, pool_of[name], siblings.get(pool_of[name]))
+        nodes[name] = _imagined(context, name, pool_of[name], siblings.get(pool_of[name]))
     active = {attempt.job for attempt in attempts.values()}
     active.update(jobs)
     return msgspec.structs.replace(
         before,
-        desired_generation=work.desired.generation,
+        desired_generation=context.desired.generation,
         jobs=ChainMap(renewed, before.jobs),  # type: ignore[arg-type]
         active=frozenset(active),
         attempts=attempts,
@@ -115,23 +114,23 @@ def _observed(
 
 
 def _imagined(
-    work: cycle_context.CycleContext, name: str, pool: str, sibling: records.NodeRecord | None
+    context: cycle_context.CycleContext, name: str, pool: str, sibling: records.NodeRecord | None
 ) -> records.NodeRecord:
-    """A node as it would report: what its pool declares, the rest as of another node of it."""
-    capacity = work.desired.structure.pools[pool].node_resources
+    """Return a node as it would report, by declaration and by another node of the pool."""
+    capacity = context.desired.structure.pools[pool].node_resources
     like = sibling.inventory if sibling else records.Inventory()
     inventory = records.Inventory(
         capacity=capacity, labels=like.labels, runs_as_root=like.runs_as_root
     )
     return records.NodeRecord(
-        name, NodeState.READY, pool, inventory=inventory, last_report_at=work.now
+        name, NodeState.READY, pool, inventory=inventory, last_report_at=context.now
     )
 
 
 def _preferring(
     situation: snapshot_builder.SnapshotResult, coming: Sequence[str], possible: Sequence[str]
 ) -> snapshots.Snapshot:
-    """The snapshot with as few new nodes used as can be, and nobody made to leave."""
+    """Return the snapshot with a preference for existing nodes and without preemption."""
     whole = situation.snapshot
     better = np.full(len(situation.node_names), _THERE)
     row_of = situation.nodes.row_of

@@ -1,1 +1,1 @@
-"""Quotas and budgets: usage, accounts, and what exceeds a limit."""
+"""Quotas and budgets: use, accounts, and what exceeds a limit."""

@@ -1,4 +1,4 @@
-"""Between life cycle and schedule: work that leaves since a budget that ends work is used up."""
+"""Stops work whose budget is used up, if the budget says so."""
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import lifecycle
@@ -6,19 +6,25 @@ from reconciler.core.quota import quota_usage
 from reconciler.model.state.states import EndReason
 
 
-def enforce(work: cycle_context.CycleContext) -> None:
-    """Tell work of exhausted budgets to leave; it waits then, as ``OverBudget``."""
-    for job, quota in quota_usage.spent_budgets(work).items():
-        draft = work.draft(job)
+def enforce(context: cycle_context.CycleContext) -> None:
+    """Order work of exhausted budgets to stop. It then waits as ``OverBudget``."""
+    for job, quota in quota_usage.spent_budgets(context).items():
+        draft = context.draft(job)
         if draft is None or draft.finished:
             continue
-        for element in work.elements_with_attempts(job):
-            if (
-                draft.note(element).verdict is None
-                and draft.elements[element] in job_draft.LIVE_CODES
-            ):
-                lifecycle.give_verdict(work, draft, element, EndReason.PREEMPTED)
-                who = draft.spec.element_text(element)
-                message = f"{who} leaves: the budget of Quota {quota} is used up"
-                work.event("JobEvicted", message, job=job)
-        lifecycle.settle(work, draft)
+        with context.isolate(job):
+            _end_elements(context, draft, quota)
+            lifecycle.settle(context, draft)
+
+
+def _end_elements(
+    context: cycle_context.CycleContext, draft: job_draft.JobDraft, quota: str
+) -> None:
+    job = draft.spec.name
+    for element in context.elements_with_attempts(job):
+        is_live = draft.elements[element] in job_draft.LIVE_CODES
+        if is_live and draft.note(element).verdict is None:
+            lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)
+            element_name = draft.spec.element_text(element)
+            message = f"{element_name} is stopped: the budget of Quota {quota} is used up"
+            context.event("JobEvicted", message, job=job)

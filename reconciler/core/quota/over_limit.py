@@ -1,8 +1,6 @@
-"""Which work leaves queues that hold more than they may: preemptible elements, the newest first.
+"""Chooses the work that leaves a queue above its limit: preemptible elements, the newest first.
 
-Attempts with the jobs that they are of come in, and the queues' limits; out come the elements that
-are told to leave. What is done about such drift (``remedies``) and what a change is said to do to
-running work (``fates``) choose by this alone, so that a plan names what then happens.
+Remediation and the impact of a change both use this choice, so that a plan names what happens.
 """
 
 from collections.abc import Iterable
@@ -17,9 +15,11 @@ DRIFT = "queue-over-limit"
 
 
 class Element(msgspec.Struct):
-    """A preemptible element in a queue or below it, and what it holds.
+    """A preemptible element in a queue or below it.
 
-    ``has`` in milli-CPUs, bytes and milli-GPUs; ``began_at``: when it was given its nodes.
+    Attributes:
+        has: milli-CPUs, bytes and milli-GPUs.
+        began_at: when it was placed.
     """
 
     job: str
@@ -29,7 +29,7 @@ class Element(msgspec.Struct):
 
 
 def is_remedied(structure: desired.Structure) -> bool:
-    """Whether work is told to leave a queue that holds more than its limit."""
+    """Return True if policy evicts work from a queue above its limit."""
     if rate_limits.idle_reason(structure, ""):
         return False
     return rate_limits.action_of(structure, DRIFT, "") == "remediate"
@@ -40,10 +40,10 @@ def excess(
     queue: desired.Queue,
     running: Iterable[tuple[records.AttemptRecord, desired.Job]],
 ) -> tuple[list[int], list[Element]]:
-    """By how much a queue is above its limit once all has left that was told to, and what may.
+    """Return by how much a queue is above its limit, and the elements that may leave.
 
-    Amounts as in ``Element``; not above 0 for what is within the limit. ``running``: attempts
-    that have not ended, each with its job as it runs.
+    Work that was ordered to stop does not count. Amounts are as in ``Element``, and 0 or less if
+    within the limit. ``running`` are attempts that have not ended, each with its job.
     """
     below = _below(structure.queues, queue.name)
     total = [0, 0, 0]
@@ -64,7 +64,7 @@ def excess(
 
 
 def choose(over: list[int], elements: Iterable[Element], most: int | None = None) -> list[Element]:
-    """Those that leave, until no more is held than may be, or ``most`` of them were chosen."""
+    """Return the elements that leave until the limit is kept, at most ``most``."""
     chosen: list[Element] = []
     for element in sorted(elements, key=lambda one: (-one.began_at, one.job, one.element)):
         if len(chosen) == most or all(amount <= 0 for amount in over):
@@ -78,7 +78,7 @@ def choose(over: list[int], elements: Iterable[Element], most: int | None = None
 def leaving(
     structure: desired.Structure, running: list[tuple[records.AttemptRecord, desired.Job]]
 ) -> set[tuple[str, int]]:
-    """(job, element) of all that would be told to leave, queue by queue, in the end."""
+    """Return (job, element) of everything that would be evicted in the end."""
     if not is_remedied(structure):
         return set()
     found: set[tuple[str, int]] = set()
@@ -90,7 +90,7 @@ def leaving(
 
 
 def _below(queues: dict[str, desired.Queue], name: str) -> set[str]:
-    """A queue and those below it; parents stand before their children."""
+    """Return a queue and those below it. Parents come before their children."""
     found = {name}
     for queue in queues.values():
         if queue.parent in found:

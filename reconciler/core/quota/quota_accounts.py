@@ -1,7 +1,7 @@
-"""What counts for one quota, and what it says of whom it refuses.
+"""The account of one quota: what counts for it, and the reason of a job that it refuses.
 
-An ``QuotaAccount`` comes in with the job that is refused; its reason with the arithmetic goes out,
-and by when time limits say that there is enough. Who is refused is decided in ``quotas``.
+The reason has the arithmetic, and when time limits say that there is enough. ``quota_usage``
+decides who is refused.
 """
 
 import bisect
@@ -25,15 +25,15 @@ from reconciler.model.state.pending_reasons import TIME_IS_UP, Reason, ReasonCod
 from reconciler.model.values import quantities, times
 from reconciler.scheduling.queues import job_order
 
-#: Of amounts that work which comes first may start with in this cycle.
+#: Text for amounts admitted before in this cycle.
 LEFT_BEFORE = "left to work before it"
-#: ``order.WAIT_MAX_S`` in words.
+#: ``job_order.WAIT_MAX_S`` as text.
 WAIT_MAX_TEXT = f"{job_order.WAIT_MAX_S / 86_400:g} days"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Who has waited so long that what comes free is kept for it, and until when at the most."""
+    """A job that has waited so long that capacity is kept for it, and until when at most."""
 
     job: str
     until: float
@@ -44,21 +44,23 @@ class QuotaAccount:
     """What counts for one quota.
 
     Attributes:
-        used: amounts in use, and let through in this cycle. let: of these what is let through.
-        jobs: jobs that hold something. considered: jobs that were let through or refused room.
-        spent_gpu_s: settled within the window. reserved_gpu_s: held back for what runs, and for
-            what is let through in this cycle. let_gpu_s: of this what is for the latter.
-        running_gpu_s: used so far by what runs. gpus: that it holds now.
-        ends: of jobs that hold something, when the time limits of all of it are up; infinite where
-            nobody knows. goes_on: of these jobs those of which more waits, so that they hold
-            something after that. first_end: with how many jobs it was asked for, and what is told
-            of it.
-        has: of these jobs, what of them runs. back: by resource, once it was asked for, what is
-            back by each end, in order.
-        parts: of each element that holds something when its time limit is up, its amounts, what of
-            the budget it has used and holds back, and the grace that it has after its limit.
-        returned: once it was asked for, how much of the budget is back by each moment, in order.
-        kept: for whom what comes free is kept from those behind.
+        used: amounts in use, with what was admitted in this cycle.
+        let: the admitted part of it.
+        jobs: jobs that hold something.
+        considered: jobs that were admitted, or refused only by capacity.
+        spent_gpu_s: settled within the window.
+        reserved_gpu_s: reserved for what runs and what was admitted.
+        let_gpu_s: the admitted part of it.
+        running_gpu_s: used so far by what runs.
+        gpus: held now.
+        ends: by job, when all its time limits are up; infinite if unknown.
+        goes_on: jobs of which more waits, so that they hold something after that.
+        first_end: the number of jobs it was computed for, and the result.
+        has: by job, what of it runs.
+        back: by resource, what has come back by each end, in order; computed on demand.
+        parts: of each element its end, amounts, used and reserved budget, and grace.
+        returned: how much of the budget has come back by each moment, in order; on demand.
+        kept: for whom capacity is kept.
     """
 
     quota: desired.Quota
@@ -81,7 +83,7 @@ class QuotaAccount:
     kept: Kept | None = None
 
     def job_end(self, job: str) -> float:
-        """When a job holds nothing any more at the latest; infinite where nobody knows."""
+        """Return when a job holds nothing any more at the latest; infinite if unknown."""
         return math.inf if job in self.goes_on else self.ends.get(job, math.inf)
 
 
@@ -104,49 +106,49 @@ def over_running(account: QuotaAccount, spec: desired.Job) -> Reason | None:
     if quota.running is None or many < quota.running:
         return None
     jobs = quantities.counted(quota.running, "job")
-    told = f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once"
-    # whether nodes have room for these is not known yet: they may go on waiting
+    text = f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once"
+    # nodes may have no capacity for these, so they may stay pending
     ahead = sorted(account.jobs - account.ends.keys() - {spec.name})
     if ahead:
         first = ahead[0] if len(ahead) == 1 else f"{ahead[0]} and {len(ahead) - 1} more"
         verb = "goes" if len(ahead) == 1 else "go"
         runs = "runs" if len(account.ends) == 1 else "run"
-        told += f": {len(account.ends)} {runs}, and {first} {verb} first"
+        text += f": {len(account.ends)} {runs}, and {first} {verb} first"
     end = f"the end of one of them{_first_end(account)}"
     if ahead and not account.ends:
         end = f"the start and the end of {ahead[0]}"
     return Reason(
         ReasonCode.OVER_LIMIT,
-        told,
+        text,
         unblocks=f"{end}, or a higher spec.jobs.running of Quota {quota.name}",
     )
 
 
 def _first_end(account: QuotaAccount) -> str:
-    """Until when one job fewer than may run does, at the most, where time limits say that."""
+    """Return the text until when one job fewer runs at the latest, if time limits say that."""
     many, most = len(account.jobs), account.quota.running or 0
     if account.first_end[0] != many:
         ranked = sorted((account.job_end(job), job) for job in account.jobs)
         end, job = ranked[many - most] if most and many >= most else (math.inf, "")
-        told = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
-        account.first_end = (many, told if end < math.inf else "")
+        text = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
+        account.first_end = (many, text if end < math.inf else "")
     return account.first_end[1]
 
 
 def asked_gpu_s(account: QuotaAccount, spec: desired.Job, each: Sequence[int]) -> float:
-    """What one start sets aside of a budget."""
+    """Return what one start reserves of a budget."""
     return each[2] / 1000 * reserved_s(spec, account.quota)
 
 
 def left_gpu_s(account: QuotaAccount) -> float:
-    """What a budget leaves."""
+    """Return what is left of a budget."""
     return (account.quota.budget_gpu_s or 0.0) - account.spent_gpu_s - account.reserved_gpu_s
 
 
 def back_by(account: QuotaAccount, index: int, lacks: int) -> tuple[float, str]:
-    """By when so much of a resource is back as time limits say, and which job ends then.
+    """Return when so much of a resource has come back by time limits, and which job ends then.
 
-    Infinite: nobody knows.
+    Infinite: unknown.
     """
     if index not in account.back:
         ranked = sorted((end, job) for job, end in account.ends.items() if end < math.inf)
@@ -158,7 +160,7 @@ def back_by(account: QuotaAccount, index: int, lacks: int) -> tuple[float, str]:
 
 
 def _enough_back(account: QuotaAccount, index: int, lacks: int) -> str:
-    """Until when so much of a resource is back, at the most, where time limits say that."""
+    """Return the text until when enough of a resource has come back, if time limits say that."""
     end, job = back_by(account, index, lacks)
     if end == math.inf:
         return ""
@@ -171,7 +173,7 @@ def _enough_back(account: QuotaAccount, index: int, lacks: int) -> str:
 def over_amount(account: QuotaAccount, index: int, cap: int, asked: int) -> Reason:
     quota, let = account.quota, account.let[index]
     back = _enough_back(account, index, account.used[index] + asked - cap)
-    # whether nodes have room for that is not known yet: it may start now, or go on waiting
+    # nodes may have no capacity for that, so it may start now or stay pending
     before = f", {amount_of(index, let)} {LEFT_BEFORE}" if let else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
@@ -192,7 +194,7 @@ def over_budget(account: QuotaAccount, spec: desired.Job, asked_s: float, back: 
         ReasonCode.OVER_BUDGET,
         f"Quota {quota.name} gives {whom_of(quota)} {hours_text(budget_s)} in {window}: "
         f"{hours_of(account.spent_gpu_s)} spent, {hours_of(reserved_gpu_s)} "
-        f"reserved by what runs{before}, {hours_of(asked_s)} asked (GPUs times {charged})",
+        f"reserved by running work{before}, {hours_of(asked_s)} asked (GPUs times {charged})",
         unblocks=f"{shorter}, time{back}, or a higher spec.budget.gpuHours of Quota {quota.name}",
     )
 
@@ -200,7 +202,7 @@ def over_budget(account: QuotaAccount, spec: desired.Job, asked_s: float, back: 
 def kept_from(
     account: QuotaAccount, spec: desired.Job, each: Sequence[int], now: float
 ) -> Reason | None:
-    """Why a job may not take what is kept for another one; None: nothing is, or it ends before."""
+    """Return why a job may not take what is kept for another; None if it may, or ends before."""
     quota, kept = account.quota, account.kept
     if kept is None or kept.job == spec.name:
         return None
@@ -209,10 +211,10 @@ def kept_from(
     if not budget and not any(cap is not None and more for cap, more in capped):
         return None
     if not budget and now + run_times.limit_of(spec) <= kept.until:
-        return None  # what a budget was used for is not back as it ends
+        return None  # a budget does not come back when work ends
     return Reason(
         ReasonCode.OVER_BUDGET if budget else ReasonCode.OVER_LIMIT,
-        f"Quota {quota.name} keeps what comes free of what {whom_of(quota)} may have for "
+        f"Quota {quota.name} keeps what comes free of the share of {whom_of(quota)} for "
         f"{kept.job}, which has waited for {WAIT_MAX_TEXT}",
         unblocks=f"the start of {kept.job}, by {times.format_time(kept.until)} at the latest",
     )

@@ -1,13 +1,9 @@
-"""Caps of users, groups and queues beside what queues share: what they leave, and budgets.
+"""Quotas of users, groups and queues: how many pending elements they admit.
 
-``QuotaAccounts`` know what is in use by everyone whom a ``Quota`` holds for. What waits comes to
-them in order of priority and arrival; they say how many elements may start, or which cap forbids
-it. What is let through is counted at once, so that a cap holds whatever the scheduler then starts.
-Elements that room is kept for come before all others: what has left for them would else be let
-through in their place, start, have to leave for them again, and so on. Who asks in which order is
-said in ``lines``, and that what can't start at all comes last in ``hopeless``. What comes behind
-and fits passes who doesn't fit, but not for ever: for who has waited for ``order.WAIT_MAX_S`` what
-comes free is kept.
+Pending jobs come in order of priority and arrival; the answer is how many elements may start, or
+which quota forbids it. What is admitted counts at once. Nominated elements come first, because
+others would otherwise take their capacity again and again. Jobs that fit may pass those that don't,
+but after ``WAIT_MAX_S`` capacity is kept for the one that waits.
 """
 
 import bisect
@@ -18,8 +14,7 @@ from collections.abc import Sequence
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import run_times, running_gangs
-from reconciler.core.quota import quota_accounts
-from reconciler.core.snapshot import learned_mix
+from reconciler.core.quota import queue_tree, quota_accounts
 from reconciler.model import desired
 from reconciler.model.rules import quota_limits
 from reconciler.model.rules.quota_limits import HOUR_S, reserved_s
@@ -30,37 +25,39 @@ from reconciler.scheduling.queues import job_order
 
 
 class QuotaAccounts:
-    """The accounts of all quotas as this cycle finds them."""
+    """The accounts of all quotas in this cycle."""
 
-    def __init__(self, work: cycle_context.CycleContext, held: running_gangs.RunningGangs) -> None:
-        structure = work.desired.structure
+    def __init__(
+        self, context: cycle_context.CycleContext, held: running_gangs.RunningGangs
+    ) -> None:
+        structure = context.desired.structure
         self._structure = structure
-        self._work = work
+        self._context = context
         self._of: dict[tuple[str, str], tuple[quota_accounts.QuotaAccount, ...]] = {}
         self.all = [quota_accounts.QuotaAccount(quota) for quota in structure.quotas.values()]
         if not self.all:
             return
-        spent = work.observed.recollection.spent
+        spent = context.observed.recollection.spent
         for account in self.all:
-            oldest = (work.now - account.quota.window_s) / HOUR_S
+            oldest = (context.now - account.quota.window_s) / HOUR_S
             hours = spent.get(account.quota.name, {})
             account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
-        for one in work.ended:  # in this very cycle: it is not in the books of hours yet
-            for account in self.of(one.spec):
+        for one in context.ended:  # ended in this cycle, so its hours are not accounted yet
+            for account in self.accounts_of(one.spec):
                 account.spent_gpu_s += one.gpu_s
         for (job, _), entry in held.items():
-            spec = running_gangs.spec_of(work, job)
+            spec = running_gangs.spec_of(context, job)
             if spec is not None:
                 self._count(spec, entry.attempts, entry.used_gpu_s)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Jobs of which more waits hold something after what runs of them has ended."""
+        """Note jobs of which more is pending after what runs of them has ended."""
         for account in self.all:
             for job in account.ends if account.quota.running else ():
-                draft = self._work.drafts.get(job)
-                record = draft.record() if draft else self._work.observed.jobs.get(job)
-                # of one that is left out nobody decides anything while it runs
+                draft = self._context.drafts.get(job)
+                record = draft.record() if draft else self._context.observed.jobs.get(job)
+                # a quarantined job is not decided while it runs
                 if record is None or job_draft.PENDING in record.elements:
                     account.goes_on.add(job)
 
@@ -71,7 +68,7 @@ class QuotaAccounts:
         started = [math.inf if one.started_at is None else one.started_at for one in attempts]
         ends_at = max(started, default=math.inf) + limit_s
         grace_s = max((one.grace_s for one in attempts), default=0.0)
-        for account in self.of(spec):
+        for account in self.accounts_of(spec):
             account.jobs.add(spec.name)
             account.ends[spec.name] = max(account.ends.get(spec.name, 0.0), ends_at)
             account.spent_gpu_s += used_gpu_s
@@ -81,7 +78,7 @@ class QuotaAccounts:
                     part[index] += amount
                 gpus = attempt.resources.gpu_milli / 1000
                 began = attempt.started_at or attempt.assigned_at
-                ran_s = max(0.0, self._work.now - began)
+                ran_s = max(0.0, self._context.now - began)
                 account.gpus += gpus
                 account.running_gpu_s += gpus * ran_s
                 account.reserved_gpu_s += gpus * max(ran_s, reserved_s(spec, account.quota))
@@ -93,33 +90,33 @@ class QuotaAccounts:
             account.parts.append((ends_at, part, charged_gpu_s, grace_s))
 
     def returns(self, account: quota_accounts.QuotaAccount) -> list[tuple[float, float]]:
-        """When GPU-seconds of a budget come back at the latest, and how many then, in order.
+        """Return when GPU-seconds of a budget come back at the latest, and how many, in order.
 
-        What was spent leaves the window; what runs is spent by the hour in which its time limit and
-        grace are up. Work without a time limit is not among it.
+        Spent ones leave the window. Running work counts in the hour in which its time limit and
+        grace end. Work without a time limit is not included.
         """
-        now, quota = self._work.now, account.quota
-        spent = dict(self._work.observed.recollection.spent.get(quota.name, {}))
+        now, quota = self._context.now, account.quota
+        spent = dict(self._context.observed.recollection.spent.get(quota.name, {}))
         this_hour = int(now // HOUR_S)
-        for one in self._work.ended:  # in this very cycle
-            if account in self.of(one.spec):
+        for one in self._context.ended:  # ended in this cycle
+            if account in self.accounts_of(one.spec):
                 spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
         for ends_at, _, gpu_s, grace_s in account.parts:
             if ends_at < math.inf:
                 hour = int(max(ends_at + grace_s, now) // HOUR_S)
                 spent[hour] = spent.get(hour, 0.0) + gpu_s
         back = [((hour + 1) * HOUR_S + quota.window_s, s) for hour, s in spent.items() if s > 0]
-        # those that have left the window are in the books until the end of this cycle
+        # hours that have left the window are accounted until the end of this cycle
         return sorted(one for one in back if one[0] > now)
 
-    def of(self, spec: desired.Job) -> tuple[quota_accounts.QuotaAccount, ...]:
-        """The accounts that a job counts for."""
+    def accounts_of(self, spec: desired.Job) -> tuple[quota_accounts.QuotaAccount, ...]:
+        """Return the accounts that a job counts for."""
         if not self.all:
             return ()
         key = (spec.owner, spec.queue)
         if key not in self._of:
             groups = self._structure.access.groups_of(spec.owner)
-            above = learned_mix.ancestors(self._structure, spec.queue)
+            above = queue_tree.path_to_root(self._structure.queues, spec.queue)
             self._of[key] = tuple(
                 account
                 for account in self.all
@@ -135,7 +132,7 @@ class QuotaAccounts:
         *,
         since: float = math.inf,
     ) -> tuple[int, Reason | None]:
-        """How many of some elements may start, and if none why; those let through are counted.
+        """Return how many of some elements may start, and if none the reason. Admitted ones count.
 
         Args:
             spec: the job.
@@ -143,11 +140,11 @@ class QuotaAccounts:
             tasks: what all tasks of one element take.
             since: since when it has waited, in seconds since the epoch.
         """
-        accounts = self.of(spec)
+        accounts = self.accounts_of(spec)
         each = _sums(tasks)
         never = _first_never(accounts, spec, each)
         if never is not None:
-            return 0, never  # nor does it take a place among those that are considered
+            return 0, never  # it takes no place among the considered jobs
         for account in accounts:
             account.considered += 1
             reason = quota_accounts.over_jobs(account, spec)
@@ -157,7 +154,7 @@ class QuotaAccounts:
         for account in accounts:
             count, reason = self._fitting(account, spec, each)
             if not count:
-                if self._work.now - since >= job_order.WAIT_MAX_S:
+                if self._context.now - since >= job_order.WAIT_MAX_S:
                     self._keep(accounts, spec, each)
                 return 0, reason
             allowed = min(allowed, count)
@@ -170,12 +167,12 @@ class QuotaAccounts:
         spec: desired.Job,
         each: Sequence[int],
     ) -> None:
-        """Keep for a job what comes free under all its caps, where it is known when that is enough.
+        """Keep capacity for a job under all its quotas, if it is known when that is enough.
 
-        All of them: what is free under one would else be taken while another one fills up.
+        Under all of them, because others would take what is free under one while another fills up.
         """
         if any(account.kept for account in accounts):
-            return  # first for who is kept room there; nobody knows what is left after that
+            return  # capacity is kept for another first, and it is unknown what is left then
         until = max([self._enough_by(account, spec, each) for account in accounts])
         if until < math.inf:
             for account in accounts:
@@ -184,8 +181,8 @@ class QuotaAccounts:
     def _enough_by(
         self, account: quota_accounts.QuotaAccount, spec: desired.Job, each: Sequence[int]
     ) -> float:
-        """By when a cap leaves enough for a job, if nobody new starts; infinite: nobody knows."""
-        found = self._work.now
+        """Return when a quota leaves enough for a job if nothing new starts; infinite: unknown."""
+        found = self._context.now
         for index, cap in enumerate(account.quota.resources.as_vector()):
             lacks = 0 if cap is None else account.used[index] + each[index] - cap
             if each[index] and lacks > 0:
@@ -212,17 +209,18 @@ class QuotaAccounts:
     def admit_promised(
         self, spec: desired.Job, elements: int, tasks: tuple[resources.Resources, ...]
     ) -> int:
-        """How many of the elements that room is kept for may start; they are counted.
+        """Return how many nominated elements may start. They count.
 
-        ``spec.jobs.pending`` is not asked about: these were among the considered ones when the room
-        was promised to them. A quota may so have one job more considered than it names; the room
-        that it waited for would otherwise be taken by others, and it would wait for ever.
+        ``spec.jobs.pending`` does not apply: they were considered when they were nominated. A quota
+        may so consider one job more than it names. Otherwise others would take the capacity for
+        ever.
 
         Args:
-            spec, tasks: as for :meth:`admit`, which is to be asked about the others afterwards.
-            elements: for how many room is kept.
+            spec: as for :meth:`admit`, which decides about the others afterwards.
+            tasks: as for :meth:`admit`.
+            elements: how many are nominated.
         """
-        accounts = self.of(spec)
+        accounts = self.accounts_of(spec)
         each = _sums(tasks)
         if any(quota_accounts.over_running(account, spec) for account in accounts):
             return 0
@@ -232,19 +230,19 @@ class QuotaAccounts:
         return allowed
 
     def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
-        """Why no element may start besides those that were let through; None: one more may."""
-        never = _first_never(self.of(spec), spec, _sums(tasks))
+        """Return why no element may start besides those admitted; None if one more may."""
+        never = _first_never(self.accounts_of(spec), spec, _sums(tasks))
         if never is not None:
             return never
-        for account in self.of(spec):
+        for account in self.accounts_of(spec):
             count, reason = self._fitting(account, spec, _sums(tasks))
             if not count:
                 return reason
         return None
 
     def admit_more(self, spec: desired.Job, tasks: Sequence[resources.Resources]) -> int:
-        """How many tasks, the first ones first, an element that runs may gain; they are counted."""
-        accounts = self.of(spec)
+        """Return how many tasks, the first ones first, a running element may gain. They count."""
+        accounts = self.accounts_of(spec)
         for count, task in enumerate(tasks):
             each = list(task.as_vector())
             if not all(self._fitting(account, spec, each)[0] for account in accounts):
@@ -258,7 +256,7 @@ class QuotaAccounts:
     ) -> tuple[int, Reason | None]:
         quota = account.quota
         most = 10**9
-        kept = quota_accounts.kept_from(account, spec, each, self._work.now)
+        kept = quota_accounts.kept_from(account, spec, each, self._context.now)
         if kept is not None:
             return 0, kept
         for index, cap in enumerate(quota.resources.as_vector()):
@@ -282,32 +280,32 @@ class QuotaAccounts:
         return most, None
 
     def _enough_returned(self, account: quota_accounts.QuotaAccount, lacks_gpu_s: float) -> str:
-        """Until when so much of a budget is back, at the most, where that is known."""
+        """Return the text until when enough of a budget has come back, if that is known."""
         by = self._returned_by(account, lacks_gpu_s)
         if by == math.inf:
             return ""
-        told = times.format_time(by)
-        return f" (by time limits enough of it is back by {told}, see `muster quotas`)"
+        returned_at = times.format_time(by)
+        return f" (by time limits enough of it is back by {returned_at}, see `muster quotas`)"
 
     def _returned_by(self, account: quota_accounts.QuotaAccount, lacks_gpu_s: float) -> float:
-        """By when so much of a budget is back; infinite: nobody knows."""
+        """Return when so much of a budget has come back; infinite: unknown."""
         if account.returned is None:
             returns = self.returns(account)
             sums = itertools.accumulate(gpu_s for _, gpu_s in returns)
             account.returned = [(all_, at) for all_, (at, _) in zip(sums, returns, strict=True)]
-        enough_gpu_s = lacks_gpu_s - 1e-6  # of sums in another order
+        enough_gpu_s = lacks_gpu_s - 1e-6  # sums in another order differ a little
         at = bisect.bisect_left(account.returned, enough_gpu_s, key=operator.itemgetter(0))
         return math.inf if at == len(account.returned) else account.returned[at][1]
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
-        hours = set(self._work.observed.recollection.spent.get(quota.name, {}))
-        if any(one.gpu_s for one in self._work.ended):
-            hours.add(int(self._work.now // HOUR_S))
-        # those that have left the window are in the books until the end of this cycle
+        hours = set(self._context.observed.recollection.spent.get(quota.name, {}))
+        if any(one.gpu_s for one in self._context.ended):
+            hours.add(int(self._context.now // HOUR_S))
+        # hours that have left the window are accounted until the end of this cycle
         back = ((hour + 1) * HOUR_S + quota.window_s for hour in hours)
-        back_at = min((at for at in back if at > self._work.now), default=None)
+        back_at = min((at for at in back if at > self._context.now), default=None)
         if back_at is not None:
-            self._work.wake_schedule(back_at)
+            self._context.wake_schedule(back_at)
 
 
 def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
@@ -328,21 +326,21 @@ def _count_in(
 def _first_never(
     accounts: Sequence[quota_accounts.QuotaAccount], spec: desired.Job, each: Sequence[int]
 ) -> Reason | None:
-    """The first cap that is less than one start asks for, whatever else ends under any of them."""
+    """Return the first quota that is smaller than one start, whatever ends under any of them."""
     found = (quota_limits.never(account.quota, spec, each) for account in accounts)
     return next((reason for reason in found if reason is not None), None)
 
 
-def spent_budgets(work: cycle_context.CycleContext) -> dict[str, str]:
-    """Jobs that have to leave since a budget that ends work is used up, with its name.
+def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
+    """Return the jobs that have to stop because their budget is used up, with the quota's name.
 
-    Asks for a cycle at the moment when the next one will be.
+    Request a cycle for the next such moment.
     """
-    ending = [quota for quota in work.desired.structure.quotas.values() if quota.ends]
+    ending = [quota for quota in context.desired.structure.quotas.values() if quota.ends]
     if not ending:
         return {}
-    held = running_gangs.gather(work)
-    accounts = QuotaAccounts(work, held)
+    held = running_gangs.gather(context)
+    accounts = QuotaAccounts(context, held)
     found: dict[str, str] = {}
     for account in accounts.all:
         quota = account.quota
@@ -350,12 +348,12 @@ def spent_budgets(work: cycle_context.CycleContext) -> dict[str, str]:
             continue
         left_s = quota.budget_gpu_s - account.spent_gpu_s - account.running_gpu_s
         if left_s > 0:
-            work.wake(work.now + left_s / account.gpus)
+            context.wake(context.now + left_s / account.gpus)
             continue
         for job in sorted(account.jobs):
-            if job in work.observed.aside:
-                continue  # nothing is decided about it
-            spec = running_gangs.spec_of(work, job)
+            if job in context.observed.aside:
+                continue  # it is quarantined
+            spec = running_gangs.spec_of(context, job)
             if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
                 found[job] = quota.name
     return found

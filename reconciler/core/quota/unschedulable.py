@@ -1,9 +1,7 @@
-"""Which of what waits under quotas the last cycle found that no waiting lets start.
+"""Jobs that can never start, so that a quota does not count them ahead of jobs that can.
 
-The reasons that records carry come in; kinds of claims go out. Quotas let those through last, so
-that work which no node could ever hold has nobody wait for it. Claims of one kind are told the same
-of nodes, guarantees and limits: what was told of one holds for all of it, also for those that no
-cap let through yet.
+Jobs of one kind (queue, shape, preemptible) share the verdict. A pool that provisions nodes, or a
+strict queue, has no such jobs: the first may still get a node, in the second nothing overtakes.
 """
 
 from collections.abc import Iterable
@@ -13,35 +11,32 @@ from reconciler.model import desired
 from reconciler.model.state.pending_reasons import ReasonCode, never_starts
 
 _OF_QUOTAS = frozenset({ReasonCode.OVER_LIMIT.value, ReasonCode.OVER_BUDGET.value})
-#: After so long what was told is told anew where it lets others through: soon, and never at once
-#: time and again.
+#: How soon verdicts that admit other jobs are judged again. Not at once, so that it can't loop.
 AGAIN_S = 1.0
-#: Queue, shape, whether it is preemptible.
+#: Queue, shape, preemptible.
 Kind = tuple[str, int, bool]
 
 
 def kind_of(spec: desired.Job, shape: int) -> Kind:
-    """What is alike in claims of which none can start where one of them can't."""
+    """Return the kind of a job. If one of a kind can't start, none can."""
     return (spec.queue, shape, spec.preemptible)
 
 
 def key_of(code: ReasonCode, job: str) -> str:
-    """The key of what a quota says of a job: it is of no other, however alike."""
+    """Return the key of a quota's reason, which belongs to one job alone."""
     return f"{code.value}/{job}"
 
 
-def kinds(work: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]) -> frozenset[Kind]:
-    """The kinds of which a job carries a reason that no waiting ends.
-
-    There are none where nodes are made for what waits: it is those claims which no node holds that
-    a pool grows for, and then they start in their turn. Nor are there any of a strict queue, in
-    which nobody passes the first.
+def unschedulable_kinds(
+    context: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]
+) -> frozenset[Kind]:
+    """Return the kinds whose last pending reason cannot be resolved by waiting.
 
     Args:
-        work: with the reasons of the last cycle, or, after its schedule, of this one.
-        capped: jobs that a quota holds for, with their kinds.
+        context: with the reasons of the last cycle, or after the schedule with those of this one.
+        capped: jobs that a quota applies to, with their kinds.
     """
-    structure = work.desired.structure
+    structure = context.desired.structure
     if any(pool.provisioning is not None for pool in structure.pools.values()):
         return frozenset()
     strict = {name for name, queue in structure.queues.items() if queue.strict}
@@ -50,27 +45,27 @@ def kinds(work: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]) 
     for job, kind in capped:
         if kind in found or kind[0] in strict:
             continue
-        key = work.reason_key(job)
+        key = context.reason_key(job)
         code, _, whose = key.partition("/")
         if whose == job and code in _OF_QUOTAS:
-            continue  # told by a quota, see ``key_of``
+            continue  # the quota's own reason, see ``key_of``
         if key not in final:
-            final[key] = _says_final(work, key)
+            final[key] = _is_final(context, key)
         if final[key]:
             found.add(kind)
     return frozenset(found)
 
 
-def since_changed(work: cycle_context.CycleContext) -> bool:
-    """Whether documents or nodes are others than those by which the last cycle told its reasons.
+def inputs_changed(context: cycle_context.CycleContext) -> bool:
+    """Return True if desired state or a node's inventory changed since the last cycle.
 
-    What it found may have passed: then all are let through in order, and told anew.
+    The verdicts may be wrong then, so all jobs are admitted in order, and judged again.
     """
-    if work.desired.generation != work.observed.desired_generation:
+    if context.desired.generation != context.observed.desired_generation:
         return True
-    before = work.observed.nodes
-    for name in work.node_names():
-        node, known = work.node(name), before.get(name)
+    before = context.observed.nodes
+    for name in context.node_names():
+        node, known = context.node(name), before.get(name)
         if node is not known and (
             node is None or known is None or node.inventory != known.inventory
         ):
@@ -78,8 +73,8 @@ def since_changed(work: cycle_context.CycleContext) -> bool:
     return False
 
 
-def _says_final(work: cycle_context.CycleContext, key: str) -> bool:
-    told = work.reasons.get(key)
-    if told is None:
-        told = work.observed.reasons.get(key, ())
-    return never_starts(told)
+def _is_final(context: cycle_context.CycleContext, key: str) -> bool:
+    reasons = context.reasons.get(key)
+    if reasons is None:
+        reasons = context.observed.reasons.get(key, ())
+    return never_starts(reasons)

@@ -1,1 +1,1 @@
-"""Sync safety: the impact of a revision, and whether it is held for approval."""
+"""Sync safety: the impact of a revision, and if it is held for approval."""

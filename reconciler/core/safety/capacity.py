@@ -1,4 +1,4 @@
-"""Which nodes of a pool are in service, for all that counts GPUs which come and go by a change."""
+"""The nodes of a pool in service, for everything that compares GPUs of two states."""
 
 import itertools
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _SILENT = (NodeState.UNKNOWN, NodeState.GONE)
 
 
 def gpus(pool: desired.Pool, observed: records.Observed) -> dict[str, int]:
-    """Nodes of a pool that may be given work, with the GPUs that each declares."""
+    """Return the nodes of a pool that may get work, with the GPUs that each declares."""
     if pool.observe_only:
         return {}
     each = pool.node_resources.gpu_milli // 1000
@@ -19,11 +19,11 @@ def gpus(pool: desired.Pool, observed: records.Observed) -> dict[str, int]:
 
 
 def _machines(pool: desired.Pool, observed: records.Observed) -> Iterable[str]:
-    """Names of nodes behind which there is a machine, or has to be."""
+    """Return the names of nodes that have a machine, or have to have one."""
     if pool.provisioning is None:
         return pool.nodes
     provision = observed.provisions.get(pool.name)
-    if provision is None:  # it is about to come and go: what reports is taken over
+    if provision is None:  # it becomes a provisioned pool: nodes that report are adopted
         taken = {
             name
             for name in pool.nodes

@@ -1,10 +1,8 @@
-"""What a change of desired state does to a cluster, in the cluster's own units.
+"""The impact of a change of desired state on the cluster.
 
-Two desired states and the records of the moment come in; out comes an :class:`Impact`: GPUs that
-leave and enter service, queues that go, guarantees and limits that change, running work that ends.
-Safety limits are compared with it, a plan shows it, and approval names its digest (``digests``).
-Nothing is decided here and nothing is simulated: what the scheduler makes of the change is not
-in it.
+Two desired states and the records come in; an :class:`Impact` goes out: GPUs that leave and enter
+service, removed queues, changed guarantees and limits, running work that ends. Safety limits, plans
+and approvals read it. Nothing is decided or simulated here.
 """
 
 import math
@@ -13,23 +11,23 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core.quota import over_limit
+from reconciler.core.quota import over_limit, queue_tree
 from reconciler.core.safety import capacity, digests, job_impact, structure_diff
 from reconciler.model import desired
 from reconciler.model.state import records
 
-#: What there is of a queue that needs no document: it is there, and nothing is said of it.
+#: The default queue, which needs no document.
 _NO_DOCUMENT = ("Queue/default", msgspec.to_builtins(desired.Queue("default")))
 
 
 class PoolImpact(msgspec.Struct, frozen=True):
     """GPUs and nodes of one pool that leave and enter service.
 
-    A node is in service when its pool manages it and git does not drain it; it counts with the
-    GPUs that its pool declares, whether or not it reports. Of a pool whose nodes come and go those
-    count that are there or on their way, and as many as there are to be at the least.
-    ``pool`` is empty for all pools together, where a node that only changes its pool neither leaves
-    nor enters; such nodes leave their pool with ``gpus_moving``, which are among those leaving.
+    A node is in service if its pool manages it and git does not drain it. It counts with the GPUs
+    that its pool declares, whether or not it reports. In a provisioned pool, existing and coming
+    nodes count, and at least its minimum. ``pool`` is empty for all pools together, in which a node
+    that only changes its pool neither leaves nor enters. Its own pool counts it in ``gpus_moving``,
+    a part of those leaving.
     """
 
     pool: str
@@ -44,20 +42,20 @@ class PoolImpact(msgspec.Struct, frozen=True):
 
     @property
     def gpus_lost(self) -> int:
-        """GPUs that leave, and do not stay in service in another pool."""
+        """GPUs that leave and do not stay in service in another pool."""
         return self.gpus_leaving - self.gpus_moving
 
     @property
     def share_lost(self) -> float:
-        """Which part of the GPUs in service is lost: 0 to 1, and 0 where there are none."""
+        """The share of GPUs in service that is lost: 0 to 1, and 0 if there are none."""
         return self.gpus_lost / self.gpus_before if self.gpus_before else 0.0
 
 
 class AmountChange(msgspec.Struct, frozen=True):
-    """A guarantee or limit that is another after the change.
+    """A changed guarantee or limit.
 
-    ``object`` is ``Queue/name`` or ``Quota/name``; ``field`` as documents have it; amounts are in
-    milli-CPUs, bytes or milli-GPUs, None where nothing was said.
+    ``object`` is ``Queue/name`` or ``Quota/name``, ``field`` is as in documents. Amounts are
+    milli-CPUs, bytes or milli-GPUs; None if not given.
     """
 
     object: str
@@ -68,11 +66,10 @@ class AmountChange(msgspec.Struct, frozen=True):
 
 
 class Above(msgspec.Struct, frozen=True):
-    """A queue that holds more, with those below it, than a limit that is lowered.
+    """A queue that holds more, with those below it, than a lowered limit.
 
-    Amounts as in :class:`AmountChange`; ``jobs`` is how many jobs hold them. ``pool``: of a limit
-    there, else empty. ``remedied``: what may be evicted is told to leave, as policy has such
-    drift made right.
+    Amounts as in :class:`AmountChange`; ``jobs`` is how many jobs hold them. ``pool`` is empty
+    unless the limit is of one pool. ``remedied`` is True if policy evicts what it may.
     """
 
     queue: str
@@ -85,20 +82,21 @@ class Above(msgspec.Struct, frozen=True):
 
 
 class Impact(msgspec.Struct, frozen=True):
-    """What a change does, measured at one moment.
+    """The effect of a change, measured at one moment.
 
     Attributes:
-        total: GPUs of all pools together. pools: those of each pool that is touched, by name.
-        queues_removed, queues_added: names.
+        total: GPUs of all pools together.
+        pools: GPUs of each affected pool, by name.
+        queues_removed: names.
+        queues_added: names.
         amounts: guarantees and limits that change.
-        jobs: work with tasks on nodes that is touched, in order of name.
-        jobs_running: how many jobs have tasks on nodes, touched or not.
-        jobs_removed: every job that the change itself takes out of the desired state, running
-            or not.
+        jobs: affected jobs with tasks on nodes, in order of name.
+        jobs_running: how many jobs have tasks on nodes, affected or not.
+        jobs_removed: every job that the change itself removes, running or not.
         objects: labels (``Kind/name``) of structural objects that differ, in order.
-        removed: those of them that are not there after the change, or are as without a document.
+        removed: those of them that are gone after the change, or as without a document.
         approval: those of them that always need approval.
-        digest: what approving this change names; see ``digests``.
+        digest: names the change for approval; see ``digests``.
     """
 
     total: PoolImpact
@@ -115,24 +113,28 @@ class Impact(msgspec.Struct, frozen=True):
     digest: str = ""
 
     def jobs_ended(self, *parts: job_impact.Part) -> int:
-        """How many running jobs are stopped, by ``parts`` of the change or by all of it."""
+        """Return how many running jobs stop because of some ``parts`` of the change, or of all of
+        it.
+        """
         return sum(job.ends for job in self.jobs if not parts or job.part in parts)
 
     def gpu_hours_lost(self, *parts: job_impact.Part) -> float:
-        """GPU-hours of work that are lost, by ``parts`` of the change or by all of it."""
+        """Return the GPU-hours of work lost because of some ``parts`` of the change, or of all of
+        it.
+        """
         return sum(job.gpu_hours_lost for job in self.jobs if not parts or job.part in parts)
 
 
 def find(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> Impact:
-    """What changing ``before`` into ``after`` does to what is ``observed`` at ``now``.
+    """Return the impact of changing ``before`` into ``after``.
 
     Args:
         before: what is in force.
         after: what is proposed.
         observed: records as of the last cycle.
-        now: seconds since the epoch, for work that is lost and deadlines.
+        now: seconds since the epoch, for lost work and deadlines.
     """
     total, pools = _pools(before.structure, after.structure, observed)
     jobs = tuple(job_impact.find(before, after, observed, now))
@@ -177,7 +179,7 @@ def find(
 def _pools(
     before: desired.Structure, after: desired.Structure, observed: records.Observed
 ) -> tuple[PoolImpact, tuple[PoolImpact, ...]]:
-    """All pools together, and each that is touched."""
+    """Return the impact on all pools together, and on each affected one."""
     old = {name: capacity.gpus(pool, observed) for name, pool in before.pools.items()}
     new = {name: capacity.gpus(pool, observed) for name, pool in after.pools.items()}
     every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
@@ -210,7 +212,7 @@ def _capacity(pool: str, old: dict[str, int], new: dict[str, int]) -> PoolImpact
 
 
 def _amounts(before: desired.Structure, after: desired.Structure) -> Iterator[AmountChange]:
-    """Changed amounts of queues and quotas; those of one that comes or goes against nothing."""
+    """Yield changed amounts of queues and quotas. A new or removed one is compared with nothing."""
     nothing = desired.QuotaAmounts()
     for name in _either(before.queues, after.queues):
         old, new = before.queues.get(name), after.queues.get(name)
@@ -234,7 +236,7 @@ def _amounts(before: desired.Structure, after: desired.Structure) -> Iterator[Am
 def _by_pool(
     name: str, old: desired.Queue | None, new: desired.Queue | None
 ) -> Iterator[AmountChange]:
-    """Changed amounts of a queue in pools."""
+    """Yield changed amounts of a queue in pools."""
     left, right = ({f.pool: f for f in queue.flavors} if queue else {} for queue in (old, new))
     for pool in _either(left, right):
         before, after = (side.get(pool, desired.QueueFlavor(pool)) for side in (left, right))
@@ -264,7 +266,7 @@ def _changes(
 def above_limits(
     before: desired.Structure, after: desired.Structure, observed: records.Observed
 ) -> Iterator[Above]:
-    """Queues in which more runs than a limit that the change lowers."""
+    """Yield queues that hold more than a limit that the change lowers."""
     resources: tuple[Literal["cpu", "memory", "gpu"], ...] = ("cpu", "memory", "gpu")
     lowered = [
         (name, pool, position, new)
@@ -280,15 +282,14 @@ def above_limits(
     holders: dict[tuple[str, str], set[str]] = {}
     for job, attempts in job_impact.live(observed).items():
         record = observed.jobs.get(job)
-        at = record.spec.queue if record is not None else None
-        while at is not None and at in after.queues:
+        path = queue_tree.path_to_root(after.queues, record.spec.queue) if record else ()
+        for at in path:
             for attempt in attempts:
                 for pool in {"", pool_of.get(attempt.node, "")}:
                     row = used.setdefault((at, pool), [0, 0, 0])
                     for position, amount in enumerate(attempt.resources.as_vector()):
                         row[position] += amount
                     holders.setdefault((at, pool), set()).add(job)
-            at = after.queues[at].parent
     for name, pool, position, bound in lowered:
         has = used.get((name, pool), [0, 0, 0])[position]
         if has > bound:
@@ -298,7 +299,7 @@ def above_limits(
 
 
 def _limits(queue: desired.Queue) -> dict[str, desired.QuotaAmounts]:
-    """Its limits by pool, that of the cluster without a name."""
+    """Return a queue's limits by pool; that of the cluster has no name."""
     return {"": queue.limit, **{flavor.pool: flavor.limit for flavor in queue.flavors}}
 
 

@@ -1,8 +1,7 @@
-"""What becomes of running work when desired state changes: what ends, why, and what is lost.
+"""The impact of a change on running jobs: which end, why, and how much work is lost.
 
-Two desired states and the records of the moment come in; out comes, for each job with tasks on
-nodes that the change touches, how it meets its end and by which part of the change. What would end
-anyhow, at the same moment, is not the change's doing.
+Two desired states and the records come in; for each affected job with tasks on nodes, its end and
+the responsible part of the change go out. What would end at the same moment anyway does not count.
 """
 
 import math
@@ -19,27 +18,27 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 
-#: How work meets its end, or what else becomes of it. ``drained``: its node leaves service, and
-#: it goes on there until it ends by itself.
+#: What becomes of a job. ``drained``: its node leaves service, and it runs there until it ends.
 How = Literal["cancelled", "replaced", "held", "timed-out", "evicted", "drained"]
-#: Which part of the change does it: the structure, the removal of documents of jobs, or another
-#: change of a job by whoever may change it.
+#: The responsible part of a change: the structure, a removal of jobs, or another change of a job.
 Part = Literal["structure", "removal", "job"]
 
 
 class JobImpact(msgspec.Struct, frozen=True):
-    """What happens to a job that has tasks on nodes now.
+    """The effect on a job that has tasks on nodes now.
 
     Attributes:
-        job: its name. queue, owner: as it runs.
-        how: what becomes of it. part: by which part of the change.
-        gpus: GPUs (shares of them) of the tasks concerned.
-        gpu_hours_lost: what they have put in since the newest checkpoint that is known, or since
-            they started; 0 for work that goes on, and where none is known of work that is asked
-            to save.
-        nodes: where those tasks are.
-        leaves_in_s: of what is drained, after how long it is told to leave; None: never, or not
-            before its own time limit. Of what has a shorter time limit, when that ends it.
+        job: name.
+        queue: as it runs.
+        owner: as it runs.
+        how: what becomes of it.
+        part: the responsible part of the change.
+        gpus: GPUs, or shares of them, of the affected tasks.
+        gpu_hours_lost: work since the newest known checkpoint, or since the start; 0 for work that
+            continues, and for work without a known checkpoint that is asked to save.
+        nodes: of those tasks.
+        leaves_in_s: if drained, after how long it is asked to stop, or when a shorter time limit
+            ends it; None: never, or not before its own time limit.
     """
 
     job: str
@@ -54,14 +53,14 @@ class JobImpact(msgspec.Struct, frozen=True):
 
     @property
     def ends(self) -> bool:
-        """Whether tasks of it are stopped because of the change."""
+        """True if tasks of it stop because of the change."""
         return self.how != "drained" or self.leaves_in_s is not None
 
 
 def find(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> Iterator[JobImpact]:
-    """What becomes of each job that has tasks on nodes; those that go on untouched left out."""
+    """Return the effect on each job with tasks on nodes, except those that are not affected."""
     exits = _exits(before.structure, after.structure, observed, now)
     unpaid = _unpaid(before, after, observed, now)
     above = _above_limits(before, after, observed)
@@ -100,16 +99,16 @@ def _leaving(
     above: frozenset[int] | set[int],
     now: float,
 ) -> tuple[How | None, float | None, list[records.AttemptRecord]]:
-    """How a job leaves its nodes, in how many seconds, and which attempts of it.
+    """Return how a job leaves its nodes, in how many seconds, and which attempts.
 
-    ``above``: elements of it that leave since their queue then holds more than it may.
+    ``above`` are elements of it that leave because their queue is then above its limit.
     """
     touched = {node for node, one in exits.items() if one.touches(spec)}
     out = [attempt for attempt in going if attempt.node in touched]
     leaves_in_s = None
     if out:
-        told = [exits[attempt.node].told_at(spec) for attempt in out]
-        leaves_in_s = _left_s(spec, going, min(told), now)
+        asked_at = [exits[attempt.node].told_at(spec) for attempt in out]
+        leaves_in_s = _left_s(spec, going, min(asked_at), now)
     evicted = [attempt for attempt in going if attempt.element in above]
     if not evicted:
         how: How | None = "evicted" if leaves_in_s == 0 else "drained"
@@ -119,9 +118,9 @@ def _leaving(
 
 
 class _Exit(msgspec.Struct, frozen=True):
-    """How a node leaves service after a change: by which policy, since when, and how before it.
+    """How a node leaves service after a change: by which policy, and since when.
 
-    ``was_out``: it was out of service before, by ``policy_before``.
+    ``was_out`` is True if it was out of service before, by ``policy_before``.
     """
 
     policy: desired.Leaving | None
@@ -130,11 +129,11 @@ class _Exit(msgspec.Struct, frozen=True):
     policy_before: desired.Leaving | None = None
 
     def told_at(self, spec: desired.Job) -> float:
-        """When a job on it is told to leave; infinite: never."""
+        """Return when a job on the node is asked to stop; infinite: never."""
         return _told_at(self.policy, spec, self.since)
 
     def touches(self, spec: desired.Job) -> bool:
-        """Whether the change is other for a job on it than what was before."""
+        """Return True if the change makes a difference for a job on the node."""
         before = _told_at(self.policy_before, spec, self.since)
         return not self.was_out or self.told_at(spec) < before
 
@@ -147,7 +146,7 @@ def _told_at(policy: desired.Leaving | None, spec: desired.Job, since: float) ->
 def _left_s(
     spec: desired.Job, attempts: list[records.AttemptRecord], told_at: float, now: float
 ) -> float | None:
-    """After how long a job leaves; None: it may stay until its own time limit ends it."""
+    """Return after how long a job leaves; None: it may stay until its own time limit."""
     started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
     ends_at = math.inf
     if spec.time_limit_s is not None and started:
@@ -158,7 +157,7 @@ def _left_s(
 def _exits(
     before: desired.Structure, after: desired.Structure, observed: records.Observed, now: float
 ) -> dict[str, _Exit]:
-    """Nodes that no pool has in service after the change, and how each leaves."""
+    """Return the nodes that no pool has in service after the change, and how each leaves."""
     old = {n: pool for pool in before.pools.values() for n in capacity.gpus(pool, observed)}
     new = {node for pool in after.pools.values() for node in capacity.gpus(pool, observed)}
     still = after.pool_of_node()
@@ -178,7 +177,7 @@ def _exits(
 
 
 def live(observed: records.Observed) -> dict[str, list[records.AttemptRecord]]:
-    """Attempts that have not ended nor been told to, by job."""
+    """Return attempts that have not ended and were not asked to stop, by job."""
     found: dict[str, list[records.AttemptRecord]] = {}
     for attempt in observed.attempts.values():
         if attempt.state is not AttemptState.ENDED and attempt.stop is None:
@@ -187,7 +186,7 @@ def live(observed: records.Observed) -> dict[str, list[records.AttemptRecord]]:
 
 
 def is_removed(name: str, after: desired.Desired) -> bool:
-    """Whether a change takes the document of a job away, rather than breaking it."""
+    """Return True if a change removes a job's document, rather than making it invalid."""
     return name not in after.jobs and name not in after.refused
 
 
@@ -198,8 +197,7 @@ def _fate(
     after: desired.Desired,
     now: float,
 ) -> tuple[How | None, Part, float | None]:
-    """How the change ends a running job, None where it does not; and in how many seconds, where
-    that is not at once."""
+    """Return how the change ends a running job, or None, and in how many seconds if not at once."""
     name, old = record.name, record.spec
     new = after.jobs.get(name)
     if new is None:
@@ -208,7 +206,7 @@ def _fate(
     if new == before.jobs.get(name):
         return None, "job", None
     if new.key != old.key:
-        # Another execution under the same run number is ignored while the run is alive.
+        # another execution with the same run number is ignored while the run is alive
         return ("replaced" if new.run != old.run else None), "job", None
     if new.suspend and not old.suspend:
         return "held", "job", None
@@ -225,10 +223,10 @@ def _fate(
 
 
 def _is_of_queue(name: str, before: desired.Desired, after: desired.Desired) -> bool:
-    """Whether a job has another time limit since its queue gives another to all that name none.
+    """Return True if a job's time limit changes because its queue's default does.
 
-    A document that names the very limits of its queue, before and after, is taken for one that
-    names none: whoever changes the queue is then asked once more than need be.
+    A document that names its queue's limits, before and after, is taken for one that names none.
+    Whoever changes the queue may then be asked once too often.
     """
     limits = []
     for state in (before, after):
@@ -243,7 +241,7 @@ def _is_of_queue(name: str, before: desired.Desired, after: desired.Desired) -> 
 def _unpaid(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> set[str]:
-    """Jobs that have to leave since a budget that ends work is used up by the change alone."""
+    """Return the jobs that have to stop because the change alone exhausts their budget."""
     old, new = before.structure.quotas, after.structure.quotas
     if not any(quota.ends and old.get(name) != quota for name, quota in new.items()):
         return set()
@@ -259,10 +257,10 @@ def _unpaid(
 def _above_limits(
     before: desired.Desired, after: desired.Desired, observed: records.Observed
 ) -> dict[str, set[int]]:
-    """Elements by job that leave since only after the change their queue holds more than it may.
+    """Return elements by job that leave because the change puts their queue above its limit.
 
-    Whatever else the change ends still counts as held: the structure may apply while the removal
-    of jobs is held, and then as many leave as are named here.
+    Whatever else the change ends still counts as held: the structure may apply while the removal of
+    jobs is held, and then these leave.
     """
     if before.structure == after.structure or not over_limit.is_remedied(after.structure):
         return {}
@@ -282,7 +280,7 @@ def _above_limits(
 
 
 def _as_now(spec: desired.Job, document: desired.Job | None) -> desired.Job:
-    """A running job as its document has it, but in the queue that it runs in."""
+    """Return a running job as its document has it, but in the queue in which it runs."""
     if document is None or document.preemptible == spec.preemptible:
         return spec
     return msgspec.structs.replace(spec, preemptible=document.preemptible)
@@ -295,7 +293,7 @@ def _lost(
     attempts: list[records.AttemptRecord],
     now: float,
 ) -> float:
-    """GPU-hours put in since the newest checkpoint, that would have to be done again."""
+    """Return the GPU-hours since the newest checkpoint, which would have to be done again."""
     if how == "drained" and leaves_in_s is None:
         return 0.0
     is_told = how in {"evicted", "held", "drained"}

@@ -1,7 +1,7 @@
 """The structural objects of a desired state by label, and which of them differ between two.
 
-What safety, approvals, the audit log and permissions call an object is its kind and the name of its
-document, ``NodePool/a``; identities go by their address, ``Access/ada@example.org``.
+A label is a kind and a document's name, ``NodePool/a``. Identities have their address,
+``Access/ada@example.org``. Safety, approvals, the audit log and permissions use these labels.
 """
 
 import fnmatch
@@ -12,16 +12,16 @@ import msgspec
 from reconciler.model import desired
 
 _DEFAULT = desired.ClusterSettings()
-#: Kinds of which approval is asked for all or nothing.
+#: Kinds whose objects all need approval, or none.
 _WHOLE = ("Access", "Cluster")
 
 
 def differences(
     before: desired.Structure, after: desired.Structure
 ) -> Iterator[tuple[str, tuple[object, object]]]:
-    """Labels of structural objects that differ, in order, with both sides as plain values.
+    """Return labels of structural objects that differ, with both sides as plain values.
 
-    A side is None where there is no such object.
+    A side is None if there is no such object.
     """
     old, new = objects(before), objects(after)
     found = {
@@ -37,12 +37,12 @@ def differences(
 def _of_cluster(
     before: desired.ClusterSettings, after: desired.ClusterSettings
 ) -> Iterator[tuple[str, tuple[object, object]]]:
-    """The ``Cluster``, if it differs by more than its name."""
+    """Return the ``Cluster`` if it differs by more than its name."""
     if _nameless(before) == _nameless(after) and bool(before.name) == bool(after.name):
         return
     sides = [one if one.name or one != _DEFAULT else None for one in (before, after)]
     if all(sides) and _nameless(before) == _nameless(after):
-        return  # what stood there under no name has one now
+        return  # only its name is new
     yield (after if after.name else before).label, (sides[0], sides[1])
 
 
@@ -51,7 +51,7 @@ def _nameless(settings: desired.ClusterSettings) -> desired.ClusterSettings:
 
 
 def objects(structure: desired.Structure) -> dict[str, object]:
-    """The normalised objects of a structure by label, but for its ``Cluster``."""
+    """Return the normalised objects of a structure by label, without its ``Cluster``."""
     tables: Iterable[tuple[str, Mapping[str, object]]] = (
         ("NodePool", structure.pools),
         ("Queue", structure.queues),
@@ -60,7 +60,7 @@ def objects(structure: desired.Structure) -> dict[str, object]:
         ("Quota", structure.quotas),
         ("Reservation", structure.reservations),
         ("Volume", structure.volumes),
-        # where a policy stands changes nothing of what it asks
+        # the position of a policy does not matter
         (
             "Policy",
             {n: msgspec.structs.replace(one, path="") for n, one in structure.policies.items()},
@@ -70,7 +70,7 @@ def objects(structure: desired.Structure) -> dict[str, object]:
 
 
 def _people(structure: desired.Structure) -> dict[str, object]:
-    """What is said of each identity, and the roles."""
+    """Return what ``Access`` says of each identity, and the roles."""
     known = structure.access.identities
     found: dict[str, object] = {
         email: (structure.unix_users.get(email), known.get(email))
@@ -82,11 +82,10 @@ def _people(structure: desired.Structure) -> dict[str, object]:
 
 
 def needing_approval(labels: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text.
+    """Return the labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text.
 
-    What documents of ``Access`` say counts together, by person and not by document: who names one
-    of them means all. There is one ``Cluster``, and a change may bring a new name for it. So a
-    pattern whose kind is one of these two, written out or by ``*``, means the whole kind.
+    Documents of ``Access`` count together, by person: a pattern that names one names all. There is
+    one ``Cluster``, whose name may change. So a pattern of these two kinds means the whole kind.
     """
     wanted = []
     for pattern in patterns:

@@ -1,38 +1,36 @@
-"""Whether a change of desired state may apply by itself, or waits for approval or for its time.
+"""Decides if a change of desired state may apply, or waits for approval or for a sync window.
 
-The limits of the state in force, never of the proposed one, are compared with what the change
-does (``impact``). Two parts can be held: the structure as a whole, and the removals of jobs. What
-people approved is a digest: it covers the change that it names, with as much more running work
-ended than at its time as a limit would allow without approval.
+The limits of the state in force, not of the proposed one, are compared with the change's impact.
+Two parts can be held: the structure as a whole, and the removals of jobs. An approval names a
+digest and covers that change, with as much more ended work as a limit allows.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from reconciler.core import recurrence
 from reconciler.core.safety import digests, impact
 from reconciler.model import desired
-from reconciler.model.rules import review_findings
+from reconciler.model.rules import recurrence, review_findings
 from reconciler.model.state import records
 from reconciler.model.values import quantities, times
 
 _WHERE = "spec.sync of Cluster"
 _NAMES_MAX = 3
-#: When to look again where the records could not be read.
+#: When to look again after the records could not be read.
 LOOK_AGAIN_S = 10.0
-#: When to look again at windows at the latest.
+#: When to look at windows again at the latest.
 LOOK_AT_WINDOWS_S = 86_400.0
-#: What is said of windows that never open, as far as one looks.
-NO_TIME = "its windows let that apply at no time"
+#: Text for windows that do not open.
+NO_TIME = "no sync window opens"
 
 
 class SafetyGate:
     """A gate over the records of a cluster.
 
     Args:
-        observe: gives the records as of now, None where they can't be read; called only where
-            running work counts, or which nodes of a pool there are.
+        observe: returns the current records, or None if they can't be read. It is called only if
+            running work counts, or the existing nodes of a pool.
         clock: seconds since the epoch.
     """
 
@@ -45,7 +43,7 @@ class SafetyGate:
     def judge(
         self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
     ) -> review_findings.Judgement:
-        """Whether ``before`` may become ``after``."""
+        """Return if ``before`` may become ``after``, and what is held."""
         safety = before.structure.settings.safety
         counts_work = safety.jobs is not None or safety.gpu_hours is not None
         counts_work = counts_work or _may_exceed_share(before, after)
@@ -55,17 +53,17 @@ class SafetyGate:
             observed = self._observe()
             if observed is None:
                 return _blind(now)
-        what = impact.find(before, after, observed or records.Observed(), now)
-        found = judge(before, what, now, approvals)
+        change = impact.find(before, after, observed or records.Observed(), now)
+        found = judge(before, change, now, approvals)
         if found.findings and not counts_work:
-            # The figures of running work are for people; they are looked up where one will look.
+            # figures of running work are for people, so they are read only if somebody will look
             seen = self._observe() or records.Observed()
             found = judge(before, impact.find(before, after, seen, now), now, approvals)
         return found
 
 
 def _may_exceed_share(before: desired.Desired, after: desired.Desired) -> bool:
-    """Whether so many documents of jobs leave that it may be too large a part of what runs."""
+    """Return True if so many removed jobs may be too large a share of what runs."""
     safety = before.structure.settings.safety
     if safety.job_share is None:
         return False
@@ -73,7 +71,7 @@ def _may_exceed_share(before: desired.Desired, after: desired.Desired) -> bool:
 
 
 def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
-    """Whether the change is of pools of which the records have to say which nodes there are."""
+    """Return True if the change concerns pools whose existing nodes only the records know."""
     old, new = before.structure.pools, after.structure.pools
     return old != new and any(
         pool.provisioning is not None for pool in (*old.values(), *new.values())
@@ -81,9 +79,9 @@ def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
 
 
 def _blind(now: float) -> review_findings.Judgement:
-    """Nothing is known of what runs, so that nothing that may end it applies."""
+    """Return a verdict without records, in which nothing applies that may end running work."""
     parts: tuple[review_findings.Part, ...] = ("structure", "removal")
-    message = "the records of running work can't be read, and limits depend on them"
+    message = "the records of running work, on which limits depend, can't be read"
     findings = tuple(
         review_findings.Finding(part, review_findings.WORK_UNKNOWN, message) for part in parts
     )
@@ -91,49 +89,51 @@ def _blind(now: float) -> review_findings.Judgement:
 
 
 def judge(
-    before: desired.Desired, what: impact.Impact, now: float, approvals: frozenset[str]
+    before: desired.Desired, change: impact.Impact, now: float, approvals: frozenset[str]
 ) -> review_findings.Judgement:
-    """Whether a change applies.
+    """Return if a change may apply, and what is held.
 
     Args:
-        before: what is in force; its limits hold.
-        what: what the change does, at ``now``.
+        before: what is in force. Its limits count.
+        what: the impact of the change at ``now``.
         now: seconds since the epoch.
         approvals: digests that people approved.
     """
     safety = before.structure.settings.safety
-    protected = list(_never(before, what))
-    over = [*_limits(safety, what), *_named(before, what)]
+    protected = list(_never(before, change))
+    over = [*_limits(safety, change), *_named(before, change)]
     until = None
-    if _is_disruptive(what):
+    if _is_disruptive(change):
         opens = opens_at(safety.windows, now)
         if opens is not None:
             over.append(_outside(opens))
             until = min(opens, now + LOOK_AT_WINDOWS_S)
-    given = {one.part: _approval(one.part, what, safety, approvals) for one in over}
+    given = {one.part: _approval(one.part, change, safety, approvals) for one in over}
     left = [one for one in over if given[one.part] is None]
     if not left:
         until = None
-    digest = what.digest if left and not protected else ""
+    digest = change.digest if left and not protected else ""
     held = {one.part for one in (*protected, *left)}
     used = [_used(part, one) for part, one in given.items() if one and part not in held]
     return review_findings.Judgement(
-        (*protected, *left), what.digest, until, review_findings.approval(digest), tuple(used)
+        (*protected, *left), change.digest, until, review_findings.approval(digest), tuple(used)
     )
 
 
 # --- limits -----------------------------------------------------------------------------------
 
 
-def _limits(safety: desired.SafetyLimits, what: impact.Impact) -> Iterator[review_findings.Finding]:
-    """Every limit that the change exceeds."""
+def _limits(
+    safety: desired.SafetyLimits, change: impact.Impact
+) -> Iterator[review_findings.Finding]:
+    """Yield every limit that the change exceeds."""
 
     def over(part: review_findings.Part, message: str, field: str) -> review_findings.Finding:
         text = f"{message} without approval (limits.{field} in {_WHERE})"
         return review_findings.Finding(part, "over-limit", text)
 
-    pools = [pool for pool in what.pools if pool.gpus_before < what.total.gpus_before]
-    for one in (what.total, *pools):
+    pools = [pool for pool in change.pools if pool.gpus_before < change.total.gpus_before]
+    for one in (change.total, *pools):
         if safety.gpu_share is None or one.gpus_before < max(1, safety.gpu_floor):
             continue
         if one.share_lost > safety.gpu_share:
@@ -146,13 +146,13 @@ def _limits(safety: desired.SafetyLimits, what: impact.Impact) -> Iterator[revie
                 f"service, and at most {safety.gpu_share:.0%} may",
                 "gpuShare",
             )
-    if safety.gpus is not None and what.total.gpus_lost > safety.gpus:
+    if safety.gpus is not None and change.total.gpus_lost > safety.gpus:
         yield over(
             "structure",
-            f"{_gpus(what.total.gpus_lost)} service, and at most {safety.gpus} may",
+            f"{_gpus(change.total.gpus_lost)} service, and at most {safety.gpus} may",
             "gpus",
         )
-    removed = what.queues_removed
+    removed = change.queues_removed
     if safety.queues is not None and len(removed) > safety.queues:
         yield over(
             "structure",
@@ -160,18 +160,18 @@ def _limits(safety: desired.SafetyLimits, what: impact.Impact) -> Iterator[revie
             f"{safety.queues} may be",
             "queues",
         )
-    for part in _parts_over(safety.jobs, what.jobs_ended):
-        ended = what.jobs_ended("structure", "removal")
-        names = [job.job for job in what.jobs if job.ends and job.part != "job"]
+    for part in _parts_over(safety.jobs, change.jobs_ended):
+        ended = change.jobs_ended("structure", "removal")
+        names = [job.job for job in change.jobs if job.ends and job.part != "job"]
         yield over(
             part,
             f"{_counted(ended, 'running job')} ended ({_some(names)}), and at most "
             f"{safety.jobs} may be",
             "jobs",
         )
-    yield from _share_of_jobs(safety, what)
-    for part in _parts_over(safety.gpu_hours, what.gpu_hours_lost):
-        lost = what.gpu_hours_lost("structure", "removal")
+    yield from _share_of_jobs(safety, change)
+    for part in _parts_over(safety.gpu_hours, change.gpu_hours_lost):
+        lost = change.gpu_hours_lost("structure", "removal")
         yield over(
             part,
             f"{lost:.1f} GPU-hours of running work are lost, and at most "
@@ -181,12 +181,12 @@ def _limits(safety: desired.SafetyLimits, what: impact.Impact) -> Iterator[revie
 
 
 def _share_of_jobs(
-    safety: desired.SafetyLimits, what: impact.Impact
+    safety: desired.SafetyLimits, change: impact.Impact
 ) -> Iterator[review_findings.Finding]:
-    """A removal of documents that ends more of what runs than somebody is likely to have meant."""
-    running, ended = what.jobs_running, what.jobs_ended("removal")
-    if _is_over_share(safety, what, ended):
-        names = [job.job for job in what.jobs if job.ends and job.part == "removal"]
+    """Return the hold of a removal that ends more running jobs than is likely intended."""
+    running, ended = change.jobs_running, change.jobs_ended("removal")
+    if _is_over_share(safety, change, ended):
+        names = [job.job for job in change.jobs if job.ends and job.part == "removal"]
         yield review_findings.Finding(
             "removal",
             "over-limit",
@@ -200,7 +200,7 @@ def _share_of_jobs(
 def _parts_over(
     limit: float | None, figure: Callable[..., float]
 ) -> Iterator[review_findings.Part]:
-    """The parts that exceed a limit; both where only their sum does."""
+    """Return the parts that exceed a limit; both if only their sum does."""
     if limit is None or figure("structure", "removal") <= limit:
         return
     parts: tuple[review_findings.Part, ...] = ("structure", "removal")
@@ -221,48 +221,48 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMES_MAX]) + (" …" if len(listed) > _NAMES_MAX else "")
 
 
-# --- objects that need a word -----------------------------------------------------------------
+# --- objects that need approval ---------------------------------------------------------------
 
 
-def _named(before: desired.Desired, what: impact.Impact) -> Iterator[review_findings.Finding]:
-    """Objects of which every change, or the removal, needs approval."""
-    if what.approval:
+def _named(before: desired.Desired, change: impact.Impact) -> Iterator[review_findings.Finding]:
+    """Yield objects of which every change, or every removal, needs approval."""
+    if change.approval:
         yield review_findings.Finding(
             "structure",
             "needs-approval",
-            f"{_some(what.approval)}: every change of it needs approval (approval in {_WHERE})",
+            f"{_some(change.approval)}: every change of it needs approval (approval in {_WHERE})",
         )
-    for part, labels in _pruned(before, what, "confirm"):
+    for part, labels in _pruned(before, change, "confirm"):
         yield review_findings.Finding(
             part, "prune-confirm", f"{_some(labels)}: its removal has to be confirmed (prune)"
         )
 
 
-def _never(before: desired.Desired, what: impact.Impact) -> Iterator[review_findings.Finding]:
-    for part, labels in _pruned(before, what, "never"):
+def _never(before: desired.Desired, change: impact.Impact) -> Iterator[review_findings.Finding]:
+    for part, labels in _pruned(before, change, "never"):
         yield review_findings.Finding(
             part,
             "prune-never",
-            f"{_some(labels)}: it is never removed (prune: never); to remove it, first commit "
-            "that it may be, then remove it in a commit that comes after",
+            f"{_some(labels)}: it is never removed (prune: never). To remove it, first commit "
+            "another prune policy, then the removal",
         )
 
 
 def _pruned(
-    before: desired.Desired, what: impact.Impact, policy: desired.Prune
+    before: desired.Desired, change: impact.Impact, policy: desired.Prune
 ) -> Iterator[tuple[review_findings.Part, list[str]]]:
-    """What the change removes of what has a policy, by part."""
+    """Return what the change removes of objects with a prune policy, by part."""
     by_kind = before.structure.settings.safety.prune
     own = before.structure.prune
     gone = [
         label
-        for label in what.removed
+        for label in change.removed
         if own.get(label, by_kind.get(label.split("/", 1)[0], "auto")) == policy
     ]
     if gone:
         yield "structure", gone
     of_jobs = by_kind.get("Job", "auto")
-    jobs = [name for name in what.jobs_removed if (before.jobs[name].prune or of_jobs) == policy]
+    jobs = [name for name in change.jobs_removed if (before.jobs[name].prune or of_jobs) == policy]
     if jobs:
         yield "removal", [f"Job/{name}" for name in jobs]
 
@@ -270,9 +270,9 @@ def _pruned(
 # --- windows ----------------------------------------------------------------------------------
 
 
-def _is_disruptive(what: impact.Impact) -> bool:
-    """Whether the structure of a change takes something away that is in use."""
-    return bool(what.total.gpus_lost or what.queues_removed or what.jobs_ended("structure"))
+def _is_disruptive(change: impact.Impact) -> bool:
+    """Return True if the change's structure takes something away that is in use."""
+    return bool(change.total.gpus_lost or change.queues_removed or change.jobs_ended("structure"))
 
 
 def _outside(until: float) -> review_findings.Finding:
@@ -284,16 +284,16 @@ def _outside(until: float) -> review_findings.Finding:
         )
     else:
         message = (
-            "it takes something out of service, and this is not the time for it, the next time is "
+            "it takes something out of service, and no sync window is open; the next one opens at "
             f"{times.format_time(until)} (windows in {_WHERE})"
         )
     return review_findings.Finding("structure", "outside-window", message)
 
 
 def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
-    """When disruptive changes may apply next; None: now.
+    """Return when disruptive changes may apply next; None: now.
 
-    A window that denies beats one that allows; where none allows, all other time is allowed.
+    A window that denies beats one that allows. If none allows, all other time is allowed.
     """
     if not found:
         return None
@@ -320,12 +320,12 @@ def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
 
 def _approval(
     part: review_findings.Part,
-    what: impact.Impact,
+    change: impact.Impact,
     safety: desired.SafetyLimits,
     approvals: frozenset[str],
 ) -> str | None:
-    """What approved this part of the change, and no less than it does now; None: nothing did."""
-    mine = digests.parse_digest(what.digest)
+    """Return the approval that covers this part of the change; None if none does."""
+    mine = digests.parse_digest(change.digest)
     if mine is None:
         return None
     for text in sorted(approvals):
@@ -337,7 +337,7 @@ def _approval(
             if part == "structure"
             else given.removals == mine.removals
         )
-        if same and _within(given, what, safety):
+        if same and _within(given, change, safety):
             return text
     return None
 
@@ -352,20 +352,20 @@ def _used(part: review_findings.Part, approval: str) -> review_findings.Used:
     return review_findings.Used(part, approval, rest.text() if rest else "")
 
 
-def _within(given: digests.Digest, what: impact.Impact, safety: desired.SafetyLimits) -> bool:
-    """Whether the running work that ends is what was approved, give or take a limit."""
-    more_jobs = what.jobs_ended("structure", "removal") - given.jobs_ended
-    more_hours = what.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost
+def _within(given: digests.Digest, change: impact.Impact, safety: desired.SafetyLimits) -> bool:
+    """Return True if the ended work is within the approved amount plus a limit."""
+    more_jobs = change.jobs_ended("structure", "removal") - given.jobs_ended
+    more_hours = change.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost
     return (
         (safety.jobs is None or more_jobs <= safety.jobs)
         and (safety.gpu_hours is None or more_hours <= safety.gpu_hours)
-        and not (what.jobs_ended("removal") and _is_over_share(safety, what, more_jobs))
+        and not (change.jobs_ended("removal") and _is_over_share(safety, change, more_jobs))
     )
 
 
-def _is_over_share(safety: desired.SafetyLimits, what: impact.Impact, ended: int) -> bool:
-    """Whether so many jobs are more of what runs than somebody is likely to have meant."""
-    running = what.jobs_running
+def _is_over_share(safety: desired.SafetyLimits, change: impact.Impact, ended: int) -> bool:
+    """Return True if so many jobs are more of what runs than somebody is likely to intend."""
+    running = change.jobs_running
     if safety.job_share is None or running < max(1, safety.job_floor):
         return False
     return ended > safety.job_share * running

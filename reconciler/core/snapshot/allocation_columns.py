@@ -1,7 +1,6 @@
-"""Elements that hold something now, as the scheduler sees them: what, since when, for how long.
+"""Makes the scheduler's allocations of running gangs: what each holds, since when, for how long.
 
-Attempts come in, grouped by element; a ``Holding`` goes out for each. Of an element of which only
-some tasks leave there are two: what leaves, then what stays.
+An element of which only some tasks leave has two: what leaves, then what stays.
 """
 
 import itertools
@@ -17,11 +16,11 @@ from reconciler.scheduling.inputs import snapshots
 
 
 class AllocationBuilder:
-    """Makes holdings; what does not differ between them is worked out once."""
+    """A builder of allocations. What they have in common is computed once."""
 
     def __init__(
         self,
-        work: cycle_context.CycleContext,
+        context: cycle_context.CycleContext,
         at: float,
         *,
         nodes: node_columns.NodeTable,
@@ -29,27 +28,27 @@ class AllocationBuilder:
         shapes: task_shapes.Shapes,
         expected_s: Callable[[desired.Job], float],
     ) -> None:
-        self._work = work
+        self._context = context
         self._at = at
         self._nodes = nodes
         self._selectors = selectors
         self._shapes = shapes
         self._expected_s = expected_s
-        structure = work.desired.structure
+        structure = context.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(structure.queues)}
         self._scheduling = structure.settings.scheduling
         self._learns = self._scheduling.learned_quantile is not None
-        #: What kept holdings stand for.
+        #: What cached allocations were made for.
         self._frame: running_gangs.Frame = (structure, nodes.names, nodes.profiles)
 
     def all(self, held: running_gangs.RunningGangs) -> tuple[snapshots.Allocation, ...]:
-        """A holding for each element, those that leave in part before what stays of them."""
+        """Return the allocations of each element. Tasks that leave come before those that stay."""
         frame, before = self._frame, held.frame
         same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
-        # selectors that there were not before may match any of them
+        # new selectors may match any of them
         same = same and held.made_at <= self._at and not self._selectors.all
         held.frame, held.made_at = frame, self._at
-        # In order: shapes are numbered as they are met.
+        # in order, because shapes are numbered as they come
         for key in sorted(held.unmade if same else held.entries):
             if self._make(held.entries[key]):
                 held.unmade.discard(key)
@@ -58,7 +57,7 @@ class AllocationBuilder:
         return tuple(itertools.chain.from_iterable([one.holdings for one in held.in_order()]))
 
     def _make(self, entry: running_gangs.RunningGang) -> bool:
-        """Make them; whether they last, since nothing but their records is in them."""
+        """Make allocations. Return True if they depend on their records alone."""
         record = entry.record
         spec, entry.holdings = record.spec, []
         if spec.queue not in self._row_of_queue:
@@ -96,7 +95,7 @@ class AllocationBuilder:
         leaving: bool,
     ) -> snapshots.Allocation:
         spec = record.spec
-        queue = self._work.desired.structure.queues[spec.queue]
+        queue = self._context.desired.structure.queues[spec.queue]
         began, try_began = run_times.began(attempts), self._try_began(spec, element, attempts)
         saved = [a.saved.at for a in attempts if a.saved is not None]
         minimum_s = queue.min_runtime_s
@@ -110,7 +109,7 @@ class AllocationBuilder:
         fixed = not leaving and _is_fixed(spec, attempts)
         shape = -1
         if (movable or fixed) and not doubtful:
-            shape, refusal = self._shapes.of(spec)
+            shape, refusal = self._shapes.shape_of(spec)
             shape = shape if refusal is None else -1
         resizable = elastic_jobs.is_resizable(spec)
         return snapshots.Allocation(
@@ -143,9 +142,11 @@ class AllocationBuilder:
     def _try_began(
         self, spec: desired.Job, element: int, attempts: running_gangs.Attempts
     ) -> float:
-        """When the try began by whose start its time limit counts: with a task that may have ended,
-        or is leaving, while others that came later go on."""
-        whole = self._work.attempts_of_element(spec.name, element)
+        """Return when the try began, which its time limit counts from.
+
+        The task that began it may have ended or be leaving, while later ones go on.
+        """
+        whole = self._context.attempts_of_element(spec.name, element)
         if len(whole) <= len(attempts):
             return run_times.began(attempts)
         return run_times.began([one for one in whole if not one.concluded] or attempts)
@@ -153,9 +154,9 @@ class AllocationBuilder:
     def _protected_until(
         self, began: float, minimum_s: int, record: records.JobRecord, element: int
     ) -> float:
-        """Until when it is not evicted: its minimum run time, or the grace of a gang in part."""
+        """Return until when it is not preempted: minimum run time, or grace of a partial gang."""
         until = began + minimum_s if minimum_s else 0.0
-        since = self._work.short_since.get(f"{record.name}/{element}")
+        since = self._context.short_since.get(f"{record.name}/{element}")
         if since is not None:
             until = max(until, since + self._scheduling.stale_gang_s)
         return until
@@ -173,7 +174,7 @@ class AllocationBuilder:
                 snapshots.TaskAllocation(
                     node=row_of[a.node],
                     amounts=a.resources.as_vector(),
-                    # of devices that no pool declares any more nothing comes free
+                    # devices that no pool declares any more do not come free
                     devices=tuple([device for device in a.devices if device < width]),
                     share=a.share_milli or snapshots.WHOLE,
                     profile=self._nodes.profile_of(a.mig_profile) if a.mig_profile else -1,
@@ -189,6 +190,6 @@ class AllocationBuilder:
 
 
 def _is_fixed(spec: desired.Job, attempts: running_gangs.Attempts) -> bool:
-    """Whether an element has more tasks than it needs and can give none of them up."""
+    """Return True if an element has more tasks than its minimum and can give none up."""
     least = sum(group.least for group in spec.groups)
     return spec.is_elastic and not elastic_jobs.is_resizable(spec) and len(attempts) > least

@@ -1,8 +1,7 @@
-"""What waits, in lines: claims of one queue that are alike in all that matters to a decision.
+"""Builds pending groups: jobs of one queue that are alike in everything that matters to a decision.
 
-Jobs that are not finished come in; lines of claims in order of arrival go out, with the reasons
-of those that are not offered to the scheduler at all. A job that waits and a job that could grow
-are claims alike.
+Unfinished jobs come in; pending groups in order of arrival go out, with the reasons of jobs that
+are not offered to the scheduler. A job that could grow is a pending job too.
 """
 
 import math
@@ -11,11 +10,11 @@ from dataclasses import dataclass, field
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import elastic_jobs, readiness, run_times, running_gangs
-from reconciler.core.quota import quota_usage, unschedulable
+from reconciler.core.quota import queue_tree, quota_usage, unschedulable
 from reconciler.core.snapshot import learned_mix, pending_cache, task_shapes, windows
 from reconciler.model import desired
-from reconciler.model.state import records
-from reconciler.model.state.pending_reasons import CAN_NOT_START, Reason
+from reconciler.model.state import pending_reasons, records
+from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import resources
 from reconciler.scheduling.inputs import snapshots
@@ -25,18 +24,20 @@ _NO_NOTE = records.ElementNote()
 
 @dataclass
 class PendingInput:
-    """What waits and who waits for another reason than room.
+    """Pending jobs for the scheduler, and those that wait for something else.
 
     Attributes:
-        made: lines for the scheduler.
-        judged: lines of claims that no cap has a place for and that could start under none: of
-            them is asked alone whether that is so yet.
-        capped: jobs that a quota holds for, by kind. let_last: the kinds that were let through
-            last.
-        reasons, reason_of: of jobs that are not in the lines.
-        pending_jobs: queue to number of jobs of which something waits.
+        made: pending groups.
+        judged: groups of jobs that no quota has a place for and that could start under none. The
+            scheduler only judges if that is still so.
+        capped: jobs that a quota applies to, with their kinds.
+        let_last: kinds that were admitted last.
+        reasons: by key, of jobs that are in no group.
+        reason_of: key of each such job.
+        pending_jobs: number of pending jobs by queue.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
-        pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
+        pressed: pending jobs with a deadline.
+        in_time: jobs whose deadline can still be met.
     """
 
     made: pending_cache.PendingGroups
@@ -53,7 +54,7 @@ class PendingInput:
 
 @dataclass(frozen=True)
 class _Granted:
-    """What caps leave of a job's elements: how many, each asking ``tasks``, its minimum or all."""
+    """What quotas admit of a job's elements: how many, each with ``tasks``, its minimum or all."""
 
     count: int
     tasks: tuple[resources.Resources, ...]
@@ -61,47 +62,48 @@ class _Granted:
 
 
 class PendingGroupBuilder:
-    """Makes lines; what does not differ between jobs is worked out once."""
+    """A builder of pending groups. What jobs have in common is computed once."""
 
     def __init__(
         self,
-        work: cycle_context.CycleContext,
+        context: cycle_context.CycleContext,
         at: float,
         *,
         shapes: task_shapes.Shapes,
         held: running_gangs.RunningGangs,
         opened: tuple[snapshots.Window, ...],
     ) -> None:
-        self._work = work
+        self._context = context
         self._at = at
         self._shapes = shapes
         self._held = held
         self._windows = opened
-        self._structure = work.desired.structure
+        self._structure = context.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
-        self._expected_s = learned_mix.expected_s(work)
-        self._accounts = quota_usage.QuotaAccounts(work, held)
-        self._turns = {name: turn for turn, name in enumerate(work.observed.promised)}
+        self._expected_s = learned_mix.expected_s(context)
+        self._accounts = quota_usage.QuotaAccounts(context, held)
+        self._turns = {name: turn for turn, name in enumerate(context.observed.promised)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._judged: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, readiness.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
-        self._pending = work.recall.part(pending_cache.PendingCache)
+        self._pending = context.cache.part(pending_cache.PendingCache)
         self._made = PendingInput(pending_cache.NOTHING)
 
     def all(self) -> PendingInput:
-        """Go through all jobs that are not finished: plain ones by group, each of the others."""
-        work = self._work
-        self._pending.renew(work, self._shapes)
+        """Process all unfinished jobs: plain ones by group, each of the others alone."""
+        context = self._context
+        self._pending.renew(context, self._shapes)
         numbers = self._shapes.number(self._pending.forms())
         self._made.pending_jobs = {
             queue: count for queue, count in self._pending.counts.items() if count
         }
         for name in sorted(self._pending.others):
-            draft = work.drafts.get(name)
-            record = draft.record() if draft else work.observed.jobs[name]
-            self._job(record)
+            draft = context.drafts.get(name)
+            record = draft.record() if draft else context.observed.jobs[name]
+            with context.isolate(name):
+                self._job(record)
         self._let_through()
         self._made.made = self._pending.lines(numbers, self._found)
         self._made.judged = tuple(
@@ -110,18 +112,18 @@ class PendingGroupBuilder:
         return self._made
 
     def _let_through(self) -> None:
-        """Ask caps of all that they hold for: what room is kept for, what waits, what grows.
+        """Ask quotas about nominated jobs, then pending ones, then those that grow.
 
-        What can't start as the last cycle found it takes nobody's place: it comes last.
+        Jobs that can never start, by the last cycle, come last and take nobody's place.
         """
-        made, promised = self._made, self._work.observed.promised
+        made, promised = self._made, self._context.observed.promised
         self._capped.sort(key=lambda one: one[:2])
         made.capped = tuple(
             (record.name, unschedulable.kind_of(record.spec, shape))
             for _, _, record, _, shape in self._capped
         )
-        found = unschedulable.kinds(self._work, made.capped)
-        if found and not unschedulable.since_changed(self._work):
+        found = unschedulable.unschedulable_kinds(self._context, made.capped)
+        if found and not unschedulable.inputs_changed(self._context):
             made.let_last = found
         granted = {
             record.name: self._promised(record, ready)
@@ -135,7 +137,7 @@ class PendingGroupBuilder:
             else:
                 _, _, record, ready, shape = one
                 self._under_quota(record, ready, shape, granted.get(name))
-        # What grows may have of a cap what is left when all that waits has been let through.
+        # growing jobs get what quotas leave after all pending ones were admitted
         for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
             self._growth(record, shape, claimed)
         for _, _, record, ready, shape in last:
@@ -145,8 +147,8 @@ class PendingGroupBuilder:
         spec, made = record.spec, self._made
         held = spec.suspend or record.state is JobState.HELD
         if job_draft.PENDING not in record.elements and not spec.is_elastic and not held:
-            return  # all of it runs
-        ready = readiness.readiness(self._work, record, record.elements)
+            return  # nothing of it is pending
+        ready = readiness.readiness(self._context, record, record.elements)
         if job_draft.PENDING in record.elements:
             self._note_deadline(spec)
             made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
@@ -157,13 +159,13 @@ class PendingGroupBuilder:
             return
         if spec.queue not in self._row_of_queue:
             return
-        shape, refusal = self._shapes.of(spec)
+        shape, refusal = self._shapes.shape_of(spec)
         if refusal is not None:
             if ready.elements:
                 self._explain(spec.name, f"NoUnixUser/{spec.owner}", refusal)
             return
         if ready.elements and ready.reason is None:
-            if self._accounts.of(spec):
+            if self._accounts.accounts_of(spec):
                 self._capped.append((-spec.priority, record.order, record, ready, shape))
             else:
                 self._claim(record, ready, shape)
@@ -172,36 +174,36 @@ class PendingGroupBuilder:
             self._growing.append((-spec.priority, record.order, record, shape, claimed))
 
     def _latest_start(self, spec: desired.Job) -> float:
-        """Until when a job has to start so that its deadline can be met; infinite without one."""
+        """Return the latest start that meets a job's deadline; infinite without one."""
         if spec.deadline is None:
             return math.inf
         expected_s = self._expected_s(spec)
         return spec.deadline - (expected_s if expected_s < math.inf else 0.0)
 
     def _note_deadline(self, spec: desired.Job) -> None:
-        """Whether the deadline of a job can be met yet, whatever it waits for."""
+        """Note if the deadline of a job can still be met, whatever it waits for."""
         latest = self._latest_start(spec)
         if latest < self._at:
             self._made.unreachable[spec.name] = latest
         elif latest < math.inf:
             self._made.in_time.append(spec.name)
-            self._work.wake_schedule(math.nextafter(latest, math.inf))
+            self._context.wake_schedule(math.nextafter(latest, math.inf))
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._made.reasons[key] = (reason,)
         self._made.reason_of[job] = key
 
     def _asked(self, spec: desired.Job) -> tuple[tuple[resources.Resources, ...], bool]:
-        """What an element asks of caps; whether its minimum alone, the whole being too much."""
+        """Return what an element asks of quotas: all, or its minimum if all is too much."""
         tasks = tuple(group.resources.times(group.count) for group in spec.groups)
         if not spec.is_elastic or self._accounts.refusal(spec, tasks) is None:
             return tasks, False
         return tuple(group.resources.times(group.least) for group in spec.groups), True
 
     def _promised(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
-        """Let those elements through that room is kept for, before anything else that waits."""
+        """Admit nominated elements, before anything else."""
         tasks, capped = self._asked(record.spec)
-        kept = min(self._work.observed.promised[record.name], ready.startable)
+        kept = min(self._context.observed.promised[record.name], ready.startable)
         count = self._accounts.admit_promised(record.spec, kept, tasks)
         return _Granted(count, tasks, capped)
 
@@ -223,7 +225,7 @@ class PendingGroupBuilder:
         )
         startable += granted.count
         if not startable and reason is not None:
-            if not hopeful and CAN_NOT_START not in reason.message:
+            if not hopeful and not pending_reasons.is_barred([reason]):
                 self._judge(record, ready, shape, reason)
                 return
             self._explain(spec.name, unschedulable.key_of(reason.code, spec.name), reason)
@@ -237,7 +239,7 @@ class PendingGroupBuilder:
     def _judge(
         self, record: records.JobRecord, ready: readiness.Readiness, shape: int, reason: Reason
     ) -> None:
-        """Have it said whether a claim that no cap has a place for can start yet, and no more."""
+        """Let the scheduler judge if a job without a place in a quota could start, and no more."""
         spec = record.spec
         claim = snapshots.PendingJob(
             spec.name, record.order, ready.elements, startable=0, held_back=reason
@@ -266,7 +268,7 @@ class PendingGroupBuilder:
             owner=spec.owner,
             slack_s=slack_s,
             submitted_at=record.submitted_at,
-            promised=self._work.observed.promised.get(spec.name, 0),
+            promised=self._context.observed.promised.get(spec.name, 0),
             promise_turn=self._turns.get(spec.name, 0),
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
@@ -279,18 +281,18 @@ class PendingGroupBuilder:
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 
     def _growth(self, record: records.JobRecord, shape: int, claimed: int) -> None:
-        """Tasks that elements which run with fewer than they would take could gain.
+        """Add the tasks that running elements with fewer than their maximum could gain.
 
-        ``claimed``: how many elements of the job may start as well.
+        ``claimed`` is how many pending elements of the job may start as well.
         """
         spec = record.spec
         blocked = record.removed or spec.suspend or self._structure.settings.suspend
         if blocked:
             return
-        # room is promised to jobs: what its waiting elements leave of that is for tasks; without
-        # it who made room for them would start there again, have to leave again, and so on
-        promised = max(0, self._work.observed.promised.get(spec.name, 0) - claimed)
-        for element in self._work.elements_with_attempts(spec.name):
+        # capacity is nominated to jobs, and tasks get what pending elements leave of it. Otherwise
+        # the preempted job would start there again, be preempted again, and so on
+        promised = max(0, self._context.observed.promised.get(spec.name, 0) - claimed)
+        for element in self._context.elements_with_attempts(spec.name):
             missing = self._admitted(spec, self._missing(record, element))
             if missing:
                 claim = snapshots.PendingJob(
@@ -309,11 +311,11 @@ class PendingGroupBuilder:
                 self._found.setdefault(key, []).append(claim)
 
     def _left_s(self, spec: desired.Job, element: int) -> float:
-        """How long a task that joins an element holds what it takes: until that ends.
+        """Return how long a task that joins an element holds its resources: until the element ends.
 
-        In whole minutes, rounded up, so that what grows stays alike for a while.
+        In whole minutes, rounded up, so that growing jobs stay alike for a while.
         """
-        attempts = self._work.attempts_of_element(spec.name, element)
+        attempts = self._context.attempts_of_element(spec.name, element)
         began = run_times.began(attempts)
         left_s = run_times.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
         return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
@@ -321,8 +323,8 @@ class PendingGroupBuilder:
     def _admitted(
         self, spec: desired.Job, missing: tuple[tuple[int, int], ...]
     ) -> tuple[tuple[int, int], ...]:
-        """Of missing tasks those that caps allow; none where a gang would stay too small."""
-        if not missing or not self._accounts.of(spec):
+        """Return the missing tasks that quotas admit; none if a gang would stay too small."""
+        if not missing or not self._accounts.accounts_of(spec):
             return missing
         lacking = []
         for number, group in enumerate(spec.groups):
@@ -334,12 +336,12 @@ class PendingGroupBuilder:
         return tuple(sorted(ordered[:count])) if count >= len(lacking) else ()
 
     def _missing(self, record: records.JobRecord, element: int) -> tuple[tuple[int, int], ...]:
-        """The tasks that a running element has not, unless it is about to end."""
+        """Return the tasks that a running element lacks, unless it is about to end."""
         if record.elements[element] not in job_draft.LIVE_CODES:
             return ()
         if record.notes.get(element, _NO_NOTE).verdict is not None:
             return ()
-        attempts = self._work.attempts_of_element(record.name, element)
+        attempts = self._context.attempts_of_element(record.name, element)
         if not attempts or any(elastic_jobs.has_succeeded(a) for a in attempts):
             return ()
         present = {
@@ -371,15 +373,15 @@ class PendingGroupBuilder:
     def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
         key = (spec.owner, spec.queue, spec.reservation)
         if key not in self._usable:
-            above = learned_mix.ancestors(self._structure, spec.queue)
+            above = queue_tree.path_to_root(self._structure.queues, spec.queue)
             self._usable[key] = windows.usable_by(spec, self._structure, self._windows, above)
         return self._usable[key]
 
 
-def affine_specs(work: cycle_context.CycleContext) -> Iterable[desired.Job]:
-    """Jobs that are near to or apart from others, of those that wait or hold something."""
-    for name in work.names_besides(work.recall.affine):
-        draft = work.drafts.get(name)
-        spec = draft.spec if draft else work.observed.jobs[name].spec
+def affine_specs(context: cycle_context.CycleContext) -> Iterable[desired.Job]:
+    """Yield pending and running jobs with affinities."""
+    for name in context.names_besides(context.cache.affine):
+        draft = context.drafts.get(name)
+        spec = draft.spec if draft else context.observed.jobs[name].spec
         if spec.affinities:
             yield spec

@@ -1,8 +1,8 @@
-"""What the scheduler learns from what happened: the mix that arrives, run times, use over time.
+"""What the scheduler learns: the mix of arriving work, run times, and use over time.
 
-Each cycle's arrivals and ends come in; a renewed ``Recollection`` goes out, bounded in size and
-the same on any machine. What is learned is read back here: a mix for placement, expected run
-times, each queue's faded use.
+Arrivals and ends of each cycle come in; a new ``Recollection`` goes out, bounded and the same on
+any machine. It is read back as a mix for placement, expected run times, and each queue's decayed
+use.
 """
 
 import functools
@@ -13,19 +13,20 @@ import msgspec
 
 from reconciler.core import cycle_context
 from reconciler.core.jobs import run_times, running_gangs
+from reconciler.core.quota import queue_tree
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state.scheduler_state import KeptRoom, Recollection, TaskKind, Turn
 from reconciler.scheduling.inputs import snapshots
 
-#: After so many tasks an arrival counts half; so many kinds are told apart.
+#: Tasks after which an arrival counts half, and the most kinds.
 ARRIVALS_HALVED = 2000
 KINDS_MAX = 64
 HOUR_S = 3600
-#: Hours of a budget that are kept: no window is longer.
+#: Hours of a budget that are kept. No window is longer.
 HOURS_MAX = desired.BUDGET_WINDOW_S_MAX // HOUR_S
 
-#: Into how many slices a window of use is cut; what was offered stands beside the queues' names.
+#: Slices of a window of use, and the name under which the offered use is kept beside the queues.
 SLICES = 48
 OFFERED = ""
 
@@ -38,7 +39,7 @@ Arrivals = tuple[tuple[TaskKind, float], ...]
 
 
 def with_arrivals(known: Arrivals, jobs: list[desired.Job]) -> Arrivals:
-    """The counts of kinds with the GPU tasks of new jobs; older ones fade."""
+    """Return the counts of kinds with the GPU tasks of new jobs. Older ones decay."""
     added: dict[TaskKind, float] = {}
     for spec in jobs:
         for group in spec.groups:
@@ -56,7 +57,7 @@ def with_arrivals(known: Arrivals, jobs: list[desired.Job]) -> Arrivals:
 
 
 def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
-    """What matters of a task to fragmentation."""
+    """Return what matters of a task for fragmentation."""
     return TaskKind(
         group.resources.cpu_milli,
         group.resources.memory_bytes,
@@ -71,7 +72,7 @@ def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
 def mix(
     recollection: Recollection, shapes: task_shapes.Shapes
 ) -> tuple[snapshots.ArrivalShare, ...]:
-    """The kinds of task that arrive here, with their shares of arrivals."""
+    """Return the kinds of arriving tasks with their shares."""
     total = sum(count for _, count in recollection.arrivals)
     if total <= 0:
         return ()
@@ -87,7 +88,7 @@ def mix(
 
 @functools.lru_cache(maxsize=4 * KINDS_MAX)
 def _group_of(kind: TaskKind) -> snapshots.TaskGroupShape:
-    """One task of a kind as the scheduler reads it."""
+    """Return one task of a kind as the scheduler reads it."""
     devices, share = task_shapes.devices_of(kind.devices, kind.gpu_milli)
     return snapshots.TaskGroupShape(
         name="mix",
@@ -102,27 +103,27 @@ def _group_of(kind: TaskKind) -> snapshots.TaskGroupShape:
 # --- run times ------------------------------------------------------------------------------
 
 
-def expected_s(work: cycle_context.CycleContext) -> Callable[[desired.Job], float]:
-    """How long one run of a job is expected to take: its limit, or less where it is learned."""
-    quantile = work.desired.structure.settings.scheduling.learned_quantile
+def expected_s(context: cycle_context.CycleContext) -> Callable[[desired.Job], float]:
+    """Return a function for expected run times: the limit, or less if that is learned."""
+    quantile = context.desired.structure.settings.scheduling.learned_quantile
     if quantile is None:
         return run_times.limit_of
-    book = run_times.RunTimes(work.observed.recollection)
-    return lambda spec: book.cautious_s(spec, quantile)
+    known_times = run_times.RunTimes(context.observed.recollection)
+    return lambda spec: known_times.cautious_s(spec, quantile)
 
 
-def usual_s(work: cycle_context.CycleContext) -> Callable[[str, float], float] | None:
-    """How long a run of a job takes as a rule, given how long it has run; None: nothing is known.
+def usual_s(context: cycle_context.CycleContext) -> Callable[[str, float], float] | None:
+    """Return a function for the usual run time of a job, given how long it has run; None: unknown.
 
-    Nobody plans by it: it is for telling when what waits may start.
+    It is only for estimates of starts. Schedules do not use it.
     """
-    book = run_times.RunTimes(work.observed.recollection)
+    known_times = run_times.RunTimes(context.observed.recollection)
 
     def usual(job: str, ran_s: float) -> float:
-        spec = running_gangs.spec_of(work, job)
-        return snapshots.ENDLESS if spec is None else book.usual_s(spec, ran_s)
+        spec = running_gangs.spec_of(context, job)
+        return snapshots.ENDLESS if spec is None else known_times.usual_s(spec, ran_s)
 
-    return usual if book else None
+    return usual if known_times else None
 
 
 # --- use over time --------------------------------------------------------------------------
@@ -134,14 +135,14 @@ def faded_use(
     at: float,
     half_life_s: float,
 ) -> tuple[Usage, float]:
-    """GPU-seconds used and offered up to ``at``, where use counts half after ``half_life_s``.
+    """Return the GPU-seconds used and offered up to ``at``, with a half-life.
 
-    What was held at the last time was held until now: a change of it is a schedule of its own.
+    What was held at the last time was held until now, because each change is a schedule of its own.
     """
     gone_s = max(0.0, at - before.used_at) if before.used_at else 0.0
     fade = 0.5 ** (gone_s / half_life_s)
     rate = math.log(2) / half_life_s
-    weight_s = (1 - fade) / rate  # the integral of what fades over the time gone
+    weight_s = (1 - fade) / rate  # the integral of the decay over the elapsed time
     names = before.used.keys() | before.held.keys()
     used = {
         name: before.used.get(name, 0.0) * fade + before.held.get(name, 0.0) * weight_s
@@ -153,10 +154,10 @@ def faded_use(
 def use_in_window(
     before: Recollection, offered_gpus: float, at: float, half_life_s: float, window_s: int
 ) -> tuple[Usage, float, Slices]:
-    """As :func:`faded_use`, but what is older than ``window_s`` does not count at all.
+    """Return the same as :func:`faded_use` for a window, and the slices to remember.
 
-    Use is kept by slices of the window, and a slice leaves as a whole: up to a fiftieth of the
-    window later than it should. Also returns what is kept.
+    Use is kept by slices of the window. A slice leaves as a whole, up to a fiftieth of the window
+    late.
     """
     length_s = max(1, math.ceil(window_s / SLICES))
     oldest = at - window_s
@@ -187,56 +188,46 @@ def use_in_window(
 
 
 def _with_spent(
-    work: cycle_context.CycleContext, known: Mapping[str, Mapping[int, float]]
+    context: cycle_context.CycleContext, known: Mapping[str, Mapping[int, float]]
 ) -> Mapping[str, Mapping[int, float]]:
-    quotas = work.desired.structure.quotas
+    quotas = context.desired.structure.quotas
     budgets = [quota for quota in quotas.values() if quota.budget_gpu_s is not None]
     if not budgets:
         return {} if known else known
-    hour = int(work.now // HOUR_S)
+    hour = int(context.now // HOUR_S)
     found = {name: dict(hours) for name, hours in known.items() if name in quotas}
-    for one in work.ended:
+    for one in context.ended:
         if not one.gpu_s:
             continue
-        structure, owner = work.desired.structure, one.spec.owner
+        structure, owner = context.desired.structure, one.spec.owner
         groups = structure.access.groups_of(owner)
-        above = ancestors(structure, one.spec.queue)
+        above = queue_tree.path_to_root(structure.queues, one.spec.queue)
         for quota in budgets:
             if quota.holds_for(owner, groups, above):
                 spent = found.setdefault(quota.name, {})
                 spent[hour] = spent.get(hour, 0.0) + one.gpu_s
     for quota in budgets:
-        oldest = int((work.now - quota.window_s) // HOUR_S)
+        oldest = int((context.now - quota.window_s) // HOUR_S)
         spent = found.get(quota.name, {})
         for then in [then for then in spent if then < max(oldest, hour - HOURS_MAX)]:
             del spent[then]
     return known if found == known else found
 
 
-def ancestors(structure: desired.Structure, queue: str) -> tuple[str, ...]:
-    """A queue and those above it."""
-    found: list[str] = []
-    name: str | None = queue
-    while name is not None and name in structure.queues and name not in found:
-        found.append(name)
-        name = structure.queues[name].parent
-    return tuple(found)
+# --- everything -----------------------------------------------------------------------------
 
 
-# --- all of it ------------------------------------------------------------------------------
-
-
-def renewed(work: cycle_context.CycleContext) -> Recollection:
-    """What is remembered after the arrivals and ends of this cycle."""
-    before = work.observed.recollection
-    times, parts = run_times.renewed(before, work.ended)
+def renewed(context: cycle_context.CycleContext) -> Recollection:
+    """Return what is remembered after the arrivals and ends of this cycle."""
+    before = context.observed.recollection
+    times, parts = run_times.renewed(before, context.ended)
     found = msgspec.structs.replace(
         before,
-        arrivals=with_arrivals(before.arrivals, work.arrived),
+        arrivals=with_arrivals(before.arrivals, context.arrived),
         run_times=times,
         limit_parts=parts,
-        spent=_with_spent(work, before.spent),
-        short_since=work.short_since,
+        spent=_with_spent(context, before.spent),
+        short_since=context.short_since,
     )
     return before if found == before else found
 
@@ -244,7 +235,7 @@ def renewed(work: cycle_context.CycleContext) -> Recollection:
 def kept_of(
     recollection: Recollection, row_of: Mapping[str, int]
 ) -> tuple[snapshots.CarriedReservation, ...]:
-    """Reservations of backfill whose nodes are all still there."""
+    """Return the backfill reservations whose nodes all still exist."""
     return tuple(
         snapshots.CarriedReservation(
             one.job, one.element, one.starts_at, tuple(row_of[name] for name in one.nodes)
@@ -257,19 +248,19 @@ def kept_of(
 def rooms_of(
     kept: tuple[snapshots.CarriedReservation, ...], names: tuple[str, ...]
 ) -> tuple[KeptRoom, ...]:
-    """The same by name, to be remembered."""
+    """Return reservations by names of nodes, to be remembered."""
     return tuple(
         KeptRoom(one.job, one.element, one.starts_at, tuple(names[row] for row in one.nodes))
         for one in kept
     )
 
 
-def turns_of(work: cycle_context.CycleContext, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """Those of them whose job still is: what is held or backs off now keeps its turn."""
+def turns_of(context: cycle_context.CycleContext, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    """Return the turns whose job still exists. A job that is held or backs off keeps its turn."""
     found = []
     for turn in turns:
-        draft = work.drafts.get(turn.job)
-        record = draft.record() if draft else work.observed.jobs.get(turn.job)
+        draft = context.drafts.get(turn.job)
+        record = draft.record() if draft else context.observed.jobs.get(turn.job)
         if record is not None and not record.finished and record.order == turn.of:
             found.append(turn)
     return tuple(found)

@@ -1,7 +1,7 @@
-"""Nodes as the scheduler's columns: what there is and what is taken.
+"""Nodes as the scheduler's columns: capacity, and what is taken of it.
 
-Pools and records come in; read-only arrays go out, nodes in order of name. What many nodes have in
-common is worked out once for their pool.
+Pools and records come in; read-only arrays go out, nodes in order of name. What the nodes of a pool
+have in common is computed once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,11 +25,11 @@ _Cuts = dict[int, tuple[tuple[str, int], ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class GpuDemand:
-    """What work asks of GPUs besides how many.
+    """What jobs request of GPUs besides their number.
 
     Attributes:
         profiles: MIG profiles.
-        inner: whether any minds which devices of a node are near each other.
+        inner: True if any requests devices that are near each other.
     """
 
     profiles: frozenset[str] = frozenset()
@@ -38,13 +38,15 @@ class GpuDemand:
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """The columns of nodes with what else is asked of them.
+    """The columns of nodes, with lookups.
 
     Attributes:
-        names: names in order; row_of: name to row.
+        names: in order.
+        row_of: row by name.
         pool_of: (n,) index into ``pools``, -1 for none.
-        pools: the pools in order of name.
-        profiles: names of MIG profiles; levels: of topology levels.
+        pools: in order of name.
+        profiles: names of MIG profiles.
+        levels: names of topology levels.
     """
 
     columns: snapshots.NodeColumns
@@ -56,22 +58,22 @@ class NodeTable:
     levels: tuple[str, ...]
 
     def profile_of(self, name: str) -> int:
-        """Index of a MIG profile, -1 for none."""
+        """Return the index of a MIG profile, -1 for none."""
         return self.profiles.index(name) if name in self.profiles else -1
 
     def level_of(self, name: str) -> int:
-        """Index of a topology level; ``NO_LEVEL`` for none."""
+        """Return the index of a topology level; ``NO_LEVEL`` for none."""
         return self.levels.index(name) if name in self.levels else snapshots.NO_LEVEL
 
 
 class _Kept(cycle_cache.CachePart):
-    """The columns of nodes as of the last cycle, and what they were made for.
+    """A cache of the columns, and what they were made for.
 
-    ``raw`` amounts are what attempts leave of the whole, below zero where nodes have shrunk.
+    ``raw`` amounts are what attempts leave of the capacity, below zero if nodes have shrunk.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.structure: desired.Structure | None = None
         self.names: tuple[str, ...] = ()
         self.row_of: Mapping[str, int] = {}
@@ -83,36 +85,39 @@ class _Kept(cycle_cache.CachePart):
         self._inner_is_given = False
 
     def renew(
-        self, work: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
+        self,
+        context: cycle_context.CycleContext,
+        gpu_demand: GpuDemand,
+        held: running_gangs.RunningGangs,
     ) -> None:
-        """Bring everything up to date: by what changed, or anew where the frame is another."""
-        structure, names = work.desired.structure, tuple(work.node_names())
+        """Update everything by what changed, or make it again if its basis changed."""
+        structure, names = context.desired.structure, tuple(context.node_names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
-        profiles = _profiles(pools, asked.profiles)
-        changed = self.take_nodes(work.nodes)
+        profiles = _profiles(pools, gpu_demand.profiles)
+        changed = self.take_nodes(context.nodes)
         if (
             self.structure is structure
             and names == self.names
             and profiles == self.profiles
-            and asked.inner == self.wants_inner
-            and all(self._look(work, name) for name in changed)
+            and gpu_demand.inner == self.wants_inner
+            and all(self._look(context, name) for name in changed)
         ):
             self._take(held.gone, -1)
             self._take(held.come, 1)
         else:
             self.structure, self.pools, self.profiles = structure, pools, profiles
             self.names, self.row_of = names, {name: row for row, name in enumerate(names)}
-            self.wants_inner = asked.inner
-            self._begin(work, names)
+            self.wants_inner = gpu_demand.inner
+            self._begin(context, names)
             self._take(held.entries.values(), 1)
         held.gone.clear()
         held.come.clear()
 
-    def _look(self, work: cycle_context.CycleContext, name: str) -> bool:
-        """Take note of a node's state; whether it is in the pool that it was in."""
-        row, node = self.row_of.get(name), work.node(name)
+    def _look(self, context: cycle_context.CycleContext, name: str) -> bool:
+        """Read a node's state. Return True if it is still in the same pool."""
+        row, node = self.row_of.get(name), context.node(name)
         if row is None:
-            return True  # it has left again
+            return True  # it was forgotten
         index = self._index.get(node.pool, -1) if node is not None else -1
         ready = node is not None and node.state is NodeState.READY
         self.accepts[row] = ready and index >= 0
@@ -124,25 +129,25 @@ class _Kept(cycle_cache.CachePart):
         return index == int(self.pool_of[row])
 
     def _locate(self, row: int, node: records.NodeRecord | None, index: int) -> None:
-        """Note which devices of a node are near each other."""
-        told = node.inventory.gpus if node is not None and index >= 0 else ()
-        if not self.wants_inner or self._told.get(row) is told:
+        """Read which devices of a node are near each other."""
+        reported_gpus = node.inventory.gpus if node is not None and index >= 0 else ()
+        if not self.wants_inner or self._reported_gpus.get(row) is reported_gpus:
             return
-        self._told[row] = told
+        self._reported_gpus[row] = reported_gpus
         width = self._inner.shape[2]
-        said = self._inner_of_pool[index] if index >= 0 else (None,) * len(self._inner)
-        seen = device_locality.reported(told, width)
+        declared = self._inner_of_pool[index] if index >= 0 else (None,) * len(self._inner)
+        seen = device_locality.reported(reported_gpus, width)
         rows = [
-            own if by_pool is None else by_pool for by_pool, own in zip(said, seen, strict=True)
+            own if by_pool is None else by_pool for by_pool, own in zip(declared, seen, strict=True)
         ]
         if any((self._inner[level, row] != now).any() for level, now in enumerate(rows)):
-            if self._inner_is_given:  # snapshots keep what they were given
+            if self._inner_is_given:  # snapshots keep the arrays they were given
                 self._inner, self._inner_is_given = self._inner.copy(), False
             for level, now in enumerate(rows):
                 self._inner[level, row] = now
 
     def _withhold(self, row: int, node: records.NodeRecord | None, index: int) -> None:
-        """Keep back devices of a node that are not cut as its pool declares."""
+        """Withhold devices of a node whose MIG layout is not as declared."""
         pool = self.pools[index] if index >= 0 else None
         found = _unmade(node, pool) if node is not None and pool is not None else {}
         before = self._unmade.get(row, {})
@@ -159,27 +164,27 @@ class _Kept(cycle_cache.CachePart):
         if not found:
             del self._unmade[row]
 
-    def _begin(self, work: cycle_context.CycleContext, names: tuple[str, ...]) -> None:
-        """As if nothing ran."""
+    def _begin(self, context: cycle_context.CycleContext, names: tuple[str, ...]) -> None:
+        """Begin with empty nodes."""
         pools = self.pools
         self._index = {pool.name: number for number, pool in enumerate(pools)}
         self.pool_of = np.full(len(names), -1, dtype=np.int64)
         self.accepts = np.zeros(len(names), dtype=np.bool_)
         self.closed: dict[int, str] = {}
         for row, name in enumerate(names):
-            node = work.node(name)
+            node = context.node(name)
             self.pool_of[row] = self._index.get(node.pool, -1) if node is not None else -1
         self.capacity, self.whole, self._instances = _capacity(pools, self.pool_of, self.profiles)
         self.memory = _per_pool([p.gpu_memory_bytes or 0 for p in pools], self.pool_of, 0)
         shareable = _per_pool([int(pool.shareable) for pool in pools], self.pool_of, 0)
         self.shareable = shareable.astype(np.bool_)
-        self.levels = work.desired.structure.levels()
+        self.levels = context.desired.structure.levels()
         self.domains = _domains(names, pools, self.pool_of, self.levels)
         self._free = self.capacity.copy()
         self._devices = self.whole.copy()
         self._occupied = np.zeros(len(names), dtype=np.int64)
         self._owners = np.zeros(len(names), dtype=np.int64)
-        #: Devices that are not cut as declared, by row: their instances, None: it is to be whole.
+        #: By row, devices whose MIG layout is not as declared: their instances; None: to be whole.
         self._unmade: dict[int, _Cuts] = {}
         self._absent = np.zeros_like(self._instances)
         width = self.whole.shape[1] if self.wants_inner else 0
@@ -187,10 +192,10 @@ class _Kept(cycle_cache.CachePart):
         shape = (len(INNER_LEVELS), len(names), width)
         self._inner = np.full(shape, device_locality.UNKNOWN, dtype=np.int8)
         self._inner_is_given = False
-        #: What agents told of the devices of a node, when its domains were last worked out.
-        self._told: dict[int, tuple[records.Gpu, ...]] = {}
+        #: The reported devices of each node when its domains were last computed.
+        self._reported_gpus: dict[int, tuple[records.Gpu, ...]] = {}
         for name in names:
-            self._look(work, name)
+            self._look(context, name)
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
             array.setflags(write=False)
 
@@ -227,7 +232,7 @@ class _Kept(cycle_cache.CachePart):
             np.subtract.at(self._devices, (table[:, 0], table[:, 1]), sign * table[:, 2])
 
     def columns(self) -> snapshots.NodeColumns:
-        """What there is and what is taken of it, as it is now; never changed afterwards."""
+        """Return the current columns, which never change afterwards."""
         self._inner_is_given = True
         devices = np.where(self.whole < 0, self.whole, np.maximum(self._devices, 0))
         free = np.maximum(self._free, 0)
@@ -254,17 +259,17 @@ class _Kept(cycle_cache.CachePart):
 
 
 def nodes(
-    work: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
+    context: cycle_context.CycleContext, gpu_demand: GpuDemand, held: running_gangs.RunningGangs
 ) -> NodeTable:
-    """Every node as it is now.
+    """Return the columns of all nodes.
 
     Args:
-        work: the desk.
-        asked: what work asks of GPUs, beside what pools have.
-        held: what is held.
+        context: of this cycle.
+        asked: what jobs request of GPUs, besides what pools have.
+        held: running gangs.
     """
-    kept = work.recall.part(_Kept)
-    kept.renew(work, asked, held)
+    kept = context.cache.part(_Kept)
+    kept.renew(context, gpu_demand, held)
     return NodeTable(
         kept.columns(),
         kept.names,
@@ -277,7 +282,7 @@ def nodes(
 
 
 def _unmade(node: records.NodeRecord, pool: desired.Pool) -> _Cuts:
-    """Devices of a node that are not cut as its pool declares, with the instances of each."""
+    """Return devices of a node whose MIG layout is not as declared, with the instances of each."""
     if not pool.mig and not any(gpu.mig_enabled for gpu in node.inventory.gpus):
         return {}
     wanted = {layout.device: layout.instances for layout in pool.mig}
@@ -296,7 +301,7 @@ def _profiles(pools: Sequence[desired.Pool], wanted: Iterable[str]) -> tuple[str
 def _per_pool(
     values: Sequence[int], pool_of: NDArray[np.int64], otherwise: int
 ) -> NDArray[np.int64]:
-    """A column whose values are those of each node's pool."""
+    """Return a column with the value of each node's pool."""
     table = np.array([*values, otherwise], dtype=np.int64)
     return table[pool_of]  # -1 is the last: no pool
 
@@ -304,7 +309,7 @@ def _per_pool(
 def _capacity(
     pools: Sequence[desired.Pool], pool_of: NDArray[np.int64], profiles: tuple[str, ...]
 ) -> tuple[snapshots.Amounts, snapshots.Amounts, snapshots.Amounts]:
-    """Amounts, devices and MIG instances of each node when nothing runs on it."""
+    """Return amounts, devices and MIG instances of each empty node."""
     counts = [min(DEVICES_MAX, pool.node_resources.gpu_milli // WHOLE) for pool in pools]
     width = max(counts, default=0)
     amounts = np.zeros((len(pools) + 1, 3), dtype=np.int64)
@@ -327,7 +332,7 @@ def _domains(
     pool_of: NDArray[np.int64],
     levels: tuple[str, ...],
 ) -> NDArray[np.int64]:
-    """Ids of domains: the same path of names is the same domain, also across pools."""
+    """Return ids of domains. The same path of names is the same domain, also across pools."""
     found = np.full((len(names), len(levels)), -1, dtype=np.int64)
     if not levels:
         return found

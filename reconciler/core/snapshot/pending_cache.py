@@ -1,9 +1,8 @@
-"""What waits and is alike, kept from cycle to cycle: a cycle costs the jobs that changed.
+"""A cache of pending groups, so that a cycle costs what has changed.
 
-Of most jobs that wait nothing is to be worked out but what they ask for: they are not held, depend
-on nothing, were never tried, and no quota counts them. Such *plain* jobs are claims of a group here
-until their record changes; groups go out as the scheduler's lines with their columns. All others
-are *others*, and are looked at in each cycle (``lines``).
+Most pending jobs are *plain*: not held, without dependencies, never tried, and counted by no quota.
+They are members of a group here until their record changes. All others are read again in each cycle
+by ``group_builder``.
 """
 
 import bisect
@@ -22,13 +21,12 @@ from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import JobState
 from reconciler.scheduling.inputs import pending_groups, snapshots
 
-#: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows, whether
-#: others may be evicted for it.
+#: Queue, shape, priority, preemptible, duration, usable windows, grows, may preempt.
 Key = tuple[int, int, int, bool, float, tuple[int, ...], bool, bool]
 
 
 class ClaimKind(NamedTuple):
-    """What is alike in the claims of one group; ``form`` is what identifies their shape."""
+    """What the jobs of one group have in common; ``form`` identifies their shape."""
 
     queue: int
     form: str
@@ -38,12 +36,12 @@ class ClaimKind(NamedTuple):
 
 
 class CachedGroup:
-    """Claims that are alike.
+    """A group of plain pending jobs that are alike.
 
     Attributes:
-        spec: of one job of them, whichever.
-        claims: by job.
-        slot: its row among the columns.
+        spec: of any one job of it.
+        claims: pending jobs by name.
+        slot: its row in the columns.
     """
 
     __slots__ = ("claims", "kind", "slot", "spec")
@@ -56,10 +54,10 @@ class CachedGroup:
 
 
 class PendingGroups(NamedTuple):
-    """Lines in the order of their keys.
+    """Pending groups in the order of their keys.
 
     Attributes:
-        slots: of each line that of its group, -1 for those with claims of other jobs too.
+        slots: of each group that of its cached group, -1 if it has other jobs too.
     """
 
     lines: tuple[snapshots.PendingGroup, ...]
@@ -68,7 +66,7 @@ class PendingGroups(NamedTuple):
 
 
 NOTHING = PendingGroups((), pending_groups.columns_of(()), np.zeros(0, dtype=np.int64))
-#: So many groups that are new, or gone, are put in their place one by one.
+#: Up to so many new or removed groups are inserted or deleted one by one.
 FEW_MAX = 1000
 
 
@@ -76,11 +74,11 @@ class PendingCache(cycle_cache.CachePart):
     """Plain jobs by group, and the names of the others.
 
     Attributes:
-        others: names of jobs that wait and are not plain.
-        changed: names of jobs that had to be looked at in this cycle.
-        group_of: a plain job's group.
-        counts: queue to the number of its plain jobs.
-        told: by slot, the reason that the jobs of its group carry; None where it is not known.
+        others: pending jobs that are not plain.
+        changed: jobs that were read again in this cycle.
+        group_of: group of each plain job.
+        counts: number of plain jobs by queue.
+        slot_reasons: by slot, the reason that the jobs of its group have; None if unknown.
     """
 
     def __init__(self, recall: cycle_cache.CycleCache) -> None:
@@ -90,23 +88,23 @@ class PendingCache(cycle_cache.CachePart):
         self.changed: set[str] = set()
         self.others: set[str] = set()
         self.group_of: dict[str, CachedGroup] = {}
-        #: Of plain jobs the records that their claims were made of.
+        #: Records of plain jobs when they were read.
         self._record_of: dict[str, records.JobRecord] = {}
         self.counts: dict[str, int] = {}
         self._structure: desired.Structure | None = None
         self._some_plain = False
         self._epoch: object = None
-        #: The reasons of the last outcome, whether it was absorbed, and the one before.
+        #: The reasons of the last outcome, and if it and the one before were absorbed.
         self._expected: object = None
         self._sure = self._trusted = False
         self._promised: set[str] = set()
         self._groups: dict[ClaimKind, CachedGroup] = {}
-        #: Number of groups of each form.
+        #: Number of groups by form.
         self._forms: dict[str, int] = {}
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing is known of any job."""
+        """Forget every job."""
         self.others.clear()
         self.group_of.clear()
         self._record_of.clear()
@@ -115,26 +113,26 @@ class PendingCache(cycle_cache.CachePart):
         self._forms.clear()
         self._free: list[int] = []
         self._by_slot: list[CachedGroup] = []
-        #: By slot: the numbers of its line, the line itself.
+        #: By slot: the columns of its group, and the group itself.
         self._table = np.zeros((64, pending_groups.WIDTH), dtype=np.int64)
         self._line_of = np.full(64, None, dtype=object)
-        self.told = np.full(64, None, dtype=object)
+        self.slot_reasons = np.full(64, None, dtype=object)
         self._stale: set[CachedGroup] = set()
         self._numbers: Mapping[str, int] = {}
-        #: Key and slot of each group in order, and the slots alone.
+        #: Keys and slots of groups in order, and the slots alone.
         self._keys: list[tuple[Key, int]] = []
         self._slots: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._gone: list[tuple[Key, int]] = []
         self._new: set[CachedGroup] = set()
 
-    # -- what changed
+    # -- changes
 
-    def renew(self, work: cycle_context.CycleContext, shapes: task_shapes.Shapes) -> None:
-        """Look again at jobs that may have changed."""
+    def renew(self, context: cycle_context.CycleContext, shapes: task_shapes.Shapes) -> None:
+        """Read jobs again that may have changed."""
         self._trusted, self._sure, self._expected = self._sure, False, None
-        structure = work.desired.structure
-        changed = self.take_jobs(work.changed_jobs())
-        promised = set(work.observed.promised)
+        structure = context.desired.structure
+        changed = self.take_jobs(context.changed_jobs())
+        promised = set(context.observed.promised)
         changed |= promised | self._promised
         self._promised = promised
         if structure is not self._structure or shapes.epoch is not self._epoch:
@@ -142,8 +140,8 @@ class PendingCache(cycle_cache.CachePart):
             self._rows = {name: row for row, name in enumerate(structure.queues)}
             self._some_plain = _has_plain(structure)
             changed |= self.start_anew()
-        draft = work.drafts.get
-        known = work.observed.jobs
+        draft = context.drafts.get
+        known = context.observed.jobs
         for name in cycle_cache.in_order(changed, known):
             one = draft(name)
             record = one.record() if one is not None else known.get(name)
@@ -151,31 +149,32 @@ class PendingCache(cycle_cache.CachePart):
                 continue
             self._drop(name)
             if record is not None and not record.finished:
-                self._put(record, shapes)
+                with context.isolate(name):
+                    self._put(record, shapes)
         self.changed = changed
 
     def absorb(self, result: outcome.Outcome) -> None:
-        """What was decided last is so now, if this is it."""
+        """Trust the last reasons if this is the outcome that has them."""
         self._sure |= result.reasons is self._expected
 
     def begin_telling(self, reasons: dict[str, tuple[Reason, ...]]) -> set[str]:
-        """Jobs of which the last reasons may not have come to their records.
+        """Return the jobs whose last reasons may not have reached their records.
 
-        ``reasons``: those of this cycle's outcome, by which it is known again.
+        ``reasons`` are those of this cycle's outcome, which identify it in ``absorb``.
         """
         self._expected = reasons
         if self._trusted:
             return set()
-        self.told[:] = None
+        self.slot_reasons[:] = None
         return set(self._recall.waiting.known)
 
     def start_anew(self) -> set[str]:
-        """Forget everything; the names of jobs to look at then."""
+        """Forget everything. Return the names of jobs to read."""
         self._forget()
         return set(self._recall.waiting.known)
 
     def _is_known(self, name: str, record: records.JobRecord) -> bool:
-        """Whether a plain job is the same claim as before: mostly it waits for another reason."""
+        """Return True if a plain job is the same as before. Mostly only its reason has changed."""
         before = self._record_of.get(name)
         return before is not None and (
             before is record
@@ -195,7 +194,7 @@ class PendingCache(cycle_cache.CachePart):
         waits, elastic = job_draft.PENDING in elements, spec.is_elastic
         held = spec.suspend or record.state is JobState.HELD
         if not (waits or elastic or held):
-            return  # all of it runs
+            return  # nothing of it is pending
         resizable = elastic and elastic_jobs.is_resizable(spec)
         plain = waits and self._some_plain and not (held or resizable) and self._is_plain(record)
         form = shapes.offered(spec) if plain else None
@@ -224,10 +223,7 @@ class PendingCache(cycle_cache.CachePart):
         self._stale.add(group)
 
     def _is_plain(self, record: records.JobRecord) -> bool:
-        """Whether a job that waits is a claim for all that may start of it, whatever time it is.
-
-        It is neither held nor may it gain and lose tasks.
-        """
+        """Return True if all of a pending job may start at any time, without resizing."""
         spec = record.spec
         return not (
             record.notes
@@ -251,8 +247,8 @@ class PendingCache(cycle_cache.CachePart):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
                 unknown = np.full(slot, None, dtype=object)
                 self._line_of = np.concatenate([self._line_of, unknown])
-                self.told = np.concatenate([self.told, unknown])
-        self.told[slot] = None
+                self.slot_reasons = np.concatenate([self.slot_reasons, unknown])
+        self.slot_reasons[slot] = None
         self._new.add(group)
         self._forms[kind.form] = self._forms.get(kind.form, 0) + 1
         return group
@@ -265,15 +261,15 @@ class PendingCache(cycle_cache.CachePart):
             self.counts[group.spec.queue] -= 1
             self._stale.add(group)
 
-    # -- what goes out
+    # -- results
 
     def forms(self) -> set[str]:
-        """The forms of all plain jobs."""
+        """Return the forms of all plain jobs."""
         self._sweep()
         return set(self._forms)
 
     def _sweep(self) -> None:
-        """Let groups go that nobody is in."""
+        """Remove empty groups."""
         for group in [group for group in self._stale if not group.claims]:
             self._stale.discard(group)
             del self._groups[group.kind]
@@ -303,11 +299,11 @@ class PendingCache(cycle_cache.CachePart):
     def lines(
         self, numbers: Mapping[str, int], more: Mapping[Key, list[snapshots.PendingJob]]
     ) -> PendingGroups:
-        """The lines of plain jobs and of others.
+        """Return the groups of plain jobs and of others.
 
         Args:
-            numbers: index of the shape of each form.
-            more: claims of others by key.
+            numbers: shape index of each form.
+            more: other pending jobs by key.
         """
         self._arrange(numbers)
         for group in self._stale:
@@ -322,7 +318,7 @@ class PendingCache(cycle_cache.CachePart):
         return PendingGroups(tuple(made), pending_groups.from_table(table), slots)
 
     def _arrange(self, numbers: Mapping[str, int]) -> None:
-        """Bring the order of groups up to date."""
+        """Update the order of groups."""
         if numbers != self._numbers:
             self._numbers = dict(numbers)
             self._keys = sorted((self._key(group), group.slot) for group in self._groups.values())
@@ -342,7 +338,7 @@ class PendingCache(cycle_cache.CachePart):
         self._new.clear()
 
     def _put_in_place(self, gone: list[int], new: list[tuple[Key, int]]) -> None:
-        """Take entries out at some places, and put others in, in order."""
+        """Remove entries at some places and insert others in order."""
         for at in reversed(gone):
             del self._keys[at]
         places = [bisect.bisect_left(self._keys, entry) for entry in new]
@@ -358,7 +354,7 @@ class PendingCache(cycle_cache.CachePart):
     def _mix(
         self, more: Mapping[Key, list[snapshots.PendingJob]], made: list[snapshots.PendingGroup]
     ) -> NDArray[np.int64]:
-        """Put lines of others, or lines of both, among those of plain jobs; the slots of all."""
+        """Insert groups with other jobs among those of plain jobs. Return the slots of all."""
         fresh: list[tuple[int, snapshots.PendingGroup]] = []
         slots = self._slots.copy()
         for key in sorted(more):
@@ -368,7 +364,7 @@ class PendingCache(cycle_cache.CachePart):
                 fresh.append((at, line_of(key, sorted(more[key], key=_order))))
                 continue
             group = self._by_slot[known[1]]
-            self.told[group.slot] = None
+            self.slot_reasons[group.slot] = None
             both = [*more[key], *group.claims.values()]
             made[at], slots[at] = line_of(key, sorted(both, key=_order)), -1
         for at, line in reversed(fresh):
@@ -377,7 +373,7 @@ class PendingCache(cycle_cache.CachePart):
 
 
 def _has_plain(structure: desired.Structure) -> bool:
-    """Whether any job is plain: with quotas, windows or learned run times none is."""
+    """Return True if any job can be plain: not with quotas, windows or learned times."""
     settings = structure.settings
     learns = settings.scheduling.learned_quantile is not None
     return not (structure.quotas or structure.reservations or settings.suspend or learns)
@@ -388,5 +384,5 @@ def _order(claim: snapshots.PendingJob) -> tuple[int, str, tuple[int, ...]]:
 
 
 def line_of(key: Key, claims: Iterable[snapshots.PendingJob]) -> snapshots.PendingGroup:
-    """The line of a key; ``claims`` are in order."""
+    """Return the group of a key; ``claims`` are in order."""
     return snapshots.PendingGroup(*key[:4], tuple(claims), key[4], key[5], preempts=key[7])

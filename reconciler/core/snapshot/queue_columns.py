@@ -1,7 +1,7 @@
-"""Queues as the scheduler's columns: who owns what, in the cluster and by pool, and what is taken.
+"""Queues as the scheduler's columns: quota and use, in the cluster and by pool.
 
-The structure comes in with what each queue holds; read-only columns go out, queues as the
-structure has them. What follows of the structure alone is made once for it.
+The structure and what each queue holds come in; read-only columns go out, queues in the order of
+the structure. What follows from the structure alone is computed once.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import cycle_cache, cycle_context, overrides
+from reconciler.core.quota import queue_tree
 from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
 from reconciler.model.rules import guarantees
@@ -20,14 +21,14 @@ from reconciler.scheduling.inputs.snapshots import UNLIMITED
 
 
 class _Tree(cycle_cache.CachePart):
-    """What follows of the queues from the structure alone."""
+    """A cache of what follows from the structure alone."""
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self._structure: desired.Structure | None = None
 
     def of(self, structure: desired.Structure) -> snapshots.QueueColumns:
-        """The columns, without what is taken."""
+        """Return the columns without use."""
         if self._structure is not structure:
             self._structure = structure
             self._made = _tree(structure.queues, structure.settings.scheduling.min_runtime_s)
@@ -35,19 +36,20 @@ class _Tree(cycle_cache.CachePart):
 
 
 def queues(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     allocated: Mapping[str, Sequence[int]],
     firm: Mapping[str, Sequence[int]],
     usage: Mapping[str, float],
 ) -> snapshots.QueueColumns:
-    """The tree of queues with what each has taken.
+    """Return the tree of queues with the use of each.
 
     Args:
-        work: the desk.
-        allocated, firm: amounts by queue, without those of queues below it.
-        usage: faded use of a queue and all below it as a share of what there was to give.
+        context: of this cycle.
+        allocated: amounts by queue, without queues below it.
+        firm: the same of work that is not preemptible.
+        usage: decayed use of a queue and all below it, as a share of what was offered.
     """
-    made = work.recall.part(_Tree).of(work.desired.structure)
+    made = context.cache.part(_Tree).of(context.desired.structure)
     taken = _summed(made.names, made.parent, allocated)
     sure = _summed(made.names, made.parent, firm)
     faded = np.array([usage.get(name, 0.0) for name in made.names], dtype=np.float64)
@@ -55,7 +57,7 @@ def queues(
         array.setflags(write=False)
     behind_git = {
         one.subject.removeprefix(records.SUSPENDED_QUEUE): overrides.describe(one)
-        for one in work.overrides
+        for one in context.overrides
         if one.verb == "suspend" and one.subject.startswith(records.SUSPENDED_QUEUE)
     }
     return dataclasses.replace(
@@ -64,7 +66,7 @@ def queues(
 
 
 def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> snapshots.QueueColumns:
-    """The columns; ``min_runtime_s``: of queues that say nothing of it."""
+    """Return the columns; ``min_runtime_s`` is for queues that do not name one."""
     names = tuple(tree)
     above = guarantees.parents(tree)
     parent = np.array(above, dtype=np.int64)
@@ -100,7 +102,7 @@ def _bounds(amounts: Sequence[desired.QuotaAmounts], otherwise: int) -> snapshot
 
 
 def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> snapshots.Amounts:
-    """What is guaranteed, as far as numbers go."""
+    """Return the guaranteed amounts that are numbers."""
     rows = [
         [min(amount, UNLIMITED) for amount in row] for row in guarantees.guaranteed(tree, above)
     ]
@@ -108,7 +110,7 @@ def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> snap
 
 
 def _rationed(tree: Mapping[str, desired.Queue], guaranteed: snapshots.Amounts) -> snapshots.Mask:
-    """In which resources a queue's share is measured."""
+    """Return the resources in which a queue's share is measured."""
     found = np.array(guarantees.rationed(tree), dtype=np.bool_).reshape(len(guaranteed), 3)
     return found & (guaranteed < UNLIMITED)
 
@@ -131,17 +133,17 @@ def _summed(
 
 
 class _Pools(cycle_cache.CachePart):
-    """Amounts by pool, as long as structure and nodes are the same."""
+    """A cache of amounts by pool, while structure and nodes stay the same."""
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self._of: tuple[desired.Structure, NDArray[np.int64]] | None = None
         self._made: snapshots.PoolColumns | None = None
 
     def of(
         self, structure: desired.Structure, nodes: node_columns.NodeTable
     ) -> snapshots.PoolColumns | None:
-        """Those of the structure; None where nobody names a pool."""
+        """Return the amounts by pool; None if no queue or quota names a pool."""
         known = self._of
         if known is None or known[0] is not structure or known[1] is not nodes.pool_of:
             self._of = (structure, nodes.pool_of)
@@ -152,10 +154,10 @@ class _Pools(cycle_cache.CachePart):
 
 
 def pools(
-    work: cycle_context.CycleContext, nodes: node_columns.NodeTable
+    context: cycle_context.CycleContext, nodes: node_columns.NodeTable
 ) -> snapshots.PoolColumns | None:
-    """What queues and quotas have by pool; None: nobody names a pool."""
-    return work.recall.part(_Pools).of(work.desired.structure, nodes)
+    """Return the cached amounts of queues and quotas by pool; None if nobody names a pool."""
+    return context.cache.part(_Pools).of(context.desired.structure, nodes)
 
 
 def by_pool(
@@ -164,7 +166,7 @@ def by_pool(
     pools: Sequence[str],
     pool_of: NDArray[np.int64],
 ) -> snapshots.PoolColumns | None:
-    """What queues and quotas have by pool; None: nobody names a pool.
+    """Return the amounts of queues and quotas by pool; None if nobody names a pool.
 
     Args:
         tree: queues, parents before children.
@@ -197,10 +199,10 @@ def by_pool(
 
 
 def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueColumns:
-    """The tree as if this pool was the cluster.
+    """Return the tree as if this pool was the cluster.
 
     Its GPUs are shared by measure as soon as anybody is guaranteed some, lends them by measure, or
-    has a weight there; by limits alone nothing is.
+    has a weight there. Limits alone do not cause that.
     """
     flavors = {
         name: next((one for one in queue.flavors if one.pool == pool), desired.QueueFlavor(pool))
@@ -230,7 +232,7 @@ def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueCol
 
 
 def _cap(quotas: Iterable[desired.Quota], pool: str) -> tuple[list[int], str]:
-    """What all work together may have in a pool, and the quota that says so, the first by name."""
+    """Return what all work may have in a pool, and the first quota by name that says so."""
     found, name = [UNLIMITED] * 3, ""
     for quota in quotas:
         if quota.pool == pool:
@@ -242,14 +244,11 @@ def _cap(quotas: Iterable[desired.Quota], pool: str) -> tuple[list[int], str]:
 
 
 def _order(
-    tree: Mapping[str, desired.Queue], name: str, rows: Mapping[str, int]
+    queues: Mapping[str, desired.Queue], name: str, rows: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Pools that a queue names, or the nearest above it that names any."""
-    at: str | None = name
-    for _ in tree:
-        if at is None or at not in tree:
-            break
-        if tree[at].flavors:
-            return tuple([rows[flavor.pool] for flavor in tree[at].flavors])
-        at = tree[at].parent
+    """Return the pools of a queue's flavors, or of the nearest ancestor's that has any."""
+    for queue in queue_tree.path_to_root(queues, name):
+        flavors = queues[queue].flavors
+        if flavors:
+            return tuple([rows[flavor.pool] for flavor in flavors])
     return ()

@@ -1,7 +1,6 @@
-"""From records to the scheduler's columnar snapshot: the one place where its parts meet.
+"""Builds the scheduler's snapshot: columns of nodes and queues, pending groups, allocations.
 
-Nodes and queues become columns, jobs that may start become lines, elements that hold resources
-become holdings. What is in no line waits for something else, and its reason is told here.
+Jobs that wait for something else get their reason here.
 """
 
 from collections.abc import Mapping
@@ -29,17 +28,21 @@ from reconciler.scheduling.inputs import snapshots
 
 @dataclass
 class SnapshotResult:
-    """A snapshot with what is needed to read the decisions, and who is not in it and why.
+    """A snapshot, what is needed to read the decisions, and the jobs that are not in it.
 
     Attributes:
-        at: the moment by which what time changes steadily was reckoned.
-        used, offered: faded use by queue and what there was to give, up to ``at``.
-        slices: the same before it fades, as ``Recollection`` has it.
+        at: the moment for everything that time changes steadily.
+        used: decayed use by queue up to ``at``.
+        offered: the same of what was offered.
+        slices: use by slices of the window, as ``Recollection`` has it.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
-        pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
-        waiting: the lines with the groups that they are of.
-        capped: jobs that a quota holds for, by kind. let_last: kinds of which none could start.
-        running_jobs, pending_jobs: by queue.
+        pressed: pending jobs with a deadline.
+        in_time: jobs whose deadline can still be met.
+        waiting: the pending groups, with their cached groups.
+        capped: jobs that a quota applies to, with their kinds.
+        let_last: kinds of which none could start.
+        running_jobs: by queue.
+        pending_jobs: by queue.
     """
 
     snapshot: snapshots.Snapshot
@@ -65,51 +68,53 @@ class SnapshotResult:
         return self.nodes.names
 
 
-def build(work: cycle_context.CycleContext, at: float) -> SnapshotResult:
-    """The situation as the earlier phases of this cycle left it.
+def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
+    """Return the snapshot after the earlier phases of this cycle.
 
-    ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
+    Args:
+        context: of this cycle.
+        at: the moment for everything that time changes steadily (see ``schedule_reuse``).
     """
-    held = running_gangs.gather(work)
-    nodes = node_columns.nodes(work, _asked(work), held)
-    selectors = task_shapes.Selectors(group_builder.affine_specs(work))
-    shapes = task_shapes.Shapes(work, nodes, selectors)
-    opened = windows.all_of(work.desired.structure, nodes, at)
+    held = running_gangs.gather(context)
+    nodes = node_columns.nodes(context, _asked(context), held)
+    selectors = task_shapes.Selectors(group_builder.affine_specs(context))
+    shapes = task_shapes.Shapes(context, nodes, selectors)
+    opened = windows.all_of(context.desired.structure, nodes, at)
     waiting = group_builder.PendingGroupBuilder(
-        work, at, shapes=shapes, held=held, opened=opened
+        context, at, shapes=shapes, held=held, opened=opened
     ).all()
     maker = allocation_columns.AllocationBuilder(
-        work,
+        context,
         at,
         nodes=nodes,
         selectors=selectors,
         shapes=shapes,
-        expected_s=learned_mix.expected_s(work),
+        expected_s=learned_mix.expected_s(context),
     )
     holdings = maker.all(held)
-    used, offered, slices = _use(work, nodes, at)
+    used, offered, slices = _use(context, nodes, at)
     shares = {name: amount / offered for name, amount in used.items()} if offered > 0 else {}
-    recollection = work.observed.recollection
+    recollection = context.observed.recollection
     mix = learned_mix.mix(recollection, shapes)
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
-        queues=queue_columns.queues(work, held.allocated, held.firm, shares),
+        queues=queue_columns.queues(context, held.allocated, held.firm, shares),
         shapes=tuple(shapes.made),
         lines=waiting.made.lines,
         line_columns=waiting.made.columns,
         holdings=holdings,
         now=at,
-        policy=_policy(work),
+        policy=_policy(context),
         profiles=nodes.profiles,
         levels=nodes.levels,
-        presence=_presence(work, held, nodes, selectors),
+        presence=_presence(context, held, nodes, selectors),
         windows=opened,
         kept=learned_mix.kept_of(recollection, nodes.row_of),
         turns=recollection.turns,
         mix=mix,
         turn=recollection.turn,
-        pools=queue_columns.pools(work, nodes),
-        usual_s=learned_mix.usual_s(work),
+        pools=queue_columns.pools(context, nodes),
+        usual_s=learned_mix.usual_s(context),
         judged=waiting.judged,
     )
     return SnapshotResult(
@@ -132,8 +137,8 @@ def build(work: cycle_context.CycleContext, at: float) -> SnapshotResult:
     )
 
 
-def _policy(work: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
-    settings = work.desired.structure.settings.scheduling
+def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
+    settings = context.desired.structure.settings.scheduling
     return snapshots.SchedulingPolicy(
         backfill=settings.backfill,
         depth=settings.depth,
@@ -144,13 +149,13 @@ def _policy(work: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
     )
 
 
-def _asked(work: cycle_context.CycleContext) -> node_columns.GpuDemand:
-    """What work asks of GPUs, whether any pool has it or not."""
+def _asked(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
+    """Return what jobs request of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
-    for name in work.names_besides(work.recall.particular):
-        draft = work.drafts.get(name)
-        spec = draft.spec if draft else work.observed.jobs[name].spec
+    for name in context.names_besides(context.cache.particular):
+        draft = context.drafts.get(name)
+        spec = draft.spec if draft else context.observed.jobs[name].spec
         for group in spec.groups:
             inner = inner or bool(group.inner)
             if group.mig_profile:
@@ -159,17 +164,17 @@ def _asked(work: cycle_context.CycleContext) -> node_columns.GpuDemand:
 
 
 def _presence(
-    work: cycle_context.CycleContext,
+    context: cycle_context.CycleContext,
     held: running_gangs.RunningGangs,
     nodes: node_columns.NodeTable,
     selectors: task_shapes.Selectors,
 ) -> NDArray[np.int64] | None:
-    """How many tasks on each node each selector matches."""
+    """Return how many tasks on each node each selector matches."""
     if not selectors.all:
         return None
     found = np.zeros((len(selectors.all), len(nodes.names)), dtype=np.int64)
     for (job, _), attempts in held.attempts.items():
-        spec = running_gangs.spec_of(work, job)
+        spec = running_gangs.spec_of(context, job)
         for selector in selectors.matching(spec) if spec is not None else ():
             for attempt in attempts:
                 row = nodes.row_of.get(attempt.node)
@@ -179,15 +184,15 @@ def _presence(
 
 
 def _use(
-    work: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
+    context: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
 ) -> tuple[learned_mix.Usage, float, learned_mix.Slices]:
-    """Faded use of each queue with those below it, where it counts at all."""
-    settings = work.desired.structure.settings.scheduling
+    """Return the decayed use of each queue with those below it, if use counts."""
+    settings = context.desired.structure.settings.scheduling
     if not settings.usage_strength:
         return {}, 0.0, {}
-    known = {*work.desired.structure.queues, learned_mix.OFFERED}
+    known = {*context.desired.structure.queues, learned_mix.OFFERED}
     gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / snapshots.WHOLE
-    before, half_life_s = work.observed.recollection, settings.usage_half_life_s
+    before, half_life_s = context.observed.recollection, settings.usage_half_life_s
     slices: learned_mix.Slices = {}
     if settings.usage_window_s is None:
         used, offered = learned_mix.faded_use(before, gpus, at, half_life_s)

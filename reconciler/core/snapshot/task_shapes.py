@@ -1,7 +1,7 @@
-"""What work asks for, as shapes: work that is alike shares one, so that it is worked out once.
+"""The shapes of jobs: jobs that request the same share one, so that it is computed once.
 
-Jobs come in; indexes of shapes go out, with the nodes that each may use and why not the others.
-Eligibility is counted by whole columns: a step of the funnel is one mask over all nodes.
+Jobs come in; indexes of shapes go out, with the eligible nodes of each and why the others are not.
+A step of the eligibility funnel is one mask over all nodes.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 
 _NO_USER = "owner has no Unix user there"
-#: How much worse a node is whose soft taint is not tolerated than one without, in points.
+#: Points that a node loses for a soft taint that is not tolerated.
 _SOFT_TAINT = 1e6
-#: Shapes that are kept from cycle to cycle; with more of them they are begun anew.
+#: The most shapes that are cached. With more, the cache is cleared.
 FORMS_MAX = 10_000
 
 Selector = tuple[tuple[str, str], ...]
@@ -31,18 +31,18 @@ _Facts = tuple[Mapping[str, str], bool, tuple[VolumeState, ...]]
 
 
 def labels_of(spec: desired.Job) -> dict[str, str]:
-    """Labels by which other work finds a job: its own, and the names of job and queue."""
+    """Return the labels that affinities match: a job's own, and the names of job and queue."""
     return {**spec.labels, "job": spec.name, "queue": spec.queue}
 
 
 def is_matched(selector: Selector, spec: desired.Job) -> bool:
-    """Whether a selector means a job."""
+    """Return True if a selector matches a job."""
     labels = labels_of(spec)
     return all(labels.get(key) == value for key, value in selector)
 
 
 class Selectors:
-    """Label selectors of affinities, numbered, and which work each of them matches."""
+    """The label selectors of affinities, numbered."""
 
     def __init__(self, specs: Iterable[desired.Job]) -> None:
         found = {one.labels for spec in specs for one in spec.affinities}
@@ -50,21 +50,21 @@ class Selectors:
         self.index = {selector: number for number, selector in enumerate(self.all)}
 
     def matching(self, spec: desired.Job) -> tuple[int, ...]:
-        """Indexes of the selectors that match a job."""
+        """Return the indexes of the selectors that match a job."""
         if not self.all:
             return ()
         return tuple(i for i, selector in enumerate(self.all) if is_matched(selector, spec))
 
 
 class _Known(cycle_cache.CachePart):
-    """Shapes of earlier cycles, and what they were made of.
+    """A cache of shapes, and what they were made of.
 
     Attributes:
         epoch: another object whenever everything was forgotten.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
         self.epoch = object()
         self._frame: tuple[object, ...] = ()
         self._selectors: tuple[Selector, ...] = ()
@@ -72,65 +72,71 @@ class _Known(cycle_cache.CachePart):
         self.forms: dict[tuple[object, ...], str] = {}
         self.made: dict[str, tuple[snapshots.Shape, Reason | None]] = {}
         self.masks: dict[tuple[str, str], snapshots.Mask] = {}
-        #: Nodes of some pools with some labels.
+        #: Masks of nodes of some pools with some labels.
         self.opened: dict[tuple[tuple[str, ...], Selector], snapshots.Mask] = {}
         self.eligible: dict[tuple[object, ...], _Eligible] = {}
         self.as_root: snapshots.Mask | None = None
 
     def renew(
-        self, work: cycle_context.CycleContext, nodes: node_columns.NodeTable, selectors: Selectors
+        self,
+        context: cycle_context.CycleContext,
+        nodes: node_columns.NodeTable,
+        selectors: Selectors,
     ) -> None:
-        """Forget everything that is made of something else than is there now."""
-        frame = (work.desired.structure, nodes.pool_of)  # another array when nodes come or go
+        """Forget everything if its basis changed."""
+        frame = (context.desired.structure, nodes.pool_of)  # a new array when nodes come or go
         same = len(self._frame) == len(frame) and all(
             known is now for known, now in zip(self._frame, frame, strict=True)
         )
-        changed = self.take_nodes(work.nodes)
+        changed = self.take_nodes(context.nodes)
         if (
             same
             and self._selectors == selectors.all
             and len(self.made) <= FORMS_MAX
-            and all(self._facts.get(name) == _facts(work, name) for name in changed)
+            and all(self._facts.get(name) == _facts(context, name) for name in changed)
         ):
             return
         self._frame, self._selectors = frame, selectors.all
-        self._facts = {name: _facts(work, name) for name in work.node_names()}
+        self._facts = {name: _facts(context, name) for name in context.node_names()}
         self.epoch, self.as_root = object(), None
         for kept in (self.forms, self.made, self.masks, self.opened, self.eligible):
             kept.clear()
 
 
-def _facts(work: cycle_context.CycleContext, name: str) -> _Facts:
-    """What of a node's own report tells who may go there."""
-    node = work.node(name)
+def _facts(context: cycle_context.CycleContext, name: str) -> _Facts:
+    """Return the parts of a node's report that decide who may run there."""
+    node = context.node(name)
     if node is None:
         return {}, False, ()
     return node.inventory.labels, node.inventory.runs_as_root, node.inventory.volumes
 
 
 class Shapes:
-    """Shapes by what is asked for; each is worked out once, and numbered anew in each cycle.
+    """The shapes of one cycle. Each is computed once, and numbered again in each cycle.
 
     Attributes:
         made: the shapes of this cycle.
-        epoch: another object whenever what is known of shapes was begun anew.
+        epoch: another object whenever the cache of shapes was cleared.
     """
 
     def __init__(
-        self, work: cycle_context.CycleContext, nodes: node_columns.NodeTable, selectors: Selectors
+        self,
+        context: cycle_context.CycleContext,
+        nodes: node_columns.NodeTable,
+        selectors: Selectors,
     ) -> None:
-        self._work = work
+        self._context = context
         self._nodes = nodes
         self._selectors = selectors
-        self._structure = work.desired.structure
-        self._known = work.recall.part(_Known)
-        self._known.renew(work, nodes, selectors)
+        self._structure = context.desired.structure
+        self._known = context.cache.part(_Known)
+        self._known.renew(context, nodes, selectors)
         self._number: dict[str, int] = {}
         self.made: list[snapshots.Shape] = []
         self.epoch = self._known.epoch
 
-    def of(self, spec: desired.Job) -> tuple[int, Reason | None]:
-        """The shape's index, or the reason why no node may run work of this owner at all."""
+    def shape_of(self, spec: desired.Job) -> tuple[int, Reason | None]:
+        """Return the shape's index, or the reason why no node may run work of this owner."""
         form = self.form(spec)
         shape, refusal = self._known.made[form]
         number = self._number.get(form)
@@ -140,19 +146,19 @@ class Shapes:
         return number, refusal
 
     def offered(self, spec: desired.Job) -> str | None:
-        """The form of a job, None where no node may run work of its owner."""
+        """Return the form of a job; None if no node may run work of its owner."""
         form = self.form(spec)
         return form if self._known.made[form][1] is None else None
 
     def number(self, forms: Iterable[str]) -> Mapping[str, int]:
-        """Number forms in an order that follows from themselves alone."""
+        """Number forms in an order that depends on them alone."""
         for form in sorted(forms):
             self._number[form] = len(self.made)
             self.made.append(self._known.made[form][0])
         return dict(self._number)
 
     def form(self, spec: desired.Job) -> str:
-        """What identifies the shape of a job, the same in every process."""
+        """Return what identifies the shape of a job, the same in every process."""
         groups = tuple(
             [
                 (
@@ -237,7 +243,7 @@ class Shapes:
         return shape, found.refusal(spec.owner)
 
     def eligible(self, pools: tuple[str, ...], selector: Selector) -> snapshots.Mask:
-        """Nodes of some pools (none: of all) with some labels."""
+        """Return the mask of nodes of some pools (none: all) with some labels."""
         mask = self._known.opened.get((pools, selector))
         if mask is None:
             mask = self._nodes.pool_of >= 0
@@ -255,13 +261,16 @@ class Shapes:
         return table[self._nodes.pool_of]
 
     def _having(self, label: str, value: str) -> snapshots.Mask:
-        """Nodes that have a label; what the pool says goes over what the agent says."""
+        """Return the mask of nodes that have a label.
+
+        The pool's value counts before the agent's.
+        """
         mask = self._known.masks.get((label, value))
         if mask is None:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
                 number = self._nodes.pool_of[row]
-                node = self._work.node(name)
+                node = self._context.node(name)
                 if number >= 0 and node is not None:
                     pool = self._nodes.pools[number]
                     mask[row] = _label(label, name, pool, node.inventory.labels) == value
@@ -269,7 +278,7 @@ class Shapes:
         return mask
 
     def _look(self, spec: desired.Job) -> "_Eligible":
-        """Which nodes a job may use, and why not the others, in order of precedence."""
+        """Return which nodes a job may use, and why not the others, in order of precedence."""
         found = _Eligible(len(self._nodes.names))
         found.keep(self._nodes.pool_of >= 0, "in no pool")
         if spec.pools:
@@ -315,10 +324,10 @@ class Shapes:
         return found
 
     def _lacking(self, volume: str) -> list[tuple[str, snapshots.Mask]]:
-        """Nodes that say that a volume is not there as it has to be, by what they say of it."""
+        """Return the nodes that report a volume as missing, by what they report."""
         found: dict[str, snapshots.Mask] = {}
         for row, name in enumerate(self._nodes.names):
-            node = self._work.node(name)
+            node = self._context.node(name)
             for one in node.inventory.volumes if node is not None else ():
                 if one.name == volume and one.problem:
                     why = f"volume {volume}: {one.problem}"
@@ -327,11 +336,11 @@ class Shapes:
         return sorted(found.items())
 
     def _needs_user(self) -> snapshots.Mask:
-        """Nodes whose agent is root, in pools that allow no task to be."""
+        """Return the mask of nodes with a root agent in pools that allow no root tasks."""
         if self._known.as_root is None:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
-                node = self._work.node(name)
+                node = self._context.node(name)
                 mask[row] = node is not None and node.inventory.runs_as_root
             self._known.as_root = mask & ~self._in_pools(lambda pool: pool.allow_root)
         return self._known.as_root
@@ -358,17 +367,17 @@ class _Eligible:
         self.mask: snapshots.Mask = np.ones(count, dtype=np.bool_)
         self.steps: tuple[FunnelStep, ...] = ()
         self.without_user = 0
-        #: By what would mend it: nodes that only it rules out so far.
+        #: By remedy, the nodes that only this rules out so far.
         self._alone: dict[str, snapshots.Mask] = {}
-        #: Volumes that are not there now on nodes that are well otherwise.
+        #: Volumes that are missing on nodes that are eligible otherwise.
         self.missing: tuple[str, ...] = ()
-        #: What would be left if those were there.
+        #: The nodes that would be eligible with those volumes.
         self._mounted = self.mask.copy()
 
     def keep(self, mask: snapshots.Mask, why: str, mend: str = "") -> None:
-        """Only nodes in ``mask`` are left; the others are counted.
+        """Keep only nodes in ``mask``, and count the others.
 
-        ``mend``: what would make them eligible after all, as far as it goes in a sentence.
+        ``mend`` is what would make them eligible, if that fits in a sentence.
         """
         alone = self.mask & ~mask
         self._drop(mask, why)
@@ -378,18 +387,18 @@ class _Eligible:
             self._alone[mend] = alone
 
     def mends(self) -> tuple[tuple[str, snapshots.Mask], ...]:
-        """What would make nodes eligible that nothing else rules out, and which."""
+        """Return what would make nodes eligible that nothing else rules out, and which nodes."""
         return tuple((mend, nodes) for mend, nodes in self._alone.items() if nodes.any())
 
     def lack(self, mask: snapshots.Mask, why: str, volume: str) -> None:
-        """The same where the others lack a volume now that may be there in a moment."""
+        """Do the same as ``keep`` for nodes that lack a volume, which may appear at any time."""
         if volume not in self.missing and bool((self._mounted & ~mask).any()):
             self.missing += (volume,)
         self._drop(mask, why)
         self._alone = {words: nodes & mask for words, nodes in self._alone.items()}
 
     def mountable(self) -> snapshots.Mask | None:
-        """Nodes that are out for nothing but volumes that are not there now, if any."""
+        """Return the nodes that only a missing volume rules out, if any."""
         found = self._mounted & ~self.mask
         return found if found.any() else None
 
@@ -401,14 +410,14 @@ class _Eligible:
         self.mask = left
 
     def without(self, why: str) -> "_Eligible":
-        """The same with no node left, for one more reason."""
+        """Return the same with no node left, for one more reason."""
         other = _Eligible(len(self.mask))
         other.mask, other.steps, other.missing = self.mask, self.steps, self.missing
         other.keep(np.zeros_like(self.mask), why)
         return other
 
     def refusal(self, owner: str) -> Reason | None:
-        """Why no node may run work of an owner, where only the missing user is to blame."""
+        """Return why no node may run work of an owner, if only the missing user is the cause."""
         if not self.without_user or self.mask.any():
             return None
         return Reason(
@@ -420,7 +429,7 @@ class _Eligible:
 
 
 def required_levels(spec: desired.Job) -> set[str]:
-    """Topology levels without which a job can't start."""
+    """Return the topology levels without which a job can't start."""
     groups = [group.topology for group in spec.groups]
     found = {spec.topology.required}
     found |= {one.required for one in groups} | {one.slice_level for one in groups}
@@ -441,7 +450,7 @@ def _label(label: str, name: str, pool: desired.Pool, own: Mapping[str, str]) ->
 def group_shape(
     group: desired.TaskGroup, nodes: node_columns.NodeTable
 ) -> snapshots.TaskGroupShape:
-    """A group as the scheduler reads it."""
+    """Return a task group as the scheduler reads it."""
     devices, share = devices_of(group.devices, group.resources.gpu_milli)
     topology = group.topology
     return snapshots.TaskGroupShape(
@@ -463,7 +472,10 @@ def group_shape(
 
 
 def devices_of(devices: int, gpu_milli: int) -> tuple[int, int]:
-    """How many devices a task takes, and milli-GPUs of each; ``devices`` 0: by its milli-GPUs."""
+    """Return the devices of a task, and milli-GPUs of each.
+
+    With ``devices`` 0 by its milli-GPUs.
+    """
     if devices:
         return devices, WHOLE
     return (1, gpu_milli) if 0 < gpu_milli < WHOLE else (gpu_milli // WHOLE, WHOLE)

@@ -1,20 +1,20 @@
-"""When reservations hold, and on which nodes: the windows that the scheduler goes by."""
+"""The windows of reservations: when each holds, and on which nodes."""
 
 import numpy as np
 
-from reconciler.core import recurrence
 from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.scheduling.inputs import snapshots
 
 
 def all_of(
     structure: desired.Structure, nodes: node_columns.NodeTable, at: float
 ) -> tuple[snapshots.Window, ...]:
-    """The windows that hold now or will before long, in order of name and time."""
+    """Return the windows that hold now or soon, in order of name and time."""
     made: dict[str, list[snapshots.Window]] = {}
     reservations = structure.reservations.values()
-    # those of certain nodes first: what is kept by amounts avoids them
+    # reservations of named nodes first, because those by amounts avoid their nodes
     for one in sorted(reservations, key=lambda one: one.amounts != desired.QuotaAmounts()):
         if not one.nodes:
             continue
@@ -44,10 +44,10 @@ def _enough(
     others: list[snapshots.Window],
     during: tuple[float, float],
 ) -> snapshots.Mask:
-    """As many of some nodes as have some amounts together, in order of name; all without amounts.
+    """Return as many nodes as have some amounts together, in order of name; all without amounts.
 
-    A node that takes no work now, or that another window keeps meanwhile, comes last: so that
-    another takes its place for as long.
+    A node that takes no work now, or that another window has meanwhile, comes last, so that another
+    takes its place for as long.
     """
     wanted = [(column, amount) for column, amount in enumerate(amounts.as_vector()) if amount]
     if amounts == desired.QuotaAmounts():
@@ -75,12 +75,12 @@ def usable_by(
     windows: tuple[snapshots.Window, ...],
     ancestors: tuple[str, ...],
 ) -> tuple[int, ...]:
-    """Indexes of the windows in which a job may use what they keep.
+    """Return the indexes of the windows whose nodes a job may use.
 
     Args:
         spec: the job.
         structure: with the reservations.
-        windows: as ``all_of`` made them.
+        windows: made by ``all_of``.
         ancestors: the job's queue and those above it.
     """
     found = []

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.core import recurrence
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.model.values import times
 from reconciler.operations import job_pruning
 from reconciler.operations.changes import remote_changes

@@ -35,6 +35,7 @@ class Decide(Protocol):
         wanted: desired.Desired,
         observed: records.Observed,
         now: float,
+        /,
         *,
         recall: cycle_cache.CycleCache | None,
     ) -> outcome.Outcome:

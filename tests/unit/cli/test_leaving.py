@@ -232,7 +232,7 @@ STRICT = f"first goes first, and {pending_reasons.NOBODY_PASSES} q, which is str
             "it waits until the cluster takes work again (`muster resume`)",
         ),
         (
-            *("Held", "it is held by its document: ada is suspended", "`muster release`, or so"),
+            *("Held", "held by its document: ada is suspended", "`muster release`, or so"),
             "it waits until it is released",
         ),
         ("InsufficientResources", "m", NEAR, f"nobody knows when {pending_reasons.NEAR_STARTS}"),

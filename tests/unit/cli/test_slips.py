@@ -313,7 +313,7 @@ def test_a_state_folder_that_can_not_be_made_is_told_in_a_line(tmp_path: Path) -
     assert done.returncode == terminal.ERROR
     (line,) = done.stderr.splitlines()
     assert line.startswith("muster controller: --state ")
-    assert line.endswith("can't be made: Not a directory")
+    assert line.endswith("can't be created: Not a directory")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A controller on a full disk ends once it has room again, and not before."""
+"""A controller on a full disk ends once there is space, and not before."""
 
 import errno
 import os

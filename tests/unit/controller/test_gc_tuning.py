@@ -1,4 +1,4 @@
-"""What is loaded is left out of the collector's walks; in a process of its own."""
+"""Loaded objects are left out of garbage collection, tested in a process of its own."""
 
 import subprocess
 import sys

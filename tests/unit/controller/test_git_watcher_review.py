@@ -1,4 +1,4 @@
-"""The thread that reads the repository outlives its own defects, and says so."""
+"""The git watcher survives its own internal errors, and reports them."""
 
 import select
 import subprocess
@@ -9,14 +9,14 @@ import pytest
 
 from reconciler import metrics
 from reconciler.controller import git_watcher, loop_inbox
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import defects
 from reconciler.desired.apply import loader
 from reconciler.desired.git import source, watch
 from reconciler.model import desired
 
 
 class _Defective(loader.Loader):
-    """Fails at its first look in a way that nobody foresaw."""
+    """A loader whose first look raises."""
 
     looks = 0
 
@@ -50,16 +50,16 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(
     try:
         failed = _next(inbox)
         assert failed.status.sync == "Unknown"
-        assert failed.status.message.startswith(isolate_failures.MARK)
+        assert failed.status.message.startswith(defects.MARK)
         assert "RuntimeError in " in failed.status.message
         assert "secret" not in failed.status.message
         (look,) = inbox.take_looks()
         counters = metrics.Counters(0.0)
         counters.look(look)
         assert counters.defects["repository"] == 1
-        assert any(isolate_failures.MARK in one for one in caplog.messages)
+        assert any(defects.MARK in one for one in caplog.messages)
         reading.changed()
-        assert isolate_failures.MARK not in _next(inbox).status.message
+        assert defects.MARK not in _next(inbox).status.message
     finally:
         reading.stop()
         reading.join(30)

@@ -1,4 +1,4 @@
-"""A controller that may not be started as it was asked to says so at once, and is none."""
+"""A controller with wrong options says so at once, and does not start."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 
 def started(repo: Path, state: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    """A controller that has ended."""
+    """Return a controller process that has ended."""
     command = [sys.executable, "-m", "reconciler.controller.process", "--repo", str(repo)]
     return subprocess.run(
         [*command, "--state", str(state), *options],

@@ -1,4 +1,4 @@
-"""The page is rendered after each cycle while that is cheap, and seldom where it is not."""
+"""The page is rendered after each cycle while that is cheap, and rarely if it is not."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from reconciler.controller import publisher
 
 
 class Clocks:
-    """Time, and processor time that rendering takes."""
+    """Time, and the CPU time that rendering takes."""
 
     def __init__(self, cost_s: float) -> None:
         self.now, self.cpu, self.cost_s, self.pages = 100.0, 0.0, cost_s, 0

@@ -1,4 +1,4 @@
-"""The keeper of the server process gives up on nothing that may pass."""
+"""The server process is restarted after every error that may pass."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What failed checks and black holes do to nodes, and what is done about them, within limits."""
+"""The effect of failed checks and black holes on nodes, and their remediation within limits."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ ECC = health_checks.CheckResult("gpu-ecc", "failed", "GPU 0 has uncorrectable EC
 
 
 class Site(test_drift.Site):
-    """A pool with checks and one remedy; nodes carry out what they are told."""
+    """A pool with checks and one remediation; nodes carry out their orders."""
 
     def __init__(self, healing: desired.Healing = REBOOT, **changes: object) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Site(test_drift.Site):
         self.change_pool(**said)
 
     def finds(self, name: str, *results: health_checks.CheckResult) -> None:
-        """A node's checks find this from now on."""
+        """Let a node's checks report this from now on."""
         node = self.node(name)
         node.inventory = msgspec.structs.replace(node.inventory, checks=results)
 
@@ -49,7 +49,7 @@ def test_a_node_on_which_a_check_failed_takes_no_work_and_is_drift() -> None:
 
 
 def test_an_agent_that_has_checked_nothing_yet_makes_no_node_well() -> None:
-    """One that is started anew, as by its own remedy, is no turn for the better and back."""
+    """A restarted agent, as by its own remediation, is no change for the better and back."""
     site = Site(remedies={})
     site.finds("n0", ECC)
     site.round()
@@ -133,7 +133,7 @@ def test_at_most_so_many_nodes_at_once() -> None:
 
 @pytest.mark.parametrize("verb", IDLE_VERBS)
 def test_nothing_starts_on_a_node_before_its_remedy_has_ended(verb: str) -> None:
-    """A check may be well again long before a script has ended, or a machine has gone down."""
+    """A check may pass long before a script has ended, or a machine has gone down."""
     site = Site(desired.Healing(verb, ("/opt/repair",), 600.0))
     for name in site.pool.nodes[1:]:
         site.finds(name, health_checks.CheckResult("mounts", "failed", "/data is not mounted"))
@@ -148,7 +148,7 @@ def test_nothing_starts_on_a_node_before_its_remedy_has_ended(verb: str) -> None
     for _ in range(5):
         site.round()
     assert site.state("n0") is NodeState.UNHEALTHY
-    said = f"{verb} is under way: nothing starts before its end"
+    said = f"{verb} is in progress: nothing starts until it ends"
     assert site.memory.nodes["n0"].message == said
     assert site.attempts("j") == []
     site.node("n0").tells(remedy.id)
@@ -200,7 +200,7 @@ def test_a_node_that_a_person_drained_is_left_to_that_person() -> None:
 
 
 def _fail(site: Site, name: str, owner: str, *, code: int = 1, after_s: float = 1.0) -> str:
-    """A job of an owner runs, and ends; on which node."""
+    """Run and end a job of an owner. Return its node."""
     site.commit(job(name, owner=owner, node_selector={}, cpu=1))
     site.settle()
     (attempt,) = site.attempts(name)
@@ -210,7 +210,7 @@ def _fail(site: Site, name: str, owner: str, *, code: int = 1, after_s: float = 
 
 
 def _hole(**more: int) -> Site:
-    """A site whose only usable node is n0."""
+    """Return a site whose only usable node is n0."""
     site = Site(black_hole=desired.BlackHole(**{"out_s": 3600, **more}))
     drain = desired.NodeDrain("away")
     site.change_pool(drains=dict.fromkeys(("n1", "n2", "n3"), drain))
@@ -227,7 +227,7 @@ def test_a_black_hole_is_taken_out_for_a_while() -> None:
     site.round()
     assert site.state("n0") is NodeState.UNHEALTHY
     assert "tasks of 3 owners failed here" in site.memory.nodes["n0"].message
-    assert "Muster has taken it out until" in site.memory.nodes["n0"].message
+    assert "Muster keeps it out until" in site.memory.nodes["n0"].message
     assert site.one("node-black-hole").subject == "n0"
     assert site.events("NodeBlackHole") == ["n0"]
     wake_at = site.outcomes[-1].wake_at
@@ -275,7 +275,7 @@ MINUTE, HOUR = 60, 3600
 
 
 def _flaps(site: Site, times: int, *, apart_s: int = 5 * MINUTE) -> None:
-    """A check of n0 fails and is well again, so often."""
+    """Let a check of n0 fail and pass again, so often."""
     for _ in range(times):
         site.finds("n0", ECC)
         site.round()
@@ -286,7 +286,7 @@ def _flaps(site: Site, times: int, *, apart_s: int = 5 * MINUTE) -> None:
 
 
 def _out_s(site: Site) -> float:
-    """How long n0 is out from now on though its checks are well."""
+    """Return how long n0 stays out from now on although its checks pass."""
     began = site.now
     while site.state("n0") is NodeState.UNHEALTHY:
         wake_at = site.outcomes[-1].wake_at

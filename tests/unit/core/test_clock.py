@@ -1,4 +1,4 @@
-"""Somebody sets the clock: nodes neither pass for ready while silent, nor are given up early."""
+"""The clock is set: nodes neither count as ready while silent, nor are given up early."""
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from tests.unit.core.world import World, job
 
 
 def set_clock(world: World, by_s: float, *, restarted: bool) -> None:
-    """The clock steps; the loop sees it while it runs, or starts after it."""
+    """Set the clock. The loop notices while it runs, or at its start."""
     world.now += by_s
     if restarted:
         loaded = world.memory.observed((), {})

@@ -1,4 +1,4 @@
-"""What is kept from cycle to cycle is what would be worked out anew."""
+"""What is cached from cycle to cycle equals what would be computed again."""
 
 import copy
 import dataclasses
@@ -36,12 +36,12 @@ def test_columns_kept_by_changes_are_those_built_anew(
 ) -> None:
     original, compared = snapshot_builder.build, 0
 
-    def build(work: cycle_context.CycleContext, at: float) -> snapshot_builder.SnapshotResult:
+    def build(context: cycle_context.CycleContext, at: float) -> snapshot_builder.SnapshotResult:
         nonlocal compared
-        twin = copy.copy(work)
-        twin.recall = cycle_cache.CycleCache.of(work.observed)
+        twin = copy.copy(context)
+        twin.cache = cycle_cache.CycleCache.from_observed(context.observed)
         anew = original(twin, at)
-        made = original(work, at)
+        made = original(context, at)
         alike(made.snapshot, anew.snapshot)
         assert made.pending_jobs == anew.pending_jobs
         assert made.held.running.items() >= anew.held.running.items()
@@ -55,7 +55,7 @@ def test_columns_kept_by_changes_are_those_built_anew(
 
 def test_what_is_recalled_of_other_records_is_refused() -> None:
     observed = records.Observed(attempts={})
-    recall = cycle_cache.CycleCache.of(records.Observed(attempts={}))
+    recall = cycle_cache.CycleCache.from_observed(records.Observed(attempts={}))
     with pytest.raises(ValueError, match="other records"):
         cycle_context.CycleContext(desired.Desired(), observed, 0.0, recall)
 

@@ -1,4 +1,4 @@
-"""Each kind of drift, caused on a small cluster: found at once, none invented, gone when healed."""
+"""Each kind of drift on a small cluster: found at once, none invented, gone when healed."""
 
 import random
 import re
@@ -27,7 +27,7 @@ HOUR = 3600.0
 
 
 class Node(world.VirtualNode):
-    """A node whose inventory a test changes, and that carries out the orders it is given."""
+    """A node whose inventory a test changes, and that carries out its orders."""
 
     def __init__(self, name: str, pool: desired.Pool) -> None:
         super().__init__(name, pool)
@@ -68,7 +68,7 @@ class Node(world.VirtualNode):
             self._ended[one.id] = records.RemedyReport(one.id, self.obeys, said)
 
     def tells(self, order: str) -> None:
-        """One that was deaf has carried out an order."""
+        """Report that an order was carried out while the node was deaf."""
         self.deaf = False
         self.ordered.append(order)
         self._ended[order] = records.RemedyReport(order, done=True)
@@ -86,7 +86,7 @@ AT_ONCE = desired.FlappingPolicy(out_s=0)
 
 
 class Site(World):
-    """Four nodes with two GPUs each, of a pool that says much, and one queue with a limit."""
+    """Four nodes with two GPUs each, of a pool that declares much, and one queue with a limit."""
 
     def __init__(self, nodes: int = 4, **settings: Any) -> None:
         super().__init__(nodes=0, settings=desired.ClusterSettings(**settings))
@@ -117,7 +117,7 @@ class Site(World):
         self.change_structure(pools={"pool": pool})
 
     def say(self, kind: str, action: str) -> None:
-        """Git now has this policy for a kind."""
+        """Set the policy for a kind in git."""
         settings = self.structure.settings
         policy = {**settings.drift, kind: action}
         self.change_structure(settings=msgspec.structs.replace(settings, drift=policy))
@@ -130,7 +130,7 @@ class Site(World):
         return row
 
     def round(self) -> None:
-        """Nodes report and a cycle follows, a second later."""
+        """Let nodes report and run a cycle, a second later."""
         self.now += 1
         self.hear()
         self.cycle()
@@ -296,7 +296,7 @@ def unwanted(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
 
 
 def on_fewer_gpus(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
-    """A pool is declared with fewer GPUs than a task of it holds."""
+    """Declare a pool with fewer GPUs than a task of it holds."""
     name = f"wide{chance.randrange(10**6)}"
     site.commit(job(name, gpu=GPUS))
     site.settle()
@@ -450,7 +450,7 @@ OF_PROVISIONERS = {
 
 
 def cleared(site: Site) -> None:
-    """Every job leaves, so that the next cause finds an empty cluster."""
+    """End every job, so that the next cause finds an empty cluster."""
     site.commit(remove=tuple(site.jobs))
     for _ in range(6):
         site.round()
@@ -478,7 +478,7 @@ def test_each_kind_is_found_at_once_and_gone_when_healed(kind: str) -> None:
 
 
 def test_two_hundred_random_injections_are_found_and_none_is_invented() -> None:
-    """Within two cycles each, and nothing else; all gone after healing."""
+    """Each within two cycles, and nothing else; all gone after healing."""
     chance = random.Random(20_261_121)
     site = Site()
     kinds = sorted(CAUSES)
@@ -501,7 +501,7 @@ def test_two_hundred_random_injections_are_found_and_none_is_invented() -> None:
 
 
 def test_a_cluster_on_which_nothing_was_caused_has_no_drift() -> None:
-    """A day of work that succeeds, fails, is preempted and cancelled is as git says."""
+    """A day of work that succeeds, fails, is preempted and cancelled is in sync with git."""
     chance = random.Random(7)
     site = Site()
     for number in range(60):

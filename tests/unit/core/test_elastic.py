@@ -1,4 +1,4 @@
-"""Elements that go on with fewer tasks: they give way first, grow back, and end as a whole."""
+"""Elastic elements: they give way first, grow back, and end as a whole."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ def elastic(name: str, least: int, most: int, cpu: int = 1, **more: object) -> d
 
 
 def indexes(world: World, name: str) -> list[int]:
-    """Which tasks of a job hold something."""
+    """Return the indexes of a job's tasks that hold something."""
     return sorted(a.index for a in world.attempts(name) if a.state is not AttemptState.ENDED)
 
 
@@ -153,7 +153,7 @@ def test_who_made_room_for_growth_does_not_take_it_back() -> None:
 
 
 def capped(cpu: int) -> World:
-    """One node, and a quota of some CPUs for all that runs on it."""
+    """Return one node, and a quota of some CPUs for all that runs on it."""
     world = World(nodes=1, cpu=4)
     cap = desired.QuotaAmounts(cpu_milli=cpu * 1000)
     world.change_structure(quotas={"q": desired.Quota("q", queue="default", resources=cap)})
@@ -217,7 +217,7 @@ def test_a_job_whose_most_exceeds_a_quota_starts_with_its_least_and_grows_up_to_
 
 
 def test_what_joins_holds_its_room_no_longer_than_what_it_joins() -> None:
-    """A gang that ends before nodes are reserved grows though the whole of it would not fit in."""
+    """A gang that ends before nodes are reserved grows, although a new one would not fit."""
     world = World(nodes=1, cpu=4)
     begins = world.now + 7200
     window = desired.Reservation("r", ("n0",), begins, begins + 3600, maintenance=True)
@@ -234,7 +234,7 @@ def test_what_joins_holds_its_room_no_longer_than_what_it_joins() -> None:
 
 
 def test_what_grows_is_not_overdue_because_it_ends_soon() -> None:
-    """For its last minutes it would take by force what others have beyond their guarantees."""
+    """For its last minutes it would preempt what others have beyond their guarantees."""
     world = World(nodes=1, cpu=4)
     queues = {
         name: desired.Queue(name, guaranteed=desired.QuotaAmounts(cpu_milli=1000)) for name in "ab"
@@ -254,7 +254,7 @@ def test_what_grows_is_not_overdue_because_it_ends_soon() -> None:
 def test_what_waits_for_its_end_goes_by_the_start_of_its_first_task_also_once_that_has_ended() -> (
     None
 ):
-    """The time limit is that of the whole try, which tasks that join don't prolong."""
+    """The time limit is that of the whole try, which joining tasks do not prolong."""
     world = World(nodes=1, cpu=4)
     world.commit(job("beside", cpu=2, time_limit_s=3600))
     world.settle()

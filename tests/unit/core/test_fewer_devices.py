@@ -9,7 +9,7 @@ from tests.unit.core import world
 
 
 def shrunk(pool: desired.Pool, gpus: int) -> desired.Pool:
-    """The pool whose nodes are declared with fewer GPUs."""
+    """Return the pool with fewer declared GPUs."""
     has = pool.node_resources
     fewer = Resources(has.cpu_milli, has.memory_bytes, gpus * 1000)
     return msgspec.structs.replace(pool, node_resources=fewer)
@@ -17,7 +17,7 @@ def shrunk(pool: desired.Pool, gpus: int) -> desired.Pool:
 
 @pytest.mark.parametrize("gpus", [0, 1, 3])
 def test_work_on_devices_that_are_declared_no_more_ends_and_others_wait_for_it(gpus: int) -> None:
-    """What such work gives back when it ends counts as far as there are devices by then."""
+    """What such work frees when it ends counts only as far as there are devices then."""
     place = world.World(nodes=1, cpu=8, gpu=4)
     place.commit(world.job("holds", gpu=4, time_limit_s=600))
     place.settle()

@@ -1,4 +1,4 @@
-"""What leaves the memory and when: finished jobs without a document, nodes that are long gone."""
+"""What is forgotten and when: finished jobs without a document, nodes that are long gone."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ SETTINGS = desired.ClusterSettings(
 
 
 def _finished(*names: str) -> World:
-    """A world in which these jobs have succeeded, in this order."""
+    """Return a world in which these jobs have succeeded, in this order."""
     world = World(nodes=2, cpu=4, settings=SETTINGS)
     for name in names:
         world.commit(job(name))
@@ -28,7 +28,7 @@ def _finished(*names: str) -> World:
 
 
 def _wait(world: World, seconds: float) -> None:
-    """Time passes, and cycles come when the core asks for them; then everything has settled."""
+    """Let time pass, with cycles when the core requests them, until everything settles."""
     ends_at = world.now + seconds
     for _ in range(1000):
         world.settle()
@@ -123,7 +123,7 @@ def test_many_leave_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_looks_are_rare() -> None:
-    """Jobs that end one by one cost a look or two in ten minutes; none when all is told."""
+    """Jobs that end one by one cost a look or two in ten minutes, and none in the end."""
     world = World(nodes=1, cpu=4, settings=SETTINGS)
     looks = set()
     for number in range(40):

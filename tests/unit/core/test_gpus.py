@@ -1,4 +1,4 @@
-"""GPUs that fail, are other than declared, or are held by strangers: node states and drift."""
+"""GPUs that fail, differ from the declaration, or are held by strangers: node states and drift."""
 
 from dataclasses import dataclass
 
@@ -83,7 +83,7 @@ STRANGER = devices.GpuProcess(
 
 
 class Node(world.VirtualNode):
-    """A node on whose GPUs somebody is."""
+    """A node with a foreign process on its GPUs."""
 
     strangers: tuple[devices.GpuProcess, ...] = ()
 

@@ -1,13 +1,13 @@
-"""The largest amounts that documents may hold, through whole cycles: none of them stops it."""
+"""The largest amounts that documents may hold, through whole cycles: none of them raises."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from reconciler.core import recurrence
 from reconciler.desired.apply import validate
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.model.values import quantities
 from reconciler.operations.views import job_views
 from tests.unit.core.world import VirtualNode, World

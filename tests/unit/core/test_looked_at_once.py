@@ -1,4 +1,4 @@
-"""What a cycle sees before its outcome is committed is looked at again, and made anew if other."""
+"""What a cycle caches before its outcome is committed is read again, and updated if it changed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Layouts of MIG that nodes do not have yet: what is given away meanwhile, and what is told."""
+"""MIG layouts that nodes do not have yet: what is given away meanwhile, and what is reported."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,7 +20,7 @@ ONES, THREES = (("1g.18gb", 7),), (("3g.71gb", 2),)
 
 
 def cut(index: int, instances: Iterable[tuple[str, int]], **more: Any) -> records.Gpu:
-    """A device with instances."""
+    """Return a device with instances."""
     parts = [profile for profile, count in instances for _ in range(count)]
     return records.Gpu(
         index, f"GPU-{index}", "H200", mig_enabled=True,
@@ -34,7 +34,7 @@ def whole(index: int) -> records.Gpu:
 
 
 def pool(**layouts: tuple[tuple[str, int], ...]) -> desired.Pool:
-    """Two devices, of which ``d0`` and ``d1`` may be cut."""
+    """Return a pool of two devices, ``d0`` and ``d1``, which may have a layout."""
     return desired.Pool(
         "p", ("n0",), Resources(8000, 64 * GIB, 2000),
         mig=tuple(desired.MigLayout(int(name[1:]), said) for name, said in layouts.items()),
@@ -71,7 +71,7 @@ def test_what_is_not_cut_as_declared_is_told(
     found = [one.message for one in mismatches.layouts(inventory, declared)]
     assert len(found) == len(messages)
     assert all(said in message for said, message in zip(messages, found, strict=True))
-    assert not mismatches.of(inventory, declared), "the rest of the node takes work"
+    assert not mismatches.find_mismatches(inventory, declared), "the rest of the node takes work"
 
 
 def test_simulated_instances_are_there_once_they_are_declared() -> None:
@@ -81,7 +81,7 @@ def test_simulated_instances_are_there_once_they_are_declared() -> None:
 
 
 class Node(world.VirtualNode):
-    """A node whose devices are as a test says."""
+    """A node whose devices are as a test sets them."""
 
     gpus: tuple[records.Gpu, ...] = (whole(0), whole(1))
 
@@ -185,7 +185,7 @@ def test_forecasts_take_layouts_of_idle_devices_for_made() -> None:
 
 
 def runs(**has: Any) -> records.AttemptRecord:
-    """An attempt on the node."""
+    """Return an attempt on the node."""
     return records.AttemptRecord(
         *("a", "j", 1, "k", 0, "main", 0, 1, "n0", "b", Resources()),
         *(AttemptState.RUNNING, 0.0),

@@ -1,4 +1,4 @@
-"""Work that has just begun is left to run for its minimum before anybody takes its place."""
+"""Work that has just begun is not preempted before its minimum run time."""
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ LOSER = desired.Queue(name="loser")
 
 
 def full(*, cluster_s: int, queue_s: int | None) -> World:
-    """A node that a queue without a guarantee has taken whole; minimum run times."""
+    """Return a node that a queue without a guarantee holds whole, with minimum run times."""
     settings = desired.ClusterSettings(scheduling=desired.Scheduling(min_runtime_s=cluster_s))
     loser = msgspec.structs.replace(LOSER, min_runtime_s=queue_s)
     world = World(nodes=1, cpu=4, queues=(OWED, loser), settings=settings)
@@ -31,7 +31,9 @@ def full(*, cluster_s: int, queue_s: int | None) -> World:
 def test_nobody_leaves_before_its_minimum_and_time_wakes_the_cycle_then(
     cluster_s: int, queue_s: int | None, minimum_s: int, high: str
 ) -> None:
-    """For a guarantee and for priority alike; what its own queue says goes before the cluster."""
+    """For a guarantee and for priority alike. The queue's own setting counts before the
+    cluster's.
+    """
     world = full(cluster_s=cluster_s, queue_s=queue_s)
     began = world.now
     world.commit(job("low", queue="loser", cpu=4, priority=10), job("high", queue=high, cpu=4))

@@ -1,4 +1,4 @@
-"""Nodes that fall silent, come back, boot again, are drained, or know more or less than told."""
+"""Nodes that fall silent, come back, reboot, are drained, or report more or less than assigned."""
 
 from collections.abc import Callable
 

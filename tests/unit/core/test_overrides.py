@@ -1,4 +1,4 @@
-"""Overrides: what people cancel and drain while git can't take it, and how that ends."""
+"""Overrides: what people cancel and drain while git is down, and how that ends."""
 
 from collections.abc import Callable
 
@@ -21,32 +21,32 @@ def put(
     for_s: float = 100.0,
     reason: str = "smoke",
 ) -> str:
-    """Ask for an override and let it be decided; why it was refused, or nothing."""
+    """Request an override and run a cycle. Return why it was refused, or nothing."""
     one = records.Override(verb, subject, reason, "alice", world.now, world.now + for_s)
     world.memory.ask(records.PutOverride("1", one))
     return world.cycle().answers["1"]
 
 
 def clear(world: World, verb: records.OverrideVerb, subject: str) -> str:
-    """Ask for an override to end."""
+    """Request the end of an override."""
     world.memory.ask(records.ClearOverride("2", verb, subject, "bob"))
     return world.cycle().answers["2"]
 
 
 def drifts(world: World) -> list[tuple[str, str]]:
-    """What the last cycle found, without what it says."""
+    """Return what the last cycle found, without messages."""
     return [(d.kind, d.subject) for d in world.memory.drift if "override" in d.kind]
 
 
 def succeed_leader(world: World) -> None:
-    """Another controller goes on from what the store holds."""
+    """Let another controller continue from the store."""
     held = msgspec.structs.replace(world.memory.observed((), {}), desired_generation=-1)
     world.memory = observed_state.ObservedState(held, world.now)
 
 
 @pytest.fixture
 def world() -> World:
-    """Two nodes; ``runs`` runs, ``waits`` does not fit, ``done`` has ended."""
+    """Return two nodes; ``runs`` runs, ``waits`` does not fit, ``done`` has ended."""
     made = World()
     made.commit(job("done"), job("runs"), job("waits", cpu=99))
     made.settle()
@@ -203,7 +203,7 @@ _REFUSED: list[tuple[records.OverrideVerb, str, float, str]] = [
     ("cancel", "nobody", 10, "no job nobody is known"),
     ("cancel", "done", 10, "run 1 of it is Succeeded already"),
     ("drain", "nowhere", 10, "no node nowhere is known"),
-    ("drain", "n0", 0, "it would have ended before it could begin"),
+    ("drain", "n0", 0, "it would end before it begins"),
 ]
 
 
@@ -226,7 +226,7 @@ def test_what_git_says_already_needs_no_override(world: World) -> None:
 
 
 def test_nobody_takes_the_room_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each owner so many cancels of runs that go on; drains and suspensions always have room."""
+    """Each owner may cancel so many running jobs. Drains and suspensions are not limited."""
     monkeypatch.setattr(overrides, "OVERRIDES_MAX", 2)
     names = ["a", "b", "c", "d"]
     world.commit(*(job(name, cpu=1) for name in names))
@@ -240,7 +240,7 @@ def test_nobody_takes_the_room_of_others(world: World, monkeypatch: pytest.Monke
     answers = world.cycle().answers
     assert [answers[name] for name in names[:2]] == ["", ""]
     assert answers["c"] == answers["d"]
-    assert answers["c"].startswith("bob cancels 2 runs by override that are not over yet")
+    assert answers["c"].startswith("bob has 2 overrides that cancel runs which are not over")
     assert put(world, "cancel", "c") == "", "somebody else's are counted apart"
     assert [put(world, "drain", node) for node in ("n0", "n1")] == ["", ""]
     assert put(world, "suspend", "cluster") == ""

@@ -1,4 +1,4 @@
-"""Whatever a node says of itself stops neither the cycle nor what is shown of it."""
+"""Whatever a node reports, neither cycles nor views fail."""
 
 import enum
 import math
@@ -26,7 +26,7 @@ TEXTS = ["", "x", "ok", "failed", "1g.10gb", "\0", "é😀", "../..", "x" * 3000
 
 
 def anything_of(kind: inspect.Type) -> st.SearchStrategy[Any]:
-    """Values that decode as a type of the wire, the odd ones among them."""
+    """Return values that decode as a type of the wire, odd ones among them."""
     match kind:
         case inspect.StructType():
             fields = {f.encode_name: anything_of(f.type) for f in kind.fields if f.required}
@@ -69,7 +69,7 @@ def gpu_world() -> World:
 
 
 def hear(world: World, node: str, said: agent_messages.SyncRequest) -> None:
-    """A report comes in as the loop takes it over from the server."""
+    """Take over a report as the loop does."""
     world.nodes[node].sequence += 1
     known = world.nodes[node]
     world.memory.add_report(

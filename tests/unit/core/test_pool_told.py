@@ -1,4 +1,4 @@
-"""A node is told in which pool it is, for the page at a port of its own, by a wire that grows."""
+"""A node is told its pool, for its metrics page, by a protocol that can grow."""
 
 import msgspec
 
@@ -39,7 +39,7 @@ def test_how_often_a_job_means_to_save_is_told() -> None:
 
 
 class Before(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A set as agents knew it that came before there was a pool in it."""
+    """An assignment set as older agents know it, without a pool."""
 
     assignments: tuple[dict[str, object], ...] = ()
 

@@ -1,4 +1,4 @@
-"""Holds that meet what already runs, waits, or has failed."""
+"""Holds of jobs that already run, wait, or have failed."""
 
 import msgspec
 
@@ -43,7 +43,7 @@ def test_nothing_of_a_held_array_starts_while_the_rest_still_leaves() -> None:
 
 
 def _held_and_released(spec: desired.Job) -> World:
-    """An array of two, the first of whose elements left long before the second."""
+    """Return an array of two, the first of whose elements left long before the second."""
     world = World(nodes=2, cpu=1)
     world.commit(spec)
     world.settle()
@@ -65,7 +65,7 @@ def _held_and_released(spec: desired.Job) -> World:
 
 
 def test_the_next_try_of_what_left_by_a_hold_is_judged_like_any_other() -> None:
-    """The hold was given to the element again when it had left, and was its verdict for ever."""
+    """The hold was given to the element again after it had left, and stayed its verdict."""
     world = _held_and_released(job("a", array_count=2, time_limit_s=600))
     world.advance(601)
     world.settle()

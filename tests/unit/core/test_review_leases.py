@@ -1,4 +1,4 @@
-"""A lease is what the node was told when the task started, whatever git says since."""
+"""A lease is the one that the node was given when the task started, whatever git says since."""
 
 import msgspec
 import pytest

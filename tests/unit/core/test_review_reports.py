@@ -1,4 +1,4 @@
-"""Reports that no agent of ours would send, or that come in no order: none may stop the loop."""
+"""Reports that no agent of ours would send, or in the wrong order: none may raise."""
 
 import math
 

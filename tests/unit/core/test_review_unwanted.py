@@ -1,4 +1,4 @@
-"""Tasks that were given up and live all the same keep their devices until they have left."""
+"""Tasks that were given up but live keep their devices until they have left."""
 
 import msgspec
 

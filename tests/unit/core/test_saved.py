@@ -1,4 +1,4 @@
-"""What is saved: kept over tries, told to the next, and counted in what an eviction costs."""
+"""Checkpoints: kept over tries, given to the next, and counted in the cost of an eviction."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from tests.unit.core import world
 
 
 def tell(cluster: world.World, path: str, at: float) -> None:
-    """The node says of its only task what it has saved."""
+    """Let the node report a checkpoint of its only task."""
     (node,) = cluster.nodes.values()
     for name, told in node.attempts.items():
         saved = task_reports.Saved(path, at)
@@ -21,7 +21,7 @@ def tell(cluster: world.World, path: str, at: float) -> None:
 
 
 def since(cluster: world.World) -> float:
-    """From when work would be lost, as the scheduler sees it."""
+    """Return from when work would be lost, as the scheduler sees it."""
     wanted = desired.Desired(structure=cluster.structure, jobs=dict(cluster.jobs))
     observed = cluster.memory.observed((), {}, (), ())
     situation = snapshot_builder.build(

@@ -1,4 +1,4 @@
-"""A schedule stands until something it was made from changes, and no longer."""
+"""A schedule is reused until something it depends on changes."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from tests.unit.core.world import World, job
 
 
 def _at_rest() -> World:
-    """A node with one task, and a job that waits for room."""
+    """Return a node with one task, and a job that waits for capacity."""
     world = World(nodes=1, cpu=1)
     world.commit(job("a"), job("b"))
     world.settle(20)

@@ -1,8 +1,7 @@
-"""Random stories of a cluster, seed by seed, with checks after every step that share nothing
-with the scheduler.
+"""Random stories of a cluster, seed by seed, with independent checks after every step.
 
-The nodes here keep the truth of their own: what runs on them, until when their leases hold, what
-they still have to tell. The core sees their reports only, late, twice, or not at all.
+The nodes here know the truth: what runs on them, until when leases hold, and what they still have
+to report. The core sees only their reports: late, twice, or not at all.
 """
 
 import random
@@ -50,7 +49,7 @@ class Task(msgspec.Struct):
 
 
 class Node:
-    """One machine with its agent; tasks leave some time after they are told to."""
+    """A machine with its agent. Tasks stop some time after they are ordered to."""
 
     def __init__(self, name: str, seed: random.Random) -> None:
         self.name = name
@@ -68,7 +67,7 @@ class Node:
         return f"{self.name}-boot-{self.boot}"
 
     def reboot(self) -> None:
-        """Nothing that ran runs on; ends that were on disk are told all the same."""
+        """End everything that ran. Ends that were on disk are reported all the same."""
         self.boot += 1
         self.agent += 1
         self.tasks.clear()
@@ -76,7 +75,7 @@ class Node:
     def take(
         self, assignments: agent_messages.AssignmentSet, acknowledged: list[str], now: float
     ) -> None:
-        """What an agent does with an answer."""
+        """Process an answer as an agent does."""
         self.renewed_at = now
         listed = {assignment.attempt for assignment in assignments.assignments}
         for name in acknowledged:
@@ -126,11 +125,11 @@ class Node:
         )
 
     def leave(self, name: str, code: int, now: float) -> None:
-        """A task ends by itself."""
+        """End a task on its own."""
         self._finish(name, now, EndReason.EXITED, code)
 
     def pass_time(self, now: float) -> None:
-        """Leases run out, and what was told to leave does."""
+        """End tasks whose lease has ended, and those that were ordered to stop."""
         for name, task in list(self.tasks.items()):
             expires_at = EVER if task.lease_s is None else self.renewed_at + task.lease_s
             if task.gone_at == EVER and expires_at <= now:
@@ -139,7 +138,7 @@ class Node:
                 self._finish(name, task.gone_at, task.why)
 
     def report(self, now: float, capacity: Resources) -> records.NodeReport:
-        """All that the node knows."""
+        """Return all that the node knows."""
         self.sequence += 1
         live = tuple(
             records.AttemptReport(
@@ -162,7 +161,7 @@ class Node:
 
 
 class Story:
-    """One seed: what people, machines and time do, and what must hold all the while."""
+    """The story of one seed: what people, machines and time do, and what must hold meanwhile."""
 
     def __init__(self, seed: int, *, replay: bool = False) -> None:
         self.random = random.Random(seed)
@@ -201,7 +200,7 @@ class Story:
     # -- what happens
 
     def step(self) -> None:
-        """Something happens, time passes, some nodes speak, the core decides."""
+        """Let something happen and time pass, let some nodes report, and run a cycle."""
         happenings = [
             (self.submit, 8),
             (self.remove, 2),
@@ -235,7 +234,7 @@ class Story:
             node.pass_time(self.now)
 
     def submit(self) -> None:
-        """A job of some shape."""
+        """Submit a job of any shape."""
         choose = self.random.choice
         self.number += 1
         name = f"j{self.number}"
@@ -277,7 +276,7 @@ class Story:
             self.generation += 1
 
     def remove(self) -> None:
-        """A document goes; now and then one comes back."""
+        """Remove a document, or sometimes bring one back."""
         if self.jobs:
             name = self.random.choice(list(self.jobs))
             spec = self.jobs.pop(name)
@@ -288,7 +287,7 @@ class Story:
             self.generation += 1
 
     def rerun(self) -> None:
-        """The next run of a job, or the one before, or one that was changed in place."""
+        """Commit the next run of a job, the previous one, or one that was changed in place."""
         if self.jobs:
             name = self.random.choice(list(self.jobs))
             spec = self.jobs[name]
@@ -301,7 +300,7 @@ class Story:
         self._change(suspend=self.random.choice([True, False, False]))
 
     def change_live(self) -> None:
-        """What may change under a live run."""
+        """Change fields that may change while a run is alive."""
         choices: list[tuple[str, list[object]]] = [
             ("queue", ["default", "team", "inner", "gone"]),
             ("priority", [1, 99]),
@@ -315,7 +314,7 @@ class Story:
         self._change(**{field: self.random.choice(values)})
 
     def end_tasks(self) -> None:
-        """Some tasks leave, with whatever status."""
+        """End some tasks with any status."""
         for node in self.nodes.values():
             for name in list(node.tasks):
                 if self.random.random() < 0.4:
@@ -343,13 +342,13 @@ class Story:
         self._change_pool(drains=drains)
 
     def undeclare(self) -> None:
-        """A node leaves its pool, or all are in it again."""
+        """Remove a node from its pool, or declare all again."""
         everything = tuple(self.nodes)
         whole = self.pool.nodes == everything
         self._change_pool(nodes=everything[1:] if whole else everything)
 
     def lose_machine(self) -> None:
-        """A machine breaks, and somebody says so; it may be mended later."""
+        """Break a machine and report it. It may be repaired later."""
         node = self._node()
         node.reboot()
         node.connected = False
@@ -361,7 +360,7 @@ class Story:
         self.generation += 1
 
     def change_settings(self) -> None:
-        """The cluster is suspended or goes on; a queue goes or comes, its limit changes."""
+        """Suspend or resume the cluster; add, remove or change a queue."""
         queues = {queue.name: queue for queue in QUEUES}
         if self.random.random() < 0.5:
             del queues["other"]
@@ -375,7 +374,7 @@ class Story:
         self.generation += 1
 
     def override(self) -> None:
-        """Somebody cancels or drains behind git, sensibly or not."""
+        """Request a cancel or drain by override, sensible or not."""
         verb: records.OverrideVerb = self.random.choice(["cancel", "drain", "suspend"])
         queues = ["cluster", *(f"queue/{name}" for name in self.structure.queues)]
         of_verb = {"cancel": list(self.memory.jobs), "drain": list(self.nodes), "suspend": queues}
@@ -391,18 +390,18 @@ class Story:
         self.memory.ask(records.PutOverride(str(self.now), one))
 
     def clear(self) -> None:
-        """Somebody ends an override, or what is none."""
+        """End an override, or one that does not exist."""
         verb, subject = self.random.choice(
             [("drain", "n0"), *(one.key for one in self.memory.overrides)]
         )
         self.memory.ask(records.ClearOverride(str(self.now), verb, subject, "bob"))  # type: ignore[arg-type]
 
     def lose_sight(self) -> None:
-        """The repository can't be read any more, or can again."""
+        """Make the repository unreadable, or readable again."""
         self.sync = self.random.choice(["Synced", "Unknown"])
 
     def change_leader(self) -> None:
-        """Another controller goes on from what the store holds."""
+        """Let another controller continue from the store."""
         held = self.memory.observed((), {})
         self.memory = observed_state.ObservedState(
             msgspec.structs.replace(held, promised={}, standing=None, desired_generation=-1),
@@ -419,7 +418,7 @@ class Story:
     # -- how nodes and core talk
 
     def talk(self, *, lossy: bool = False) -> None:
-        """Connected nodes report, the core decides, and the answers reach the nodes."""
+        """Let connected nodes report, run a cycle, and deliver the answers."""
         speaking = [node for node in self.nodes.values() if node.connected]
         if lossy:
             self.random.shuffle(speaking)
@@ -453,7 +452,7 @@ class Story:
         )
 
     def decide(self) -> outcome.Outcome:
-        """One cycle, absorbed, sent, checked."""
+        """Run one cycle, absorb, send and check it."""
         wanted = desired.Desired(
             generation=self.generation,
             structure=self.structure,
@@ -476,7 +475,7 @@ class Story:
         return result
 
     def _again(self, packed: bytes, result: outcome.Outcome) -> None:
-        """The same input, read back from bytes, gives the same outcome to the byte."""
+        """Check that the same input, read back from bytes, gives the same outcome to the byte."""
         kinds = tuple[desired.Desired, records.Observed]
         wanted, observed = msgspec.msgpack.decode(packed, type=kinds)
         again = reconcile.reconcile(wanted, observed, self.now)
@@ -485,7 +484,7 @@ class Story:
     def _check_standing(
         self, wanted: desired.Desired, observed: records.Observed, result: outcome.Outcome
     ) -> None:
-        """Where no schedule was made, making it comes to the same in everything."""
+        """Check that a reused schedule equals a new one in everything."""
         if result.queues is not None:
             self.queues, self.expected = result.queues, result.expected
             return
@@ -504,7 +503,7 @@ class Story:
         live_before: dict[str, list[int]],
         observed: records.Observed,
     ) -> None:
-        """All of it, after each cycle."""
+        """Check everything after a cycle."""
         assert result.wake_at is None or result.wake_at > self.now, "it would wake for ever"
         self._check_rooms()
         self._check_gangs()
@@ -590,7 +589,9 @@ class Story:
         assert used == set(self.memory.reasons), "reasons are left behind"
 
     def _check_overrides(self, result: outcome.Outcome, observed: records.Observed) -> None:
-        """Each is done, is drift, has an end ahead, and ends by an event of its own only."""
+        """Check that each override is enforced, is drift, has an end, and ends by its own event
+        only.
+        """
         in_force = {one.key: one for one in result.overrides}
         kinds = {
             "cancel": "job-cancelled-by-override",
@@ -622,7 +623,7 @@ class Story:
         assert set(result.answers) == {request.id for request in observed.asked}
 
     def _check_reality(self) -> None:
-        """Among processes, not records: one of a task, one to a device, a gang of one try."""
+        """Check processes: one per task, one per device, a gang of one try."""
         running: Counter[str] = Counter()
         for node in self.nodes.values():
             held: Counter[int] = Counter()
@@ -635,7 +636,7 @@ class Story:
     # -- the end of the story
 
     def calm(self) -> None:
-        """No more changes, no more faults: everything converges, and then nothing moves."""
+        """End changes and faults: everything converges, and then nothing changes."""
         self._change_pool(nodes=tuple(self.nodes), drains={})
         self.structure = msgspec.structs.replace(
             self.structure,
@@ -666,7 +667,7 @@ class Story:
         self._check_end()
 
     def end_all(self) -> None:
-        """Every task succeeds."""
+        """Let every task succeed."""
         for node in self.nodes.values():
             for name in list(node.tasks):
                 node.leave(name, 0, self.now)

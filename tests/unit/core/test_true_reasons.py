@@ -1,4 +1,4 @@
-"""Reasons that stories of faults found to be untrue."""
+"""Reasons that fault stories found to be false."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_elements_that_a_quota_holds_back_say_so() -> None:
     world.settle()
     assert world.reason("wide") == "OverLimit"
     then = world.memory.reasons[world.memory.jobs["narrow"].reason_key]
-    assert [one.message for one in first] == ["1 element runs at once at the most (parallelism)"]
+    assert [one.message for one in first] == ["1 element runs at once (parallelism)"]
     assert then == first, "the same words in the cycle that starts some and in the next ones"
 
 
@@ -98,7 +98,7 @@ def test_what_never_fits_says_what_alone_would_mend_it(
 
 
 def beside(name: str, *affinities: desired.JobAffinity, **more: Any) -> desired.Job:
-    """A job that has to be near to others, or apart from them."""
+    """Return a job that has to be near other jobs, or apart from them."""
     return job(name, affinities=affinities, time_limit_s=300, **more)
 
 
@@ -130,7 +130,7 @@ def test_who_is_kept_from_nodes_by_other_work_is_told_of_what_it_asks_alone(
 
 
 def test_who_stays_apart_from_what_ran_before_it_came_has_room_reserved_when_that_ends() -> None:
-    """What is known of work since long is asked anew for labels that nobody asked for before."""
+    """Running work is matched again with labels that nobody used before."""
     world = World(nodes=1, cpu=4)
     world.commit(job("long", time_limit_s=600))
     world.settle()
@@ -144,7 +144,7 @@ def test_who_stays_apart_from_what_ran_before_it_came_has_room_reserved_when_tha
 
 
 def expected(world: World) -> set[str]:
-    """Jobs of which it was last said when they start."""
+    """Return the jobs that have an expected start."""
     said = [one.expected for one in world.outcomes if one.expected is not None]
     return set(said[-1])
 

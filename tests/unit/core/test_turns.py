@@ -1,4 +1,4 @@
-"""Who has another's turn is remembered for as long as it waits, whatever holds it back then."""
+"""A job that took another's turn keeps it while it is pending, whatever holds it back."""
 
 import math
 from typing import Any
@@ -17,7 +17,9 @@ def _of(name: str, owner: str, **changes: Any) -> desired.Job:
 
 
 def _passed() -> World:
-    """One place, which a job with a deadline has by the turn of ``a``; so ``b`` goes before it."""
+    """Return a world with one place, which a job with a deadline has by the turn of ``a``, before
+    ``b``.
+    """
     scheduling = desired.Scheduling(backfill="none")
     world = World(nodes=1, cpu=1, settings=desired.ClusterSettings(scheduling=scheduling))
     world.commit(_of("runs", "cleo"))

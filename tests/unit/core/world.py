@@ -1,7 +1,7 @@
-"""A small world to drive ``reconcile`` in: virtual nodes that do what they are told, and a clock.
+"""A small world that drives ``reconcile``: virtual nodes that do what they are told, and a clock.
 
-Nothing of the core is replaced. The world keeps a ``Memory``, turns the engine's assignment sets
-into reports as agents would, and lets a test end tasks, silence nodes and move time.
+Nothing of the core is replaced. The world keeps an ``ObservedState``, turns the engine's assignment
+sets into reports as agents would, and lets a test end tasks, silence nodes and move time.
 """
 
 from typing import Any, Literal
@@ -21,7 +21,7 @@ GI = 2**30
 
 
 def job(name: str, **changes: Any) -> desired.Job:
-    """A one-task job of one CPU; ``cpu``, ``gpu``, ``count`` shape its single group."""
+    """Return a one-task job of one CPU; ``cpu``, ``gpu``, ``count`` shape its single group."""
     cpu = changes.pop("cpu", 1)
     gpu = changes.pop("gpu", 0)
     count = changes.pop("count", 1)
@@ -44,7 +44,7 @@ def job(name: str, **changes: Any) -> desired.Job:
 
 
 class VirtualNode:
-    """What one node knows: attempts by id, as its agent would report them."""
+    """A node's knowledge: attempts by id, as its agent would report them."""
 
     def __init__(self, name: str, pool: desired.Pool) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class VirtualNode:
         self.checks: tuple[health_checks.CheckResult, ...] = ()
 
     def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
-        """Make tasks match a set, at once: starts run, stops end with SIGTERM."""
+        """Make tasks match a set at once: starts run, stops end with SIGTERM."""
         for attempt_id in acknowledged:
             self.attempts.pop(attempt_id, None)
         wanted = msgspec.msgpack.decode(payload, type=agent_messages.AssignmentSet)
@@ -85,7 +85,7 @@ class VirtualNode:
         signal: int | None = None,
         reason: EndReason = EndReason.EXITED,
     ) -> None:
-        """An attempt ends as told."""
+        """End an attempt."""
         known = self.attempts.get(attempt_id)
         self.attempts[attempt_id] = records.AttemptReport(
             id=attempt_id,
@@ -98,7 +98,7 @@ class VirtualNode:
         )
 
     def report(self, now: float) -> records.NodeReport:
-        """All it knows."""
+        """Return all that the node knows."""
         self.sequence += 1
         return records.NodeReport(
             node=self.name,
@@ -150,24 +150,24 @@ class World:
     # -- what people and time do
 
     def commit(self, *jobs: desired.Job, remove: tuple[str, ...] = ()) -> None:
-        """Git now holds these jobs too, and no longer those of ``remove``."""
+        """Add these jobs to git, and remove those of ``remove``."""
         self.jobs = {name: spec for name, spec in self.jobs.items() if name not in remove}
         self.jobs.update({spec.name: spec for spec in jobs})
         self.generation += 1
 
     def change_structure(self, **changes: Any) -> None:
-        """Git now holds another structure."""
+        """Change the structure in git."""
         self.structure = msgspec.structs.replace(self.structure, **changes)
         self.generation += 1
 
     def hear(self) -> None:
-        """Every node that is not silent reports."""
+        """Let every node that is not silent report."""
         for node in self.nodes.values():
             if not node.silent:
                 self.memory.add_report(node.report(self.now))
 
     def cycle(self) -> outcome.Outcome:
-        """One cycle; its outcome is absorbed and carried to the nodes."""
+        """Run one cycle, absorb its outcome and deliver it to the nodes."""
         wanted = desired.Desired(
             generation=self.generation,
             structure=self.structure,
@@ -189,7 +189,7 @@ class World:
         return result
 
     def settle(self, rounds: int = 6) -> None:
-        """Let nodes and core talk until nothing moves any more."""
+        """Run cycles until nothing changes any more."""
         for _ in range(rounds):
             self.hear()
             result = self.cycle()
@@ -197,12 +197,12 @@ class World:
                 return
 
     def advance(self, seconds: float) -> None:
-        """Time passes; nodes report; everything settles."""
+        """Let time pass and nodes report until everything settles."""
         self.now += seconds
         self.settle()
 
     def end(self, name: str, *, element: int = 0, exit_code: int = 0, index: int = 0) -> None:
-        """A task of a job leaves with this status, and all settles."""
+        """End a task of a job with this status, and settle."""
         for node in self.nodes.values():
             for attempt_id, told in list(node.attempts.items()):
                 attempt = self.memory.attempts.get(attempt_id)
@@ -221,24 +221,24 @@ class World:
     # -- what there is
 
     def state(self, name: str) -> JobState:
-        """The state of a job."""
+        """Return the state of a job."""
         return self.memory.jobs[name].state
 
     def states(self) -> dict[str, str]:
-        """The states of all jobs."""
+        """Return the states of all jobs."""
         return {name: record.state.value for name, record in sorted(self.memory.jobs.items())}
 
     def reason(self, name: str) -> str:
-        """The first reason of a waiting job, or nothing."""
+        """Return the first reason of a pending job, if any."""
         reasons = self.memory.reasons.get(self.memory.jobs[name].reason_key, ())
         return reasons[0].code.value if reasons else ""
 
     def attempts(self, name: str) -> list[records.AttemptRecord]:
-        """The live attempts of a job."""
+        """Return the live attempts of a job."""
         return [a for a in self.memory.attempts.values() if a.job == name]
 
     def events(self, kind: str) -> list[str]:
-        """The jobs or nodes of all events of a kind so far."""
+        """Return the jobs or nodes of all events of a kind so far."""
         return [
             event.job or event.node
             for result in self.outcomes

@@ -114,5 +114,5 @@ def test_what_is_written_is_accepted_and_true_of_every_node(seed: int) -> None:
         )
         pool = pools[node.name]
         assert pool.observe_only
-        assert mismatches.of(inventory, pool) == []
+        assert mismatches.find_mismatches(inventory, pool) == []
         assert list(mismatches.labels(inventory, pool)) == []

@@ -481,7 +481,7 @@ def test_several_reasons_stand_each_on_a_line_of_its_own(repository: Repository)
     reasons = [line for line in told[first:] if line.startswith("  - ")]
     assert len(reasons) == 2
     assert "leave service" in reasons[0]
-    assert "let that apply at no time" in " ".join(one.strip() for one in told)
+    assert "no sync window opens" in " ".join(one.strip() for one in told)
     assert "looked at again" not in text(plan), "there is no time at which that would help"
     assert all(len(line) <= 80 for line in told)
 

@@ -4,7 +4,7 @@ import pytest
 
 from reconciler.cli.jobs import wait
 
-LIMIT = ("ArrayLimit", "2 elements run at once at the most (parallelism)")
+LIMIT = ("ArrayLimit", "2 elements run at once (parallelism)")
 ROOM = ("InsufficientResources", "1 CPU asked; 3 nodes: 3 lack CPUs")
 BEHIND = ("Behind", "it would fit, but others go first: a")
 

@@ -1,7 +1,7 @@
-"""A job that was taken up, and by which cycles raise later, costs that job and nobody else.
+"""A job in force that makes cycles raise later costs that job and nobody else.
 
-The loop, what reads the repository, and the core are the real ones; the core raises where an
-attempt of a job that a test names is made, or from a moment on.
+The loop, the git watcher and the core are real. The core raises when a job that a test names is
+placed, or from a moment on.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
 from reconciler.operations.history import cycle_replay
 from reconciler.store import StoreReader
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
-from tests.unit.controller.quarantine.test_isolate_failures_parts import Site
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE
+from tests.unit.controller.quarantine.test_containment_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_cycle_input import Site
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
 from tests.unit.test_replay import url
@@ -35,7 +35,7 @@ LIVE = frozenset(AttemptState) - {AttemptState.ENDED}
 
 
 class Placing:
-    """The real core, but that it can't bear some jobs to have a task, or to be there by then."""
+    """The real core, except that it raises if some jobs have a task, or exist by then."""
 
     def __init__(self, *jobs: str, since: float = math.inf) -> None:
         self.jobs = set(jobs)
@@ -58,7 +58,7 @@ class Placing:
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found hangs on no machine's speed."""
+    """Make the search independent of the machine's speed."""
     monkeypatch.setattr(job_bisection, "SEARCH_S", 600.0)
 
 
@@ -69,7 +69,7 @@ def led(folder: Path, world: World, core: Placing, **options: Any) -> Contained:
 
 
 def placed(leader: Contained) -> set[str]:
-    return {one.job for one in leader.loop._memory.attempts.values()}
+    return {one.job for one in leader.loop._state.attempts.values()}
 
 
 def test_a_job_that_raises_when_nodes_come_costs_no_node_and_nobody_else(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_job_that_raises_when_nodes_come_costs_no_node_and_nobody_else(tmp_pat
         leader.cycle()
     assert placed(leader) == {"fine", "b", "d"}
     assert leader.states()[POISON] is JobState.PENDING, "its record stays as it was"
-    assert {one.state for one in leader.loop._memory.nodes.values()} == {NodeState.READY}
+    assert {one.state for one in leader.loop._state.nodes.values()} == {NodeState.READY}
     assert leader.counts == {"job": 1}
     status = leader.sync()
     (problem,) = status.problems
@@ -99,7 +99,7 @@ def test_a_job_that_raises_when_nodes_come_costs_no_node_and_nobody_else(tmp_pat
 
 
 class Full(Site):
-    """Nodes that do what they are told, under a core that can't place some jobs."""
+    """Nodes that do what they are told. The core can't place some jobs."""
 
     def __init__(self, folder: Path, world: World, core: Callable[..., outcome.Outcome]) -> None:
         super().__init__(folder, world)
@@ -123,7 +123,7 @@ def test_a_job_for_which_others_make_room_costs_no_node(tmp_path: Path) -> None:
         site.end(node)
         for _ in range(3):
             site.pass_time(25)
-    assert {one.state for one in site.loop._memory.nodes.values()} == {NodeState.READY}
+    assert {one.state for one in site.loop._state.nodes.values()} == {NodeState.READY}
     assert site.states()["later"] is JobState.RUNNING
     assert site.states()[POISON] is JobState.PENDING
     site.close()
@@ -139,11 +139,11 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
     leader.cycle()
     leader.hear(*world.nodes)
     leader.cycle()
-    assert leader.loop._memory.aside.keys() == {POISON, "after", "last"}
+    assert leader.loop._state.aside.keys() == {POISON, "after", "last"}
     assert placed(leader) == {"fine"}
     assert leader.states().keys() == {POISON, "after", "last", "fine"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
-    refused = leader.loop._in_force.of(leader.loop._desired or desired.Desired()).refused
+    refused = leader.loop._in_force.of(leader.loop._track.desired or desired.Desired()).refused
     assert refused["last"] == quarantined_jobs.WAITS.format(job="after")
     leader.close()
 
@@ -152,7 +152,7 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
 def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     tmp_path: Path, *, is_placed: bool
 ) -> None:
-    """Also where it runs: nothing is decided about it, and its task has its room as before."""
+    """A running one too: nothing is decided about it, and its task keeps its resources."""
     world = World(nodes=1)
     core = Placing(since=1_000_050)
     leader = led(tmp_path, world, core)
@@ -163,13 +163,13 @@ def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     core.there = {POISON}
     leader.now = 1_000_060
     leader.cycle()
-    assert leader.loop._memory.aside.keys() == {POISON}
+    assert leader.loop._state.aside.keys() == {POISON}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
     assert (POISON in placed(leader)) is is_placed
     leader.now += 1
     leader.revision(job("fine"), job(POISON, cpu=3), job("wide", cpu=2))
-    leader.loop._desired = msgspec.structs.replace(
-        leader.loop._desired or desired.Desired(), aside={POISON: "told"}
+    leader.loop._track.desired = msgspec.structs.replace(
+        leader.loop._track.desired or desired.Desired(), aside={POISON: "told"}
     )
     leader.hear(*world.nodes)
     leader.cycle()
@@ -221,11 +221,11 @@ def test_a_node_by_whose_word_any_job_raises_is_the_cause_and_no_job_is(tmp_path
     leader.cycle()
     assert leader.counts == {"input": 1}
     assert not leader.refusals
-    assert leader.loop._memory.nodes["n0"].state is NodeState.UNHEALTHY
+    assert leader.loop._state.nodes["n0"].state is NodeState.UNHEALTHY
     leader.now += 1
     leader.hear("n1")
     leader.cycle()
-    assert {one.node for one in leader.loop._memory.attempts.values()} == {"n1"}
+    assert {one.node for one in leader.loop._state.attempts.values()} == {"n1"}
     leader.close()
 
 
@@ -250,17 +250,17 @@ def test_a_turn_tries_no_more_than_it_may_and_the_search_goes_on_behind_what_com
         core.calls = 0
         leader.cycle()
         assert core.calls <= job_bisection.TRIES_MAX + 2
-        assert leader.loop._memory.nodes["n7"].last_report_at == leader.now, "it is heard meanwhile"
+        assert leader.loop._state.nodes["n7"].last_report_at == leader.now, "it is heard meanwhile"
         turns += 1
     assert turns > 1
     assert placed(leader) == set(names) - core.jobs
-    assert leader.loop._memory.aside.keys() == core.jobs
+    assert leader.loop._state.aside.keys() == core.jobs
     assert leader.counts == {"job": 3}
     leader.close()
 
 
 def test_jobs_come_back_in_the_order_in_which_they_would_be_served(tmp_path: Path) -> None:
-    """Who is later in the line takes no room of one that is before."""
+    """A later job takes no resources of an earlier one."""
     site = Full(tmp_path, World(nodes=1), Placing(POISON))
     site.revision(job("runs", cpu=4))
     for _ in range(2):
@@ -270,7 +270,7 @@ def test_jobs_come_back_in_the_order_in_which_they_would_be_served(tmp_path: Pat
     site.pass_time(1)
     site.end("n0")
     site.pass_time(25)
-    assert {one.job for one in site.loop._memory.attempts.values()} == {"w7"}
+    assert {one.job for one in site.loop._state.attempts.values()} == {"w7"}
     site.close()
 
 
@@ -353,7 +353,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
         until(site, lambda wait_s=wait_s: waits_s() >= wait_s)  # type: ignore[misc]
         site.until(head, "OutOfSync")
     assert placed(site.leader) == {"a"}
-    assert not site.leader.loop._memory.jobs.get(POISON)
+    assert not site.leader.loop._state.jobs.get(POISON)
     core.jobs = set()
     site.until(head, "Synced")
     until(site, lambda: placed(site.leader) == {"a", POISON})
@@ -384,7 +384,7 @@ def test_it_is_tried_at_once_where_it_is_written_otherwise_and_goes_where_it_is_
 def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(
     tmp_path: Path,
 ) -> None:
-    """Not even that it has spoken: it is out, its leases run out; once heard it is back."""
+    """Not even its contact is processed: it is out and its leases end; once heard it is back."""
     deaf: set[str] = set()
 
     def core(
@@ -400,7 +400,7 @@ def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(
     site.revision(first)
     for _ in range(3):
         site.pass_time(1)
-    ((node, _),) = {(one.node, one.job) for one in site.loop._memory.attempts.values()}
+    ((node, _),) = {(one.node, one.job) for one in site.loop._state.attempts.values()}
     (other,) = {"n0", "n1"} - {node}
     deaf.add(node)
     for _ in range(40):
@@ -408,7 +408,7 @@ def test_a_node_of_which_nothing_can_be_decided_gets_no_work_and_keeps_none(
     site.revision(first, job("later", cpu=1))
     for _ in range(4):
         site.pass_time(7)
-    memory = site.loop._memory
+    memory = site.loop._state
     assert memory.nodes[node].state is NodeState.UNKNOWN, "nobody has answered it since"
     live = {one.job: one.node for one in memory.attempts.values() if one.state in LIVE}
     assert live == {"a": other}, "it is full, and 'later' waits for it"

@@ -1,6 +1,6 @@
-"""A job that is aside stays so whatever becomes of its document, and what it holds counts.
+"""A quarantined job stays so whatever happens to its document, and what it holds counts.
 
-The loop, what reads the repository, and the core are the real ones, as in ``test_parting``.
+The loop, the git watcher and the core are real, as in ``test_job_bisection``.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ import pytest
 
 from reconciler.controller.quarantine import job_bisection
 from reconciler.desired.apply import job_quarantine
-from tests.unit.controller.quarantine.test_isolate_failures import POISON
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_containment import POISON
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE
+from tests.unit.controller.quarantine.test_containment_revisions import Site as Follows
 from tests.unit.controller.quarantine.test_job_bisection import Placing, until
 from tests.unit.core.world import job
 from tests.unit.desired import repositories
@@ -20,7 +20,7 @@ from tests.unit.desired import repositories
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found hangs on no machine's speed."""
+    """Make the search independent of the machine's speed."""
     monkeypatch.setattr(job_bisection, "SEARCH_S", 600.0)
 
 
@@ -76,13 +76,13 @@ def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
         site.leader.hear(*site.leader.world.nodes)
         site.leader.loop.cycle()
         site.step()
-    last = site.leader.loop._desired
+    last = site.leader.loop._track.desired
     assert last is not None
     assert set(last.aside) == {POISON}
     assert POISON in last.jobs
     assert site.leader.counts["job"] == found, "it was not tried again before its time"
     site.commit({"b.yaml": repositories.job("b")})
-    until(site, lambda: "b" in {one.job for one in site.leader.loop._memory.attempts.values()})
+    until(site, lambda: "b" in {one.job for one in site.leader.loop._state.attempts.values()})
 
 
 def test_one_that_is_written_otherwise_and_raises_so_too_makes_neither_be_tried_again(

@@ -1,6 +1,6 @@
-"""A job that is left out while it runs: what it has counts, its time goes on, its end is not lost.
+"""A job that is quarantined while it runs: its use counts, its time goes on, its end is not lost.
 
-The loop and the core are the real ones, as in ``test_parting``.
+The loop and the core are real, as in ``test_job_bisection``.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from reconciler.core.jobs import quarantined_jobs
 from reconciler.model import desired
 from reconciler.model.state.pending_reasons import ReasonCode
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
-from tests.unit.controller.quarantine.test_isolate_failures import POISON
+from tests.unit.controller.quarantine.test_containment import POISON
 from tests.unit.controller.quarantine.test_job_bisection import Full, Placing
 from tests.unit.core import test_mig
 from tests.unit.core.test_mig import THREES, cut
@@ -28,7 +28,7 @@ QUOTAS = {
 
 
 def left_out(folder: Path, world: World, running: desired.Job) -> Full:
-    """A site where a job runs that is then left out."""
+    """Return a site with a running job that is then quarantined."""
     core = Placing(since=1_000_050)
     site = Full(folder, world, core)
     site.revision(running)
@@ -37,12 +37,12 @@ def left_out(folder: Path, world: World, running: desired.Job) -> Full:
     core.there = {running.name}
     site.now = max(site.now, 1_000_060)
     site.pass_time(1)
-    assert site.loop._memory.aside.keys() == {running.name}
+    assert site.loop._state.aside.keys() == {running.name}
     return site
 
 
 def running(site: Full) -> set[str]:
-    attempts = site.loop._memory.attempts.values()
+    attempts = site.loop._state.attempts.values()
     return {one.job for one in attempts if one.state is not AttemptState.ENDED}
 
 
@@ -53,10 +53,10 @@ def test_what_it_holds_counts_for_every_quota(tmp_path: Path, quota: desired.Quo
     poison = job(POISON, cpu=4)
     site = left_out(tmp_path, world, poison)
     site.revision(poison, job("more", cpu=4))
-    site.loop._desired = site.loop._desired and desired_aside(site.loop._desired)
+    site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
     for _ in range(3):
         site.pass_time(2)
-    assert site.loop._memory.aside.keys() == {POISON}
+    assert site.loop._state.aside.keys() == {POISON}
     assert running(site) == {POISON}
     site.close()
 
@@ -70,7 +70,7 @@ def test_who_must_not_be_beside_it_is_not(tmp_path: Path) -> None:
     site = left_out(tmp_path, World(nodes=1, cpu=8), poison)
     apart = desired.JobAffinity(labels=(("app", "db"),), apart=True)
     site.revision(poison, job("more", affinities=(apart,)), job("other"))
-    site.loop._desired = site.loop._desired and desired_aside(site.loop._desired)
+    site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
     for _ in range(3):
         site.pass_time(2)
     assert running(site) == {POISON, "other"}
@@ -86,14 +86,14 @@ def test_a_task_of_a_job_that_is_left_out_goes_on_and_its_end_is_not_lost(tmp_pa
     core.there = {POISON}
     site.now = max(site.now, 1_000_060)
     site.pass_time(1)
-    assert site.loop._memory.aside.keys() == {POISON}
-    (attempt,) = [one for one in site.loop._memory.attempts.values() if one.job == POISON]
+    assert site.loop._state.aside.keys() == {POISON}
+    (attempt,) = [one for one in site.loop._state.attempts.values() if one.job == POISON]
     site.world.nodes["n0"].end(attempt.id, site.now, exit_code=0)
     for _ in range(3):
         site.pass_time(5)
     assert site.states()[POISON] is JobState.RUNNING, "nothing is decided about it"
-    assert site.loop._memory.attempts[attempt.id].state is AttemptState.ENDED
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.loop._state.attempts[attempt.id].state is AttemptState.ENDED
+    assert site.loop._state.nodes["n0"].state is NodeState.READY
     core.there = set()
     site.revision(job("fine"), job(POISON))
     for _ in range(3):
@@ -103,15 +103,15 @@ def test_a_task_of_a_job_that_is_left_out_goes_on_and_its_end_is_not_lost(tmp_pa
 
 
 def pass_on(site: Full, *jobs: desired.Job, seconds: float = 2.0, times: int = 3) -> None:
-    """Time passes under a revision that leaves the job out still."""
+    """Let time pass under a revision that still leaves out the job."""
     site.revision(*jobs)
-    site.loop._desired = site.loop._desired and desired_aside(site.loop._desired)
+    site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
     for _ in range(times):
         site.pass_time(seconds)
 
 
 def back(site: Full, *jobs: desired.Job) -> None:
-    """What was wrong is mended, and the job is decided about again."""
+    """Repair the error, so that the job is decided again."""
     assert isinstance(site.loop._decide_by, Placing)
     site.loop._decide_by.there = set()
     site.revision(*jobs)
@@ -137,7 +137,7 @@ def test_its_time_ends_it_though_nothing_is_decided_about_it(
     assert running(site) == {POISON}
     site.now = 1_000_310
     pass_on(site, poison)
-    (attempt,) = [one for one in site.loop._memory.attempts.values() if one.job == POISON]
+    (attempt,) = [one for one in site.loop._state.attempts.values() if one.job == POISON]
     assert (attempt.state, attempt.end_reason) == (AttemptState.ENDED, EndReason.TIMED_OUT)
     assert site.states()[POISON] is JobState.RUNNING, "what that makes of it is not decided yet"
     back(site, poison)
@@ -148,11 +148,11 @@ def test_its_time_ends_it_though_nothing_is_decided_about_it(
 def test_a_cycle_is_made_when_its_time_is_up(tmp_path: Path) -> None:
     poison = job(POISON, time_limit_s=300)
     site = left_out(tmp_path, World(nodes=1), poison)
-    (attempt,) = site.loop._memory.attempts.values()
+    (attempt,) = site.loop._state.attempts.values()
     assert attempt.started_at is not None
-    wanted = site.loop._desired
+    wanted = site.loop._track.desired
     assert wanted is not None
-    desk = cycle_context.CycleContext(wanted, site.loop._memory.observed((), {}), site.now)
+    desk = cycle_context.CycleContext(wanted, site.loop._state.observed((), {}), site.now)
     quarantined_jobs.end_overdue(desk)
     assert (desk.wake_at, desk.attempts) == (attempt.started_at + 300, {})
     site.close()
@@ -167,7 +167,7 @@ def test_a_task_that_its_node_knows_no_longer_is_lost_and_starts_again_with_its_
     site.hear("n0")
     site.cycle()
     pass_on(site, poison, job("more", cpu=4))
-    (lost,) = [one for one in site.loop._memory.attempts.values() if one.job == POISON]
+    (lost,) = [one for one in site.loop._state.attempts.values() if one.job == POISON]
     assert (lost.state, lost.end_reason) == (AttemptState.ENDED, EndReason.LOST)
     assert running(site) == {"more"}, "what the node has not any more is free"
     site.end("n0")
@@ -185,13 +185,13 @@ def test_the_budget_that_was_held_back_for_it_stays_so(tmp_path: Path) -> None:
     site = left_out(tmp_path, world, poison)
     pass_on(site, poison, more, short)
     assert running(site) == {POISON, "short"}
-    (reason,) = site.loop._memory.reasons[site.loop._memory.jobs["more"].reason_key]
+    (reason,) = site.loop._state.reasons[site.loop._state.jobs["more"].reason_key]
     assert reason.code is ReasonCode.OVER_BUDGET
     site.close()
 
 
 def test_what_it_waits_for_in_its_next_try_stays_known(tmp_path: Path) -> None:
-    """A finished job without a document leaves, unless one that is left out depends on it."""
+    """A finished job without a document is forgotten, unless a quarantined one depends on it."""
     world = World(nodes=1)
     world.change_structure(settings=desired.ClusterSettings(retain_finished_jobs_s=60))
     core = Placing(since=1_000_050)
@@ -208,7 +208,7 @@ def test_what_it_waits_for_in_its_next_try_stays_known(tmp_path: Path) -> None:
     site.now = max(site.now, 1_000_060)
     site.pass_time(1)
     pass_on(site, poison, seconds=700)
-    assert site.loop._memory.jobs.keys() == {"first"}
+    assert site.loop._state.jobs.keys() == {"first"}
     site.close()
 
 

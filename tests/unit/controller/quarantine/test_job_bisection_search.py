@@ -1,7 +1,4 @@
-"""Whether jobs or what came in are to blame, and in which order jobs come back.
-
-The questions of ``parting.blames_input`` and of ``asides`` alone, without a loop.
-"""
+"""If jobs or the input are to blame, and the order in which jobs come back, without a loop."""
 
 import itertools
 from typing import Any
@@ -15,11 +12,13 @@ from tests.unit.core.world import job
 
 
 def passes_without(*guilty: str, with_input: bool) -> job_bisection.CycleProbe:
-    """A cycle that raises for these jobs, or for what came in as long as there are any."""
+    """Return a probe of cycles that raise for these jobs, or for the input if there are
+    any jobs.
+    """
     names = [f"j{number}" for number in range(20)]
 
-    def probe(out: Any, *, whole: bool) -> bool:
-        left = [name for name in names if name not in out]
+    def probe(without: Any, *, whole: bool) -> bool:
+        left = [name for name in names if name not in without]
         if with_input:
             return not (whole and left)
         return not (whole and set(left) & set(guilty))

@@ -1,7 +1,7 @@
-"""A job with which no cycle passes costs that job: all else of its revision applies.
+"""A job that makes cycles raise costs that job: everything else of its revision is applied.
 
-The loop, what reads the repository, and the core are the real ones; the core raises for jobs that
-a test names, or for how one is written.
+The loop, the git watcher and the core are real. The core raises for jobs that a test names, or for
+one version of a job.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures, revision_bisection
+from reconciler.controller.quarantine import defects, revision_bisection
 from reconciler.desired.apply import job_quarantine, last_good
 from reconciler.model import desired
 from reconciler.model.state import outcome
@@ -22,8 +22,8 @@ from reconciler.operations.audit import audit_log
 from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
-from tests.unit.controller.quarantine.test_isolate_failures_revisions import QUEUE, STRUCTURE, Site
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
+from tests.unit.controller.quarantine.test_containment_revisions import QUEUE, STRUCTURE, Site
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
 from tests.unit.test_replay import url
@@ -53,7 +53,7 @@ def test_a_job_that_cannot_be_decided_costs_nobody_else(leader: Contained) -> No
     states = leader.states()
     assert states.keys() == {"fine", "goes", "new", "held"}
     assert states["held"] is JobState.HELD
-    memory = leader.loop._memory
+    memory = leader.loop._state
     assert memory.jobs["goes"].removed or memory.jobs["goes"].finished, "a cancel applies"
     assert memory.jobs["fine"].spec.priority == 7
     status = leader.sync()
@@ -91,9 +91,9 @@ def test_the_version_in_force_stays_where_the_newer_one_raises(tmp_path: Path) -
     leader.now += 1
     leader.cycle()
     assert leader.states().keys() == {POISON, "fine", "new"}
-    assert leader.loop._memory.jobs[POISON].spec.priority == 50
-    assert not leader.loop._memory.jobs[POISON].removed
-    assert "what was in force of it stays so" in leader.sync().problems[0].message
+    assert leader.loop._state.jobs[POISON].spec.priority == 50
+    assert not leader.loop._state.jobs[POISON].removed
+    assert "the version in force stays" in leader.sync().problems[0].message
     leader.close()
 
 
@@ -111,7 +111,7 @@ def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
     leader.now += 1
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes", "new"}
-    assert not leader.loop._memory.jobs["goes"].removed
+    assert not leader.loop._state.jobs["goes"].removed
     (left,) = leader.refusals[0].jobs
     assert (left.name, left.spec) == ("goes", None)
 
@@ -128,7 +128,7 @@ def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
 def test_a_job_that_the_store_refuses_costs_nobody_else(
     leader: Contained, spoilt: dict[str, Any], named: str
 ) -> None:
-    """The store is well, and would refuse it each time anew."""
+    """The store is fine, and would refuse it each time."""
     decide = leader.loop._decide_by
 
     def spoiling(*args: Any, **options: Any) -> outcome.Outcome:
@@ -148,7 +148,7 @@ def test_a_job_that_the_store_refuses_costs_nobody_else(
     leader.now += 1
     leader.hear("n0")
     leader.cycle()
-    assert leader.loop._memory.nodes["n0"].last_report_at == leader.now
+    assert leader.loop._state.nodes["n0"].last_report_at == leader.now
 
 
 def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:
@@ -158,13 +158,13 @@ def test_structure_that_raises_refuses_its_revision(leader: Contained) -> None:
     assert leader.states().keys() == {"fine", "goes"}
     assert leader.counts == {"revision": 1}
     assert leader.refusals[0].jobs == ()
-    assert not any(one.removed for one in leader.loop._memory.jobs.values())
+    assert not any(one.removed for one in leader.loop._state.jobs.values())
 
 
 def test_structure_without_the_queue_of_a_job_that_stays_is_not_torn_from_its_jobs(
     leader: Contained,
 ) -> None:
-    """Who reads the revision takes no such structure: in force would be one, then the other."""
+    """The git watcher accepts no such structure, so the two would alternate."""
     leader.core.jobs = {POISON}
     structure = leader.world.structure
     fewer = {name: one for name, one in structure.queues.items() if name != "default"}
@@ -174,16 +174,16 @@ def test_structure_without_the_queue_of_a_job_that_stays_is_not_torn_from_its_jo
     leader.revision(*moved)
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes"}
-    assert {one.spec.queue for one in leader.loop._memory.jobs.values()} == {"default"}
+    assert {one.spec.queue for one in leader.loop._state.jobs.values()} == {"default"}
     assert leader.refusals[0].jobs == (), "all of it is refused"
 
 
 def test_what_leaves_and_what_is_held_is_tried_first() -> None:
-    """What comes would else take room from others that those give back in the same commit."""
+    """Otherwise new jobs would preempt others although the same commit frees resources."""
     before = {one.name: one for one in (job("gone"), job("held"), job("same"))}
     held = msgspec.structs.replace(job("held"), suspend=True)
     wanted = {one.name: one for one in (job("new"), held, job("same"))}
-    assert revision_bisection.in_parts(before, wanted) == [["new"], ["held", "gone"]]
+    assert revision_bisection.group_changes(before, wanted) == [["held", "gone"], ["new"]]
 
 
 def test_what_depends_on_a_job_that_is_left_out_waits_with_it(leader: Contained) -> None:
@@ -193,7 +193,7 @@ def test_what_depends_on_a_job_that_is_left_out_waits_with_it(leader: Contained)
     )
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes"}
-    wanted = leader.loop._desired
+    wanted = leader.loop._track.desired
     assert wanted is not None
     assert wanted.refused.keys() == {POISON, "first", "second"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
@@ -211,7 +211,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_named(
     assert leader.core.calls <= revision_bisection.TRIES_MAX + 5
     found = {one.name: one.tried for one in leader.refusals[0].jobs}
     assert {name for name, tried in found.items() if tried} <= leader.core.jobs
-    assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
+    assert leader.loop._state.jobs.keys() == {"fine", "goes", *names} - found.keys()
     if poisoned == 1:
         assert found.keys() == leader.core.jobs
 
@@ -228,7 +228,7 @@ def test_a_search_that_takes_long_finds_one_and_leaves_the_rest_for_later(
     assert leader.core.calls <= 2 * len(names).bit_length() + 12
     found = {one.name: one.tried for one in leader.refusals[0].jobs}
     assert True in found.values()
-    assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
+    assert leader.loop._state.jobs.keys() == {"fine", "goes", *names} - found.keys()
 
 
 def test_what_passes_in_halves_is_replayed_as_it_was_decided(
@@ -334,12 +334,12 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     (problem,) = status.problems
     assert (problem.rule, problem.object, problem.path) == ("defect", f"Job/{POISON}", "p.yaml")
     assert problem.line > 0
-    now = site.leader.loop._desired
+    now = site.leader.loop._track.desired
     assert now is not None
     assert now.jobs.keys() == {"a", "b"}
     assert now.refused.keys() == {POISON}
     assert now.structure.queues["research"].limit.cpu_milli == 2000
-    assert site.leader.loop._memory.jobs["c"].removed or site.leader.loop._memory.jobs["c"].finished
+    assert site.leader.loop._state.jobs["c"].removed or site.leader.loop._state.jobs["c"].finished
     packed = site.leader.store.incumbents()
     assert packed is not None
     assert last_good.decode(packed).head == bad
@@ -352,7 +352,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     site.close()
     note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
     assert "OutOfSync with 1 errors" in note
-    assert f"Job/{POISON}: {isolate_failures.MARK}" in note
+    assert f"Job/{POISON}: {defects.MARK}" in note
     lines = audit_log.Log(tmp_path / audit_log.FILE).tail(10)[::-1]
     assert [(one.entry.revision, one.entry.result) for one in lines] == [
         (good, "Synced"),
@@ -402,7 +402,7 @@ def test_a_job_and_structure_that_raise_are_told_apart(
 
 
 def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contained) -> None:
-    """By the run in force it would start on a result that its commit replaces."""
+    """With the run in force it would start on a result that its commit replaces."""
     decide = leader.loop._decide_by
 
     def raising(wanted: desired.Desired, *args: object, **options: object) -> object:
@@ -415,7 +415,7 @@ def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contain
     leader.revision(job("fine"), job("goes", run=2), after("eval", "goes"), after("then", "eval"))
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes"}
-    wanted = leader.loop._desired
+    wanted = leader.loop._track.desired
     assert wanted is not None
     assert wanted.jobs["goes"].run == 1
     assert wanted.refused.keys() == {"eval", "then"}
@@ -458,7 +458,7 @@ def test_what_was_not_come_to_once_keeps_how_long_it_had_to_wait() -> None:
 
 
 def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
-    """Its structure is that of the revision, whatever becomes of the jobs."""
+    """Its structure is that of the revision, whatever happens to the jobs."""
     leader.core.jobs = {POISON}
     told: list[tuple[str, str | None, str]] = []
     decide = leader.loop._decide_by

@@ -1,4 +1,4 @@
-"""Gangs in containers: nobody starts before the images of all are there."""
+"""Gangs in containers: no task starts before all images are there."""
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from tests.unit.core import world
 
 
 class Node(world.VirtualNode):
-    """Fetches what it is told to hold, and starts it when it is told to no more."""
+    """A node that fetches images of held tasks, and starts a task once it is released."""
 
     def __init__(self, base: world.VirtualNode) -> None:
         super().__init__(base.name, base.pool)
@@ -92,7 +92,7 @@ def test_neither_plain_processes_nor_single_tasks_wait(cluster: world.World) -> 
 
 
 def test_another_leader_goes_on(cluster: world.World) -> None:
-    """What is held follows from the records alone: an engine that begins knows it."""
+    """What is held follows from the records alone, so a new engine knows it."""
     cluster.commit(gang())  # type: ignore[arg-type]
     cluster.settle()
     node(cluster, "n0").fetched()

@@ -224,7 +224,7 @@ def test_elements_wait_for_their_own_element() -> None:
 
 
 def test_of_many_elements_that_are_waited_for_some_are_named() -> None:
-    """The first dependency is met: it is the second that keeps them."""
+    """The first dependency is met, the second is not."""
     world = World(nodes=4, cpu=8)
     both = tuple(desired.Dependency(job=name, per_element=True) for name in ("zero", "first"))
     world.commit(job("zero", array_count=5), job("first", array_count=5))

@@ -1,4 +1,4 @@
-"""Run times: what varies less tells more, never above the limit; who runs on outlived others."""
+"""Learned run times: the less they vary the more they count, and never above the limit."""
 
 import math
 
@@ -11,7 +11,7 @@ from tests.unit.core.world import job
 
 
 def known(*runs: tuple[str, str, float, int | None]) -> Recollection:
-    """After runs of (owner, name, seconds, limit)."""
+    """Return what is learned from runs of (owner, name, seconds, limit)."""
     found = Recollection()
     for owner, name, ran_s, limit_s in runs:
         spec = job(name, owner=owner, time_limit_s=limit_s)

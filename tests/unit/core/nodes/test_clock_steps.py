@@ -13,7 +13,7 @@ BACK_S = 6 * 3600.0
 
 
 def set_back(of: World) -> None:
-    """The clock steps back, and the loop has seen it."""
+    """Set the clock back, and let the loop notice."""
     of.now -= BACK_S
     of.memory.leader_since = of.now
     of.hear()
@@ -139,7 +139,7 @@ def test_nothing_changes_where_the_clock_was_not_set() -> None:
 
 
 def test_it_is_the_same_with_nothing_recalled() -> None:
-    """A long story of steps is decided alike by who remembers everything and by who does not."""
+    """A long story of steps is decided the same with the cache and without."""
     told = []
     for fresh in (False, True):
         site = World(nodes=2)

@@ -1,4 +1,4 @@
-"""Which devices of a node are near each other, as pools say and agents report it."""
+"""The devices of a node that are near each other, as pools declare and agents report."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.unit.core import world
 
 
 def gpu(index: int, numa: int | None = None, *joined: int, switch: bool = False) -> records.Gpu:
-    """A device that NVLink joins with others."""
+    """Return a device that NVLink joins with others."""
     links = [NvLinkPeer("gpu", f"pci-{other}", 2) for other in joined]
     if switch:
         links.append(NvLinkPeer("switch", f"switch-{index % 2}", 18))
@@ -77,11 +77,11 @@ def test_what_is_near_in_another_way_than_declared_is_told(
 ) -> None:
     pool = desired.Pool("p", ("n0",), Resources(0, 0, 4000), **declared)
     inventory = records.Inventory(capacity=Resources(0, 0, 4000), gpus=tuple(gpus))
-    assert [one.message for one in mismatches.of(inventory, pool)] == messages
+    assert [one.message for one in mismatches.find_mismatches(inventory, pool)] == messages
 
 
 class Node(world.VirtualNode):
-    """A node that tells of its devices."""
+    """A node that reports its devices."""
 
     gpus: tuple[records.Gpu, ...] = ()
 
@@ -101,7 +101,7 @@ def asking(name: str, gpus: int, required: str = "numa") -> desired.Job:
 
 
 def test_what_a_node_tells_counts_where_its_pool_says_nothing() -> None:
-    """And counts anew when the node tells it anew, while others run on it."""
+    """It counts again when the node reports something else while others run on it."""
     made = world.World(nodes=2, cpu=16, gpu=4)
     for name in made.nodes:
         made.nodes[name] = Node(name, made.pool)

@@ -1,4 +1,4 @@
-"""Nodes that leave service: what of their work is waited for, and how long."""
+"""Nodes that leave service: which of their work is waited for, and how long."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ SAVES = desired.Checkpoint(grace_s=5, path="x")
 
 
 def world_of(leaving: desired.Leaving | None, saves: desired.Checkpoint | None) -> World:
-    """Two nodes of one CPU, a job on one of them."""
+    """Return two nodes of one CPU with a job on one of them."""
     world = World(nodes=2, cpu=1)
     (pool,) = world.structure.pools.values()
     world.change_structure(pools={pool.name: msgspec.structs.replace(pool, leaving=leaving)})
@@ -25,7 +25,7 @@ def world_of(leaving: desired.Leaving | None, saves: desired.Checkpoint | None) 
 
 
 def remove_node(world: World, node: str) -> None:
-    """Git lists it no longer; the agent goes on."""
+    """Remove a node from git. Its agent goes on."""
     (pool,) = world.structure.pools.values()
     left = tuple(one for one in pool.nodes if one != node)
     world.change_structure(pools={pool.name: msgspec.structs.replace(pool, nodes=left)})
@@ -104,13 +104,13 @@ def test_a_person_s_drain_goes_by_the_policy_too() -> None:
 
 
 def fail_its_check(world: World, node: str, *, fails: bool) -> None:
-    """What the node says of itself from now on."""
+    """Let the node report a failed check from now on."""
     said = (health_checks.CheckResult("clock", "failed", "off by 3 s"),) if fails else ()
     world.nodes[node].checks = said
 
 
 def drain_checked(world: World, node: str) -> None:
-    """Its pool checks nodes, and somebody drains this one."""
+    """Drain a node of a pool with checks."""
     (pool,) = world.structure.pools.values()
     drained = msgspec.structs.replace(
         pool,

@@ -1,4 +1,4 @@
-"""Nodes that take no work: the few words of a waiting job's reason for them."""
+"""Nodes that take no work: the short texts in reasons of pending jobs."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Nodes come when work waits for them, leave when nothing runs, and are made once each."""
+"""Nodes are made when work waits for them, leave when idle, and are made once each."""
 
 import random
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reconciler.core import cycle_context
 from reconciler.core.pools import provisioning
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
@@ -57,7 +58,7 @@ class Cloud(world.World):
         self.most = max(self.most, asked.maximum)
 
     def list_due(self) -> int:
-        """Time passes until the script is to list again; the number of that order."""
+        """Let time pass until the script is to list again. Return the number of that order."""
         while not self.provision.list_open:
             self.now += 30
             self.hear()
@@ -69,18 +70,18 @@ class Cloud(world.World):
         return self.memory.provisions["c"]
 
     def states(self) -> dict[str, str]:
-        """States of the instances by slot."""
+        """Return the states of the instances by slot."""
         return {name: one.state.value for name, one in sorted(self.provision.instances.items())}
 
     def start(self, node: str) -> None:
-        """The machine of this name boots, and its agent reports."""
+        """Boot the machine of this name, so that its agent reports."""
         self.boot += 1
         machine = self.nodes[node] = world.VirtualNode(node, self.scaled)
         machine.boot_id = f"boot-{node}-{self.boot}"
         machine.incarnation = f"agent-{node}-{self.boot}"
 
     def answer(self) -> bool:
-        """The script does all it was told, and answers; whether there was anything."""
+        """Carry out all orders and answer. Return True if there were any."""
         orders = {order.key: order for order in instance_records.orders(self.provision)}
         for order in orders.values():
             self.memory.add_provisioned(self.run(order))
@@ -113,7 +114,7 @@ class Cloud(world.World):
         return msgspec.structs.replace(result, instances=listed)
 
     def go(self, seconds: float = 0.0, *, step: float = 30.0) -> None:
-        """Time passes in steps; nodes report, the script answers, everything settles."""
+        """Let time pass in steps, with reports and answers, until everything settles."""
         ends_at = self.now + seconds
         while True:
             for _ in range(12):
@@ -130,7 +131,7 @@ class Cloud(world.World):
             self.now = min(ends_at, self.now + step)
 
     def check(self, result: outcome.Outcome) -> None:
-        """What holds at any time."""
+        """Check what holds at any time."""
         provision = self.memory.provisions.get("c")
         if provision is None:
             return
@@ -147,7 +148,7 @@ class Cloud(world.World):
 
 
 def cores(name: str, cpu: int = 4, **more: Any) -> desired.Job:
-    """A job of so many CPUs; a node has four."""
+    """Return a job of so many CPUs; a node has four."""
     return job(name, cpu=cpu, **more)
 
 
@@ -337,11 +338,12 @@ def test_a_node_is_replaced_once_its_work_has_ended() -> None:
     replaced: list[str] = []
     apply = provisioning.apply
 
-    def and_replace(work: object) -> None:
-        apply(work)  # type: ignore[arg-type]
+    def and_replace(context: cycle_context.CycleContext) -> provisioning.PoolStates:
+        states = apply(context)
         if not replaced:
-            replaced.append(provisioning.replace(work, "c-0", "its GPU fails"))  # type: ignore[arg-type]
-            replaced.append(provisioning.replace(work, "n9", "none"))  # type: ignore[arg-type]
+            replaced.append(provisioning.replace(states, "c-0", "its GPU fails"))
+            replaced.append(provisioning.replace(states, "n9", "none"))
+        return states
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provisioning, "apply", and_replace)
@@ -364,11 +366,11 @@ UNHEALTHY = health_checks.CheckResult("clock", "failed", "it is an hour off")
 
 
 class Unhealthy(world.VirtualNode):
-    """One of whose checks has failed."""
+    """A node with a failed check."""
 
     @classmethod
     def of(cls, node: world.VirtualNode) -> "Unhealthy":
-        """This machine, from now on."""
+        """Make this machine unhealthy from now on."""
         made = cls(node.name, node.pool)
         vars(made).update(vars(node))
         return made
@@ -516,7 +518,7 @@ def test_a_machine_that_was_made_twice_under_one_request_is_an_orphan() -> None:
 def test_nodes_whose_records_are_lost_are_found_again_and_go_on_working(
     first: str, tells: bool
 ) -> None:
-    """Whoever answers first, agents or the script: no machine is destroyed under its work."""
+    """Whoever answers first, agents or the script, no machine is destroyed under its work."""
     cloud = Cloud(msgspec.structs.replace(ASKED, orphans="destroy"))
     cloud.tells_requests = tells
     cloud.go()
@@ -657,7 +659,7 @@ def test_virtual_nodes_come_and_go_without_a_script() -> None:
 @settings(max_examples=4, deadline=None)
 @given(st.integers(0, 10**6))
 def test_a_noisy_load_never_breaks_it_and_then_it_converges(seed: int) -> None:
-    """Never over the most, no work ended, no machine made twice; and in the end all are gone."""
+    """Never above the maximum, no work ended, no machine made twice; in the end all are gone."""
     dice = random.Random(seed)
     cloud = Cloud(msgspec.structs.replace(ASKED, retries=1, orphans="destroy"))
     cloud.go()

@@ -1,4 +1,4 @@
-"""Limits that are lowered under running work: what a change is said to evict then leaves."""
+"""Limits that are lowered under running work: what the impact of a change names then leaves."""
 
 import random
 from typing import Any
@@ -22,7 +22,7 @@ def busy(
     queues: tuple[desired.Queue, ...] = (Q,),
     **settings: Any,
 ) -> world.World:
-    """Two nodes of eight GPUs on which jobs began one after another, an hour ago."""
+    """Return two nodes of eight GPUs on which jobs began one after another, an hour ago."""
     policy = {POLICY: action} if action else {}
     place = world.World(
         nodes=2,
@@ -52,7 +52,7 @@ def ends(what: impact.Impact) -> list[str]:
 
 
 def left_of(place: world.World, queues: dict[str, desired.Queue]) -> list[str]:
-    """Jobs that leave once these are the queues, whether or not they find room again."""
+    """Return the jobs that leave with these queues, whether or not they find capacity again."""
     place.change_structure(queues=queues)
     for _ in range(4):
         place.advance(60)

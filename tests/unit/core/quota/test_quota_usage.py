@@ -1,4 +1,4 @@
-"""Caps count what room is kept for before anything else that waits."""
+"""Quotas count nominated elements before other pending work."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ def accounts(
     structure = desired.Structure(queues=queues, quotas={cap.name: cap for cap in caps})
     if people is not None:
         structure = msgspec.structs.replace(structure, access=people)
-    work = cycle_context.CycleContext(
+    context = cycle_context.CycleContext(
         desired.Desired(structure=structure), records.Observed(), 1000.0
     )
-    return quota_usage.QuotaAccounts(work, running_gangs.gather(work))
+    return quota_usage.QuotaAccounts(context, running_gangs.gather(context))
 
 
 def cpus(count: int) -> tuple[resources.Resources, ...]:
@@ -95,7 +95,7 @@ def test_what_is_kept_does_not_pass_a_cap() -> None:
 
 
 def test_what_left_for_another_does_not_take_its_turn_under_their_common_cap() -> None:
-    """An elastic job asks a cap for all its tasks when it waits, and has fewer when it runs."""
+    """A pending elastic job asks a quota for all its tasks, and has fewer when it runs."""
     world = World(nodes=1, cpu=4)
     cap = desired.Quota(
         "q", user="alice@example.org", resources=desired.QuotaAmounts(cpu_milli=5000)
@@ -264,12 +264,12 @@ def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
     assert message("waits").endswith(
         "3 CPUs: 0 CPUs in use, 3 CPUs left to work before it, 1 CPU asked"
     )
-    assert "gives bob 1 GPU-hour in 1d: 0 spent, 0 reserved by what runs, 1 left to work" in (
+    assert "gives bob 1 GPU-hour in 1d: 0 spent, 0 reserved by running work, 1 left to work" in (
         message("of-bob-1")
     )
     world.settle()
     assert message("waits").endswith("3 CPUs: 3 CPUs in use, 1 CPU asked")
-    assert "0 spent, 1 reserved by what runs, 1 asked" in message("of-bob-1")
+    assert "0 spent, 1 reserved by running work, 1 asked" in message("of-bob-1")
 
 
 def test_what_no_waiting_could_start_is_not_told_to_have_waited() -> None:
@@ -390,7 +390,7 @@ HOUR_S = 3600
 def test_small_work_passes_who_waits_under_a_cap_for_three_days_only(
     quota: dict[str, Any], small_s: int
 ) -> None:
-    """A job of one GPU each three hours leaves never enough at once for one of four."""
+    """A job of one GPU every three hours never leaves enough at once for one of four."""
     world = World(nodes=1, cpu=64, gpu=8)
     world.change_structure(quotas={"q": desired.Quota("q", user="ada", **quota)})
     began: dict[str, float] = {}
@@ -425,10 +425,10 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    work = cycle_context.CycleContext(
+    context = cycle_context.CycleContext(
         desired.Desired(structure=world.structure), observed, world.now
     )
-    found = quota_usage.QuotaAccounts(work, running_gangs.gather(work))
+    found = quota_usage.QuotaAccounts(context, running_gangs.gather(context))
     one = (resources.Resources(gpu_milli=1000),)
     big = job("big", gpu=2, owner="ada", time_limit_s=60)
     late = world.now - 3 * DAY_S
@@ -450,7 +450,7 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
 
 
 def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
-    """Nobody knows when it starts: what it would keep under its other cap would lie idle."""
+    """Its start is unknown, so what is kept under its other quota would be idle."""
     world = World(nodes=1, cpu=16, gpu=8)
     caps = {
         "q": desired.Quota("q", queue="default", resources=desired.QuotaAmounts(gpu_milli=4000)),
@@ -462,10 +462,10 @@ def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    work = cycle_context.CycleContext(
+    context = cycle_context.CycleContext(
         desired.Desired(structure=world.structure), observed, world.now
     )
-    found = quota_usage.QuotaAccounts(work, running_gangs.gather(work))
+    found = quota_usage.QuotaAccounts(context, running_gangs.gather(context))
     late, gpu = world.now - 4 * DAY_S, resources.Resources(gpu_milli=1000)
     assert found.admit(job("first", gpu=4, owner="bob"), 1, (gpu,) * 4, since=late)[0] == 0
     assert found.admit(job("second", gpu=3, owner="ada"), 1, (gpu,) * 3, since=late)[0] == 0

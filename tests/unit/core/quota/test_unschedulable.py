@@ -1,4 +1,4 @@
-"""What can't start at all takes nobody's place under a quota, and has its own when it can."""
+"""Jobs that can never start take nobody's place under a quota, and have their own once they can."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ QUOTAS = {
 
 
 def world(quota: desired.Quota, **settings: Any) -> World:
-    """One node of 2 GPUs."""
+    """Return one node of 2 GPUs."""
     made = World(nodes=1, cpu=8, gpu=2, **settings)
     made.change_structure(quotas={quota.name: quota})
     return made
 
 
 def gang(name: str, **changes: Any) -> desired.Job:
-    """Three GPUs, of which the node has two."""
+    """Return a job of three GPUs, of which the node has two."""
     return job(name, cpu=1, gpu=1, count=3, time_limit_s=HOUR_S, **changes)
 
 
@@ -39,7 +39,7 @@ def small(name: str, **changes: Any) -> desired.Job:
 
 
 def join(of: World, name: str) -> None:
-    """One more node like the others."""
+    """Add another such node."""
     pool = of.structure.pools["pool"]
     pool = msgspec.structs.replace(pool, nodes=(*pool.nodes, name))
     of.change_structure(pools={"pool": pool})
@@ -110,7 +110,7 @@ def test_what_a_queue_is_never_let_have_takes_nobodys_place() -> None:
 
 
 def test_who_may_start_again_goes_first_in_the_very_cycle_that_lets_it() -> None:
-    """What was told of it goes by documents that are others now."""
+    """Its reason was computed from documents that have changed."""
     of = world(QUOTAS["running"])
     nothing = desired.Queue("default", limit=desired.QuotaAmounts(gpu_milli=0))
     of.change_structure(queues={"default": nothing})
@@ -175,7 +175,7 @@ def test_a_pool_that_makes_nodes_for_what_waits_lets_it_keep_its_place() -> None
 
     def found() -> frozenset[unschedulable.Kind]:
         wanted = desired.Desired(structure=of.structure, jobs=of.jobs)
-        return unschedulable.kinds(
+        return unschedulable.unschedulable_kinds(
             cycle_context.CycleContext(wanted, of.memory.observed((), {}), of.now), capped
         )
 

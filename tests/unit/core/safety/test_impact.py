@@ -1,4 +1,4 @@
-"""What a change does: tables of changes and their figures, and what the digest depends on."""
+"""The impact of changes, and what digests depend on, as tables."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def growing(least: int, most: int, drains: tuple[str, ...] = ()) -> desired.Pool
 
 
 def machines(**states: str) -> records.Observed:
-    """Instances of the pool ``a``, by slot."""
+    """Return instances of the pool ``a`` by slot."""
     found = {
         name: instance_records.InstanceRecord(
             name, instance_records.InstanceState(state), name, 0.0
@@ -208,7 +208,7 @@ def running(*jobs: desired.Job, nodes: int = 2) -> world.World:
 
 
 def wanted(place: world.World, **jobs: desired.Job | None) -> tuple[desired.Desired, ...]:
-    """What is in force in a world, and the same with jobs changed (None: removed)."""
+    """Return what is in force in a world, and the same with jobs changed (None: removed)."""
     before = desired.Desired(place.generation, place.structure, dict(place.jobs))
     after = {name: spec for name, spec in place.jobs.items() if jobs.get(name, spec)}
     after |= {name: spec for name, spec in jobs.items() if spec is not None}
@@ -248,7 +248,7 @@ def test_what_becomes_of_a_running_job(
 
 
 def structured(place: world.World, **parts: Any) -> tuple[desired.Desired, desired.Desired]:
-    """What is in force in a world, and the same with another structure."""
+    """Return what is in force in a world, and the same with another structure."""
     before, _ = wanted(place)
     structure = msgspec.structs.replace(place.structure, **parts)
     return before, msgspec.structs.replace(before, structure=structure)
@@ -362,7 +362,7 @@ def test_work_with_a_checkpoint_that_is_held_is_not_lost() -> None:
 
 
 def saved(place: world.World, at: float) -> records.Observed:
-    """What is known once the first task has told of a checkpoint."""
+    """Return the records after the first task has reported a checkpoint."""
     observed = place.memory.observed((), {})
     first = min(observed.attempts)
     attempts = dict(observed.attempts)
@@ -375,7 +375,7 @@ def saved(place: world.World, at: float) -> records.Observed:
 def test_what_is_lost_counts_from_the_newest_checkpoint_that_is_known(
     change: dict[str, Any] | None, checkpoint: desired.Checkpoint | None
 ) -> None:
-    """Half an hour of four GPUs; a checkpoint of an earlier attempt saves nothing of this one."""
+    """Half an hour of four GPUs. A checkpoint of an earlier attempt saves nothing of this one."""
     job = msgspec.structs.replace(J, checkpoint=checkpoint)
     place = running(job)
     before, after = wanted(
@@ -410,7 +410,7 @@ def test_work_on_nodes_that_leave_goes_on() -> None:
 
 
 def test_what_would_change_anyhow_is_not_the_change() -> None:
-    """A job already on its way out, and one that was never in force, are not its doing."""
+    """A job that ends anyway, and one that was never in force, do not count."""
     place = running(J)
     place.commit(remove=("j",))
     before, after = wanted(place)
@@ -471,7 +471,7 @@ def test_what_is_no_digest(text: str) -> None:
 
 
 def test_nobody_finds_two_changes_of_one_hash() -> None:
-    """A collision of n bits takes 2^(n/2) hashes: with 130 bits more than anybody makes."""
+    """A collision of n bits takes 2^(n/2) hashes: with 130 bits more than anybody computes."""
     for value in ({}, {"Queue/a": [None, {"weight": 2}]}):
         made = digests.hash_of(value)
         assert len(made) == 26

@@ -1,14 +1,14 @@
-"""What is held, for which figure, and what an approval covers: tables over the real judgement."""
+"""What is held, for which figure, and what an approval covers, as tables."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from reconciler.core import recurrence
 from reconciler.core.safety import digests, impact, structure_diff, sync_limits
 from reconciler.desired.documents import cron
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.model.state import instance_records, records
 from reconciler.model.values import times
 from tests.unit.core import world
@@ -102,7 +102,7 @@ def test_an_objects_own_annotation_beats_its_kind() -> None:
 
 @pytest.mark.parametrize("policy", ["confirm", "never"])
 def test_the_queue_that_needs_no_document_has_one_that_can_be_kept(policy: desired.Prune) -> None:
-    """Without it the queue stays, and what was said of it is gone."""
+    """Without it the queue stays, but its settings are gone."""
     limited = desired.Queue("default", weight=5)
     before = state(queues=(limited,), safety=limits())
     own = msgspec.structs.replace(before.structure, prune={"Queue/default": policy})
@@ -189,7 +189,7 @@ def test_most_of_what_runs_is_not_ended_by_a_folder_that_is_deleted(
 def test_an_approval_covers_no_more_than_a_share_of_what_runs_beside(
     approved: int, *, held: bool
 ) -> None:
-    """Approved when few of them ran: of 20, 10 may end without anybody's approval."""
+    """Approved when few of them ran: of 20, 10 may end without an approval."""
     names = [f"j{number:02}" for number in range(20)]
     place = running(*(world.job(name, gpu=1) for name in names), nodes=3)
     gate = sync_limits.SafetyGate(lambda: place.memory.observed((), {}), lambda: place.now)
@@ -243,7 +243,7 @@ def test_approval_holds_while_the_cluster_moves_on_and_covers_no_more() -> None:
 
 @pytest.mark.parametrize(("more", "held"), [(5, False), (6, True)])
 def test_an_approval_of_so_much_work_is_none_of_much_more(more: int, held: bool) -> None:
-    """Two GPU-hours were approved; a limit of three lets as much again go, and no more."""
+    """Two GPU-hours were approved. A limit of three allows as much more, and nothing beyond."""
     place = running(world.job("j", gpu=4))
     with_limits(place, gpu_hours=3)
     given = msgspec.structs.replace(
@@ -380,7 +380,7 @@ def test_without_records_nothing_that_depends_on_them_applies() -> None:
     ["Access", "Access/people", "Access/roles", "*", "*/*", "*/roles", "Acc*/people", "A*/none"],
 )
 def test_who_names_a_document_of_access_means_all_that_it_says(pattern: str) -> None:
-    """A change of a person or a role has no label of the document that it stands in."""
+    """A change of a person or a role does not have the label of its document."""
     labels = ["Access/a@example.org", "Access/roles", "Queue/people"]
     found = structure_diff.needing_approval(labels, [pattern])
     assert found == (labels if pattern in {"*", "*/*"} else labels[:2])

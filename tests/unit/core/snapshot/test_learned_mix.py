@@ -1,4 +1,6 @@
-"""What is learned: the mix fades and sums to one, run times give quantiles, use fades by half."""
+"""What is learned: the mix decays and sums to one, run times give quantiles, use has a
+half-life.
+"""
 
 import math
 
@@ -54,8 +56,8 @@ def test_expected_run_times(
     spec = job("train-12", owner="ada", time_limit_s=limit_s)
     known = Recollection(run_times={"ada\ntrain": times})
     observed = records.Observed(recollection=known)
-    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, 0.0)
-    assert learned_mix.expected_s(work)(spec) == expected
+    context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, 0.0)
+    assert learned_mix.expected_s(context)(spec) == expected
 
 
 def test_use_counts_half_after_a_half_life() -> None:
@@ -75,7 +77,7 @@ def test_what_is_held_all_the_time_is_its_whole_share() -> None:
 
 
 def test_use_before_the_window_does_not_count() -> None:
-    """Two GPUs of eight for an hour, then nothing: gone after the window, to a slice of it."""
+    """Two GPUs of eight for an hour, then nothing: gone after the window, to within a slice."""
     before = Recollection(used_at=36_000.0, held={"q": 2.0})
     used, offered, slices = learned_mix.use_in_window(before, 8.0, 39_600.0, 1e12, 7200)
     assert used == {"q": pytest.approx(7200.0)}
@@ -131,7 +133,7 @@ def test_a_budget_is_settled_and_what_a_node_lost_is_given_back() -> None:
     assert world.states() == {"a": "Running", "b": "Pending"}
     reason = world.memory.reasons[world.memory.jobs["b"].reason_key][0]
     assert reason.code.value == "OverBudget"
-    assert "2 GPU-hours in 1d: 0 spent, 2 reserved by what runs, 1 asked" in reason.message
+    assert "2 GPU-hours in 1d: 0 spent, 2 reserved by running work, 1 asked" in reason.message
     world.advance(1800)
     world.end("a")
     world.settle()
@@ -153,11 +155,11 @@ def test_what_ends_now_counts_for_the_starts_of_the_same_cycle() -> None:
     world.settle()
     assert world.states() == {"a": "Succeeded", "b": "Succeeded", "long": "Pending"}
     reason = world.memory.reasons[world.memory.jobs["long"].reason_key][0]
-    assert "2 GPU-hours in 1d: 1 spent, 0 reserved by what runs, 2 asked" in reason.message
+    assert "2 GPU-hours in 1d: 1 spent, 0 reserved by running work, 2 asked" in reason.message
 
 
 def test_what_was_spent_comes_back_at_the_moment_that_is_woken_for() -> None:
-    """Hours count whole, until the last second of them is out of the window, and no longer."""
+    """Hours count whole, until their last second has left the window."""
     quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
     world = World(nodes=1, cpu=4, gpu=1)
     world.change_structure(quotas={"b": quota})
@@ -179,7 +181,7 @@ def test_what_was_spent_comes_back_at_the_moment_that_is_woken_for() -> None:
 
 
 def test_of_several_hours_each_is_woken_for_as_it_comes_back() -> None:
-    """One that has just left the window is in the books until the cycle that it woke has ended."""
+    """One that has just left the window is accounted until its cycle has ended."""
     quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=36_000)
     world = World(nodes=1, cpu=4, gpu=1)
     world.change_structure(quotas={"b": quota})
@@ -213,7 +215,7 @@ def test_a_task_that_ends_before_its_siblings_has_spent_what_it_used() -> None:
     world.settle()
     assert world.states() == {"gang": "Running", "late": "Pending"}
     reason = world.memory.reasons[world.memory.jobs["late"].reason_key][0]
-    assert "0.5 spent, 1 reserved by what runs, 1 asked" in reason.message
+    assert "0.5 spent, 1 reserved by running work, 1 asked" in reason.message
     world.end("gang", index=1)
     world.settle()
     assert world.states() == {"gang": "Succeeded", "late": "Running"}  # 1 spent of 2
@@ -279,7 +281,7 @@ def test_a_deadline_is_told_to_be_out_of_reach_also_where_others_may_put_the_sta
 
 
 def expected_of(world: World, name: str) -> outcome.ExpectedStart:
-    """What was told last."""
+    """Return the last expected start."""
     told = [one.expected for one in world.outcomes if one.expected is not None]
     return told[-1][name]
 

@@ -1,4 +1,4 @@
-"""Plain jobs are kept by group: outcomes are those without, and few records are written."""
+"""Cached pending groups: outcomes are the same without, and few records are written."""
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from tests.unit.core.world import World, job
 
 
 def crowded(jobs: int = 40) -> World:
-    """Two nodes of two CPUs, two queues, and jobs of three shapes that wait."""
+    """Return two nodes of two CPUs, two queues, and pending jobs of three shapes."""
     queues = (desired.Queue(name="default"), desired.Queue(name="other"))
     world = World(cpu=2, queues=queues)
     world.commit(
@@ -24,7 +24,7 @@ def crowded(jobs: int = 40) -> World:
 
 
 def decide(world: World, *, recalled: bool) -> outcome.Outcome:
-    """What the next cycle would decide; nothing is absorbed."""
+    """Return the next cycle's outcome without absorbing it."""
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     observed = world.memory.observed(tuple(world.memory.reports), {})
     recall = world.memory.recall if recalled else None
@@ -106,7 +106,7 @@ def test_labels_of_nodes_change_where_work_may_go() -> None:
 
 
 def test_the_form_of_a_shape_is_the_same_from_bytes() -> None:
-    """Keys of reasons are in the journal: they may not depend on which object it is."""
+    """Keys of reasons are in the journal, so they may not depend on object identity."""
     world = crowded(4)
     world.commit(job("again", cpu=9, node_selector={"pool": "pool"}))
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))

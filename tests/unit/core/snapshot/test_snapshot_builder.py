@@ -45,7 +45,7 @@ def asks(draw: st.DrawFn) -> desired.TaskGroup:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[tuple[str, desired.Job | None]]:
-    """Jobs that come, and moments at which something ends."""
+    """Return jobs that come, and moments at which something ends."""
     steps: list[tuple[str, desired.Job | None]] = []
     for number in range(draw(st.integers(1, 7))):
         spec = job(
@@ -89,8 +89,8 @@ def test_columns_equal_a_recount(story: list[tuple[str, desired.Job | None]]) ->
 
 def _compare(world: World, pool: desired.Pool) -> None:
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
-    made = snapshot_builder.build(work, world.now).snapshot
+    context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
+    made = snapshot_builder.build(context, world.now).snapshot
     live = [a for a in world.memory.attempts.values() if a.state is not AttemptState.ENDED]
     for row, name in enumerate(made.nodes.names):
         mine = [a for a in live if a.node == name]
@@ -133,8 +133,8 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     world.settle(1)
     world.memory.promised = {"third": 1, "first": 1}
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
-    made = snapshot_builder.build(work, world.now).snapshot
+    context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
+    made = snapshot_builder.build(context, world.now).snapshot
     found = {claim.job: claim for line in made.lines for claim in line.claims}
     assert [(found[name].promised, found[name].promise_turn) for name in ("first", "third")] == [
         (1, 1),
@@ -144,10 +144,10 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
 
 
 def _holdings(world: World) -> dict[str, snapshots.Allocation]:
-    """What runs, as the scheduler sees it."""
+    """Return what runs, as the scheduler sees it."""
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
-    return {one.job: one for one in snapshot_builder.build(work, world.now).snapshot.holdings}
+    context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
+    return {one.job: one for one in snapshot_builder.build(context, world.now).snapshot.holdings}
 
 
 def test_how_long_leaving_takes_is_known_and_until_when() -> None:
@@ -170,7 +170,7 @@ def test_how_long_leaving_takes_is_known_and_until_when() -> None:
 
 
 def test_what_can_give_nothing_up_while_it_runs_is_told() -> None:
-    """Where the ranks of a framework are counted once; it is more than it needs."""
+    """A framework that counts its ranks once can't give up tasks beyond its minimum."""
     world = World(nodes=1, cpu=8)
     for name, framework, most in (
         ("ranks", "torchrun", 3),

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import cycle_context, recurrence
+from reconciler.core import cycle_context
 from reconciler.core.jobs import running_gangs
 from reconciler.core.snapshot import node_columns, windows
 from reconciler.desired.documents import cron
 from reconciler.model import desired
+from reconciler.model.rules import recurrence
 from reconciler.model.state import records
 from reconciler.scheduling.inputs import snapshots
 from tests.unit.core.world import World
@@ -22,7 +23,7 @@ NOON = 1_700_000_040.0
 
 
 def slow(text: str, first: int, last: int) -> list[int]:
-    """The minutes from ``first`` to ``last`` that a schedule of lists and stars names."""
+    """Return the minutes from ``first`` to ``last`` of a schedule of lists and stars."""
     fields = text.split()
 
     def means(field: str, number: int) -> bool:
@@ -104,18 +105,18 @@ def test_what_is_no_schedule(text: str) -> None:
 def opened(
     world: World, *reservations: desired.Reservation, at: float | None = None
 ) -> tuple[tuple[snapshots.Window, ...], tuple[str, ...]]:
-    """The windows of reservations, and the names of nodes by row."""
+    """Return the windows of reservations, and the names of nodes by row."""
     structure = msgspec.structs.replace(
         world.structure, reservations={one.name: one for one in reservations}
     )
     observed = records.Observed(nodes=dict(world.memory.nodes))
-    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
-    nodes = node_columns.nodes(work, node_columns.GpuDemand(), running_gangs.gather(work))
+    context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
+    nodes = node_columns.nodes(context, node_columns.GpuDemand(), running_gangs.gather(context))
     return windows.all_of(structure, nodes, world.now if at is None else at), nodes.names
 
 
 def kept(world: World, *reservations: desired.Reservation) -> dict[str, list[str]]:
-    """The nodes of the first window of each."""
+    """Return the nodes of the first window of each."""
     found, names = opened(world, *reservations)
     return {one.name: [names[row] for row in np.flatnonzero(one.nodes)] for one in found}
 

@@ -62,8 +62,8 @@ def test_every_moment_is_told_as_it_was_shown(
             leader.report(node.report(leader.now))
         leader.cycle()
         for node in nodes:
-            update = leader.loop._engine.update(node.name, world.structure, leader.loop._memory)
-            done = tuple(n for n in node.attempts if n not in leader.loop._memory.attempts)
+            update = leader.loop._engine.update(node.name, world.structure, leader.loop._state)
+            done = tuple(n for n in node.attempts if n not in leader.loop._state.attempts)
             assert update.payload is not None
             node.take(update.payload, done, leader.now)
         names = ("first", "second", "third", "never")
@@ -104,7 +104,7 @@ def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -
         leader.want(desired.Desired(generation, world.structure, jobs, status=status))
         leader.report(node.report(leader.now))
         leader.cycle()
-        update = leader.loop._engine.update(node.name, world.structure, leader.loop._memory)
+        update = leader.loop._engine.update(node.name, world.structure, leader.loop._state)
         assert update.payload is not None
         node.take(update.payload, (), leader.now)
         leader.now += 60
@@ -118,7 +118,7 @@ def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -
     ended_at = leader.now
     for generation in range(4, 30):
         cycle(generation, other)
-    assert "gone" not in leader.loop._memory.jobs
+    assert "gone" not in leader.loop._state.jobs
     left_at = leader.now
     told = past_reasons.explain(leader.store, "gone", leader.now)
     assert (told.job.state, told.job.place, len(told.job.attempts)) == ("Succeeded", None, 1)

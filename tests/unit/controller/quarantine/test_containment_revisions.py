@@ -1,7 +1,7 @@
-"""What reads the repository takes a revision back that the loop could not decide by.
+"""The git watcher takes back a revision that the loop could not apply.
 
-The loop and the thread are the real ones, over a real repository and store; the core raises for one
-queue's name.
+The loop and the thread are real, over a real repository and store. The core raises for one queue's
+name.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.controller import git_watcher
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_rescue
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source, watch
 from reconciler.model import desired
@@ -20,7 +20,7 @@ from reconciler.model.state.states import JobState
 from reconciler.notifications import delivery, messages
 from reconciler.operations.audit import audit_log
 from reconciler.store import sql_store
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
 from tests.unit.core.world import World
 from tests.unit.desired import repositories
 from tests.unit.test_replay import url
@@ -43,7 +43,7 @@ QUEUE = f"{{apiVersion: muster/v1, kind: Queue, metadata: {{name: {POISON}}}, sp
 
 
 class Told(delivery.Notifier):
-    """What would go to people outside."""
+    """Notices that would go to people."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
@@ -62,7 +62,7 @@ class Told(delivery.Notifier):
 
 
 class Site:
-    """A repository, the thread that reads it, and a loop driven by hand."""
+    """A repository, the git watcher, and a loop driven by hand."""
 
     def __init__(
         self, folder: Path, repository: repositories.Repository, *, starts: bool = True
@@ -77,7 +77,7 @@ class Site:
         self.leader = Contained(
             state,
             World(nodes=4),
-            before=isolate_failures.accepted_in(before),
+            before=cycle_rescue.accepted_in(before),
             accepted=packed or b"",
         )
         read = source.GitSource(str(repository.path), state=state)
@@ -92,29 +92,29 @@ class Site:
             audit=audit_log.Log(folder / audit_log.FILE),
             notifier=self.told,
         )
-        self.leader.loop._refuse = self.reading.refuse
+        self.leader.loop._containment._refuse = self.reading.refuse
         self.leader.core.queues = {POISON}
         if starts:
             self.reading.start()
 
     @property
     def sync(self) -> str:
-        """How the repository stands for the loop."""
-        last = self.leader.loop._desired
+        """The loop's sync status."""
+        last = self.leader.loop._track.desired
         return last.status.sync if last is not None else ""
 
     def step(self) -> None:
-        """A cycle, where something has come."""
+        """Run a cycle if something has come."""
         self.leader.now += 1
         if self.leader.loop._take(self.leader.loop._selector.select(0.2)):
             self.leader.loop.cycle()
 
     def until(self, revision: str, sync: str) -> desired.SyncStatus:
-        """Let the loop decide whenever something comes, until it is so by what the thread read."""
+        """Run cycles until the status of a revision is as expected."""
         ends_at = time.monotonic() + 60
         while time.monotonic() < ends_at:
             self.step()
-            last = self.leader.loop._desired
+            last = self.leader.loop._track.desired
             read = self.reading._last
             if (
                 last is not None
@@ -162,7 +162,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     status = site.until(bad, "OutOfSync")
     assert (status.structure_revision, status.jobs_revision) == (good, good)
     assert [one.rule for one in status.problems] == ["defect"]
-    now = site.leader.loop._desired
+    now = site.leader.loop._track.desired
     assert now is not None
     assert now.jobs.keys() == {"a"}
     assert now.structure.queues["research"].limit.cpu_milli == 3000
@@ -172,7 +172,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     fixed = site.commit({"p.yaml": None})
     site.until(fixed, "Synced")
     assert [one.id for one in site.loader.line] == [bad, fixed], "both are judged anew"
-    now = site.leader.loop._desired
+    now = site.leader.loop._track.desired
     assert now is not None
     assert now.structure.queues["research"].limit.cpu_milli == 2000
     assert set(site.leader.states()) == {"a", "b"}
@@ -201,8 +201,8 @@ def test_after_a_restart_it_is_tried_anew_and_nothing_ends(
     site = Site(tmp_path, repository)
     site.leader.core.queues = set()  # as another version of Muster may be
     site.until(bad, "Synced")
-    assert site.leader.loop._desired is not None
-    assert POISON in site.leader.loop._desired.structure.queues
+    assert site.leader.loop._track.desired is not None
+    assert POISON in site.leader.loop._track.desired.structure.queues
     site.close()
 
 
@@ -240,7 +240,7 @@ def test_what_stays_due_is_no_reason_to_look_without_a_pause(
 def test_nobody_is_told_of_a_revision_before_the_loop_goes_by_it(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    """However long that takes: it may be refused."""
+    """However long that takes, because it may be refused."""
     site = Site(tmp_path, repository, starts=False)
     good = repository.commit({"structure.yaml": STRUCTURE.replace("LIMIT", "3")})
     site.reading._load()
@@ -306,17 +306,17 @@ def test_what_people_are_told_of_a_refused_revision_came_to_pass(
 def test_a_revision_that_is_refused_twice_is_taken_back_once(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    """Another look may hand the same state over again before the first refusal is read."""
+    """Another look may hand over the same state again before the first refusal is read."""
     site = Site(tmp_path, repository)
     refuse = site.reading.refuse
     tries: list[int] = []
 
-    def twice(refusal: isolate_failures.RevisionRefusal) -> None:
+    def twice(refusal: cycle_rescue.RevisionRefusal) -> None:
         tries.append(refusal.generation)
         site.reading._refusals.append(refusal)
         refuse(refusal)
 
-    site.leader.loop._refuse = twice
+    site.leader.loop._containment._refuse = twice
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )
@@ -341,12 +341,12 @@ def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
             raise LookupError
         return load(fetch=fetch)
 
-    def refused(refusal: isolate_failures.RevisionRefusal) -> None:
+    def refused(refusal: cycle_rescue.RevisionRefusal) -> None:
         tries.append(refusal.generation)
         refuse(refusal)
 
     monkeypatch.setattr(site.loader, "load", fail)
-    site.leader.loop._refuse = refused
+    site.leader.loop._containment._refuse = refused
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )

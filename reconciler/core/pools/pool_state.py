@@ -1,8 +1,7 @@
-"""The record of one pool whose nodes come and go, while a cycle works on it.
+"""The record of one provisioned pool while a cycle works on it.
 
-``provisioning`` and ``autoscaling`` change it by what happens to instances: they are asked for,
-move from state to state, fail and leave. At the end of the cycle it gives back the renewed record,
-or the old one where nothing has changed.
+``provisioning`` and ``autoscaling`` change it: instances are requested, change state, fail and
+leave. At the end of the cycle it returns a new record, or the old one if nothing changed.
 """
 
 from typing import TypeVar
@@ -15,78 +14,80 @@ from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.values import times
 
-#: Waits between tries of a script: doubled each time up to the last.
+#: Waits between tries of a script: doubled each time up to the maximum.
 BACKOFF_S = 10.0
 BACKOFF_S_MAX = 600.0
-#: How long making nodes rests after it has failed more often than ``retries``.
+#: How long a pool is paused after more failures than ``retries``.
 PAUSE_S = 1800.0
-#: Longer numbers in requests that a script tells are not of Muster.
+#: Longer numbers in listed requests were not made by Muster.
 _NUMBER_DIGITS_MAX = 15
 
 
 class PoolState:
-    """The record of one pool while a cycle works on it."""
+    """The record of one provisioned pool while a cycle works on it."""
 
     def __init__(
         self,
-        work: cycle_context.CycleContext,
+        context: cycle_context.CycleContext,
         base: instance_records.Provision,
         pool: desired.Pool | None,
     ) -> None:
-        """``pool`` None: git asks for it no longer."""
-        self.work = work
+        """Begin with the last record; ``pool`` is None if git no longer declares it."""
+        self.context = context
         self.pool = pool
         self.base = base
-        # nothing of it lies in the future, and no wait is longer than it was to be, unless the
-        # clock was set back
-        self.instances = {slot: _past(one, work.now) for slot, one in base.instances.items()}
-        self.orphans = {key: _bounded(one, work.now) for key, one in base.orphans.items()}
-        self.freed = {slot: min(at, work.now) for slot, at in base.freed.items()}
+        # if the clock was set back, moments may lie in the future and waits be too long
+        self.instances = {slot: _past(one, context.now) for slot, one in base.instances.items()}
+        self.orphans = {key: _bounded(one, context.now) for key, one in base.orphans.items()}
+        self.freed = {slot: min(at, context.now) for slot, at in base.freed.items()}
         self.asked = base.asked
         if pool is not None and pool.provisioning is not None:
             self.asked = pool.provisioning
-        other = self.asked != base.asked  # somebody has seen to it: failures count anew
+        other = self.asked != base.asked  # a changed configuration clears the failures
         self.next_number = base.next_number
         self.failures = 0 if other else base.failures
-        self.retry_at = 0.0 if other else min(base.retry_at, work.now + self._rest_s())
+        self.retry_at = 0.0 if other else min(base.retry_at, context.now + self._rest_s())
         self.failure = "" if other else base.failure
-        self.changed_at = min(base.changed_at, work.now)
-        self.listed_at = min(base.listed_at, work.now)
-        self.list_at = min(base.list_at, work.now + BACKOFF_S_MAX)
+        self.changed_at = min(base.changed_at, context.now)
+        self.listed_at = min(base.listed_at, context.now)
+        self.list_at = min(base.list_at, context.now + BACKOFF_S_MAX)
         self.list_tries, self.list_open = base.list_tries, base.list_open
         self.list_failure = base.list_failure
 
     @property
     def name(self) -> str:
-        """Of the pool."""
+        """Name of the pool."""
         return self.base.pool
 
     @property
     def scripted(self) -> bool:
-        """Whether a script makes the instances; else they are agents on the controller's host."""
+        """True if a script makes the instances.
+
+        Otherwise they are agents on the controller's host.
+        """
         return bool(self.asked.script)
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the nodes that there may be."""
+        """Names of the nodes that the pool may have."""
         return self.pool.nodes if self.pool is not None else ()
 
     @property
     def present(self) -> int:
-        """Instances that are there to stay, or are coming."""
+        """The number of instances that exist to stay, or are being made."""
         return sum(one.state in instance_records.STAYING for one in self.instances.values())
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known which instances there are; a script has to say so first."""
+        """True if the existing instances are known, which a script has to list first."""
         return not self.scripted or self.listed_at > 0
 
     def free(self) -> list[str]:
-        """Slots behind which there is nothing, in order."""
+        """Return slots without an instance, in order."""
         return [name for name in self.slots if name not in self.instances]
 
     def record(self) -> instance_records.Provision | None:
-        """The renewed record; the old one where nothing changed, None where it may go."""
+        """Return the record, the same object if unchanged, or None if it may be forgotten."""
         if self.pool is None and not self.instances and not self.orphans:
             return None
         has = self.pool
@@ -112,85 +113,87 @@ class PoolState:
         )
         return self.base if renewed == self.base else renewed
 
-    # -- what happens to instances
+    # -- changes of instances
 
     def put(
         self, one: instance_records.InstanceRecord, **changes: object
     ) -> instance_records.InstanceRecord:
-        """Renew an instance."""
+        """Change an instance."""
         renewed = self.instances[one.node] = msgspec.structs.replace(one, **changes)
         return renewed
 
     def move(
         self, one: instance_records.InstanceRecord, state: InstanceState, why: str
     ) -> instance_records.InstanceRecord:
-        """Bring an instance into its next state; that is an event."""
-        renewed = self.instances[one.node] = instance_records.moved(one, state, self.work.now, why)
-        self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
+        """Change an instance's state, which is an event."""
+        renewed = self.instances[one.node] = instance_records.moved(
+            one, state, self.context.now, why
+        )
+        self.context.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
         return renewed
 
     def new_request(self, slot: str) -> str:
-        """A request that was never used, whatever became of the pool's record meanwhile.
+        """Return a request that was never used.
 
-        The time (in milliseconds) is in it, since a record goes with its pool and can be lost, and
-        scripts remember requests for longer than that.
+        It contains the time in milliseconds, because the pool's record can be lost, and scripts
+        remember requests for longer.
         """
-        number = max(self.next_number, int(self.work.now * 1000))
+        number = max(self.next_number, int(self.context.now * 1000))
         self.next_number = number + 1
         return f"{slot}.{number}"
 
     def know_request(self, slot: str, request: str) -> None:
-        """A script told this request of an earlier record: later ones come after it."""
+        """Number later requests after one that a script knows from an earlier record."""
         number = request.removeprefix(f"{slot}.")
         if number != request and number.isdecimal() and len(number) <= _NUMBER_DIGITS_MAX:
             self.next_number = max(self.next_number, int(number) + 1)
 
     def create(self, slot: str, why: str) -> None:
-        """Ask for a machine behind a free slot."""
+        """Request a machine for a free slot."""
         request = self.new_request(slot)
-        self.changed_at = self.work.now
+        self.changed_at = self.context.now
         one = instance_records.InstanceRecord(
-            slot, InstanceState.CREATING, request, self.work.now, why
+            slot, InstanceState.CREATING, request, self.context.now, why
         )
         self.instances[slot] = one
-        self.work.event("InstanceCreating", f"{request}: {why}", node=slot)
-        self.work.wake(self.work.now)
+        self.context.event("InstanceCreating", f"{request}: {why}", node=slot)
+        self.context.wake(self.context.now)
         self.begin(one)
 
     def begin(self, one: instance_records.InstanceRecord) -> None:
-        """Have the script of an instance's state run, where there is one and it is time."""
-        work = self.work
-        if not self.scripted or one.open or work.desired.structure.settings.suspend:
+        """Run the script for an instance's state, if there is one and it is time."""
+        context = self.context
+        if not self.scripted or one.open or context.desired.structure.settings.suspend:
             return
-        if one.retry_at > work.now:
-            work.wake(one.retry_at)
+        if one.retry_at > context.now:
+            context.wake(one.retry_at)
             return
         one = self.put(one, open=True, tries=one.tries + 1)
         verb: instance_records.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
-        work.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
+        context.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
 
     def empty(self, one: instance_records.InstanceRecord) -> None:
-        """There is nothing behind a slot any more."""
+        """Remove an instance whose machine is gone."""
         del self.instances[one.node]
-        self.freed[one.node] = self.work.now
-        self.work.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
+        self.freed[one.node] = self.context.now
+        self.context.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
 
     def failed(self, message: str) -> None:
-        """Making a node came to nothing."""
+        """Note that a node could not be made."""
         self.failures += 1
         self.failure = message
         if self.failures > self.asked.retries:
-            self.retry_at = self.work.now + self._rest_s()
-            self.work.event(
+            self.retry_at = self.context.now + self._rest_s()
+            self.context.event(
                 "PoolPaused",
-                f"pool {self.name} makes no nodes until {times.format_time(self.retry_at)}: "
-                f"{self.failures} in a row came to nothing, the last: {message}",
+                f"pool {self.name} is paused until {times.format_time(self.retry_at)}: "
+                f"{self.failures} nodes in a row could not be made, the last: {message}",
             )
         else:
-            self.retry_at = self.work.now + self._rest_s()
+            self.retry_at = self.context.now + self._rest_s()
 
     def _rest_s(self) -> float:
-        """How long making nodes rests after as many failures in a row as there were."""
+        """Return how long no nodes are made after as many failures in a row."""
         return PAUSE_S if self.failures > self.asked.retries else backoff_s(self.failures)
 
 
@@ -198,13 +201,13 @@ _Retried = TypeVar("_Retried", instance_records.InstanceRecord, instance_records
 
 
 def _bounded(one: _Retried, now: float) -> _Retried:
-    """With a wait for its script no longer than one may be."""
+    """Return an instance or orphan whose wait is no longer than its rule says."""
     latest = now + backoff_s(one.tries)
     return one if one.retry_at <= latest else msgspec.structs.replace(one, retry_at=latest)
 
 
 def _past(one: instance_records.InstanceRecord, now: float) -> instance_records.InstanceRecord:
-    """The same, and nothing that has happened is yet to come."""
+    """Return an instance none of whose moments lies in the future."""
     one = _bounded(one, now)
     if one.since > now:
         one = msgspec.structs.replace(one, since=now)
@@ -214,5 +217,5 @@ def _past(one: instance_records.InstanceRecord, now: float) -> instance_records.
 
 
 def backoff_s(tries: int) -> float:
-    """How long to wait after so many tries."""
+    """Return how many seconds to wait after so many tries."""
     return min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(max(0, tries - 1), 16))

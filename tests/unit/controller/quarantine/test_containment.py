@@ -1,7 +1,7 @@
-"""A defect of the core costs what it came with: a revision, or what one node said.
+"""An internal error costs only its cause: a revision, or what one node reported.
 
-The core is the real one behind a function that raises for a job, a node or a word that a test
-names: what is tried is the loop, over a real store, and what reads the repository.
+The loop, the store and the git watcher are real. The core is the real one behind a function that
+raises for a job, a node or a report that a test names.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import pytest
 
 from reconciler import log_format
 from reconciler.controller import publisher
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_rescue, defects
 from reconciler.core import reconcile
 from reconciler.core.nodes import node_reports
 from reconciler.model import desired
@@ -33,7 +33,7 @@ POISON = "poison"
 
 
 class Core:
-    """The real core, but for what is poisonous to it."""
+    """The real core, except that it raises for what is poisonous."""
 
     def __init__(self) -> None:
         self.jobs: set[str] = set()
@@ -63,12 +63,12 @@ class Core:
 
 
 class Contained(Leader):
-    """A loop that outlives defects, driven by hand."""
+    """A loop that survives internal errors, driven by hand."""
 
     def __init__(self, folder: Path, world: World, **options: Any) -> None:
         self.core = Core()
         self.world = world
-        self.refusals: list[isolate_failures.RevisionRefusal] = []
+        self.refusals: list[cycle_rescue.RevisionRefusal] = []
         options = {"contained": True} | options
         super().__init__(
             folder, world.now, decide=self.core, refuse=self.refusals.append, **options
@@ -99,7 +99,7 @@ class Contained(Leader):
         return {one.name: one.state for one in self.store.jobs()}
 
     def sync(self) -> desired.SyncStatus:
-        wanted = self.loop._desired
+        wanted = self.loop._track.desired
         assert wanted is not None
         return wanted.status
 
@@ -142,10 +142,10 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     leader.revision(job("fine"), job("other"), queue=POISON)
     leader.now += 1
     leader.hear("n0")
-    leader.loop._memory.ask(records.ClearOverride("o1", "drain", "n1", "ada@example.org"))
+    leader.loop._state.ask(records.ClearOverride("o1", "drain", "n1", "ada@example.org"))
     result = leader.cycle()
     assert "o1" in result.answers, "what was asked went into the second try"
-    assert leader.loop._memory.nodes["n0"].last_report_at == leader.now
+    assert leader.loop._state.nodes["n0"].last_report_at == leader.now
     assert set(leader.states()) == {"fine"}
     status = leader.sync()
     assert (status.sync, status.attempted_revision) == ("OutOfSync", f"{2:040d}")
@@ -157,12 +157,12 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     assert "Traceback" not in problem.message
     assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
     assert leader.store.incumbents() == b"accepted 1", "it has to be judged again"
-    assert leader.refusals == [isolate_failures.RevisionRefusal(2, problem, b"accepted 1")]
+    assert leader.refusals == [cycle_rescue.RevisionRefusal(2, problem, b"accepted 1")]
     assert leader.counts == {"revision": 1}
     traces = [one for one in caplog.records if one.exc_info]
     assert len(traces) == 1
-    assert isolate_failures.MARK in traces[0].getMessage()
-    kinds = {one.kind for one in leader.loop._memory.drift}
+    assert defects.MARK in traces[0].getMessage()
+    kinds = {one.kind for one in leader.loop._state.drift}
     assert "head-not-applied" in kinds
     leader.core.calls = 0
     leader.now += 1
@@ -191,7 +191,7 @@ def test_at_a_start_the_store_alone_is_gone_by(tmp_path: Path, world: World) -> 
     first.revision(job("runs"), job("done"))
     first.hear(*world.nodes)
     first.cycle()
-    world.memory = first.loop._memory
+    world.memory = first.loop._state
     was = desired.SyncStatus(jobs_revision="a" * 40, structure_revision="b" * 40)
     before = desired.Desired(structure=world.structure, status=was)
     first.close()
@@ -242,7 +242,7 @@ def test_a_report_that_cannot_be_decided_costs_only_its_node(
     leader.core.nodes = poisoned
     leader.hear(*leader.world.nodes)
     leader.cycle()
-    assert leader.loop._memory.nodes.keys() == leader.world.nodes.keys() - poisoned
+    assert leader.loop._state.nodes.keys() == leader.world.nodes.keys() - poisoned
     assert leader.sync().sync == "Synced"
     assert not leader.refusals
     assert leader.counts == {"input": 1}
@@ -260,7 +260,7 @@ def test_a_new_revision_passes_though_a_report_beside_it_does_not(leader: Contai
     assert set(leader.states()) == {"fine", "new"}
     assert leader.sync().sync == "Synced"
     assert leader.counts == {"input": 1}
-    assert leader.loop._memory.nodes.keys() == {"n0"}
+    assert leader.loop._state.nodes.keys() == {"n0"}
 
 
 def test_a_poisonous_revision_and_a_poisonous_report_at_once(leader: Contained) -> None:
@@ -271,7 +271,7 @@ def test_a_poisonous_revision_and_a_poisonous_report_at_once(leader: Contained) 
     leader.hear("n0", "n1")
     leader.cycle()
     assert set(leader.states()) == {"fine"}
-    assert leader.loop._memory.nodes.keys() == {"n0"}
+    assert leader.loop._state.nodes.keys() == {"n0"}
     assert leader.counts == {"input": 1, "revision": 1}
 
 
@@ -294,32 +294,32 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
         )
 
     assert not say(0)
-    assert not leader.loop._memory.answered
+    assert not leader.loop._state.answered
     assert say(7), "only a cycle answers how it stands, and no lease is renewed before that"
     with server(leader) as client:
-        leader.loop._teller.questions["n1"] = 7  # another server has asked since
+        leader.loop._dispatcher.questions["n1"] = 7  # another server has asked since
         leader.cycle()
         (told,) = [m for m in client() if isinstance(m, loop_messages.NodeUpdate) and m.confirms]
     assert (told.node, told.confirms) == ("n1", 7)
-    assert not leader.loop._teller.questions
-    assert leader.loop._memory.nodes["n1"].undecided, "what it said is not listened to"
-    leader.now += isolate_failures.ASIDE_S + 1
+    assert not leader.loop._dispatcher.questions
+    assert leader.loop._state.nodes["n1"].undecided, "what it said is not listened to"
+    leader.now += defects.ASIDE_S + 1
     leader.core.nodes = set()
     assert say(8)
     leader.cycle()
-    assert not leader.loop._memory.nodes["n1"].undecided
+    assert not leader.loop._state.nodes["n1"].undecided
 
 
 def test_what_was_said_counts_as_heard_while_it_waits_to_be_decided(
     tmp_path: Path,
 ) -> None:
-    """After a stall everything comes at once: nobody is silent of whom a report is in hand."""
+    """After a stall everything comes at once. No node is silent while its report waits."""
     world = World(nodes=2, settings=desired.ClusterSettings(lease_s=5, node_silence_s=5))
     leader = Contained(tmp_path, world)
     leader.revision(job("a", lease_s=5))
     leader.hear("n0", "n1")
     leader.cycle()
-    (attempt,) = leader.loop._memory.attempts.values()
+    (attempt,) = leader.loop._state.attempts.values()
     running = records.AttemptReport(
         id=attempt.id, state=AttemptState.RUNNING, started_at=leader.now
     )
@@ -342,10 +342,10 @@ def test_when_nodes_were_answered_is_known_whatever_is_left_out(leader: Containe
     leader.cycle()
     leader.core.nodes = {"n1"}
     leader.now += 5
-    leader.loop._memory.answered["n1"] = leader.now
+    leader.loop._state.answered["n1"] = leader.now
     leader.hear("n1")
     leader.cycle()
-    assert leader.loop._memory.nodes["n1"].last_answer_at == leader.now
+    assert leader.loop._state.nodes["n1"].last_answer_at == leader.now
 
 
 def test_where_nothing_can_be_decided_the_loop_ends_and_says_what_to_send(
@@ -372,7 +372,7 @@ def test_what_the_store_says_ends_the_loop_as_ever(leader: Contained) -> None:
 
 
 class Broken(log_format.EventLines):
-    """Lines of events that can't be made."""
+    """Event lines that can't be written."""
 
     def write(self, happened: object, *, cycle: int, revision: str) -> None:
         raise LookupError(revision)
@@ -383,7 +383,7 @@ def fail(*_: object) -> Any:
 
 
 class Uncounted(publisher.Nobody):
-    """Nobody knows how many were told."""
+    """Notices that can't be counted."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         raise LookupError("they can't be counted")
@@ -410,7 +410,7 @@ def test_what_comes_of_a_decision_may_fail_by_itself(
             leader.cycle()
         assert part in leader.counts
         assert leader.states() == {"fine": JobState.STARTING}
-        (started,) = leader.loop._memory.attempts.values()
+        (started,) = leader.loop._state.attempts.values()
         told = [one for one in client() if isinstance(one, loop_messages.NodeUpdate)]
         assert started.node in {one.node for one in told}
         assert leader.sync().sync == "Synced"
@@ -427,7 +427,7 @@ def test_what_comes_of_a_decision_may_fail_by_itself(
 
 @contextlib.contextmanager
 def server(leader: Leader) -> Iterator[Callable[[], list[loop_messages.ToServer]]]:
-    """A server process's end of the link; what comes out gives what it was told."""
+    """Yield a function that returns what the loop sent to the server process."""
     decoder = msgspec.msgpack.Decoder(loop_messages.ToServer)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(leader.folder / "loop.sock"))
@@ -448,19 +448,19 @@ def test_a_set_that_cannot_be_made_costs_only_its_node(leader: Contained) -> Non
     leader.revision(job("fine"), job("big", cpu=4))
     leader.hear("n0", "n1")
     leader.cycle()
-    node_of = {one.job: one.node for one in leader.loop._memory.attempts.values()}
+    node_of = {one.job: one.node for one in leader.loop._state.attempts.values()}
     assert node_of["fine"] != node_of["big"]
-    record = leader.loop._memory.jobs["big"]
+    record = leader.loop._state.jobs["big"]
     (group,) = record.spec.groups
     worse = msgspec.structs.replace(group, command=(2**70,))  # no message can hold it
     spec = msgspec.structs.replace(record.spec, groups=(worse,))
-    leader.loop._memory.jobs["big"] = msgspec.structs.replace(record, spec=spec)
+    leader.loop._state.jobs["big"] = msgspec.structs.replace(record, spec=spec)
     with server(leader) as client:
         told = {one.node for one in client() if isinstance(one, loop_messages.NodeUpdate)}
         assert told == {node_of["fine"]}
-        leader.loop._teller.questions = {node_of["fine"]: 3, node_of["big"]: 4}
+        leader.loop._dispatcher.questions = {node_of["fine"]: 3, node_of["big"]: 4}
         leader.cycle()
-        assert leader.loop._teller.questions == {node_of["big"]: 4}, "it is asked for again"
+        assert leader.loop._dispatcher.questions == {node_of["big"]: 4}, "it is asked for again"
     assert leader.counts == {"tell": 2}
 
 

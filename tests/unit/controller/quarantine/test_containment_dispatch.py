@@ -1,4 +1,4 @@
-"""What people and nodes are told around a defect is what became of it, and of nothing else."""
+"""After an internal error, people and nodes are told its consequences, and nothing else."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import defects
 from reconciler.core import cycle_journal
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -15,7 +15,7 @@ from reconciler.model.state import outcome
 from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained, server
+from tests.unit.controller.quarantine.test_containment import POISON, Contained, server
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import url
 
@@ -61,7 +61,7 @@ def test_what_was_told_of_queues_can_be_replayed_without_what_was_refused(
 def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
 ) -> None:
-    """It is no fault of what is in force: to refuse that as well would be the end of the loop."""
+    """What is in force is not the cause. Refusing it as well would end the loop."""
     leader = Contained(tmp_path, World(nodes=4))
     leader.revision(job("fine"))
     leader.hear(*leader.world.nodes)
@@ -84,7 +84,7 @@ def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_
     assert leader.states().keys() == {"fine"}
     status = job_views.stored_sync(leader.store.view(job_views.SYNC))
     assert status is not None
-    assert [one.rule for one in status.problems] == [isolate_failures.RULE]
+    assert [one.rule for one in status.problems] == [defects.RULE]
     leader.now += 1
     leader.hear(*leader.world.nodes)
     leader.cycle()
@@ -104,7 +104,7 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
 
     leader.revision(job("fine", cpu=1))
     cycle()
-    (attempt,) = leader.loop._memory.attempts.values()
+    (attempt,) = leader.loop._state.attempts.values()
     leader.world.nodes[attempt.node].end(attempt.id, leader.now, exit_code=0)
     leader.loop._commits.journal.anew()
     with monkeypatch.context() as broken:
@@ -143,14 +143,14 @@ def test_nodes_whose_sets_cannot_be_made_are_named_each_minute_and_tried_again(
     leader.hear(*leader.world.nodes)
     for _ in range(70):
         cycle()
-    said = [one for one in caplog.messages if "can't be told" in one]
+    said = [one for one in caplog.messages if "prevents updates of" in one]
     assert len(said) == 2, "once a minute"
-    assert all("node n1 " in one and isolate_failures.MARK in one for one in said)
+    assert all("node n1:" in one and defects.MARK in one for one in said)
     assert told == leader.world.nodes.keys() - broken
     broken.clear()
     cycle()
     assert "n1" in told
-    assert not leader.loop._teller._unserved
+    assert not leader.loop._dispatcher._unserved
 
 
 def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
@@ -158,7 +158,7 @@ def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
 ) -> None:
     engine = leader.loop._engine
     for name in leader.world.nodes:
-        leader.loop._teller.questions[name] = 1
+        leader.loop._dispatcher.questions[name] = 1
     leader.revision(job("fine"))
     leader.hear(*leader.world.nodes)
     leader.cycle()
@@ -180,7 +180,7 @@ def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
     assert set(asked) == leader.world.nodes.keys()
     assert told >= leader.world.nodes.keys() - {"n1"}
     assert leader.counts == {"tell": 1}
-    assert leader.loop._teller._unserved <= {"n1"}
+    assert leader.loop._dispatcher._unserved <= {"n1"}
 
 
 def test_orders_that_could_not_be_given_are_given_again(tmp_path: Path) -> None:

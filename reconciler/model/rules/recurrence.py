@@ -1,7 +1,7 @@
-"""When what recurs is: the next times of reservations, sync windows and housekeeping.
+"""The next times of reservations, sync windows and housekeeping.
 
-Recurring ones are five cron fields in UTC. As in crontab(5), where day of month and day of week
-are both said, either is enough.
+Recurring ones are five cron fields in UTC. As in crontab(5), if both day of month and day of week
+are given, either is enough.
 """
 
 import datetime as dt
@@ -25,7 +25,7 @@ _DAY_S = 86_400
 
 
 def of_reservation(one: desired.Reservation, at: float) -> list[tuple[float, float]]:
-    """Begin and end of each time that it holds, from ``at`` on."""
+    """Return begin and end of each time that a reservation holds, from ``at`` on."""
     if not one.schedule:
         near = one.ends_at > at and one.starts_at < at + HORIZON_S
         return [(one.starts_at, one.ends_at)] if near else []
@@ -39,7 +39,7 @@ def of_reservation(one: desired.Reservation, at: float) -> list[tuple[float, flo
 
 
 def following(one: desired.Reservation, after: float) -> float:
-    """When a reservation that recurs begins the next time after a moment; ``NEVER``: not soon."""
+    """Return when a recurring reservation begins next after a moment; ``NEVER``: not soon."""
     if not one.schedule:
         return NEVER
     return next(_starts(one.schedule, after + 1, after + LOOK_S), NEVER)
@@ -48,9 +48,7 @@ def following(one: desired.Reservation, after: float) -> float:
 def spans(
     schedule: tuple[tuple[int, ...] | None, ...], duration_s: int, at: float
 ) -> list[tuple[float, float]]:
-    """Begin and end of the next times that a schedule names, from ``at`` on, and no more than
-    ``SPANS_MAX`` of them.
-    """
+    """Return begin and end of a schedule's next ``SPANS_MAX`` times from ``at`` on."""
     found: list[tuple[float, float]] = []
     for begin in _starts(schedule, at - min(duration_s, LOOK_S), at + LOOK_S):
         if begin + duration_s > at:
@@ -63,14 +61,14 @@ def spans(
 def newest_start(
     schedule: tuple[tuple[int, ...] | None, ...], after: float, until: float
 ) -> float | None:
-    """The last moment that a schedule names after one moment and before another."""
+    """Return the last moment of a schedule after one moment and before another."""
     return max(_starts(schedule, max(after, until - LATE_S_MAX), until), default=None)
 
 
 def _starts(
     schedule: tuple[tuple[int, ...] | None, ...], after: float, until: float
 ) -> Iterator[float]:
-    """The moments that five cron fields name, ascending."""
+    """Yield the moments of five cron fields, ascending."""
     minutes, hours, days, months, week = schedule
     day = math.floor(after / _DAY_S) * _DAY_S
     while day < until:

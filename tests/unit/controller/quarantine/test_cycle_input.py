@@ -1,4 +1,4 @@
-"""Of what comes in beside a defect nothing is lost, but for what can't be decided by itself."""
+"""Beside an internal error no input is lost, except what can't be processed on its own."""
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures
+from reconciler.controller.quarantine import cycle_input, cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.nodes import node_reports
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import instance_records, outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
-from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
+from tests.unit.controller.quarantine.test_containment import POISON, Contained
 from tests.unit.core.world import World, job
 
 
@@ -36,21 +36,21 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
     for _ in range(10):
         many.core.calls = 0
         many.cycle()
-        assert many.core.calls <= isolate_failures.TRIES_MAX + 4
+        assert many.core.calls <= cycle_rescue.TRIES_MAX + 4
         assert many.loop._defects._aside.keys() <= many.core.nodes, "only what raised by itself"
-        if not many.loop._memory.reports:
+        if not many.loop._state.reports:
             break
         assert many.loop._wake_at == many.now, "the next one follows at once"
-    assert not many.loop._memory.reports
-    assert many.loop._memory.nodes.keys() == healthy
+    assert not many.loop._state.reports
+    assert many.loop._state.nodes.keys() == healthy
     assert many.loop._defects._aside.keys() == many.core.nodes
 
 
 def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
-    """They say it once, and nodes say again what nobody has come to."""
+    """They send it once, and nodes send again what was not processed."""
     many.hear(*many.world.nodes)
-    came = isolate_failures.CycleInput(
-        reports=tuple(many.loop._memory.reports),
+    came = cycle_input.CycleInput(
+        reports=tuple(many.loop._state.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
         provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
     )
@@ -60,15 +60,15 @@ def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
 
 def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
     many.hear("n1", "n2")
-    came = isolate_failures.CycleInput(
-        reports=tuple(many.loop._memory.reports),
+    came = cycle_input.CycleInput(
+        reports=tuple(many.loop._state.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
         provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
     )
-    memory = many.loop._memory
+    memory = many.loop._state
     memory.take_input()
-    isolate_failures.put_back(came, memory)
-    again = isolate_failures.CycleInput(
+    cycle_input.put_back(came, memory)
+    again = cycle_input.CycleInput(
         reports=memory.take_input()[0],
         asked=memory.take_asked(),
         provisioned=memory.take_provisioned(),
@@ -77,7 +77,7 @@ def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
 
 
 class Site(Contained):
-    """Nodes that do what they are told, under a core that can't bear a job of one name to run."""
+    """Nodes that do what they are told. The core raises when a job of one name runs."""
 
     def __init__(self, folder: Path, world: World) -> None:
         super().__init__(folder, world)
@@ -94,13 +94,13 @@ class Site(Contained):
         return result
 
     def pass_time(self, seconds: float) -> None:
-        """Nodes are told what they are to have, time passes, and they report as agents do."""
+        """Dispatch assignments, let time pass, and let nodes report as agents do."""
         loop = self.loop
         structure = self.world.structure
         for name, node in self.world.nodes.items():
-            update = loop._engine.update(name, structure, loop._memory)
+            update = loop._engine.update(name, structure, loop._state)
             assert update.payload is not None
-            alive = loop._memory.attempts_by_node.get(name, {})
+            alive = loop._state.attempts_by_node.get(name, {})
             ended = tuple(one for one in node.attempts if one not in alive)
             node.take(update.payload, ended, self.now)
         self.now += seconds
@@ -134,16 +134,16 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
         POISON: JobState.STARTING,
     }
     said = next(one for one in caplog.messages if "left out" in one)
-    (poison,) = [one.id for one in site.loop._memory.attempts.values() if one.job == POISON]
-    assert f"attempt {poison} on node n0: that is left out" in said
-    (fine,) = [one.id for one in site.loop._memory.attempts.values() if one.job == "fine"]
+    (poison,) = [one.id for one in site.loop._state.attempts.values() if one.job == POISON]
+    assert f"attempt {poison} on node n0 was left out" in said
+    (fine,) = [one.id for one in site.loop._state.attempts.values() if one.job == "fine"]
     site.world.nodes["n0"].end(fine, site.now, exit_code=0)
     for _ in range(6):
         site.pass_time(20)
     assert site.states()["fine"] is JobState.SUCCEEDED
     assert site.states()["later"] is JobState.RUNNING
-    node = site.loop._memory.nodes["n0"]
-    assert (node.state, node.message) == (NodeState.UNHEALTHY, isolate_failures.UNDECIDED)
+    node = site.loop._state.nodes["n0"]
+    assert (node.state, node.message) == (NodeState.UNHEALTHY, cycle_input.UNDECIDED)
     site.revision(job("fine"), job("later"), job(POISON), job("new"))
     site.pass_time(20)
     assert site.states()["new"] is JobState.PENDING, "nothing new goes there"
@@ -151,13 +151,13 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
     for _ in range(6):
         site.pass_time(20)
     assert site.states()[POISON] is JobState.RUNNING
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.loop._state.nodes["n0"].state is NodeState.READY
     assert site.states()["new"] in {JobState.STARTING, JobState.RUNNING}
     site.close()
 
 
 def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: Path) -> None:
-    """Not even that it boots anew, which is what every part of a report says."""
+    """Not even its reboot is processed, which every part of a report contains."""
     site = Site(tmp_path, World(nodes=2))
 
     def decide(wanted: object, observed: records.Observed, *args: Any, **options: Any) -> Any:
@@ -174,17 +174,17 @@ def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: 
     site.revision(job("fine"))
     site.world.nodes["n0"].boot_id = "boot-of-n0"
     site.pass_time(20)
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.loop._state.nodes["n0"].state is NodeState.READY
     site.world.nodes["n0"].boot_id = "another"
     for _ in range(8):
         site.pass_time(20)
-        node = site.loop._memory.nodes["n0"]
+        node = site.loop._state.nodes["n0"]
         assert (node.state, node.boot_id) == (NodeState.UNHEALTHY, "boot-of-n0")
-    assert site.loop._memory.nodes["n1"].state is NodeState.READY
+    assert site.loop._state.nodes["n1"].state is NodeState.READY
     site.is_fixed = True
     for _ in range(4):
         site.pass_time(20)
-    assert site.loop._memory.nodes["n0"].state is NodeState.READY
+    assert site.loop._state.nodes["n0"].state is NodeState.READY
     site.close()
 
 
@@ -193,7 +193,7 @@ def report(**changes: Any) -> records.NodeReport:
 
 
 def left(**changes: Any) -> records.NodeReport:
-    return report(complete=False, undecided=isolate_failures.UNDECIDED, **changes)
+    return report(complete=False, undecided=cycle_input.UNDECIDED, **changes)
 
 
 ONE, TWO = (records.AttemptReport(id=name, state=AttemptState.RUNNING) for name in ("a", "b"))
@@ -221,9 +221,9 @@ INVENTORY = records.Inventory()
 def test_what_a_node_said_comes_apart_and_a_piece_does_not(
     reports: tuple[records.NodeReport, ...], pieces: tuple[records.NodeReport, ...]
 ) -> None:
-    found = isolate_failures.CycleInput(reports=reports).pieces()
-    assert isolate_failures.joined(found).reports == pieces
+    found = cycle_input.CycleInput(reports=reports).pieces()
+    assert cycle_input.join(found).reports == pieces
     assert all(not one.pieces() for one in found)
-    assert not isolate_failures.CycleInput(
+    assert not cycle_input.CycleInput(
         asked=(records.ClearOverride("o", "drain", "n", "a"),)
     ).pieces()
