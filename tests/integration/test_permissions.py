@@ -365,7 +365,7 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
     assert planned.returncode in {0, 2, 3}, planned.stderr
     sync = signed.bed.get("/v1/sync")["sync"]
     assert planned.stdout.startswith(f"{sync['structureRevision'][:12]} -> ")
-    told = "running work is not looked at: no role of bob@x.org allows snapshot on the records"
+    told = "the plan leaves out running work: no role of bob@x.org allows snapshot on the records"
     assert planned.stderr.startswith(told)
     rule = "allow: [{verbs: [submit], queues: [research]}]"
     more = "allow: [{verbs: [submit], queues: [research]}, {verbs: [snapshot]}]"

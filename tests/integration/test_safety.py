@@ -161,7 +161,7 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
     bed.git("init", "--quiet", str(other), folder=bed.clone)
     lacking = muster(bed, "plan", "--repo", str(other))
     assert lacking.returncode == 1
-    assert f"{kept[:12]} is in force, and is not in" in lacking.stderr
+    assert f"{kept[:12]} is in force, but not in" in lacking.stderr
     assert "`git fetch`" in lacking.stderr
 
     # a digest that nothing has is refused before anything is committed
@@ -367,7 +367,7 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     ran = muster(bed, "run", "--clone", ".", "--name", "early", "--", "true")
     assert ran.returncode == 125
     assert "not applied yet: " in ran.stderr
-    assert "early starts once what git says is applied" in ran.stderr
+    assert "early starts once the commit is applied" in ran.stderr
     bed.git("reset", "--quiet", "--hard", newest, folder=bed.clone)
     bed.git("push", "--quiet", "--force", "origin", "HEAD:main", folder=bed.clone)
     bed.until(lambda: sync(bed)["sync"] == "Synced")

@@ -190,7 +190,7 @@ def test_a_name_that_no_job_has_is_told_before_anything_is_waited_for(up: Up) ->
     assert first.startswith("lnog, nosuch are not known to the controller yet; ")
     assert [line.partition(";")[0] for line in others] == [
         "muster: job lnog is not known",
-        "job nosuch is not known",
+        "job nosuch is unknown",
     ]
 
 
@@ -225,7 +225,7 @@ def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> Non
     assert again.stderr.startswith("its document has left already; it is Cancelled (")
     rerun = muster(up.folder, "rerun", "gone")
     assert rerun.returncode == 1
-    assert "gone is Cancelled, and its document has left the repository" in rerun.stderr
+    assert "gone is Cancelled, and its YAML was deleted" in rerun.stderr
     assert "`git log -p -- jobs/gone.yaml` shows it" in rerun.stderr
     assert "spec.run: 2" in rerun.stderr
     shown = muster(up.folder, "history").stdout.splitlines()

@@ -1,4 +1,4 @@
-"""``muster schema``: which fields a document may have, where nobody has the reference at hand."""
+"""The command `muster schema`: fields of a kind, without the reference at hand."""
 
 import sys
 from typing import Annotated
@@ -20,14 +20,15 @@ def register(app: typer.Typer) -> None:
 def show(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="KIND[.FIELD]", help="A kind, and what of it; all if left out."),
+        typer.Argument(metavar="KIND[.FIELD]", help="A kind, or a field of one. Default: all."),
     ] = None,
     *,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """List the kinds, or the fields of one, with what each means.
+    """List the kinds, or the fields of one kind.
 
-    -o json prints the JSON Schema of a kind, for editors.
+    Each field is shown with its type, default, meaning and an example. -o json prints the JSON
+    Schema of a kind, for editors.
 
     Example: muster schema job
 
@@ -71,12 +72,12 @@ def _kind(word: str) -> str:
     if kind is None:
         there = ", ".join(kinds.KINDS)
         hint = suggestions.hint(word.lower(), by_lower)
-        terminal.fail(f"there is no kind {word}{hint}; there are {there}", terminal.USAGE)
+        terminal.fail(f"no kind named {word!r}{hint}. Kinds: {there}.", terminal.USAGE)
     return kind
 
 
 def _rows(whole: schema.Schema) -> list[tuple[str, ...]]:
-    """Field, value, default, meaning and example of all that is built."""
+    """Return field, value, default, meaning and example of all fields that are built."""
     spec = kind_fields.below_of(whole, whole["properties"]["spec"])
     found = [
         *kind_fields.rows(whole, whole["$defs"]["Metadata"], "metadata."),
@@ -85,11 +86,11 @@ def _rows(whole: schema.Schema) -> list[tuple[str, ...]]:
     return [
         tuple(cell.replace("`", "").replace("\\|", "|") for cell in row)
         for row in found
-        if len(row) == 5  # what is not built has two
+        if len(row) == 5  # fields that are not built have two cells
     ]
 
 
 def _is_below(field: str, asked: str) -> bool:
-    """Whether a field is the one asked for, or stands in it; with or without ``spec.`` before."""
+    """Return True if a field is the requested one or below it; `spec.` may be left out."""
     plain, wanted = field.replace("[]", "").lower(), asked.replace("[]", "").lower()
     return any(plain == one or plain.startswith(f"{one}.") for one in (wanted, f"spec.{wanted}"))

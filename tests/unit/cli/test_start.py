@@ -78,6 +78,20 @@ def test_every_command_is_found_in_its_module() -> None:
         assert word in main.application(word).commands
 
 
+def test_every_command_has_one_section_of_the_help() -> None:
+    commands = [name for names in main.COMMANDS.values() for name in names]
+    assert sorted(name for names in main.SECTIONS.values() for name in names) == sorted(commands)
+
+
+def test_the_help_is_plain_and_fits_80_columns() -> None:
+    text = run("--help").stdout.partition("LOADED ")[0]
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert not [line for line in text.splitlines()[1:] if line.endswith("...")]
+    for section in main.SECTIONS:
+        assert f"\n{section}:\n" in text
+
+
 def test_of_a_word_that_is_none_all_commands_are_known() -> None:
     done = run("jbos")
     assert "jobs" in done.stderr
