@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import lazy_import, terminal
-from reconciler.desired.git import git_commands
 from reconciler.model.values import quantities, times
+from reconciler.operations import local_git
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
@@ -151,8 +150,4 @@ def clock_time(text: str, now: float) -> float | None:
 
 def identity() -> str | None:
     """Return the e-mail address of this person's commits, or None."""
-    command = ["git", "config", "user.email"]
-    found = subprocess.run(
-        command, env=git_commands.environment(), capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or None
+    return local_git.user_email()

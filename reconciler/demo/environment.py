@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler import package_data
-from reconciler.desired.git import git_commands
+from reconciler.operations import local_git
 from reconciler.operations.client import api_client
 from reconciler.operations.local import local_cluster
 
@@ -98,7 +98,7 @@ class DemoEnvironment:
     def git(self, *arguments: str, folder: Path | None = None) -> str:
         """Run git with an identity of the demo's own and nobody's configuration."""
         environment = {
-            **git_commands.environment(),
+            **local_git.environment(),
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_SYSTEM": os.devnull,
             "GIT_AUTHOR_NAME": "Demo",

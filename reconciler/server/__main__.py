@@ -14,11 +14,8 @@ from typing import NoReturn
 import uvicorn
 
 from reconciler import log_format
-from reconciler.changes.writer import signing
-from reconciler.desired.documents import object_changes
-from reconciler.desired.git import source
 from reconciler.model.values import addresses, log_lines
-from reconciler.operations.changes import pusher, remote_changes
+from reconciler.operations.changes import pusher, remote_changes, submission_repository
 from reconciler.operations.views import job_views
 from reconciler.server import app, services
 from reconciler.server.auth import authentication, authorization, tokens
@@ -139,11 +136,10 @@ def main(arguments: list[str]) -> int:
 
 def _take_changes(service: services.Services, options: argparse.Namespace) -> None:
     """Let users change what is desired, by commits to the repository that is read."""
-    repository = source.GitSource(
+    repository = submission_repository.open_mirror(
         options.repository,
         branch=options.branch,
         sub_path=options.path,
-        # a mirror of its own: the loop fetches into another one at the same time
         state=options.state / "submissions",
     )
     service.submitter = remote_changes.Batcher(
@@ -157,12 +153,13 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
         )
     )
     if options.signing_key is not None:
-        service.signing_key = signing.public_key(options.signing_key)
+        service.signing_key = submission_repository.public_key(options.signing_key)
     service.folder = repository.sub_path
     service.branch = repository.branch or ""
     service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")
-    if source.is_local(options.repository):
-        service.repository = (pathlib.Path(options.repository), options.path)
+    folder = submission_repository.local_folder(options.repository)
+    if folder is not None:
+        service.repository = (folder, options.path)
 
 
 def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
@@ -206,7 +203,7 @@ def _judge(service: services.Services) -> pusher.Judge:
     except StoreError as error:
         raise remote_changes.UnavailableError(str(error)) from error
 
-    def judge(change: remote_changes.SubmittedDocument, written: object_changes.Documents) -> str:
+    def judge(change: remote_changes.SubmittedDocument, written: remote_changes.Documents) -> str:
         try:
             return authorization.at_commit(known, change, written)
         except StoreError as error:

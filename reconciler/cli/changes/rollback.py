@@ -15,13 +15,11 @@ from reconciler.cli.changes import overrides, submit
 from reconciler.cli.repository import review
 
 if TYPE_CHECKING:
-    from reconciler.changes import requests
     from reconciler.operations.changes import local_changes, revision_rollback, suspension
     from reconciler.operations.plan import planner
 else:
     from reconciler.cli import lazy_import
 
-    requests = lazy_import.module("reconciler.changes.requests")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
     planner = lazy_import.module("reconciler.operations.plan.planner")
     revision_rollback = lazy_import.module("reconciler.operations.changes.revision_rollback")
@@ -204,7 +202,7 @@ def _overridable(subject: str, instead: str) -> str:
     """Return the subject of an override as the controller names it. Exit for any other subject."""
     try:
         return suspension.canonical(subject)
-    except requests.ConflictError as error:
+    except suspension.SubjectError as error:
         is_job = subject.lower().startswith(suspension.JOB)
         told = f"--override suspends only the cluster and queues; {instead}"
         terminal.fail(told if is_job else str(error), terminal.USAGE)

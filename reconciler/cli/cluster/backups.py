@@ -1,12 +1,17 @@
 """Commands that protect the store: `backup` a live one, `restore` into an empty place, `adopt`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, lazy_import, terminal
 from reconciler.operations.client import endpoints
+
+if TYPE_CHECKING:
+    from reconciler.operations import store_backup
+else:
+    store_backup = lazy_import.module("reconciler.operations.store_backup")  # SQLAlchemy is slow
 
 Store = Annotated[
     str | None,
@@ -70,12 +75,10 @@ def backup(
 
     Example: muster backup muster-2026-11-21.db
     """
-    from reconciler.store import backup, errors  # noqa: PLC0415 - SQLAlchemy costs a second
-
     url = _store(store, must_exist=True)
     try:
-        size = backup.backup(url, file)
-    except errors.StoreError as error:
+        size = store_backup.save(url, file)
+    except store_backup.BackupError as error:
         terminal.fail(str(error))
     terminal.note(f"wrote {file}: {size} bytes of {url}")
 
@@ -90,11 +93,9 @@ def restore(
 
     Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
     """
-    from reconciler.store import backup, errors  # noqa: PLC0415 - SQLAlchemy costs a second
-
     url = _store(store, must_exist=False)
     try:
-        size = backup.restore(file, url)
-    except errors.StoreError as error:
+        size = store_backup.restore(file, url)
+    except store_backup.BackupError as error:
         terminal.fail(str(error))
     terminal.note(f"restored {size} bytes into {url}")

@@ -19,7 +19,7 @@ else:
     usage_reports = lazy_import.module("reconciler.operations.reports.usage_reports")
 
 reportviews: Any = lazy_import.module("reconciler.operations.reports.render")
-pictures: Any = lazy_import.module("reconciler.simulation.traces.plots")
+pictures: Any = lazy_import.module("reconciler.operations.reports.trace_plots")
 
 BYS = ("queue", "user", "pool", "model")
 

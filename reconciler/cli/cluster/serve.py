@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import signal
-import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -16,8 +15,8 @@ import typer
 
 import reconciler
 from reconciler.cli import context, lazy_import, terminal
-from reconciler.desired.git import git_commands
 from reconciler.model.values import revision_names
+from reconciler.operations import local_git
 from reconciler.operations.local import starter
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def up(
     cluster = local_cluster.LocalCluster(
         folder=Path.cwd(),
         repository=address,
-        branch=branch or _branch_of(address),
+        branch=branch or local_git.current_branch(address),
         sub_path=path,
         listen=listen,
         identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
@@ -189,24 +188,6 @@ def _say_ready(cluster: local_cluster.LocalCluster) -> None:
     token = os.path.relpath(cluster.state / "token")
     terminal.note(f'metrics: curl -H "Authorization: Bearer $(cat {token})" {cluster.url}/metrics')
     terminal.note("Ctrl-C stops the cluster.")
-
-
-def _git(*arguments: str) -> str:
-    found = subprocess.run(
-        ["git", *arguments],
-        env=git_commands.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip()
-
-
-def _branch_of(address: str) -> str:
-    """Return the current branch of a local repository; `main` for others."""
-    if not Path(address).is_dir():
-        return "main"
-    return _git("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
 
 
 def demo(

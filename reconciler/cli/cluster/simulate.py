@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -20,23 +20,18 @@ from reconciler.model.values import times
 if TYPE_CHECKING:
     import rich.progress as bars
 
-    from reconciler.desired.documents import yaml_reader
-    from reconciler.operations.simulate import scenarios, trace_simulation
-    from reconciler.simulation.traces import plots, trace_replay, trace_results
+    from reconciler.operations.reports import trace_plots
+    from reconciler.operations.simulate import scenarios, simulation_results, trace_simulation
 else:
     bars = lazy_import.module("rich.progress")
-    yaml_reader = lazy_import.module("reconciler.desired.documents.yaml_reader")
     scenarios = lazy_import.module("reconciler.operations.simulate.scenarios")
     trace_simulation = lazy_import.module("reconciler.operations.simulate.trace_simulation")
-    plots = lazy_import.module("reconciler.simulation.traces.plots")
-    trace_replay = lazy_import.module("reconciler.simulation.traces.trace_replay")
-    trace_results = lazy_import.module("reconciler.simulation.traces.trace_results")
+    simulation_results = lazy_import.module("reconciler.operations.simulate.simulation_results")
+    trace_plots = lazy_import.module("reconciler.operations.reports.trace_plots")
 
 
 #: The most jobs to print by name that are never submitted or not finished in virtual time.
 NEVER_TOLD = 4
-#: The most unfinished jobs to list in JSON.
-NEVER_LISTED = 1000
 
 
 def register(app: typer.Typer) -> None:
@@ -210,6 +205,15 @@ def simulate(
     policies = tuple(dict.fromkeys(policy or [trace_simulation.OWN]))
     given = simulate_options.given(at)
     simulate_options.refuse(given, source, policies)
+    options = trace_simulation.ReplayOptions(
+        cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
+        checkpoint_every_s=_checkpoints(checkpoint_every),
+        until_s=_seconds("--until", until),
+    )
+    try:
+        settings = trace_simulation.scheduling_settings(scheduling or [])
+    except trace_simulation.SimulateError as error:
+        terminal.fail(str(error), terminal.USAGE)
     request = trace_simulation.SimulationRequest(
         source=source,
         form=form,
@@ -220,12 +224,8 @@ def simulate(
         load=load,
         speed_up=speed_up,
         over_estimate=over_estimate,
-        options=trace_replay.Options(
-            cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
-            checkpoint_every_s=_checkpoints(checkpoint_every),
-            until_s=_seconds("--until", until),
-        ),
-        scheduling=_pairs(scheduling or []),
+        options=options,
+        scheduling=settings,
     )
     _carry_out(request, seed or [1], output, (png, html), given)
 
@@ -262,7 +262,7 @@ def _carry_out(
         files: a picture and a page to write.
         given: the options that were given.
     """
-    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]] = []
+    several: list[tuple[int, trace_simulation.Prepared, list[simulation_results.Run]]] = []
     _require_pictures([path for path in files if path is not None], request.source)
     try:
         for one in dict.fromkeys(seeds):
@@ -292,8 +292,8 @@ def _require_pictures(paths: list[Path], source: Path | None) -> None:
     if len(set(places)) < len(places):
         terminal.fail(f"--png and --html are both {paths[0]}; use two files", terminal.USAGE)
     try:
-        plots.require()
-    except plots.PicturesMissingError as error:
+        trace_plots.require()
+    except trace_plots.PicturesMissingError as error:
         terminal.fail(str(error))
     for path in paths:
         there = path if path.exists() else path.parent
@@ -302,18 +302,6 @@ def _require_pictures(paths: list[Path], source: Path | None) -> None:
             wrong = errno.EACCES
         if wrong:
             terminal.fail(f"{path}: {os.strerror(wrong)}")
-
-
-def _pairs(written: list[str]) -> dict[str, Any]:
-    found = {}
-    for pair in written:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            terminal.fail(f"--scheduling {pair}: expected KEY=VALUE", terminal.USAGE)
-        if key in found:
-            terminal.fail(f"--scheduling: {key} is given twice", terminal.USAGE)
-        found[key] = yaml_reader.scalar(value)
-    return found
 
 
 def _tell_malformed(prepared: trace_simulation.Prepared) -> None:
@@ -330,7 +318,7 @@ def _tell_malformed(prepared: trace_simulation.Prepared) -> None:
 
 def _tell_never(prepared: trace_simulation.Prepared) -> None:
     if prepared.never:
-        begin = times.format_time(trace_replay.BEGIN)
+        begin = times.format_time(trace_simulation.BEGIN)
         told = ", ".join(prepared.never[:NEVER_TOLD])
         more = len(prepared.never) - NEVER_TOLD
         told += f" and {more} more" if more > 0 else ""
@@ -358,7 +346,7 @@ def _bar(prepared: trace_simulation.Prepared) -> Iterator[trace_simulation.Progr
 
 
 def _show_runs(
-    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]],
+    several: list[tuple[int, trace_simulation.Prepared, list[simulation_results.Run]]],
     output: terminal.Output,
 ) -> None:
     _, prepared, _ = several[0]
@@ -366,7 +354,9 @@ def _show_runs(
         value = {
             "title": prepared.title,
             "malformed": prepared.workload.malformed_count if prepared.workload else 0,
-            "runs": [_run_value(seed, run) for seed, _, runs in several for run in runs],
+            "runs": [
+                simulation_results.as_value(seed, run) for seed, _, runs in several for run in runs
+            ],
         }
         terminal.document(value, output)
         return
@@ -377,22 +367,12 @@ def _show_runs(
     for seed, _, runs in several:
         of_seed = f" (seed {seed})" if len(several) > 1 else ""
         for run in runs:
-            if run.gave_up_s is not None and trace_results.never_started(run):
-                terminal.note(f"{run.policy}{of_seed}: {_given_up(run.gave_up_s)}")
-            for what, names in _outcomes(run):
+            since_s = simulation_results.gave_up_s(run)
+            if since_s is not None:
+                terminal.note(f"{run.policy}{of_seed}: {_given_up(since_s)}")
+            for what, names in simulation_results.unfinished(run):
                 if names:
                     terminal.note(f"{run.policy}{of_seed}: {what}: {_jobs_told(names)}")
-
-
-def _run_value(seed: int, run: trace_results.Run) -> dict[str, object]:
-    value: dict[str, object] = {"seed": seed}
-    value |= trace_results.as_mapping(trace_results.figures(run))
-    return value | {
-        "never": trace_results.never_started(run)[:NEVER_LISTED],
-        "over_limit": trace_results.timed_out(run)[:NEVER_LISTED],
-        "later": run.later[:NEVER_LISTED],
-        "gave_up_s": run.gave_up_s,
-    }
 
 
 def _given_up(since_s: float) -> str:
@@ -402,13 +382,6 @@ def _given_up(since_s: float) -> str:
         f"stopped: nothing ran from {since} after the first submission on; it is unknown whether "
         "the jobs that never started would start much later"
     )
-
-
-def _outcomes(run: trace_results.Run) -> Iterator[tuple[str, list[str]]]:
-    """Yield each outcome of jobs that did not finish, with their names."""
-    yield "never started", trace_results.never_started(run)
-    yield "ended by their time limits", trace_results.timed_out(run)
-    yield "not submitted before the end", run.later
 
 
 def _jobs_told(names: list[str]) -> str:
@@ -424,15 +397,17 @@ def _jobs_told(names: list[str]) -> str:
 
 
 def _show_figures(
-    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]], *, wide: bool
+    several: list[tuple[int, trace_simulation.Prepared, list[simulation_results.Run]]],
+    *,
+    wide: bool,
 ) -> None:
-    figures = [trace_results.figures(run) for _, _, runs in several for run in runs]
+    all_runs = [run for _, _, runs in several for run in runs]
+    policies = several[0][1].request.policies
     headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
     if wide:
         headings += ["LIMIT", "LATER", "FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
     rows = []
-    for policy in several[0][1].request.policies:
-        found = trace_results.mean([one for one in figures if one.policy == policy])
+    for found in simulation_results.mean_figures(all_runs, policies):
         row = [
             found.policy,
             str(found.finished),
@@ -461,17 +436,17 @@ def _show_figures(
 
 def _draw(
     prepared: trace_simulation.Prepared,
-    runs: list[trace_results.Run],
+    runs: list[simulation_results.Run],
     png: Path | None,
     html: Path | None,
 ) -> None:
     try:
         if png is not None:
-            png.write_bytes(plots.png(runs, prepared.title))
+            png.write_bytes(trace_plots.png(runs, prepared.title))
         if html is not None:
-            page = plots.page(runs, prepared.title).encode(errors="replace")
+            page = trace_plots.page(runs, prepared.title).encode(errors="replace")
             html.write_bytes(page)
-    except plots.PicturesMissingError as error:
+    except trace_plots.PicturesMissingError as error:
         terminal.fail(str(error))
     except OSError as error:
         terminal.fail(terminal.unusable(error) or str(error))

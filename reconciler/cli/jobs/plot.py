@@ -9,8 +9,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
 from reconciler.model.values import suggestions
-from reconciler.operations.reports import job_plots
-from reconciler.simulation.traces import plot_text
+from reconciler.operations.reports import job_plots, plot_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,6 @@ from reconciler.operations.client import endpoints
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reconciler.desired.apply import parallel_reader
     from reconciler.model import desired
     from reconciler.operations.plan import (
         cluster_snapshot,
@@ -189,7 +188,7 @@ def plan(
         _note_uncommitted(repo, path)
     # what is read lives until the command ends, so the collector need not walk it
     gc.disable()
-    ahead: parallel_reader.Read = {}
+    ahead: folder_check.ReadFiles = {}
 
     def prepare() -> None:
         _import_planning()

@@ -1,15 +1,14 @@
 """The command `muster schema`: fields of a kind, without the reference at hand."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.cli.repository import kind_fields
-from reconciler.desired.documents import schema
 from reconciler.model.documents import kinds
 from reconciler.model.values import paragraphs, suggestions
+from reconciler.operations import kind_fields
 
 
 def register(app: typer.Typer) -> None:
@@ -36,11 +35,13 @@ def show(
     """
     if what is None:
         for kind in kinds.KINDS:
-            terminal.out.print(f"{kind}: {schema.of_kind(kind)['description']}", markup=False)
+            terminal.out.print(
+                f"{kind}: {kind_fields.schema_of(kind)['description']}", markup=False
+            )
         return
     word, _, below = what.partition(".")
     kind = _kind(word)
-    whole = schema.of_kind(kind)
+    whole = kind_fields.schema_of(kind)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(whole, output)
         return
@@ -76,16 +77,11 @@ def _kind(word: str) -> str:
     return kind
 
 
-def _rows(whole: schema.Schema) -> list[tuple[str, ...]]:
+def _rows(whole: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return field, value, default, meaning and example of all fields that are built."""
-    spec = kind_fields.below_of(whole, whole["properties"]["spec"])
-    found = [
-        *kind_fields.rows(whole, whole["$defs"]["Metadata"], "metadata."),
-        *(kind_fields.rows(whole, spec, "spec.") if spec is not None else ()),
-    ]
     return [
         tuple(cell.replace("`", "").replace("\\|", "|") for cell in row)
-        for row in found
+        for row in kind_fields.rows_of(whole)
         if len(row) == 5  # fields that are not built have two cells
     ]
 

@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from reconciler.changes import requests
 from reconciler.desired.checks import submission_checks
-from reconciler.desired.documents import document_reader
+from reconciler.desired.documents import document_reader, object_changes
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
 from reconciler.operations.changes import job_document
@@ -37,6 +38,11 @@ ChangeVerb = Literal[
     "resume",
 ]
 Verb = Literal["submit"] | ChangeVerb
+
+#: The documents of one object as they are written in git.
+Documents = object_changes.Documents
+#: Checks submissions against a structure.
+SubmissionValidator = submission_checks.SubmissionValidator
 
 #: How long the first change of a commit waits for others.
 GATHER_S = 0.03
@@ -93,6 +99,16 @@ class RemoteChangeResult(msgspec.Struct, frozen=True):
     commit: str | None = None
     problems: tuple[desired.Problem, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+def queues_and_owners(written: Documents) -> list[tuple[str, str]]:
+    """Return queue and owner of each document of a job that can be read."""
+    return object_changes.jobs_of(written)
+
+
+def why_not_signable(path: str, jobs_folder: str) -> str:
+    """Return why the controller's key does not count for a file; empty if it does."""
+    return requests.confined(path, jobs_folder)
 
 
 def withdrawn(name: str) -> RemoteChangeResult:

@@ -13,16 +13,20 @@ _KINDS = {"cluster": "Cluster", "queue": "Queue"}
 JOB = "job/"
 
 
+class SubjectError(requests.ConflictError):
+    """Error: a text names nothing that can be suspended."""
+
+
 def parse(subject: str) -> tuple[str, str]:
     """Kind and name of ``cluster``, or ``queue/NAME``; the name of the cluster is empty.
 
     Raises:
-        ConflictError: it is neither.
+        SubjectError: it is neither.
     """
     word, _, name = subject.partition("/")
     kind = _KINDS.get(word.lower())
     if kind is None or (kind == "Queue") is not bool(name):
-        raise requests.ConflictError(f"{subject} is none of cluster, queue/NAME, job/NAME")
+        raise SubjectError(f"{subject}: expected cluster, queue/NAME or job/NAME")
     return kind, name
 
 
@@ -30,7 +34,7 @@ def canonical(subject: str) -> str:
     """The one way to write a subject: ``cluster`` or ``queue/NAME``, as overrides have it.
 
     Raises:
-        ConflictError: it is neither.
+        SubjectError: it is neither.
     """
     kind, name = parse(subject)
     return f"{kind.lower()}/{name}" if name else kind.lower()

@@ -10,8 +10,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.operations.reports import usage_reports
-from reconciler.simulation.traces import plots
+from reconciler.operations.reports import trace_plots, usage_reports
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,7 +168,7 @@ def page(report: usage_reports.UsageReport) -> str:
     drawing = buffer.getvalue().decode()
     head = _line("th", headings(report), len(report.by))
     rows = "".join(_line("td", row, len(report.by)) for row in cells(report))
-    return plots.frame(
+    return trace_plots.frame(
         title(report),
         drawing[drawing.index("<svg") :],
         f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>",
@@ -186,7 +185,7 @@ def _line(tag: str, texts: Sequence[str], names: int) -> str:
 
 
 def _draw(report: usage_reports.UsageReport, to: io.BytesIO, form: str) -> None:
-    plots.require()
+    trace_plots.require()
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
 
     positions = {column.name: place for place, column in enumerate(report.columns)}

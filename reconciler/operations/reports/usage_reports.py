@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.metrics import usage_accounting
+from reconciler.model.rules import usage_charges
 from reconciler.model.state import usage_rollups
 from reconciler.model.values import times
 from reconciler.operations.views import job_views
@@ -117,9 +117,7 @@ def _going_on(
     nodes = {node.name: node for node in reader.nodes()}
     for attempt, job in rollups.open_attempts(reader):
         spec = job.spec if job is not None else None
-        for key, usage in usage_accounting.usage_of(
-            attempt, spec, nodes.get(attempt.node), asked.now
-        ):
+        for key, usage in usage_charges.usage_of(attempt, spec, nodes.get(attempt.node), asked.now):
             if first <= key.hour < last:
                 yield tuple(getattr(key, rollups.USAGE_COLUMNS[one]) for one in asked.by), usage
 

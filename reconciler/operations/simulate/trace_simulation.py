@@ -3,14 +3,14 @@
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from reconciler.desired.documents import schema_errors
+from reconciler.desired.documents import schema_errors, yaml_reader
 from reconciler.model import desired
 from reconciler.model.values import suggestions
 from reconciler.operations.validate import folder_check
@@ -22,7 +22,10 @@ from reconciler.simulation.traces import trace_replay, trace_results, workloads
 #: The policy that is the project's own controller.
 OWN = "muster"
 POLICIES = (OWN, *gpu_pool.POLICIES)
-
+#: Options of the controller and the nodes that are simulated.
+ReplayOptions = trace_replay.Options
+#: The begin of virtual time, in seconds since the epoch.
+BEGIN = trace_replay.BEGIN
 
 #: Of a trace without any job that can be read, so many rows are told.
 _REFUSED_TOLD = 3
@@ -67,7 +70,7 @@ class SimulationRequest(msgspec.Struct, frozen=True):
     seed: int = 1
     over_estimate: float = 1.0
     default_run_s: float = 3600.0
-    options: trace_replay.Options = trace_replay.Options()
+    options: ReplayOptions = ReplayOptions()
     scheduling: Mapping[str, Any] = {}
 
 
@@ -90,6 +93,23 @@ class Prepared(msgspec.Struct):
 
 
 Progress = Callable[[str, int], None]
+
+
+def scheduling_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return settings of the scheduler from texts of the form ``KEY=VALUE``.
+
+    Raises:
+        SimulateError: a text has another form, or a key is given twice.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise SimulateError(f"--scheduling {pair}: expected KEY=VALUE", is_usage=True)
+        if key in found:
+            raise SimulateError(f"--scheduling: {key} is given twice", is_usage=True)
+        found[key] = yaml_reader.scalar(value)
+    return found
 
 
 def prepare(request: SimulationRequest) -> Prepared:

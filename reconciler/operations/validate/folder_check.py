@@ -18,6 +18,9 @@ from reconciler.model import desired
 from reconciler.operations import scratch_repository
 from reconciler.operations.validate import introduced
 
+#: Files that were read already, by blob.
+ReadFiles = parallel_reader.Read
+
 _NOTHING = last_good.LastGood()
 
 #: A folder or revision can't be read; says why.
@@ -229,7 +232,7 @@ def place_of(folder: Path) -> str:
         return ""
 
 
-def read(repository: Path, sub_path: str, revision: str) -> parallel_reader.Read:
+def read(repository: Path, sub_path: str, revision: str) -> ReadFiles:
     """What the blobs of a revision hold; none of them where it can't be read.
 
     Whoever compares it finds out why, and says so.

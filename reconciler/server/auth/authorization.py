@@ -9,8 +9,6 @@ from typing import Protocol
 
 import msgspec
 
-from reconciler.changes import requests
-from reconciler.desired.documents import object_changes
 from reconciler.model import desired
 from reconciler.model.policy import access
 from reconciler.model.state import records
@@ -145,7 +143,11 @@ def elsewhere(
     found: dict[int, str] = {}
     for position, change in enumerate(changes):
         record = reader.job(change.name)
-        why = requests.confined(record.spec.path, jobs_folder) if record is not None else ""
+        why = (
+            remote_changes.why_not_signable(record.spec.path, jobs_folder)
+            if record is not None
+            else ""
+        )
         if why:
             found[position] = why
     return found
@@ -212,7 +214,7 @@ def canonical_names(verb: remote_changes.Verb, names: list[str]) -> list[str]:
         return names
     try:
         return [suspension.canonical(name) for name in names]
-    except requests.ConflictError as error:
+    except suspension.SubjectError as error:
         raise errors.Failure(400, f"names: {error}") from None
 
 
@@ -220,7 +222,7 @@ def refusals(
     reader: AuthorizationContext,
     caller: tokens.Caller,
     changes: Sequence[remote_changes.SubmittedDocument],
-    written: Mapping[str, object_changes.Documents] | None = None,
+    written: Mapping[str, remote_changes.Documents] | None = None,
 ) -> dict[int, str]:
     """Positions of the changes that the caller may not make, and the rule that says so.
 
@@ -287,7 +289,7 @@ def _why_no_job(reader: AuthorizationContext, who: str) -> str:
 def at_commit(
     reader: AuthorizationContext,
     change: remote_changes.SubmittedDocument,
-    written: object_changes.Documents,
+    written: remote_changes.Documents,
 ) -> str:
     """Why a change may not be made, by what holds when it is committed; empty: it may.
 
@@ -328,7 +330,7 @@ def _decision(
     structure: desired.Structure,
     who: str,
     change: remote_changes.SubmittedDocument,
-    written: object_changes.Documents,
+    written: remote_changes.Documents,
 ) -> access.Decision:
     """Whether somebody may make a change; of what nobody can tell whose it is: no."""
     known = structure.access
@@ -337,7 +339,7 @@ def _decision(
     if change.verb in {"suspend", "resume"}:
         try:
             kind, name = suspension.parse(change.name)  # by which it is also acted upon
-        except requests.ConflictError as error:
+        except suspension.SubjectError as error:
             return access.Decision(allowed=False, why=str(error))
         label = f"{kind}/{name}" if name else structure.settings.label
         return access.of_object(known, who, "change", label)
@@ -348,7 +350,7 @@ def _decision(
         return access.of_object(known, who, "drain", f"NodePool/{pool}")
     holders = [(change.queue, change.owner)]
     if change.verb != "submit":
-        holders = object_changes.jobs_of(written)
+        holders = remote_changes.queues_and_owners(written)
         record = reader.job(change.name) if len(holders) < max(len(written), 1) else None
         if record is not None:  # what can't be read where it is written is still somebody's
             holders.append((record.spec.queue, record.spec.owner))

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.desired.checks import submission_checks
 from reconciler.model import desired
 from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
@@ -72,7 +71,7 @@ class ChangeReview:
 
     def __init__(self, service: services.Services) -> None:
         self._service = service
-        self._judge: tuple[desired.Structure, submission_checks.SubmissionValidator] | None = None
+        self._judge: tuple[desired.Structure, remote_changes.SubmissionValidator] | None = None
         self._before = batching.StoreReadBatcher(self._weigh)
         self._large = batching.StoreReadBatcher(self._weigh)
         self._after = batching.StoreReadBatcher(self._told)
@@ -130,7 +129,7 @@ class ChangeReview:
         judge = None
         if structure is not None and structure.queues:
             if self._judge is None or self._judge[0] is not structure:
-                self._judge = structure, submission_checks.SubmissionValidator(structure)
+                self._judge = structure, remote_changes.SubmissionValidator(structure)
             judge = self._judge[1]
         found = remote_changes.read(
             asked.text,

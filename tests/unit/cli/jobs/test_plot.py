@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from reconciler.cli.jobs import plot
-from reconciler.operations.reports import job_plots
-from reconciler.simulation.traces import plot_text
+from reconciler.operations.reports import job_plots, plot_text
 
 
 def test_names_of_series_stay_apart_and_within_the_picture() -> None:

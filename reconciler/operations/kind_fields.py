@@ -17,6 +17,20 @@ QUANTITIES = {
 }
 
 
+def schema_of(kind: str) -> schema.Schema:
+    """Return the JSON Schema of a kind."""
+    return schema.of_kind(kind)
+
+
+def rows_of(whole: schema.Schema) -> list[tuple[str, ...]]:
+    """Return the rows of all fields of a kind: of its metadata, then of its spec."""
+    spec = below_of(whole, whole["properties"]["spec"])
+    return [
+        *rows(whole, whole["$defs"]["Metadata"], "metadata."),
+        *(rows(whole, spec, "spec.") if spec is not None else ()),
+    ]
+
+
 def rows(whole: schema.Schema, part: schema.Schema, path: str) -> Iterator[tuple[str, ...]]:
     """A row for each field below ``part``: five cells, or two where it is not built."""
     for name, field in part["properties"].items():

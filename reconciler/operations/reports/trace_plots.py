@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reconciler.model.values import times
-from reconciler.simulation.traces import plot_text, trace_results
+from reconciler.operations.reports import plot_text
+from reconciler.simulation.traces import trace_results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
