@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; ``host`` and ``port`` are taken from ``--listen``."""
+    """Return the command line's options; ``host`` and ``port`` come from ``--listen``."""
     parser = _Parser(prog="python -m reconciler.server", description=__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="sqlite:///PATH")
     parser.add_argument("--link", required=True, type=pathlib.Path, metavar="PATH")
@@ -66,9 +66,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be ended by the kernel when ``parent``, which started this process, ends.
+    """Have the kernel end this process when ``parent``, which started it, ends.
 
-    Its id has to be told: it may be dead already when this process asks who its parent is.
+    The parent's id is an argument, because the parent may already be dead when this process asks.
     """
     if sys.platform != "linux":
         return
@@ -135,7 +135,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _take_changes(service: services.Services, options: argparse.Namespace) -> None:
-    """Let users change what is desired, by commits to the repository that is read."""
+    """Let users change desired state, by commits to the repository."""
     repository = submission_repository.open_mirror(
         options.repository,
         branch=options.branch,
@@ -163,7 +163,7 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
 
 
 def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
-    """Pools in force, with their nodes."""
+    """Return the pools in force, with their nodes."""
     try:
         pools = job_views.stored_pools(service.reader.view(job_views.POOLS))
     except StoreError as error:
@@ -172,7 +172,7 @@ def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
 
 
 def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
-    """The newest run of a job that the store knows, if it can be asked."""
+    """Return the newest run of a job in the store, if it can be read."""
     try:
         found = service.reader.job(name)
     except StoreError:
@@ -183,7 +183,7 @@ def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
 
 
 def _held_at(service: services.Services, digest: str) -> str:
-    """The revision with which a change is still held, as far as the store tells."""
+    """Return the revision with which a change is still held, as far as the store knows."""
     try:
         sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
     except StoreError:
@@ -193,10 +193,10 @@ def _held_at(service: services.Services, digest: str) -> str:
 
 
 def _judge(service: services.Services) -> pusher.Judge:
-    """What judges the changes of one push, by what holds now.
+    """Return the check for the changes of one push, by what is in force now.
 
     Raises:
-        UnavailableError: that can't be told.
+        UnavailableError: the store can't be read.
     """
     try:
         known = authorization.Once(service.reader)
@@ -213,20 +213,20 @@ def _judge(service: services.Services) -> pusher.Judge:
 
 
 class Server(uvicorn.Server):
-    """Lets waiting exchanges go as soon as it is told to stop."""
+    """A uvicorn server that releases waiting requests as soon as it has to stop."""
 
     def __init__(self, config: uvicorn.Config, service: services.Services) -> None:
         super().__init__(config)
         self._service = service
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve: more may wait to be accepted than are accepted together."""
+        """Begin to serve; more connections may wait than are accepted at once."""
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop: first those who wait, then the rest."""
+        """Stop: first the waiting requests, then the rest."""
         self._service.stop()
         await super().shutdown(sockets)
 

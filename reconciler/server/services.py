@@ -1,4 +1,4 @@
-"""What handlers share: the link, the sessions, the store, and who takes submissions."""
+"""Services that handlers share: the link, the sessions, the store, and the submitter."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ class Services:
         self.node_pages.told(message.node)
 
     def _node_page(self, node: str) -> bytes | None:
-        """A node's page, of its record and what it said since that was written."""
+        """Return a node's page, from its record and its reports since."""
         record = self.reader.node(node)
         if record is None:
             return None
@@ -121,7 +121,7 @@ class Services:
 
     @property
     def reader(self) -> StoreReader:
-        """The store, opened when first asked for.
+        """The store, opened on first use.
 
         Raises:
             StoreError: it can't be opened now.

@@ -29,7 +29,7 @@ def _time(name: str, text: str | None, otherwise: float) -> float:
 
 
 def _groups(text: str) -> tuple[usage_reports.By, ...]:
-    """What stands between the commas, each once."""
+    """Return the words between commas, each once."""
     try:
         return _convert_groups(list(dict.fromkeys(text.split(","))))
     except msgspec.ValidationError:

@@ -38,7 +38,7 @@ _PAGE = 1000
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """What came of one time: files that left, their commits, and jobs that may not be changed."""
+    """Result of one pruning: deleted files, their commits, and jobs that may not be changed."""
 
     left: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class Housekeeping:
     def _chosen(
         self, said: desired.FileRetention, now: float
     ) -> tuple[list[remote_changes.SubmittedDocument], dict[str, str]]:
-        """The changes to ask for, and jobs that they may not be asked for, with the rule."""
+        """Return the changes to request, and jobs that may not be changed, with the rule."""
         reader = self._service.reader
         seen: list[job_pruning.PrunableJob] = []
         after: str | None = None

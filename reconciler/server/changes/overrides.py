@@ -39,7 +39,7 @@ _UNDOING: dict[str, tuple[records.OverrideVerb, remote_changes.Verb]] = {
 
 
 class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked for, and for how long unless git says the same before.
+    """A request for overrides, and how long they last unless git agrees before.
 
     ``names`` are jobs to cancel, nodes to drain, or ``cluster`` and ``queue/NAME`` to suspend.
     """
@@ -51,10 +51,10 @@ class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OverrideResult(msgspec.Struct, frozen=True):
-    """What became of one subject: the ``commit`` where git took it, else the ``override``.
+    """Result of one subject: the ``commit`` if git took it, else the ``override``.
 
-    Both where git took a drain or a suspension and the structure there is held or refused: the
-    override holds until it applies.
+    Both, if git took a drain or a suspension and the structure there is held or refused: the
+    override applies until it does.
     """
 
     name: str
@@ -70,7 +70,7 @@ class OverrideResults(envelopes.Envelope, frozen=True, kw_only=True):
 
 @get("/v1/overrides", sync_to_thread=True, responses=queries.FAILS, summary="Overrides in force")
 def overrides(state: State) -> envelopes.Overrides:
-    """What is done behind git and not committed, oldest first."""
+    """Return overrides that are not committed, oldest first."""
     service: services.Services = state.services
     signed = authorization.are_signed(service.reader)
     found = [job_views.override_view(one, signed=signed) for one in service.reader.overrides()]
@@ -150,7 +150,9 @@ async def clear_override(
     request: Request[Any, Any, State],
     state: State,
 ) -> OverrideResults:
-    """A node or queue may work again; a run that was cancelled stays so: a run happens once."""
+    """End an override. A node or queue may work again; a cancelled run stays so: a run happens
+    once.
+    """
     service: services.Services = state.services
     caller = authentication.identity_of(request)
     owner = caller.name

@@ -1,11 +1,8 @@
-"""The nodes' pages for Prometheus, made as reports come: a scrape hands out what is there already.
+"""Prometheus pages of nodes, rendered as reports come: a scrape returns a page that exists already.
 
-A report, or news from the loop, makes a node's page outdated; a task beside the exchanges makes it
-anew in a thread. It does so only for nodes whose pages somebody reads, for each at most every
-``EVERY_S``, and all together in at most ``PART`` of its time: where that is not enough, pages grow
-older, the oldest first in line, and say by their timestamps how old they are. A page that nobody
-has read for a while is the only one that has to be waited for. They are kept packed, as Prometheus
-takes them.
+A report or a message of the loop makes a page outdated; a background task renders it again in a
+thread, compressed. Only pages that somebody reads are rendered, each at most every ``EVERY_S``, and
+all together in at most ``PART`` of the task's time; then pages get older, as their timestamps show.
 """
 
 import asyncio
@@ -44,22 +41,22 @@ Made = dict[str, bytes | StoreError | None]
 
 
 class BusyError(Exception):
-    """A page was not made in time; says why."""
+    """Error: a page was not rendered in time; the message says why."""
 
 
 class PackedPage(msgspec.Struct, frozen=True):
-    """A node's page, packed by gzip, and when it was made by the clock of ``NodePages``."""
+    """A node's page, compressed by gzip, with its time by the clock of ``NodePages``."""
 
     packed: bytes
     made_at: float
 
 
 class NodePages:
-    """The pages of all nodes that somebody reads.
+    """Pages of all nodes that somebody reads.
 
     Args:
-        render: makes a page, None for a node that is not known; called in a thread.
-        clock: seconds that only grow.
+        render: renders a page; None for an unknown node; called in a thread.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -85,16 +82,18 @@ class NodePages:
                 self._outdated.setdefault(node)
 
     def told(self, node: str) -> None:
-        """A node has reported, or the loop has said something of it."""
+        """Mark a node's page as outdated: the node reported, or the loop sent something
+        about it.
+        """
         if node in self._wanted:
             self._outdated.setdefault(node)
 
     async def page(self, node: str) -> bytes | None:
-        """A node's page, packed by gzip; None where there is no such node.
+        """Return a node's page, compressed by gzip; None if there is no such node.
 
         Raises:
-            BusyError: it is not there, and was not made in time.
-            StoreError: it is not there, and can't be made now.
+            BusyError: the page does not exist and was not rendered in time.
+            StoreError: the page does not exist and can't be rendered now.
         """
         found = self._pages.get(node)
         if found is not None:
@@ -134,7 +133,7 @@ class NodePages:
             await asyncio.wait_for(self._asked.wait(), LOOK_EVERY_S)
 
     def due(self) -> list[str]:
-        """The next nodes whose pages are to be made; those that somebody waits for first."""
+        """Return the next nodes whose pages to render; those that a reader waits for come first."""
         now = self._clock()
         found = dict.fromkeys(list(self._waited)[:BATCH])
         for node in list(self._outdated):
@@ -192,7 +191,7 @@ class NodePages:
                 waited.set_result(page)
 
     def _failed(self, node: str, now: float) -> None:
-        """A page that could not be made anew stands, and is tried again later."""
+        """Keep a page that could not be rendered again, and try later."""
         before = self._pages.pop(node, None)
         if before is None:
             self._forget(node)

@@ -36,7 +36,7 @@ class StoreReadBatcher(Generic[Asked, Made]):
         self._calls: asyncio.Task[None] | None = None
 
     async def ask(self, asked: Asked) -> Made:
-        """What ``work`` makes of it.
+        """Return the result of ``work`` for one request.
 
         Raises:
             Failure: too many wait.
