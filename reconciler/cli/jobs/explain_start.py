@@ -1,4 +1,4 @@
-"""Why the start of a waiting job can't be estimated, from its reasons as the API returns them.
+"""Reasons why the start of a waiting job can't be estimated, from its reasons in the API.
 
 The text says no more than the reasons do: the work ahead of a job is not known here.
 """

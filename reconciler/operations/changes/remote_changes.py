@@ -58,18 +58,18 @@ _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
 class SubmittedDocument(msgspec.Struct, frozen=True):
-    """A change that somebody asks for: a document, or a verb with its subject.
+    """A requested change: a document, or a verb with its subject.
 
     Attributes:
-        identity: who asked, as the token says; the commit's author.
+        identity: of the token; the commit's author.
         name: of the job, or of the node for ``drain`` and ``undrain``.
         text: the document, for ``submit``.
-        reason: why, for the commit's message.
-        dry_run: only tell what would become of it.
-        below: only files there may be changed, since elsewhere it would count for nothing.
-        queue, owner: of the job, for ``submit``, as its document says them.
-        above: who asks is above the rules of Access, as an administrator's token is.
-        warnings: what is wrong with the document and doesn't keep it out, a sentence each.
+        reason: for the commit's message.
+        dry_run: only report the result.
+        below: only files in this folder may be changed; elsewhere the commit would have no effect.
+        queue, owner: of the job, for ``submit``, as written.
+        above: the caller is above the rules of Access, as an administrator's token is.
+        warnings: problems of the document that do not refuse it, a sentence each.
     """
 
     verb: Verb
@@ -86,10 +86,10 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
 
 
 class RemoteChangeResult(msgspec.Struct, frozen=True):
-    """What became of a change.
+    """Result of a change.
 
-    ``status`` is as in HTTP: 200 pushed (or there already), 400 invalid, 403 not allowed, 404 no
-    such subject, 409 another document of that name is there, 424 (``WITHDRAWN``) another that goes
+    ``status`` is as in HTTP: 200 pushed (or nothing to do), 400 invalid, 403 not allowed, 404 no
+    such subject, 409 another document has the name, 424 (``WITHDRAWN``) another change that goes
     together with it was refused, 503 git can't be reached.
     """
 
@@ -112,7 +112,7 @@ def why_not_signable(path: str, jobs_folder: str) -> str:
 
 
 def withdrawn(name: str) -> RemoteChangeResult:
-    """What becomes of a change that can be made, and goes together with one that can't."""
+    """Return the result of a change that goes together with a refused one."""
     return RemoteChangeResult(
         name, WITHDRAWN, "not done, since another that goes together with it is refused"
     )
@@ -124,7 +124,7 @@ class Submitter(Protocol):
     async def submit(
         self, documents: list[SubmittedDocument], *, together: bool = False
     ) -> list[RemoteChangeResult]:
-        """One result for each change, in order.
+        """Return one result for each change, in order.
 
         Args:
             documents: the changes.
@@ -141,7 +141,7 @@ class Pusher(Protocol):
     """Makes one commit of some changes and pushes it; runs in a thread, one call at a time."""
 
     def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[RemoteChangeResult]]:
-        """One result for each change, in order; of each group all are pushed or none."""
+        """Return one result for each change, in order; of each group all are pushed or none."""
         ...
 
     def close(self) -> None:
@@ -150,11 +150,11 @@ class Pusher(Protocol):
 
 
 class UnavailableError(Exception):
-    """What a change depends on can't be read now; it was not made."""
+    """Error: something that a change depends on can't be read now; the change was not made."""
 
 
 class InvalidError(ValueError):
-    """What was sent holds no jobs that could run; nothing of it was submitted."""
+    """Error: a text holds no jobs that could run; nothing of it was submitted."""
 
     def __init__(self, message: str, problems: tuple[desired.Problem, ...] = ()) -> None:
         super().__init__(message)
@@ -162,9 +162,9 @@ class InvalidError(ValueError):
 
 
 def wrong_anywhere(text: str) -> tuple[str, ...]:
-    """What is wrong with jobs in a YAML text whatever cluster they are for; one text a problem.
+    """Return what is wrong with jobs in a YAML text in any cluster; one text a problem.
 
-    What they name may be there.
+    References of the jobs count as valid.
     """
     data = text.encode()
     judge = submission_checks.SubmissionValidator(desired.Structure())
@@ -186,19 +186,19 @@ def read(
     known: submission_checks.Known | None = None,
     basis: str = "",
 ) -> list[SubmittedDocument]:
-    """The jobs in a YAML or JSON text, checked each by itself.
+    """Return the jobs in a YAML or JSON text, each checked by itself.
 
     Args:
         text: one or several documents.
-        identity: who asks.
-        judge: of the structure in force, to check them against; None: not known here.
+        identity: of the caller.
+        judge: of the structure in force, to check them against; None: unknown here.
         now: seconds since the epoch, for waivers of policies.
-        owner: of those that name none; empty: they stay without.
-        known: tells of names those that are jobs', for what depends on them; None: nobody can tell.
-        basis: what to say where a name is unknown, of a judge that goes by no newest structure.
+        owner: of jobs without one; empty: they stay without.
+        known: returns which names are jobs, for dependencies; None: unknown.
+        basis: a remark for unknown names, if the judge's structure is not the newest.
 
     Raises:
-        InvalidError: anything is wrong with any of them, or there is none.
+        InvalidError: anything is wrong with any job, or there is none.
     """
     data = text.encode()
     file = document_reader.read(data)
@@ -253,10 +253,10 @@ def read(
 def _pieces(
     text: str, file: document_reader.File
 ) -> Iterator[tuple[str, document_reader.Document]]:
-    """The text of each document by itself, with what stands in it.
+    """Yield the text of each document by itself, with what it holds.
 
     Raises:
-        InvalidError: two can't be told apart, as YAML has other ends of lines as well.
+        InvalidError: two documents can't be separated, because YAML has other line ends as well.
     """
     starts = [match.start() for match in _SEPARATOR.finditer(text)]
     if not starts and len(file.documents) == 1:
@@ -298,7 +298,7 @@ class Batcher:
     async def submit(
         self, documents: list[SubmittedDocument], *, together: bool = False
     ) -> list[RemoteChangeResult]:
-        """One result for each change, in order, when all are pushed or refused."""
+        """Return one result for each change, in order, when all are pushed or refused."""
         if self._count + len(documents) > WAITING_MAX:
             told = f"{self._count} changes wait to be pushed already; come again"
             return [RemoteChangeResult(one.name, 503, told) for one in documents]
@@ -329,7 +329,7 @@ class Batcher:
             self._pusher.close()
 
     def _batch(self) -> list[SubmissionRequest]:
-        """What is pushed next: as much as fits, and one group at the least."""
+        """Return the changes to push next: as many as fit, and at least one group."""
         batch: list[SubmissionRequest] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].changes) <= COMMIT_MAX):
@@ -358,5 +358,5 @@ class Batcher:
 def _all(
     groups: Sequence[Sequence[SubmittedDocument]], status: int, told: str
 ) -> list[list[RemoteChangeResult]]:
-    """The same for each change."""
+    """Return the same result for each change."""
     return [[RemoteChangeResult(change.name, status, told) for change in group] for group in groups]

@@ -26,10 +26,10 @@ def submit(
     dry_run: bool,
     standing: Mapping[str, Any] | None = None,
 ) -> list[change_requests.ChangeResult]:
-    """A commit for each job of a text that is not there as it is written in it.
+    """Commit each job of a text that is not in the clone as written.
 
-    A file of the clone that holds the text, and that is not committed so, is committed itself.
-    ``standing``: what the controller says of what is in force.
+    A file of the clone that holds the text, and is not committed so, is committed itself.
+    ``standing`` is the controller's sync status.
 
     Raises:
         ChangeError, CloneError, InvalidError: it can't be done.
@@ -114,16 +114,16 @@ def _submit_file(
 
 
 def owned(change: change_requests.Submit) -> str:
-    """The text that is committed: with an owner, where one is known."""
+    """Return the text to commit: with an owner, if one is known."""
     return job_document.owned(change.text, change.owner) if change.owner else change.text
 
 
 def _stands(
     job: remote_changes.SubmittedDocument, written: Json, clone: working_clone.Clone
 ) -> str:
-    """The file in which a job stands in the clone, committed, as written or with its owner.
+    """Return the file in which a job is committed in the clone, as written or with its owner.
 
-    Empty where it stands nowhere so.
+    Return an empty string if there is none.
     """
     path = clone.find("Job", job.name)
     if path is None:
@@ -136,5 +136,5 @@ def _stands(
 
 
 def placed(change: change_requests.Submit, read: str, problems: Sequence[str]) -> tuple[str, ...]:
-    """What is wrong with a text, as it was ``read``, at the lines of the file somebody wrote."""
+    """Return problems of a text with the lines of the file in which it was written."""
     return tuple(job_document.placed(one, change.text, read, change.place) for one in problems)

@@ -1,6 +1,6 @@
 """Suspending and resuming: ``spec.suspend`` of the cluster or a queue, in a clone or a controller.
 
-Jobs are held and released instead, which is the same field of theirs.
+Jobs are held and released instead, by the same field.
 """
 
 from typing import Literal
@@ -18,7 +18,7 @@ class SubjectError(requests.ConflictError):
 
 
 def parse(subject: str) -> tuple[str, str]:
-    """Kind and name of ``cluster``, or ``queue/NAME``; the name of the cluster is empty.
+    """Return kind and name of ``cluster`` or ``queue/NAME``; the name of the cluster is empty.
 
     Raises:
         SubjectError: it is neither.
@@ -31,7 +31,7 @@ def parse(subject: str) -> tuple[str, str]:
 
 
 def canonical(subject: str) -> str:
-    """The one way to write a subject: ``cluster`` or ``queue/NAME``, as overrides have it.
+    """Return the only form of a subject, as overrides have it: ``cluster`` or ``queue/NAME``.
 
     Raises:
         SubjectError: it is neither.
@@ -41,7 +41,7 @@ def canonical(subject: str) -> str:
 
 
 def fields(verb: str) -> requests.Fields:
-    """What is to stand in the document."""
+    """Return the fields to set in the document."""
     return ((("spec", "suspend"), True if verb == "suspend" else yaml_edit.REMOVED),)
 
 

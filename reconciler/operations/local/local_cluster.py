@@ -1,7 +1,7 @@
-"""A whole cluster on this machine: a controller and the virtual nodes that its pools ask for.
+"""A whole cluster on this machine: a controller and the virtual nodes of its pools.
 
-``muster up`` and ``muster demo`` are this and nothing more. Tokens, sockets, store and the nodes'
-folders stand below one state folder; stopping ends every process that was started.
+``muster up`` and ``muster demo`` use it. Tokens, sockets, store and the nodes' folders are below
+one state folder; stopping ends every process that was started.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ TELL_AFTER_S = 3.0
 
 
 class ClusterError(Exception):
-    """The cluster could not be started; says what to look at."""
+    """Error: the cluster could not be started; the message has what to check."""
 
 
 class StartStoppedError(Exception):
@@ -51,7 +51,7 @@ def unsaid(_: str) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """Return a port of loopback on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -189,12 +189,12 @@ class LocalCluster:
 
     @property
     def url(self) -> str:
-        """Where the API is."""
+        """URL of the API."""
         return f"http://{self.listen}"
 
     @property
     def endpoint(self) -> endpoints.Endpoint:
-        """How a user reaches it."""
+        """Address and token for users."""
         return endpoints.Endpoint(url=self.url, token_file=str(self.state / "token"))
 
     def claim(self) -> None:
@@ -269,7 +269,7 @@ class LocalCluster:
             self.network = None
 
     def _take_folder(self) -> None:
-        """One cluster a folder: a second one would take tokens and endpoint from the first."""
+        """Lock the folder: a second cluster would take tokens and endpoint from the first."""
         lock = os.open(self.state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -282,7 +282,7 @@ class LocalCluster:
         self._lock = lock
 
     def is_up(self) -> bool:
-        """Whether a cluster, this one or another, is up in the folder."""
+        """Return True if a cluster, this one or another, is up in the folder."""
         return processes.is_locked(str(self.state / LOCK))
 
     def start_controller(self) -> None:
@@ -303,12 +303,12 @@ class LocalCluster:
 
     @property
     def controller_alive(self) -> bool:
-        """Whether the controller process runs."""
+        """True if the controller process runs."""
         return self._controller.is_alive
 
     @property
     def controller_exit_code(self) -> int | None:
-        """How the controller process ended; None while it runs or was never started."""
+        """Exit code of the controller process; None while it runs or was never started."""
         return self._controller.exit_code
 
     def wait_ready(
@@ -354,7 +354,7 @@ class LocalCluster:
         self._obstacle = told
 
     def shortfall(self) -> str:
-        """What to say where not as many nodes are declared as were asked for; else nothing."""
+        """Return a message if fewer nodes are declared than requested; else an empty string."""
         if self._following is not None and (told := self._following.left_out()):
             return told
         declared = len(self.nodes.names()) if self.nodes is not None else 0
@@ -458,7 +458,7 @@ class LocalCluster:
 
 
 def obstacle(sync: dict[str, Any]) -> str:
-    """Why what a repository says is not in force, of ``/v1/sync``; empty: it is."""
+    """Return why a repository's state is not in force, from ``/v1/sync``; empty: it is."""
     if sync["sync"] == "Synced":
         return ""
     held = [str(one["message"]) for one in sync.get("held") or []]

@@ -1,8 +1,8 @@
-"""The virtual nodes of a cluster on this machine, as its pools ask for them.
+"""Virtual nodes of a cluster on this machine, as its pools declare them.
 
-What pools in force say comes in as the API tells it; agents are started, stopped, and started anew
-where their pool declares something else of them, each as soon as nothing runs there. Virtual nodes
-are given what they offer as they start, so that a change of their pool would else never come true.
+Pools in force come in from the API. Agents are started, stopped, and restarted if their pool
+declares something else, each as soon as nothing runs there: a virtual node gets its resources at
+the start.
 """
 
 import math
@@ -83,14 +83,14 @@ class PoolNodes:
         self._shapes[node.name] = node
 
     def _beyond(self, names: list[str]) -> list[str]:
-        """What to say of nodes declared beyond those that were asked for, when it changes."""
+        """Return a message about declared nodes beyond the requested number, when it changes."""
         if names == self._left_out:
             return []
         self._left_out = names
         return [told] if (told := self.left_out()) else []
 
     def left_out(self) -> str:
-        """What to say of nodes that are declared and not started; empty where all are."""
+        """Return a message about declared nodes that are not started; empty if all are."""
         names = self._left_out
         if not names:
             return ""

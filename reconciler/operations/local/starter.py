@@ -1,7 +1,7 @@
-"""A repository to begin with: files of a small cluster, and one commit of them.
+"""The starter repository: files of a small cluster, in one commit.
 
-Who is told why it could not be made, as where git does not know who commits, can mend that and say
-the same again: what was made till then is gone.
+If it can't be made, for example because git has no identity, everything that was made is removed,
+so that the user can correct the cause and try again.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _OBJECTS_ELSEWHERE = ("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"
 
 
 class StarterError(Exception):
-    """It can't be made, and nothing of it is left."""
+    """Error: the repository can't be made, and nothing of it is left."""
 
 
 def begin(folder: Path) -> None:

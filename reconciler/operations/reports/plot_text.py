@@ -1,17 +1,17 @@
-"""Texts of others in pictures: names of jobs, queues and series as they are written.
+"""Text in plots: names of jobs, queues and series exactly as they are written.
 
-Matplotlib reads formulae between dollars, leaves out of legends what begins with an underscore, and
-warns of characters that its font lacks. What goes through ``plain`` is none of that.
+Matplotlib reads formulae between dollars, leaves names that begin with an underscore out of
+legends, and warns about characters that its font lacks. ``plain`` avoids all three.
 """
 
 _ZERO_WIDTH = "\u200b"
 
 
 def plain(text: str) -> str:
-    """The text as matplotlib is to be given it, wherever it stands in a picture, on one line.
+    """Return the text for matplotlib, wherever it is in a plot, on one line.
 
-    Characters that can't be drawn are escaped, so that names made of them stay apart. What
-    matplotlib reads in others is marked, which nobody sees; lines are wrapped afterwards.
+    Characters that can't be drawn are escaped, so that names made of them differ. Others that
+    matplotlib interprets are marked invisibly; wrap lines afterwards.
     """
     from matplotlib import font_manager  # noqa: PLC0415 - takes long
 

@@ -1,4 +1,4 @@
-"""Pictures of runs: waiting and slowdown as distributions, use over time, a Gantt of the nodes.
+"""Plots of simulated runs: waiting and slowdown, usage over time, a Gantt chart of the nodes.
 
 Matplotlib draws (extra ``plots``); a PNG and an SVG for the HTML page are the same drawing.
 """
@@ -58,7 +58,7 @@ _SHOWN = 0.05
 
 
 class PicturesMissingError(RuntimeError):
-    """Matplotlib is not installed."""
+    """Error: matplotlib is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -78,7 +78,7 @@ def require() -> None:
 
 
 def png(runs: Sequence[trace_results.Run], title: str) -> bytes:
-    """The picture as PNG.
+    """Return the plot as PNG.
 
     Raises:
         PicturesMissingError: there is no matplotlib.
@@ -90,7 +90,7 @@ def png(runs: Sequence[trace_results.Run], title: str) -> bytes:
 
 
 def page(runs: Sequence[trace_results.Run], title: str) -> str:
-    """A page that needs nothing else: the picture as inline SVG, and the figures as a table.
+    """Return a self-contained page: the plot as inline SVG, and the figures as a table.
 
     Raises:
         PicturesMissingError: there is no matplotlib.
@@ -104,7 +104,7 @@ def page(runs: Sequence[trace_results.Run], title: str) -> str:
 
 
 def frame(title: str, *parts: str) -> str:
-    """A page of a title and, in this order, tables and drawings as HTML."""
+    """Return a page of a title and, in this order, tables and drawings as HTML."""
     body = "\n".join(f'<div class="wide">{part}</div>' for part in parts)
     shown = "".join(one if one.isprintable() else "\ufffd" for one in title)
     return _PAGE.format(title=html.escape(shown), body=body)
@@ -167,7 +167,7 @@ def _table(runs: Sequence[trace_results.Run]) -> str:
 
 @contextmanager
 def _drawn(runs: Sequence[trace_results.Run], title: str) -> Iterator["Figure"]:
-    """The picture, in the style in which it is to be saved."""
+    """Return the figure, in the style in which it is to be saved."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra that most never need
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -191,7 +191,7 @@ def _drawn(runs: Sequence[trace_results.Run], title: str) -> Iterator["Figure"]:
 
 
 def _compose(figure: "Figure", runs: Sequence[trace_results.Run], title: str) -> None:
-    """All parts of the picture: distributions, use, shares, and the nodes where they are known."""
+    """Draw all parts: distributions, usage, shares, and the nodes if known."""
     first = runs[0]
     # beside GPUs, work without any has no lanes
     placed = any(stretch.node and stretch.units for stretch in first.stretches)
@@ -228,7 +228,7 @@ def _compose(figure: "Figure", runs: Sequence[trace_results.Run], title: str) ->
 
 
 def _span_s(runs: Sequence[trace_results.Run]) -> float:
-    """The time that is worth showing: until little runs any more."""
+    """Return the time to show: until little is running any more."""
     latest = 1.0
     for run in runs:
         used = trace_results.used(run)
@@ -296,7 +296,7 @@ def _distribution(
 
 
 def _say(axes: "Axes", text: str) -> None:
-    """Why a part of the picture is empty."""
+    """Draw why a part of the plot is empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#666666")
 
 
@@ -346,13 +346,13 @@ def _use(
 
 
 def _short(name: str) -> str:
-    """A name that has room in a legend: of a long one the beginning and the end."""
+    """Return a name that fits into a legend: beginning and end of a long one."""
     half = _NAME_MAX // 2
     return name if len(name) <= _NAME_MAX else f"{name[:half]}…{name[1 - half :]}"
 
 
 def queue_colours(run: trace_results.Run) -> dict[str, str]:
-    """A colour for each queue: those with the most work their own, the others grey."""
+    """Return a colour for each queue: one of its own for those with the most work, else grey."""
     work: dict[str, float] = {}
     for stretch in run.stretches:
         amount = stretch.units * (stretch.end_s - stretch.begin_s)
@@ -363,7 +363,7 @@ def queue_colours(run: trace_results.Run) -> dict[str, str]:
 
 
 def hatch_of(colour: str) -> str:
-    """The hatch that goes with a queue's colour; the others have none."""
+    """Return the hatch that goes with a queue's colour; grey queues have none."""
     return HATCHES[COLOURS.index(colour)] if colour in COLOURS else ""
 
 
@@ -476,11 +476,11 @@ def _gantt(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[flo
 
 
 def lanes_of(bars: Sequence[trace_results.Occupancy]) -> list[list[tuple[float, float]]]:
-    """For each bar the lowest lanes of its node that are free, as many as it has units, or a part.
+    """Return, for each bar, the lowest free lanes of its node: one per unit, or a part of one.
 
-    They need not lie side by side, so that no node has more lanes than units are busy at once: a
-    bar has several runs of lanes, each from its first to the one behind its last. Bars are laid
-    in order of their begin, so that those of one moment never overlap.
+    They need not be adjacent, so that no node has more lanes than units are busy at once: a bar has
+    several runs of lanes, each from its first to the one after its last. Bars are placed in order
+    of their begin, so that those of one moment never overlap.
     """
     lanes: list[list[tuple[float, float]]] = [[] for _ in bars]
     busy: dict[str, list[tuple[float, int, int]]] = {}

@@ -17,7 +17,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def metrics_view(of: task_reports.TaskMetrics) -> view_types.MetricsView:
-    """What a task has written of its work."""
+    """Return the metrics that a task has logged."""
     series = [
         view_types.MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
         for one in of.metrics
@@ -26,14 +26,14 @@ def metrics_view(of: task_reports.TaskMetrics) -> view_types.MetricsView:
 
 
 def _moment(at: float) -> str:
-    """A time that a node tells, whatever it is."""
+    """Return a time that a node reported, whatever it is."""
     return times.format_time(min(max(0.0, at), gpu_views.LATEST_TIME))  # in this order NaN loses
 
 
 def use_view(
     of: records.AttemptRecord, sampled: task_usage.TaskUse | None
 ) -> view_types.UseView | None:
-    """What a try uses: as sampled while it runs, as its node said when it has ended."""
+    """Return the usage of an attempt: the last sample while it runs, the total after its end."""
     if of.state is states.AttemptState.ENDED:
         if of.started_at is None:
             return None
@@ -63,7 +63,7 @@ def attempt_view(
     metrics: task_reports.TaskMetrics | None = None,
     use: task_usage.TaskUse | None = None,
 ) -> view_types.AttemptView:
-    """One try."""
+    """Return the view of an attempt."""
     saved, early = of.saved, of.state in states.START_PHASES
     leaves = of.stop is not None and of.state is not states.AttemptState.ENDED
     return view_types.AttemptView(

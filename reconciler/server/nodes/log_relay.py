@@ -53,7 +53,7 @@ class Silent(Exception):  # noqa: N818 - an outcome, raised to leave a loop
 
 
 class Relay:
-    """All channels, by the id of their request."""
+    """Channels of all readers, by the id of their request."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions

@@ -33,7 +33,7 @@ UNTOLD_S_MAX = 1.0
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """Why an agent is refused."""
+    """The reason for which an agent is refused."""
 
     message: str
     retry_after_s: float
