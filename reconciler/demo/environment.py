@@ -28,7 +28,7 @@ class StoryError(Exception):
     """Error: a step did not happen; the message has what was expected and what was found."""
 
 
-class Interrupted(Exception):  # noqa: N818 - not an error: somebody pressed Ctrl-C
+class Interrupted(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C
     """The user pressed Ctrl-C."""
 
 

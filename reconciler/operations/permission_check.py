@@ -12,7 +12,7 @@ from reconciler.operations.validate import folder_check, object_folders
 
 
 class QuestionError(ValueError):
-    """There is no such verb or object, or nobody can tell; says which there are, or why."""
+    """Error: an object does not exist, or the answer is unknown; the message says which or why."""
 
 
 class WordsError(QuestionError):

@@ -1,6 +1,6 @@
-"""Git for looking at revisions: repositories that nobody sees, beside one that stays as it is.
+"""Temporary repositories for reading revisions of another one, which is not changed.
 
-A scratch repository reads the objects of another, and is gone afterwards.
+A scratch repository reads the objects of another, and is deleted afterwards.
 """
 
 import os
@@ -128,7 +128,7 @@ def _inside(folder: Path) -> dict[str, str]:
     """
     environment = dict(os.environ)
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
-        if name in environment:  # a hook gets them relative to where it is started
+        if name in environment:  # a hook gets them relative to its working folder
             environment[name] = str(Path(environment[name]).absolute())
     if "GIT_DIR" not in environment:
         return environment

@@ -25,7 +25,7 @@ from reconciler.store import StoreError
 log = logging.getLogger("muster.server")
 
 USAGE_ERROR = 64
-#: How long open exchanges have to end when the process is told to.
+#: How long open requests may take to end when the process stops.
 SHUTDOWN_S = 3
 _PR_SET_PDEATHSIG = 1
 #: Connections that wait to be accepted: a fleet comes back at once.
@@ -73,7 +73,7 @@ def die_with_parent(parent: int) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # the parent is dead already
         sys.exit(1)
 
 
@@ -83,7 +83,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
-    # so that whoever reads the address below can connect at once
+    # so that a reader of the address below can connect at once
     listener.listen(BACKLOG)
     return listener
 
@@ -91,7 +91,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def main(arguments: list[str]) -> int:
     """Serve until told to stop."""
     options = parse(arguments)
-    faulthandler.enable()  # a crash in compiled code says where it was
+    faulthandler.enable()  # shows where compiled code crashed
     if options.parent is not None:
         die_with_parent(options.parent)
     log_format.configure(options.log_format, options.log_level, "server")
@@ -125,7 +125,7 @@ def main(arguments: list[str]) -> int:
         server_header=False,
     )
     server = Server(config, service)
-    if options.log_format == "json":  # beside what is logged nothing else stands in its file
+    if options.log_format == "json":  # its file holds nothing but log lines
         log.info("listening on http://%s", address)
     else:
         sys.stdout.write(f"listening on http://{address}\n")

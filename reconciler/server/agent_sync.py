@@ -33,7 +33,7 @@ ADOPT_RETRY_AFTER_S = 5.0
 #: How long the loop may take to say how a node stands, where its agent knows only answers that
 #: renew its leases.
 CONFIRM_S_MAX = 20.0
-#: After this part of the time for which a contact counts the loop is asked again, ahead of its end.
+#: The loop is asked again after this part of the time for which a contact counts.
 ASK_PART = 0.5
 
 _decode = msgspec.msgpack.Decoder(agent_messages.SyncRequest).decode

@@ -100,7 +100,7 @@ class LinkClient:
         self._writer = writer
         self.generation += 1
         self._on_connect()
-        # what was told to the connection before may have been lost with it
+        # messages over the previous connection may have been lost
         for node, at in self._answered.items():
             self._write(loop_messages.Answered(node, at))
 
@@ -197,7 +197,7 @@ class LinkClient:
     def _tell_late(self) -> None:
         self._timer = None
         late, self._late = self._late, set()
-        with contextlib.suppress(LinkDownError):  # a new connection is told all of them
+        with contextlib.suppress(LinkDownError):  # a new connection gets all of them
             for node in sorted(late):
                 self._sent[node] = self._answered[node]
                 self._write(loop_messages.Answered(node, self._answered[node]))

@@ -51,7 +51,7 @@ class Services:
             on_answer=self._answered,
         )
         self._asked: dict[str, asyncio.Future[str]] = {}
-        #: The repository in force, where it is a folder of this machine, and the path in it.
+        #: The repository in force, if it is a folder of this machine, and the path in it.
         self.repository: tuple[pathlib.Path, str] | None = None
         #: The public key of what signs commits for users (None: nothing does; empty: it can't be
         #: told), and the folder below which such commits count.
@@ -68,7 +68,7 @@ class Services:
         self._hint_later: asyncio.TimerHandle | None = None
 
     def _published(self, _message: loop_messages.Published) -> None:
-        # whoever waits holds the old event; the next wait gets the new one
+        # waiters hold the old event; the next wait gets the new one
         self.published_changed.set()
         self.published_changed = asyncio.Event()
 

@@ -12,9 +12,9 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from reconciler.server import errors, services
 
-#: When a client may come again: a controller that starts anew needs about as long.
+#: Seconds after which a client may retry: about the time of a controller's restart.
 RETRY_AFTER_S = 2.0
-#: What changes nothing, or may be said twice: agents say what they have until they are answered.
+#: Methods and paths that may be repeated: agents repeat their reports until they are answered.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAFE_PREFIX = "/v1/nodes/"
 AGAIN = "the controller is stopping; ask again when it is back"

@@ -60,7 +60,7 @@ class ChainVerdict(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(ChainEntry).decode
-#: Stands in no line but those that tell of dropped ones: in texts the quotes are escaped.
+#: Only lines about dropped ones contain this: in texts the quotes are escaped.
 _DROPPED_MARK = b'"dropped":{'
 
 
@@ -138,7 +138,7 @@ class Log:
 
     @staticmethod
     def _drop_torn(descriptor: int) -> None:
-        """Cut off what a crash has left half written: nobody was told of it."""
+        """Cut off an incomplete line of a crash, which was never reported as written."""
         end = size = os.lseek(descriptor, 0, os.SEEK_END)
         while end > 0:
             start = max(0, end - LINE_BYTES_MAX)
@@ -226,7 +226,7 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 growing = stack.enter_context(self.path.open("rb"))
             for part in self.parts():
-                # of one that was dropped meanwhile the last file tells
+                # dropped meanwhile; the last file records it
                 with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
                     if growing is None or not os.path.sameopenfile(file.fileno(), growing.fileno()):
                         yield file, False
@@ -255,7 +255,7 @@ class ChainWalk:
         self._newest: audit_entries.Dropped | None = None
         self._ends: dict[int, str] = {}
         self._wrong = ""
-        #: The number of the first line, where it is one of those that were said to be gone.
+        #: Number of the first line, if it is one that was recorded as dropped.
         self._early = 0
         self._torn = False
         self.number = first - 1

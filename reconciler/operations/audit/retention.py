@@ -13,7 +13,7 @@ import msgspec
 from reconciler.model.values import quantities, times
 from reconciler.operations.audit import audit_entries, audit_log
 
-#: A file holds so large a part of the time that lines are kept, where it is not full before.
+#: Part of the retention time that one file covers, unless it is full before.
 PARTS = 10
 
 

@@ -27,7 +27,7 @@ DONE = {
     "suspend": "suspended",
     "resume": "resumed",
 }
-#: The word with which what was done is told, by what was asked for.
+#: The word for a finished change, by its verb.
 WORDS = {**DONE, "submit": "submitted"}
 
 

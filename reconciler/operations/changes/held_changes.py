@@ -97,7 +97,7 @@ def elsewhere(sync: Json, branch: str) -> str:
         sync: from ``/v1/sync``; None: unknown.
         branch: of the commit; empty: the controller's own.
     """
-    read = (sync or {}).get("branch")  # older controllers tell none
+    read = (sync or {}).get("branch")  # older controllers do not send it
     if not read or not branch or branch == read:
         return ""
     return (

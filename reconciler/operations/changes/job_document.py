@@ -97,7 +97,7 @@ def owned(text: str, owner: str) -> str:
                 continue
             name = (document.get("metadata") or {}).get("name")
             written = (document.get("spec") or {}).get("owner")
-            if isinstance(name, str) and written in (None, ""):  # both say nobody
+            if isinstance(name, str) and written in (None, ""):  # both mean no owner
                 text = yaml_edit.set_fields(text, "Job", name, ((("spec", "owner"), owner),))
     except (yaml_edit.EditError, AttributeError):
         return text

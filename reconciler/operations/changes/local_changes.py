@@ -44,7 +44,7 @@ is_there = change_requests.is_there
 
 #: Verbs that change structure, which is held and refused by itself.
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
-#: How long a controller may take to say how a job stands before a clone goes on without it.
+#: How long to wait for a controller's answer about a job before a clone continues without it.
 LOOK_S = 3.0
 
 
@@ -236,7 +236,7 @@ def _act_at(changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bo
 
 
 def _done(item: dict[str, Any], message: str) -> Done:
-    warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers tell none
+    warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers do not send it
     return Done(
         str(item["name"]), str(item["message"]) or message, item["commit"], warnings=warnings
     )
@@ -259,7 +259,7 @@ def _at_clone(
             done = change_requests.each(changes, carry)
     except working_clone.CloneError as error:
         raise ChangeError(str(error), unreachable=error.unreachable) from error
-    told = {done[0].name: push.told} if done else {}  # once, however many they are
+    told = {done[0].name: push.told} if done else {}  # once for all of them
     return [
         msgspec.structs.replace(
             one, commit=push.now(one.commit), warnings=one.warnings + told.get(one.name, ())
@@ -339,7 +339,7 @@ def _told(verb: Verb, *, dry_run: bool) -> str:
 def _require_unfinished(
     name: str, clone: working_clone.Clone, endpoint: endpoints.Endpoint
 ) -> None:
-    """Raise ChangeError where the run that the document asks for has ended, as far as is known."""
+    """Raise ChangeError if the run of the document has ended, as far as is known."""
     run = pusher.run_of(clone.document("Job", name))
     try:
         with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:

@@ -38,9 +38,9 @@ class LastRun(msgspec.Struct, frozen=True):
     finished_as: str = ""
 
 
-#: Gives a job's name to its newest run, None where none is known.
+#: Returns the newest run of a job by its name; None if unknown.
 LastRuns = Callable[[str], LastRun | None]
-#: Gives a digest to the revision with which that change is still held; empty where none is known.
+#: Returns the revision with which a change is still held, by its digest; empty if unknown.
 HeldAt = Callable[[str], str]
 #: Tells why a change may not be made, by the documents that it acts upon; empty: it may. It is
 #: asked for at each push, so that what it goes by is what holds then.
@@ -265,7 +265,7 @@ class GitPusher:
         """Return the pool of each node; empty if unknown, and each node is requested alone."""
         try:
             pools = self._pools()
-        except Exception:  # which each of them meets again, and tells
+        except Exception:  # each of them meets it again, and reports it
             return {}
         return {node: pool for pool, names in pools.items() for node in names}
 

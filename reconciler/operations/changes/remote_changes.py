@@ -46,9 +46,9 @@ SubmissionValidator = submission_checks.SubmissionValidator
 
 #: How long the first change of a commit waits for others.
 GATHER_S = 0.03
-#: How many changes are gathered into one commit; it has more where more go together.
+#: The most changes to gather into one commit; a larger group still becomes one.
 COMMIT_MAX = 500
-#: The status of what was not done since another that goes together with it was refused.
+#: Status of a change that goes together with a refused one.
 WITHDRAWN = 424
 #: The most changes that wait; further ones are refused until a commit is made.
 WAITING_MAX = 10_000
@@ -222,7 +222,7 @@ def read(
         whose, written = one.part.spec.owner or "", piece
         if owner and not whose:
             whose, written = owner, job_document.owned(piece, owner)
-            if written == piece:  # it would be nobody's, and count under no quota of a person
+            if written == piece:  # without an owner it would count under no person's quota
                 raise InvalidError(
                     f"{one.label}: its owner can't be written into it, as its text can't be "
                     f"edited: write `owner: {owner}` under spec:, and leave out directives (%) "

@@ -90,7 +90,7 @@ def _submit_file(
     *,
     dry_run: bool,
 ) -> working_clone.CloneOutcome:
-    """Commit a file of the clone as somebody has written it there."""
+    """Commit a file of the clone as it is."""
     for one in jobs:
         present = clone.find("Job", one.name)
         if present not in (None, path):

@@ -70,7 +70,9 @@ def find(
                 told = object_folders.standing(endpoint)
             found = object_folders.clone_of(clone or here, endpoint, told)
             return ChangeTarget(clone=found, endpoint=endpoint, standing=told)
-        return ChangeTarget(endpoint=endpoint)  # who has no name in git has one at the controller
+        return ChangeTarget(
+            endpoint=endpoint
+        )  # without an identity in git the controller's is used
     return ChangeTarget(endpoint=endpoints.find(server, token_file, here))
 
 

@@ -265,7 +265,7 @@ class ApiClient:
         return found != before
 
     def _content(self, answer: http.client.HTTPResponse) -> bytes:
-        told = answer.length  # of a body whose length is told only a whole read sees a cut end
+        told = answer.length  # with a known length, only a read of the whole body detects a cut end
         if told is None or told > ANSWER_BYTES_MAX:
             content = answer.read(ANSWER_BYTES_MAX + 1)
             if len(content) > ANSWER_BYTES_MAX:

@@ -40,7 +40,7 @@ NICENESS = 10
 
 
 class UnknownJobError(Exception):
-    """There was no job of that name then."""
+    """Error: there was no job of that name then."""
 
 
 class ReplayedCycle(json_format.View, frozen=True):

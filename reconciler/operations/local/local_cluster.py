@@ -29,7 +29,7 @@ LOOK_S = 0.5
 FOLLOW_POOLS_S = 2.0
 #: Held by the cluster of a folder, in its state folder.
 LOCK = "up.lock"
-#: After how long it is told why a controller that answers isn't ready.
+#: After how long the reason is shown why a controller isn't ready.
 TELL_AFTER_S = 3.0
 
 
@@ -74,7 +74,7 @@ def parse_address(listen: str) -> tuple[str, int]:
 
 
 def _require_free(place: tuple[str, int], listen: str) -> None:
-    """Raise ClusterError where nobody could listen there now."""
+    """Raise ClusterError if the address is in use."""
     family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
     try:
         with socket.socket(family) as probe:
@@ -182,7 +182,7 @@ class LocalCluster:
         )
         self._api: api_client.ApiClient | None = None
         self._following: local_nodes.PoolNodes | None = None
-        #: Why what the repository says is not in force, as told last.
+        #: The last message about why the repository's state is not in force.
         self._obstacle = ""
         #: Held while this cluster is the one of its folder.
         self._lock: int | None = None

@@ -15,7 +15,7 @@ from agents.logs import rotation
 MODULE = "reconciler.controller.process"
 #: How long the controller may take to leave before it is killed.
 STOP_S_MAX = 15.0
-#: The longest reason that is told of a controller that has ended.
+#: The longest reason to show of a controller that has ended.
 _WORDS_MAX = 400
 
 

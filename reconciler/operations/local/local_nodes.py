@@ -15,7 +15,7 @@ from agents.isolation import network_namespaces
 from reconciler.model.values import hostlists
 from reconciler.operations.client import api_client
 
-#: Memory of a simulated GPU whose pool says nothing of it.
+#: Memory of a simulated GPU if its pool sets none.
 SIMULATED_GPU_MEMORY = "16Gi"
 
 
@@ -35,10 +35,10 @@ class PoolNodes:
         self._nodes = nodes
         self._network = network
         self._most = most
-        #: As what each was started, and which are declared and not started, as told last.
+        #: Properties with which each was started, and declared nodes that were last reported missing.
         self._shapes: dict[str, virtual.VirtualNode] = {}
         self._left_out: list[str] = []
-        #: Which are to be started anew and have tasks.
+        #: Nodes to restart that still have tasks.
         self._waiting: set[str] = set()
 
     def follow(self, api: api_client.ApiClient) -> list[str]:
@@ -54,7 +54,7 @@ class PoolNodes:
             if name not in self._nodes.names():
                 self._start(node)
                 done.append(f"started {name}")
-        # one whose agent was killed on purpose is left to whoever did it
+        # an agent that was killed on purpose is not restarted
         alive = [name for name in self._nodes.names() if self._nodes.alive(name)]
         others = [name for name in alive if wanted.get(name) != self._shapes.get(name)]
         busy = _busy(api) if others else set()

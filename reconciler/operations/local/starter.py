@@ -18,7 +18,7 @@ _COMMANDS = (
     ("git", "add", "--all"),
     ("git", "commit", "--quiet", "--message", "Start a cluster with Muster"),
 )
-#: What tells git of a repository's objects that they lie elsewhere: a hook of a server has them.
+#: Variables that point git to objects elsewhere: a server's hook has them.
 _OBJECTS_ELSEWHERE = ("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES")
 
 
@@ -69,7 +69,7 @@ def _whole(folder: Path) -> Iterator[None]:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        with contextlib.suppress(OSError):  # somebody else has put something there, or took it away
+        with contextlib.suppress(OSError):  # another process has added or removed a file there
             for one in made:
                 one.rmdir()
         raise

@@ -14,7 +14,7 @@ from reconciler.model.policy import access
 from reconciler.operations.plan import document_fields
 
 Operation = Literal["remove", "change", "add"]
-#: What is told of a job whose document is refused.
+#: Note on a job whose document is refused.
 REFUSED = "its document is refused as it stands"
 
 
@@ -56,7 +56,7 @@ KINDS: dict[str, str] = {
     "quotas": "Quota",
     "reservations": "Reservation",
 }
-#: The order in which kinds are told: what others need stands before them, and leaves after them.
+#: Order of kinds: those that others refer to are added before them, and removed after them.
 _ORDER = ("Cluster", "Access", "Person", "Role", "Policy", "Removal", "PriorityClass", "NodePool",
           "Volume", "Queue", "Quota", "Reservation", "Job")  # fmt: skip
 _RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
@@ -162,7 +162,7 @@ def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:
             found[path] = (was and was.text, is_ and is_.text)
         elif one is not None and one.how == "there":
             only.append(path)
-    for path in sorted(only, key=len, reverse=True):  # what stands in others comes before them
+    for path in sorted(only, key=len, reverse=True):  # inner fields come before the outer ones
         if not any(other.startswith(f"{path}.") for other in found):
             found[path] = ("{}" if path in old else None, "{}" if path in new else None)
     return dict(sorted(found.items()))

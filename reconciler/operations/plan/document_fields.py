@@ -35,7 +35,7 @@ class FieldText(NamedTuple):
 _HOUR_S = 3600.0
 #: So many numbers that follow each other are a range.
 RANGE_MIN = 3
-#: The most fields of an object that comes or goes that are told.
+#: The most fields to show of an object that is added or removed.
 SUMMARY_FIELDS_MAX = 24
 
 
@@ -278,13 +278,13 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (Resources, "gpu_milli"): ("gpu", quantities.format_gpu),
     (desired.QuotaAmounts, "gpu_milli"): ("gpu", quantities.format_gpu),
 }
-#: How a number is shown whose name ends so; the ending is no part of the name in a document.
+#: Format of a number by the end of its field's name; documents leave that end out.
 _UNITS: dict[str, Show] = {
     "_milli": quantities.format_cpu,
     "_bytes": quantities.format_memory,
     "_s": _duration,
 }
-#: What follows from another field that is told by itself.
+#: Fields that follow from another one, which is shown.
 _DERIVED = frozenset({(health_checks.CheckPlan, "gpus")})
 #: What is no field of a document.
 _NOT_SHOWN = frozenset({"name", "path", "hash"})

@@ -14,7 +14,7 @@ from reconciler.operations.plan import plan_types
 from reconciler.operations.plan.plan_types import Plan
 
 WIDTH = 80
-#: Jobs told one by one; what is more is counted.
+#: The most jobs to list; further ones are counted.
 JOBS_MAX = 20
 MARKS = {"remove": "-", "change": "~", "add": "+"}
 STYLES = {"remove": "red", "change": "yellow", "add": "green"}
@@ -440,7 +440,7 @@ def caveats(found: plan_types.ForecastView) -> Iterator[str]:
 
 
 def finding_lines(plan: Plan) -> Iterator[PlanLine]:
-    """Findings with their place; what was there before is said to have been."""
+    """Yield findings with their place; older ones are marked."""
     for one in plan.findings:
         style = "" if not one.is_new else "red" if one.severity == "error" else "yellow"
         before = "" if one.is_new else " (as before)"

@@ -31,7 +31,7 @@ from reconciler.operations.validate import introduced
 if TYPE_CHECKING:
     from reconciler.simulation.forecast import cluster_forecast, forecast_diff
 
-#: How far is looked ahead where nobody says how far.
+#: Default horizon of the forecast.
 HORIZON_S = 24 * 3600.0
 
 

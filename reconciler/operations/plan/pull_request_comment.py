@@ -35,7 +35,7 @@ def marker(name: str) -> str:
 
 def render(plan: Plan, name: str = "main", limit: int = CHARACTERS_MAX) -> str:
     """Return the comment, of at most ``limit`` characters."""
-    # each removal that is held stands there by itself, however many there are
+    # every held removal has its own entry
     head = cut("\n".join(_head(plan, name)), limit // 2) + "\n"
     body = "\n".join(_body(plan))
     tail = "\n" + "\n".join(_tail(plan)) + "\n"

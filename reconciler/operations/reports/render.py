@@ -37,7 +37,7 @@ _DRAWN = {
 }
 #: Of fairness among those to whom nothing is promised: the second is written beside the bar only.
 _DRAWN_PARTS = ("allocated", "share")
-#: What their bars are called, where the column's name alone does not say it.
+#: Names of bars, if the column's name is not enough.
 _LABELS = {
     ("usage", "used"): "used (a kernel ran)",
     ("waiting", "p90"): "p90: nine of ten jobs started within",

@@ -33,12 +33,12 @@ PIECES = 400
 WAITING_SHOWN = 3
 #: The most queues with a colour of their own; the others are one.
 QUEUES_MAX = 9
-#: Colours that people with colour blindness tell apart (Okabe and Ito), and grey for the rest.
+#: Colours for people with colour blindness (Okabe and Ito), and grey for the rest.
 COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#6A51A3",
     "#B8A800",
 )  # fmt: skip
-#: What tells lines and areas apart besides, for who prints in grey or sees no colours.
+#: Dashes and hatches, for readers without colours.
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "--", "oo", "||", "++")
 _HATCH_INK = "#FFFFFFB0"
@@ -247,7 +247,7 @@ def _scale(span_s: float) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
-#: Marks of axes in logarithms, and how they are told.
+#: Marks of logarithmic axes, and their labels.
 _TIMES = {1: "≤1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
           86_400: "1d", 7 * 86_400: "7d", 30 * 86_400: "30d"}  # fmt: skip
 _MARKS_MAX = 9

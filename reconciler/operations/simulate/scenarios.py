@@ -12,7 +12,7 @@ from reconciler.simulation.scenarios import known_differences, runner, schema
 
 #: The most files of one call.
 FILES_MAX = 100_000
-#: What is said of what is there and can't be read to an end.
+#: Message about a file that can't be read to its end.
 _NO_FILE = "is no file, but a device, a pipe or a socket: name a file or a folder"
 
 

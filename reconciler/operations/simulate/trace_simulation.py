@@ -27,9 +27,9 @@ ReplayOptions = trace_replay.Options
 #: The begin of virtual time, in seconds since the epoch.
 BEGIN = trace_replay.BEGIN
 
-#: Of a trace without any job that can be read, so many rows are told.
+#: The most malformed rows to show of a trace without any valid job.
 _REFUSED_TOLD = 3
-#: What is further away than that does not come in any simulation, in seconds.
+#: Seconds after which an event is too late for any simulation.
 SPAN_S_MAX = 10 * 366 * 86_400.0
 
 

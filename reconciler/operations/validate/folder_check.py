@@ -25,7 +25,7 @@ _NOTHING = last_good.LastGood()
 
 #: A folder or revision can't be read; says why.
 RevisionError = scratch_repository.RevisionError
-#: The rule by which a folder without any YAML is told.
+#: Rule of the warning about a folder without any YAML.
 NOTHING_WRITTEN = "nothing-written"
 
 

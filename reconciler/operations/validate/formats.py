@@ -14,7 +14,7 @@ from reconciler import __version__
 from reconciler.model import desired
 
 _LEVELS = {"error": "error", "warning": "warning"}
-#: GitHub shows no more annotations of one step; what is more is told in one line.
+#: GitHub shows no more annotations of one step; further ones become one line.
 ANNOTATIONS_MAX = 50
 
 

@@ -11,7 +11,7 @@ import msgspec
 from reconciler.desired.documents import yaml_reader
 from reconciler.model import desired
 
-#: The bytes of a file, None where there is none.
+#: Returns the bytes of a file; None if it does not exist.
 Read = Callable[[str], bytes | None]
 _POLICY = "policy/"
 

@@ -16,7 +16,7 @@ from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
 from reconciler.operations.client import api_client, endpoints
 
-#: How long a controller may take to say what it reads before a clone goes on without it.
+#: How long to wait for a controller's sync status before a clone continues without it.
 LOOK_S = 3.0
 #: How long a command waits to learn what becomes of what it pushed, and how often it asks.
 LEARN_S, LEARN_EVERY_S = 3.0, 0.1
@@ -145,7 +145,7 @@ def clone_of(
     """
     found = working_clone.Clone(folder)
     own = _own(folder.resolve(), found.root.resolve())
-    read = None if told is None else told.get("folder")  # older controllers tell none
+    read = None if told is None else told.get("folder")  # older controllers do not send it
     if isinstance(read, str) and (found.root / read).is_dir():
         if own is not None and not _is_within(own, read) and not _is_within(read, own):
             url = endpoint.url if endpoint is not None else "there"

@@ -67,7 +67,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     objects: tuple[ObjectStatus, ...]
 
 
-#: From the least to the most severe; of equal ones the first is told.
+#: From the least to the most severe; of equal ones the first is shown.
 _SEVERITIES = ("info", "warning", "critical")
 
 

@@ -109,7 +109,7 @@ def stored_structure(body: bytes | None) -> desired.Structure | None:
     return _structure(body) if body else None
 
 
-@functools.lru_cache(maxsize=2)  # it is asked for at every submission and seldom changes
+@functools.lru_cache(maxsize=2)  # every submission needs it, and it seldom changes
 def _structure(body: bytes) -> desired.Structure | None:
     return _stored(STRUCTURE, body, _STRUCTURE, None)
 

@@ -9,7 +9,7 @@ from reconciler.operations.views import gpu_views, json_format
 
 
 class AmountsView(json_format.View, frozen=True):
-    """CPUs and GPUs decimal, memory in bytes; null where nothing is said."""
+    """Amounts of resources: CPUs and GPUs decimal, memory in bytes; null if unset."""
 
     cpu: float | None
     memory: int | None

@@ -25,9 +25,9 @@ from reconciler.server.process import worker_processes
 
 #: The longest that one replay may take.
 REPLAY_S_MAX = 75.0
-#: A clock that is ahead by less is not told off.
+#: How far a caller's clock may be ahead.
 AHEAD_S = 5.0
-#: The most nodes that nobody hears of that are told of one job.
+#: The most silent nodes to list for one job.
 SILENT_MAX = 50
 _DECODE_EXPLAINED = msgspec.json.Decoder(past_reasons.Explained).decode
 

@@ -23,7 +23,7 @@ from reconciler.server.loop_link import LinkDownError
 from reconciler.store.store_reader import cursor, parse_cursor
 
 LIMIT_MAX = 1000
-#: The most jobs whose names are compared with one that is not known.
+#: The most job names to compare with an unknown one.
 ALIKE_MAX = 200
 #: How long a reader of events may wait for news.
 FOLLOW_S_MAX = 60.0

@@ -14,7 +14,7 @@ from reconciler.operations.reports import usage_reports
 from reconciler.server import errors, services
 from reconciler.server.api import envelopes
 
-#: What a report is over where nothing is said.
+#: Default period of a report.
 SPAN_S = 30 * 86_400.0
 _convert_groups = decoders.converter(tuple[usage_reports.By, ...])
 

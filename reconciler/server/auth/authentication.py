@@ -43,7 +43,7 @@ class Authenticator:
         given = token.strip().encode(errors="replace")
         found = None
         for known, identity in self._tokens.items():
-            # every token is compared, so that the time tells nothing
+            # every token is compared, so that the time reveals nothing
             if hmac.compare_digest(known, given):
                 found = identity
         if kind.lower() != "bearer" or found is None:

@@ -20,7 +20,7 @@ from reconciler.server.auth import tokens
 from reconciler.store import StoreReader
 
 ADMIN = "admin"
-#: Verbs that act upon the document of a job, which says whose it is.
+#: Verbs that change the document of a job, which has its owner.
 OF_DOCUMENTS = frozenset({"cancel", "hold", "release", "rerun", "prune"})
 
 
@@ -355,7 +355,7 @@ def _decision(
     if change.verb != "submit":
         holders = remote_changes.queues_and_owners(written)
         record = reader.job(change.name) if len(holders) < max(len(written), 1) else None
-        if record is not None:  # what can't be read where it is written is still somebody's
+        if record is not None:  # an unreadable document still has an owner
             holders.append((record.spec.queue, record.spec.owner))
     if not holders:
         told = (

@@ -79,7 +79,7 @@ class Housekeeping:
         structure = job_views.stored_structure(body)
         said = structure.settings.retain_files if structure is not None else None
         if said is None:
-            # from the moment on at which it is asked for, not for what was missed before
+            # from the moment of the request on, not for missed times before
             if await asyncio.to_thread(periodic.last, self._service.reader, CHORE) is not None:
                 await asyncio.to_thread(periodic.forget, self._service.reader, CHORE)
             return None

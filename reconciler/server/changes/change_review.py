@@ -18,9 +18,9 @@ from reconciler.server import services
 from reconciler.server.auth import authorization, tokens
 from reconciler.server.process import batching
 
-#: A larger text is weighed by itself: nobody waits for what somebody else's takes.
+#: A larger text is reviewed by itself, so that other callers do not wait for it.
 SHARED_BYTES_MAX = 32 * 2**10
-#: As are more changes of what is there already: each is looked up.
+#: More changes of existing objects are reviewed alone too: each is looked up.
 SHARED_CHANGES_MAX = 50
 PENDING = (
     "committed, and not in force before the structure in git is mended (`muster status` says "

@@ -16,7 +16,7 @@ from reconciler.server.changes import change_review
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
-#: The most reasons, and names with one reason, that an error tells.
+#: The most reasons, and names with one reason, in an error.
 TOLD_MAX = 20
 #: Before why a file of a job that is over does not leave.
 STAYS = "its file stays: "

@@ -22,7 +22,7 @@ from reconciler.server import errors, services
 from reconciler.server.api import envelopes, queries
 from reconciler.server.auth import authentication, authorization, tokens
 
-#: How long an override lasts where nothing is said, and at the most.
+#: Default and longest duration of an override.
 FOR_S_DEFAULT = 4 * 3600
 FOR_S_MAX = records.OVERRIDE_S_MAX
 REASON_CHARACTERS_MAX = 1000
@@ -30,7 +30,7 @@ REASON_CHARACTERS_MAX = 1000
 GIT_PATIENCE_S = 10.0
 
 
-#: The kind of override of each word, and what ending one is to who may do what.
+#: The kind of override of each verb, and the verb of the permission to end it.
 _UNDOING: dict[str, tuple[records.OverrideVerb, remote_changes.Verb]] = {
     "cancel": ("cancel", "cancel"),
     "drain": ("drain", "undrain"),
@@ -169,10 +169,10 @@ async def clear_override(
 
 
 def _check(data: OverrideRequest) -> None:
-    """Refuse what can't become an override, whoever asks.
+    """Refuse what can't become an override.
 
     Raises:
-        Failure: what is wrong, and what would be right.
+        Failure: what is wrong, and what was expected.
     """
     if not 1 <= len(set(data.names)) == len(data.names) <= OVERRIDES_MAX:
         raise errors.Failure(
@@ -219,7 +219,7 @@ async def _commit(
     try:
         results = await asyncio.wait_for(asyncio.shield(pushing), GIT_PATIENCE_S)
     except TimeoutError:
-        # it may still be pushed: then git says the same, and the override goes by itself
+        # it may still be pushed: then git agrees, and the override ends by itself
         return {}
     service.pushed()
     wrong = [

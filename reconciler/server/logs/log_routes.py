@@ -261,7 +261,7 @@ async def one_attempt(
                     is_told = False
                     yield data
         except log_relay.Restarted:
-            continue  # the agent that is there now is asked for the rest
+            continue  # the current agent is asked for the rest
         except log_relay.Silent:
             if not is_told:  # once, however long it lasts
                 yield _line(

@@ -24,7 +24,7 @@ PIECES_MAX = 8
 PIECE_BYTES_MAX = 2 * 2**20
 #: How long a node may take to begin, or to say that it is still there.
 SILENCE_S_MAX = 20.0
-#: A request that may have been lost on its way is told again after this time.
+#: A request that may have been lost is sent again after this time.
 ASK_AGAIN_S = 5.0
 #: How often it is looked whether the agent that sends is still the node's.
 LOOK_EVERY_S = 1.0
@@ -118,7 +118,7 @@ class Relay:
             session = self._sessions.get(attempt.node)
             if session is not None:
                 session.log_requests.pop(request.id, None)
-            # whoever waits for room sees that nobody reads
+            # a writer that waits for room sees that nobody reads
             with contextlib.suppress(asyncio.QueueEmpty):
                 while True:
                     channel.pieces.get_nowait()

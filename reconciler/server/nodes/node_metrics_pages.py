@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 #: The least time between two pages of one node.
 EVERY_S = 5.0
-#: A page of a silent node is made anew so often, since its state may be another one.
+#: How often a silent node's page is rendered again, because its state may have changed.
 SILENT_S = 30.0
 #: How long a page is kept up to date after it was read, or listed as something to read.
 WANTED_S = 600.0
@@ -30,13 +30,13 @@ PART = 0.25
 BATCH = 8
 #: The longest time between two looks.
 LOOK_EVERY_S = 0.25
-#: How long somebody waits for a page that is not there, and how many such pages there may be.
+#: How long a reader waits for a missing page, and the most such pages at a time.
 WAIT_S = 20.0
 WAITED_MAX = 4096
 #: Quick packing: a page shrinks to a tenth all the same.
 _LEVEL = 1
 
-#: Made pages by node, packed; None: no such node; or why it can't be told now.
+#: Rendered pages by node, compressed; None: no such node; or the error.
 Made = dict[str, bytes | StoreError | None]
 
 
@@ -64,7 +64,7 @@ class NodePages:
     ) -> None:
         self._render = render
         self._clock = clock
-        #: What was made longest ago stands first.
+        #: The page that was rendered longest ago is first.
         self._pages: dict[str, PackedPage] = {}
         #: When a node's page was last read, or listed.
         self._wanted: dict[str, float] = {}
@@ -186,7 +186,7 @@ class NodePages:
                 continue
             if isinstance(page, StoreError):
                 waited.set_exception(page)
-                waited.exception()  # whoever waited may be gone
+                waited.exception()  # the reader may be gone
             else:
                 waited.set_result(page)
 

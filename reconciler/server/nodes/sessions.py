@@ -51,7 +51,7 @@ class Session:
         self.log_requests: dict[str, agent_messages.LogRequest] = {}
         self.holder: tuple[str, str] | None = None
         self.exchange = 0
-        #: The first exchange of the holder: those before it were somebody else's.
+        #: The first sync of the holder; earlier ones are another agent's.
         self.first = 0
         self.open = False
         self.closed = True
@@ -59,10 +59,10 @@ class Session:
         self.told: tuple[object, ...] = ()
         self.changed = asyncio.Event()
         self.released = False
-        #: What the node used when it last said so; when it last said anything, by the wall clock.
+        #: Last reported usage of the node, and the time of its last report by the wall clock.
         self.usage: records.NodeUsage | None = None
         self.reported_at = 0.0
-        #: The shortest lease of what the node has, as the loop last said.
+        #: The shortest lease of the node's tasks, from the loop's last message.
         self.lease_s: float | None = None
         #: When the newest contact was that the loop surely knows of; None: it may know of none.
         self.known_at: float | None = None
@@ -70,7 +70,7 @@ class Session:
         self.question = 0
         self.asked_at = 0.0
         self.asking = False
-        #: What the node's GPUs did when it last said so.
+        #: Last reported usage of the node's GPUs.
         self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
         #: What its tasks last wrote of their work, by attempt, the newest last.
         self.task_metrics: dict[str, task_reports.TaskMetrics] = {}
@@ -161,7 +161,7 @@ class Session:
             self.open, self.closed = False, closed
             self.heard_at = now
         elif closed and exchange >= self.first and not self.open:
-            # an older one of the same agent: whoever lost it will come again, or is gone
+            # an older request of the same agent, which will come again or is gone
             self.closed = True
 
     async def wait(self, exchange: int, have: tuple[int, int], wait_s: float) -> None:

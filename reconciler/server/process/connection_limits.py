@@ -20,11 +20,11 @@ log = logging.getLogger("muster.server")
 
 #: Of the files that the process may open, connections leave so many to all else.
 FILES_KEPT = 256
-#: More files are not asked for: what a system allows can be a billion.
+#: The most files to request: a system may allow a billion.
 FILES_MAX = 65_536
 #: How many of all connections one address may have: a fleet may stand behind one.
 ADDRESS_SHARE = 0.5
-#: What was refused is told so often at most.
+#: Least seconds between two log lines about refused connections.
 TELL_EVERY_S = 60.0
 
 
