@@ -42,11 +42,13 @@ class DemoEnvironment:
         #: Whether the folder is this performance's.
         self.prepared = False
         self.cluster = local_cluster.LocalCluster(
-            folder=self.folder,
-            repository=str(self.folder / "repository.git"),
-            branch="main",
-            listen=f"127.0.0.1:{local_cluster.free_port()}",
-            identity="demo@example.org",
+            local_cluster.LocalClusterOptions(
+                folder=self.folder,
+                repository=str(self.folder / "repository.git"),
+                branch="main",
+                listen=f"127.0.0.1:{local_cluster.free_port()}",
+                identity="demo@example.org",
+            )
         )
         self._api: api_client.ApiClient | None = None
 

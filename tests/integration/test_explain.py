@@ -110,8 +110,8 @@ def _command_line(bed: beds.Bed, then: float, replayed: beds.Json) -> None:
     """The same by command, as text and as JSON, by time and by duration."""
     text, _ = muster(bed, "explain", "late", "--at", format_time(then))
     lines = text.splitlines()
-    assert lines[0].startswith(f"As of cycle {replayed['cycle']}, of ")
-    assert lines[0].endswith(f"by revision {replayed['revision'][:12]}:")
+    assert lines[0].startswith(f"Cycle {replayed['cycle']}, ")
+    assert lines[0].endswith(f", revision {replayed['revision'][:12]}:")
     assert lines[2] == "late was Pending."
     assert lines[4].startswith("InsufficientResources: ")
     assert "Queue default:" in lines

@@ -109,7 +109,7 @@ def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
     bed.until(lambda: _node(bed, "virtual-0")["state"] == "Drained")
     printed, told = muster(bed, "overrides")
     assert printed == (
-        "KIND  NAME  BY  UNTIL  WHY\n"
+        "KIND  NAME  BY  UNTIL  REASON\n"
         "drain  virtual-0  tester@example.org  TIME  it smokes\n"
         "cancel  long  tester@example.org  TIME  fills the disk\n"
         "cancel  big  tester@example.org  TIME  fills the disk\n"
@@ -154,7 +154,7 @@ def test_what_makes_no_sense_is_an_error(bed: beds.Bed) -> None:
         for verb in ("cancel", "hold", "rerun", "release"):
             muster(bed, verb, "quikc", "--dry-run", *clone, code=1)
         said = muster(bed, "rerun", "quick", "--dry-run", *clone)
-        assert said == ("", "quick: would run once more\n"), "nothing was done"
+        assert said == ("", "quick: would run again\n"), "nothing was done"
         said = muster(bed, "drain", "virtual-0", "-m", "fan", "--dry-run", *clone)
         assert said == ("", "virtual-0: would be drained\n")
         _, told = muster(bed, "drain", "virtual-7", "-m", "fan", "--dry-run", *clone, code=1)
@@ -184,7 +184,7 @@ def test_a_drain_holds_though_the_structure_in_git_is_refused(bed: beds.Bed) -> 
     printed, told = muster(bed, "drain", "virtual-1", "-m", "fan", code=3)
     assert "To do it before that applies: muster drain virtual-1 --override" in told
     assert printed == "virtual-1\n"
-    assert "not in force before the structure in git is mended" in told
+    assert "not in force until the structure in git is corrected" in told
     assert _node(bed, "virtual-1")["state"] == "Ready"
     printed, told = muster(bed, "submit", "--queue", "odd", "--", "true", code=1)
     assert "there is no such queue" in told
@@ -223,7 +223,7 @@ def test_a_suspension_passes_by_a_structure_that_is_held(bed: beds.Bed) -> None:
     printed, told = muster(bed, "suspend", "queue/team", "--override", "-m", "no cooling")
     assert printed == "queue/team\n"
     assert "suspended by an override until TIME\nShown as drift until committed" in told, (
-        "its document has left already"
+        "its YAML is deleted already"
     )
     bed.git("pull", "--quiet", "--rebase", folder=bed.clone)
     bed.commit({"jobs/late.yaml": beds.job("late", "  command: ['true']")})
@@ -261,4 +261,4 @@ def test_what_could_not_run_is_refused_at_once_and_explained_where_it_is_written
     printed, _ = muster(bed, "explain", "lost")
     assert "there is no such queue" in printed
     _, told = muster(bed, "job", "nobody", code=1)
-    assert "job nobody is unknown" in told
+    assert "job nobody is not known" in told

@@ -316,8 +316,7 @@ def status(
     Example: muster status
     """
     with context.controller(server, token_file) as api:
-        sync = api.get("/v1/sync")
-        sync = sync["sync"]
+        sync = api.get("/v1/sync")["sync"]
         nodes_found = api.get("/v1/nodes")["items"]
         jobs_found = api.items("/v1/jobs")
         overridden = api.get("/v1/overrides")["items"]
@@ -339,6 +338,23 @@ def status(
             output,
         )
         return
+    _print_git(sync)
+    _standing(found, sync, overridden)
+    terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
+    terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+    if told_drift := cluster_status.drift_line(drifting):
+        terminal.paragraph(f"Drift  {told_drift}", 0, 7)
+    for one in overridden:
+        terminal.paragraph(
+            f"Override: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
+            f"by {one['owner']}: {one['reason']}",
+            0,
+            7,
+        )
+
+
+def _print_git(sync: Json) -> None:
+    """Print the sync status: revision, held changes, problems and failed notifications."""
     revision = (sync.get("jobsRevision") or "-")[:12]
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
     waiting = sync.get("held") or []
@@ -358,18 +374,6 @@ def status(
         told_of = f"not notified since {since}: {one['channel']}: {one['why']}"
         told_of += f" ({terminal.counted(one['tries'], 'attempt')})"
         terminal.paragraph(told_of, 7, 9)
-    _standing(found, sync, overridden)
-    terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
-    terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
-    if told_drift := cluster_status.drift_line(drifting):
-        terminal.paragraph(f"Drift  {told_drift}", 0, 7)
-    for one in overridden:
-        terminal.paragraph(
-            f"Override: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
-            f"by {one['owner']}: {one['reason']}",
-            0,
-            7,
-        )
 
 
 def _held(message: str, reasons: list[str]) -> None:

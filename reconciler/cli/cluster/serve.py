@@ -139,19 +139,21 @@ def up(
         terminal.fail(f"--accept-revision: {error}", terminal.USAGE)
     address = str(Path(repo).resolve()) if Path(repo).exists() else repo
     cluster = local_cluster.LocalCluster(
-        folder=Path.cwd(),
-        repository=address,
-        branch=branch or local_git.current_branch(address),
-        sub_path=path,
-        listen=listen,
-        identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
-        nodes=nodes,
-        provisioners=provisioners,
-        isolate=isolate,
-        accept_revision=accept_revision,
-        secrets=secrets and secrets.resolve(),
-        notify_secrets=notify_secrets and notify_secrets.resolve(),
-        log_format=log_format.value,
+        local_cluster.LocalClusterOptions(
+            folder=Path.cwd(),
+            repository=address,
+            branch=branch or local_git.current_branch(address),
+            sub_path=path,
+            listen=listen,
+            identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
+            nodes=nodes,
+            provisioners=provisioners,
+            isolate=isolate,
+            accept_revision=accept_revision,
+            secrets=secrets and secrets.resolve(),
+            notify_secrets=notify_secrets and notify_secrets.resolve(),
+            log_format=log_format.value,
+        )
     )
     try:
         local_cluster.parse_address(listen)
@@ -162,7 +164,9 @@ def up(
         cluster.claim()
     except local_cluster.ClusterError as error:
         terminal.fail(str(error))
-    terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
+    terminal.note(
+        f"starting a controller over {address} ({cluster.options.branch}), API at {cluster.url}"
+    )
     try:
         cluster.start(stop, terminal.note)
         _say_ready(cluster)

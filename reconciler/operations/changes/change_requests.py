@@ -16,11 +16,11 @@ Verb = remote_changes.ChangeVerb
 _Asked = TypeVar("_Asked")
 
 DONE = {
-    "cancel": "removed from the repository",
+    "cancel": "cancelled, its YAML deleted",
     "hold": "held",
     "release": "released",
-    "rerun": "runs once more",
-    "prune": "its file removed from the repository",
+    "rerun": "runs again",
+    "prune": "file deleted",
     "drain": "drained",
     "undrain": "back in service",
     "approve": "approved",
@@ -136,8 +136,8 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
 
 #: Where a commit is that was pushed nowhere: so far as the clone can tell, and where the
 #: controller is seen to have read it.
-LOCAL = "; committed in this clone, which pushes nowhere"
-READ_HERE = "; committed in this clone, which the controller reads"
+LOCAL = "; committed locally; this clone has no remote"
+READ_HERE = "; committed locally; the controller reads this clone"
 
 
 def said(

@@ -62,15 +62,15 @@ def approval(sync: Json, digest: str) -> str:
         return ""
     for problem in told.get("problems") or ():
         if problem["rule"] == review_findings.UNDECIDED and not problem["object"]:
-            return f"{digest} is held on: {problem['message']}"
+            return f"{digest} is still held: {problem['message']}"
     if digest in held or not _ends_more(held[0], digest):
         return (
-            f"{digest} is held on: who signed the commit may not approve, by the Access in force "
-            "(`muster access can EMAIL approve` tells)"
+            f"{digest} is still held: the signer of the commit may not approve, by the Access in "
+            "force (`muster access can EMAIL approve`)"
         )
     return (
-        f"the change ends more running work than {digest} covers: `muster approve {held[0]}` "
-        "covers what it ends now"
+        f"the change now ends more running work than {digest} covers. To fix: `muster approve "
+        f"{held[0]}`"
     )
 
 
@@ -101,8 +101,8 @@ def elsewhere(sync: Json, branch: str) -> str:
     if not read or not branch or branch == read:
         return ""
     return (
-        f"the controller reads the branch {read}, and this is on {branch}: it applies once it is "
-        "merged there"
+        f"the controller reads branch {read}, but the commit is on {branch}: it applies after a "
+        "merge"
     )
 
 
@@ -113,14 +113,14 @@ def structure(sync: Json) -> str:
     for one in sync.get("held") or ():
         if one["part"] == "structure":
             return (
-                "the structure of the newest revision is held, and this change with it: "
-                "`muster status` tells why, and what approves it; where nothing does, revert the "
-                "commit that is held (`git revert COMMIT`)"
+                "the structure of the newest revision is held, and this change with it. To fix: "
+                "`muster status` shows why and what approves it; if nothing does, `git revert "
+                "COMMIT` the held commit"
             )
     kept, newest = sync.get("structureRevision"), sync.get("jobsRevision")
     if newest is not None and kept != newest:
         return (
             "the structure of the newest revision is refused, and this change with it: `muster "
-            "status` tells what to correct"
+            "status` shows what to correct"
         )
     return ""

@@ -320,12 +320,11 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
     if known is None or not known["removed"] or not isinstance(change, Act):
         raise ChangeError(str(missing)) from missing
     if change.verb == "cancel":
-        return Done(change.name, f"its document has left already; it is {known['state']}")
-    shown = f"`git log -p -- {known['path']}` shows it, and it" if known["path"] else "it"
+        return Done(change.name, f"its YAML is deleted already; the job is {known['state']}")
+    shown = f" (`git log -p -- {known['path']}` shows it)" if known["path"] else ""
     raise ChangeError(
-        f"{change.name} is {known['state']}, and its document has left the repository: "
-        f"{shown} runs once more where it comes back under another name or with spec.run: "
-        f"{known['run'] + 1}"
+        f"{change.name} is {known['state']}, and its YAML was deleted{shown}. To run it again: "
+        f"restore the file with another name, or with spec.run: {known['run'] + 1}"
     ) from missing
 
 
@@ -333,7 +332,7 @@ def _told(verb: Verb, *, dry_run: bool) -> str:
     """Return the message of a verb that succeeded."""
     if not dry_run:
         return DONE[verb]
-    return "would run once more" if verb == "rerun" else f"would be {DONE[verb]}"
+    return "would run again" if verb == "rerun" else f"would be {DONE[verb]}"
 
 
 def _require_unfinished(

@@ -41,7 +41,7 @@ def overrides(
     """
     if verb == "drain" and not reason:
         what = hostlists.fold(nodes)
-        raise requests.ConflictError(f"draining {what} needs a --reason, for who comes after")
+        raise requests.ConflictError(f"draining {what} needs a --reason")
     by_pool: dict[str, list[str]] = {}
     for node, pool in _pools_of(nodes, clone).items():
         by_pool.setdefault(pool, []).append(node)

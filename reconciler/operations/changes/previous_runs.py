@@ -57,8 +57,8 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
 def warnings(before: Mapping[str, Run], endpoint: endpoints.Endpoint | None) -> dict[str, str]:
     """By name, what to say of those that stand as ``before`` though their commit has been read."""
     return {
-        name: f"run {run[0]} of it is {run[2]} already, and a run happens once: nothing starts; "
-        f"`muster rerun {name}` starts another"
+        name: f"run {run[0]} is {run[2]} already, and a run happens once, so nothing starts. To "
+        f"run it again: `muster rerun {name}`"
         for name, run in ended(before, endpoint).items()
         if run == before[name]
     }

@@ -385,7 +385,7 @@ def drains_alike(entry: Mapping[str, Any], added: Mapping[str, Any]) -> bool:
 def _draining(change: SubmittedDocument, hosts: str) -> Callable[[_Document], requests.Fields]:
     """Add an override behind those that are there."""
     if not change.reason:
-        raise requests.ConflictError(f"draining {hosts} needs a reason, for who comes after")
+        raise requests.ConflictError(f"draining {hosts} needs a reason")
     added = {"hosts": hosts, "reason": change.reason, "owner": change.identity}
 
     def revise(document: _Document) -> requests.Fields:

@@ -114,7 +114,7 @@ def why_not_signable(path: str, jobs_folder: str) -> str:
 def withdrawn(name: str) -> RemoteChangeResult:
     """Return the result of a change that goes together with a refused one."""
     return RemoteChangeResult(
-        name, WITHDRAWN, "not done, since another that goes together with it is refused"
+        name, WITHDRAWN, "not done, because another change of the same request is refused"
     )
 
 
@@ -214,33 +214,10 @@ def read(
         raise InvalidError(f"{many}; nothing was submitted{more}", errors)
     found: list[SubmittedDocument] = []
     for piece, one in _pieces(text, file):
-        if not isinstance(one.part, job_spec.JobDocument):
-            raise InvalidError(
-                f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
-                "to the repository"
-            )
-        whose, written = one.part.spec.owner or "", piece
-        if owner and not whose:
-            whose, written = owner, job_document.owned(piece, owner)
-            if written == piece:  # without an owner it would count under no person's quota
-                raise InvalidError(
-                    f"{one.label}: its owner can't be written into it, as its text can't be "
-                    f"edited: write `owner: {owner}` under spec:, and leave out directives (%) "
-                    "and lines of `...`"
-                )
-        found.append(
-            SubmittedDocument(
-                "submit",
-                identity,
-                one.name,
-                written,
-                warnings=tuple(each.message for each in problems if each.object == one.label),
-                queue=one.part.spec.queue,
-                owner=whose,
-            )
-        )
+        warnings = tuple(each.message for each in problems if each.object == one.label)
+        found.append(_submitted(piece, one, identity, owner, warnings))
     if not found:
-        raise InvalidError("there is no document in it; send one or several jobs as YAML or JSON")
+        raise InvalidError("no document found; expected one or several jobs as YAML or JSON")
     if len(found) > DOCUMENTS_MAX:
         raise InvalidError(f"{len(found)} documents at once; at most {DOCUMENTS_MAX}")
     names = [one.name for one in found]
@@ -248,6 +225,44 @@ def read(
     if twice:
         raise InvalidError(f"job {twice[0]} is there twice; names are unique")
     return found
+
+
+def _submitted(
+    piece: str,
+    document: document_reader.Document,
+    identity: str,
+    owner: str,
+    warnings: tuple[str, ...],
+) -> SubmittedDocument:
+    """Return the submission of one document, with an owner if one is given.
+
+    Raises:
+        InvalidError: it is not a job, or the owner can't be written into it.
+    """
+    if not isinstance(document.part, job_spec.JobDocument):
+        raise InvalidError(
+            f"{document.label or 'a document'} is not a Job; change other kinds by commits to the "
+            "repository"
+        )
+    spec = document.part.spec
+    whose, written = spec.owner or "", piece
+    if owner and not whose:
+        whose, written = owner, job_document.owned(piece, owner)
+        if written == piece:  # without an owner it would count under no person's quota
+            raise InvalidError(
+                f"{document.label}: the owner can't be added, because the text can't be edited. "
+                f"To fix: write `owner: {owner}` under spec:, and leave out directives (%) and "
+                "lines of `...`"
+            )
+    return SubmittedDocument(
+        "submit",
+        identity,
+        document.name,
+        written,
+        warnings=warnings,
+        queue=spec.queue,
+        owner=whose,
+    )
 
 
 def _pieces(

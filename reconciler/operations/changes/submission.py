@@ -95,7 +95,8 @@ def _submit_file(
         present = clone.find("Job", one.name)
         if present not in (None, path):
             raise change_requests.ChangeError(
-                f"another job of the name {one.name} stands in {present}"
+                f"a different job {one.name} already exists ({present}). To fix: edit and submit "
+                "that file, or use another name"
             )
     before = clone.committed(path)
     kept = {f"Job/{one.name}" for one in jobs}
@@ -104,8 +105,8 @@ def _submit_file(
     ]
     if lost:
         raise change_requests.ChangeError(
-            f"{path} as it is committed holds {lost[0]} as well, which a submission takes from "
-            "nobody: commit the file by hand, or put it back"
+            f"{path} in git also holds {lost[0]}, which a submission never removes. To fix: put it "
+            "back, or commit the file by hand"
         )
     names = [f"Job/{one.name}" for one in jobs]
     shown = ", ".join(names[:NAMES_MAX]) + (" and more" if len(names) > NAMES_MAX else "")

@@ -87,9 +87,9 @@ def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:
         return object_folders.asked(endpoint)
     except (api_client.ApiError, endpoints.EndpointError) as error:
         raise endpoints.EndpointError(
-            f"nothing was changed: it can't be told whether the clone around {here} is one of what "
-            f"the controller at {endpoint.url} reads ({error}); where it is, name it with --clone "
-            f"{shlex.quote(str(here))}, and else try again once that controller tells it"
+            f"nothing was changed: the controller at {endpoint.url} does not tell which repository "
+            f"it reads ({error}). To fix: if it is that of this clone, use --clone "
+            f"{shlex.quote(str(here))}, otherwise try again later"
         ) from error
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agents import virtual
 from agents.host import processes
 from agents.isolation import network_namespaces
@@ -116,69 +118,64 @@ def require_repository(address: str) -> None:
         ) from None
 
 
-class LocalCluster:
-    """A controller and virtual nodes over one repository.
+class LocalClusterOptions(msgspec.Struct, kw_only=True):
+    """Options of a cluster on this machine.
 
-    Args:
-        folder: the commands of this folder and those below it find the cluster; its state is in
+    Attributes:
+        folder: commands in this folder and below find the cluster; its state is in
             ``folder/.muster``.
-        repository: path or URL. branch, sub_path: what of it is in force.
+        repository: path or URL.
+        branch, sub_path: branch to read, and folder of it with the cluster's YAML.
         listen: address and port of the API.
-        identity: who the user's token stands for.
-        provisioners: folder of scripts that pools with ``provisioner: exec`` may name.
-        nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
-        isolate: give each node a network, a host name and cores of its own, where that can be.
-        accept_revision: a revision to take although it does not follow the one in force.
-        secrets: folder with secrets of jobs, as agents have it. notify_secrets: with keys and
-            tokens of notifications, as the controller has it; None: in the state folder.
-        log_format: form of the logs of the controller and the agents.
-        controller_module: what is run as the controller.
+        identity: of the user's token.
+        nodes: number of virtual nodes, whatever the pools declare; None: as many as they declare.
+        signing_key: SSH key that signs the controller's commits.
+        provisioners: folder of scripts for pools with ``provisioner: exec``.
+        isolation: of tasks, as agents have it.
+        isolate: give each node its own network, host name and cores, if possible.
+        accept_revision: a revision to accept although it does not follow the one in force.
+        secrets: folder with secrets of jobs, as agents have it.
+        notify_secrets: folder with keys and tokens of notifications; None: in the state folder.
+        log_format: format of the logs of the controller and the agents.
+        controller_module: module to run as the controller.
     """
 
-    def __init__(
-        self,
-        *,
-        folder: Path,
-        repository: str,
-        branch: str,
-        sub_path: str = "",
-        listen: str = "127.0.0.1:7420",
-        identity: str = "local",
-        nodes: int | None = None,
-        signing_key: Path | None = None,
-        provisioners: Path | None = None,
-        isolation: str = "auto",
-        isolate: bool = False,
-        accept_revision: str | None = None,
-        secrets: Path | None = None,
-        notify_secrets: Path | None = None,
-        log_format: str = "readable",
-        controller_module: str = local_controller.MODULE,
-    ) -> None:
-        self.signing_key = signing_key
-        self.provisioners = provisioners
-        self.accept_revision = accept_revision
-        self.secrets = secrets
-        self.notify_secrets = notify_secrets
-        self.log_format = log_format
-        self.folder = folder.resolve()
+    folder: Path
+    repository: str
+    branch: str
+    sub_path: str = ""
+    listen: str = "127.0.0.1:7420"
+    identity: str = "local"
+    nodes: int | None = None
+    signing_key: Path | None = None
+    provisioners: Path | None = None
+    isolation: str = "auto"
+    isolate: bool = False
+    accept_revision: str | None = None
+    secrets: Path | None = None
+    notify_secrets: Path | None = None
+    log_format: str = "readable"
+    controller_module: str = local_controller.MODULE
+
+
+class LocalCluster:
+    """A controller and virtual nodes over one repository."""
+
+    def __init__(self, options: LocalClusterOptions) -> None:
+        self.options = options
+        self.folder = options.folder.resolve()
         self.state = self.folder / ".muster"
-        self.repository = repository
-        self.branch = branch
-        self.sub_path = sub_path
-        self.listen = listen
-        self.identity = identity
-        self.node_count = nodes
-        self.isolation = isolation
         self.nodes: virtual.VirtualNodes | None = None
-        #: The network of the nodes; None: they share that of the machine, and why where it was
-        #: asked for.
+        #: Why nodes share the machine's network although ``isolate`` is set.
         self.not_isolated = ""
-        self.network = network_namespaces.Network(self.state) if isolate else None
+        self.network = network_namespaces.Network(self.state) if options.isolate else None
         self._controller = local_controller.ControllerProcess(
             self.state,
-            ("--repo", repository, "--branch", branch, "--path", sub_path, "--listen", listen),
-            controller_module,
+            (
+                *("--repo", options.repository, "--branch", options.branch),
+                *("--path", options.sub_path, "--listen", options.listen),
+            ),
+            options.controller_module,
         )
         self._api: api_client.ApiClient | None = None
         self._following: local_nodes.PoolNodes | None = None
@@ -190,7 +187,7 @@ class LocalCluster:
     @property
     def url(self) -> str:
         """URL of the API."""
-        return f"http://{self.listen}"
+        return f"http://{self.options.listen}"
 
     @property
     def endpoint(self) -> endpoints.Endpoint:
@@ -203,15 +200,15 @@ class LocalCluster:
         Raises:
             ClusterError: they are not, or the folder has a cluster that is up; nothing is left.
         """
-        require_repository(self.repository)
-        place = parse_address(self.listen)
+        require_repository(self.options.repository)
+        place = parse_address(self.options.listen)
         self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
         ignored = self.state / ".gitignore"
         if not ignored.exists():  # the folder is often a clone's, and holds tokens
             ignored.write_text("*\n", encoding="utf-8")
         self._take_folder()
         try:
-            _require_free(place, self.listen)
+            _require_free(place, self.options.listen)
         except ClusterError:
             self.stop()
             raise
@@ -240,13 +237,13 @@ class LocalCluster:
             self.state / "nodes",
             token_file=self.state / "node-token",
             shared=self.state / "shared",
-            isolation=self.isolation,
+            isolation=self.options.isolation,
             options=(
-                *("--log-format", self.log_format),
-                *(("--secrets", str(self.secrets)) if self.secrets else ()),
+                *("--log-format", self.options.log_format),
+                *(("--secrets", str(self.options.secrets)) if self.options.secrets else ()),
             ),
         )
-        self._following = local_nodes.PoolNodes(self.nodes, self.network, self.node_count)
+        self._following = local_nodes.PoolNodes(self.nodes, self.network, self.options.nodes)
         try:
             self.follow_pools()
         except api_client.ApiError:
@@ -289,11 +286,11 @@ class LocalCluster:
         """Start the controller process alone."""
         self._controller.start(
             {
-                "--signing-key": self.signing_key,
-                "--provisioners": self.provisioners,
-                "--accept-revision": self.accept_revision,
-                "--notify-secrets": self.notify_secrets,
-                "--log-format": self.log_format,
+                "--signing-key": self.options.signing_key,
+                "--provisioners": self.options.provisioners,
+                "--accept-revision": self.options.accept_revision,
+                "--notify-secrets": self.options.notify_secrets,
+                "--log-format": self.options.log_format,
             }
         )
 
@@ -358,9 +355,9 @@ class LocalCluster:
         if self._following is not None and (told := self._following.left_out()):
             return told
         declared = len(self.nodes.names()) if self.nodes is not None else 0
-        if self.node_count is None or declared >= self.node_count:
+        if self.options.nodes is None or declared >= self.options.nodes:
             return ""
-        asked = quantities.counted(self.node_count, "node", one="was", many="were")
+        asked = quantities.counted(self.options.nodes, "node", one="was", many="were")
         return (
             f"{asked} asked for, and the virtual pools declare {declared}: "
             "raise `count` of a pool and commit"
@@ -448,7 +445,7 @@ class LocalCluster:
         for name, text in (
             ("token", f"{user}\n"),
             ("node-token", f"{node}\n"),
-            ("tokens", f"{user} {self.identity} admin\n{node} * node\n"),
+            ("tokens", f"{user} {self.options.identity} admin\n{node} * node\n"),
         ):
             path = self.state / name
             path.unlink(missing_ok=True)

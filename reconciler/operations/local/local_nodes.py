@@ -35,7 +35,7 @@ class PoolNodes:
         self._nodes = nodes
         self._network = network
         self._most = most
-        #: Properties with which each was started, and declared nodes that were last reported missing.
+        #: Properties with which each was started, and declared nodes last reported missing.
         self._shapes: dict[str, virtual.VirtualNode] = {}
         self._left_out: list[str] = []
         #: Nodes to restart that still have tasks.

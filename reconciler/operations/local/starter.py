@@ -41,7 +41,7 @@ def begin(folder: Path) -> None:
 
 def _begin(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
-        raise StarterError(f"{folder} is there and not empty; name a new folder")
+        raise StarterError(f"{folder} exists and is not empty; name a new folder")
     with _whole(folder):
         shutil.copytree(package_data.starter(), folder, dirs_exist_ok=True)
         (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")

@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: The most bars of a Gantt; of more the largest are drawn.
+#: The most bars of a Gantt chart: the largest.
 BARS_MAX = 20_000
-#: The most nodes of a Gantt, from the first on.
+#: The most nodes of a Gantt chart: the first ones.
 NODES_MAX = 128
-#: Pieces of time into which use is averaged.
+#: Number of intervals over which usage is averaged.
 PIECES = 400
-#: How many times the cluster's size of waiting work is drawn to the scale of what is in use; more
-#: has a scale of its own at the right, or what is in use would be too low to be seen.
+#: More waiting work than so many clusters gets its own scale, to keep usage visible.
 WAITING_SHOWN = 3
-#: The most queues with a colour of their own; the others are one.
+#: The most queues with a colour; the others share grey.
 QUEUES_MAX = 9
 #: Colours for people with colour blindness (Okabe and Ito), and grey for the rest.
 COLOURS = (
@@ -42,18 +41,17 @@ COLOURS = (
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "--", "oo", "||", "++")
 _HATCH_INK = "#FFFFFFB0"
-#: About how high the rows of nodes are together.
+#: Approximate height of all rows of nodes.
 _GANTT_INCHES = 4.3
-#: Bars that are thinner than so many dots have neither hatch nor edge, which would hide them.
+#: Bars thinner than this have neither hatch nor edge, which would hide them.
 _THIN_DOTS = 5
-#: Characters of a line of the title, of a name in a legend, of a legend beside a title, and of a
-#: line of one that stands below it.
+#: The most characters of a title's line, of a name, and of legends beside and below a title.
 TITLE_MAX, _NAME_MAX, _BESIDE_MAX, _LINE_MAX = 95, 30, 75, 120
-#: What is counted, by its word in results.
+#: Units by their word in results.
 _UNITS = {"gpu": "GPUs", "cpu": "CPUs"}
 _OTHERS, _INK, _GRID = "#B0B0B0", "#222222", "#DDDDDD"
 _DPI = 150
-#: Time is shown as long as this share of the cluster is in use, or jobs still come.
+#: Time is shown until less than this share of the cluster is in use and no jobs arrive.
 _SHOWN = 0.05
 
 
@@ -62,7 +60,7 @@ class PicturesMissingError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "pictures need matplotlib, which is not installed: pip install '.[plots]' in a "
+            "pictures need matplotlib, which is not installed. To fix: pip install '.[plots]' in a "
             "checkout, or pip install matplotlib"
         )
 

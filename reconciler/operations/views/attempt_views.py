@@ -5,11 +5,21 @@ clock shows, are not passed on.
 """
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.state import records, states
 from reconciler.model.values import times
 from reconciler.operations.views import gpu_views, json_format, view_types
+
+
+class TaskReports(NamedTuple):
+    """Newest metrics and usage of attempts, by their id."""
+
+    metrics: Mapping[str, task_reports.TaskMetrics] = MappingProxyType({})
+    uses: Mapping[str, task_usage.TaskUse] = MappingProxyType({})
 
 
 def _finite(value: float | None) -> float | None:

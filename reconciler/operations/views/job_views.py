@@ -15,7 +15,7 @@ import msgspec
 
 from reconciler.core import overrides
 from reconciler.model import desired
-from reconciler.model.observed import devices, task_reports, task_usage
+from reconciler.model.observed import devices
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import events, instance_records, outcome, records
@@ -148,6 +148,10 @@ def reason_view(of: Reason) -> view_types.ReasonView:
     return view_types.ReasonView(of.code, of.message, funnel, of.unblocks)
 
 
+#: Of attempts about which no node has reported.
+NO_REPORTS = attempt_views.TaskReports()
+
+
 def job_view(
     of: records.JobRecord,
     *,
@@ -155,11 +159,10 @@ def job_view(
     reasons: Iterable[Reason] = (),
     place: int | None = None,
     expected: outcome.ExpectedStart | None = None,
-    metrics: Mapping[str, task_reports.TaskMetrics] = {},
-    uses: Mapping[str, task_usage.TaskUse] = {},
+    reports: attempt_views.TaskReports = NO_REPORTS,
     running: int = 0,
 ) -> view_types.JobView:
-    """A job's run with what belongs to it; ``running``: how many of its tasks do."""
+    """Return the view of a job's run; ``running`` is the number of its running tasks."""
     spec = of.spec
     array = spec.array_count is not None
     takes = sum(
@@ -184,8 +187,8 @@ def job_view(
             attempt_views.attempt_view(
                 attempt,
                 array=array,
-                metrics=metrics.get(attempt.id),
-                use=uses.get(attempt.id),
+                metrics=reports.metrics.get(attempt.id),
+                use=reports.uses.get(attempt.id),
             )
             for attempt in attempts
         ],

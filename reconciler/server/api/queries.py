@@ -15,7 +15,7 @@ from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import JobState
 from reconciler.model.values import suggestions, times
-from reconciler.operations.views import job_views, quota_views, view_types
+from reconciler.operations.views import attempt_views, job_views, quota_views, view_types
 from reconciler.server import errors, services
 from reconciler.server.api import envelopes
 from reconciler.server.auth import authentication, authorization, tokens
@@ -197,8 +197,7 @@ def job(
     shown = job_views.job_view(
         found,
         attempts=tries,
-        metrics=written,
-        uses=used,
+        reports=attempt_views.TaskReports(written, used),
         reasons=(*undecided, *reasons.get(found.reason_key, ())),
         place=service.reader.places([name]).get(name),
         expected=job_views.stored_expected(service.reader.view(job_views.EXPECTED)).get(name),

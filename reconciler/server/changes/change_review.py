@@ -23,15 +23,15 @@ SHARED_BYTES_MAX = 32 * 2**10
 #: More changes of existing objects are reviewed alone too: each is looked up.
 SHARED_CHANGES_MAX = 50
 PENDING = (
-    "committed, and not in force before the structure in git is mended (`muster status` says "
+    "committed, but not in force until the structure in git is corrected (`muster status` shows "
     "what is wrong)"
 )
 STRUCTURE_HELD = (
-    "committed, and not in force before the structure that is held is approved or reverted "
-    "(`muster status` says what it waits for)"
+    "committed, but not in force until the held structure is approved or reverted (`muster status` "
+    "shows what it waits for)"
 )
 HELD = (
-    "committed, and not in force before the newest revision may apply (`muster status` says what "
+    "committed, but not in force until the newest revision may apply (`muster status` shows what "
     "it waits for)"
 )
 #: Verbs that change structure, which is held and refused by itself.

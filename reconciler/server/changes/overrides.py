@@ -182,7 +182,7 @@ def _check(data: OverrideRequest) -> None:
         raise errors.Failure(
             400,
             f"reason: found {len(data.reason)} characters, expected 1 to {REASON_CHARACTERS_MAX}: "
-            "an override says why, for who comes after",
+            "an override needs a reason",
         )
     if not 1 <= data.for_s <= FOR_S_MAX:
         raise errors.Failure(

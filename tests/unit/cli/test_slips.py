@@ -225,7 +225,7 @@ def test_a_file_that_is_not_there_is_told_in_words(capsys: pytest.CaptureFixture
     ("text", "told"),
     [
         (b"\xff\xfe", "standard input is not UTF-8 text"),
-        (b"", "standard input: there is no document in it"),
+        (b"", "standard input: no document found"),
         (None, "standard input can't be read: closed"),
     ],
 )

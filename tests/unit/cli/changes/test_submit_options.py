@@ -170,9 +170,9 @@ def test_of_several_each_is_told_by_its_name(
         (clone.parent / f"{name}.yaml").write_text(text.replace("hello", name))
     commit = r"\([0-9a-f]{12}, in cluster/\)"
     for words, told in (
-        (["submit", "../a.yaml", "../b.yaml"], f"submitted; committed in this clone, .* {commit}"),
+        (["submit", "../a.yaml", "../b.yaml"], f"submitted; committed locally; .* {commit}"),
         (["submit", "../a.yaml", "../b.yaml"], r"it is so already \(clone .*\)"),
-        (["cancel", "a", "b"], f"removed from the repository; committed in .* {commit}"),
+        (["cancel", "a", "b"], f"cancelled, its YAML deleted; committed .*{commit}"),
     ):
         main.application(words[0]).main(words, prog_name="muster", standalone_mode=False)
         said = capsys.readouterr()
