@@ -95,13 +95,14 @@ def running(
             if one is not None:
                 one.chmod(0o755)
         repository = _repository(folder, POOL.format(nodes=nodes, cpus=cpus), in_place=in_place)
-        cluster = local_cluster.LocalCluster(
+        options = local_cluster.LocalClusterOptions(
             folder=folder,
             repository=str(repository),
             branch="main",
             listen=f"127.0.0.1:{local_cluster.free_port()}",
             isolation=isolation,
         )
+        cluster = local_cluster.LocalCluster(options)
         try:
             cluster.start()
             bed = Bed(folder, cluster, in_place=in_place)

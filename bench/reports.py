@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.options import count
-from reconciler.metrics import usage_accounting
 from reconciler.model import desired
+from reconciler.model.rules import usage_charges
 from reconciler.model.state import outcome, records, usage_rollups
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
@@ -150,7 +150,7 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, usage_rollups.UsageRollu
             assert attempt.ended_at is not None
             gpu_s = attempt.resources.gpu_milli / 1000 * (attempt.ended_at - attempt.assigned_at)
             measured = (gpu_s, gpu_s * draw.uniform(0.2, 0.95))
-            for key, used in usage_accounting.usage_of(attempt, job.spec, node, NOW, measured):
+            for key, used in usage_charges.usage_of(attempt, job.spec, node, NOW, measured):
                 usage[key] = usage.get(key, usage_rollups.Usage()) + used
             assert job.started_at is not None
             wait_s = job.started_at - job.submitted_at

@@ -154,7 +154,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     parser.add_argument("--jobs", type=int, default=2000, help="submissions, one job each")
     options = parser.parse_args(arguments)
     with cluster.running(nodes=1, cpus=2) as bed:
-        repository = Path(bed.cluster.repository)
+        repository = Path(bed.cluster.options.repository)
         cluster.git(repository, "config", "core.logAllRefUpdates", "always")
         tokens = _admit(bed, options.users)
         bed.commit({"queue.yaml": QUEUE, "access.yaml": _access(options.users)}, "people")

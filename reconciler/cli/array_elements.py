@@ -1,8 +1,4 @@
-"""One element of an array: its name as plans and reasons write it, and what is told of it.
-
-``sweep[2]`` comes in, a job and the number of its element go out; of the job's view, the sentences
-that are about this element.
-"""
+"""One element of an array: parsing of names such as `sweep[2]`, and a sentence on its state."""
 
 import re
 from collections.abc import Iterable
@@ -14,69 +10,71 @@ from reconciler.model.state import states
 Json = Any
 
 _FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
-#: ``JOB[ELEMENT]``, as the controller names elements of arrays.
+#: `JOB[ELEMENT]`, as the controller names elements of arrays.
 _NAMED = re.compile(r"([^\[\]]+)\[(\d{1,6})\]")
-#: What no name of a job has.
+#: Characters that no name of a job has.
 _BRACKETS = frozenset("[]")
 
 
 def parted(written: str) -> tuple[str, int | None]:
-    """The job that a name means, and the number of its element where it names one.
+    """Return the job of a name, and the number of its element if it names one.
 
-    What has brackets and means no element of anything leaves the command.
+    Exit if the name has brackets but is not an element's.
     """
     found = _NAMED.fullmatch(written)
     if found is None and not _BRACKETS.isdisjoint(written):
         job = written.partition("[")[0].strip("]") or "JOB"
         terminal.fail(
-            f"{written} names no element of an array: one is written as {job}[3], by its number, "
-            "counted from 0",
+            f"{written} is not an array element; expected a number from 0, such as {job}[3]",
             terminal.USAGE,
         )
     return (written, None) if found is None else (found[1], int(found[2]))
 
 
 def chosen(written: str, option: int | None) -> tuple[str, int | None]:
-    """The job and the element that a name and ``--element`` mean together, which both may say."""
+    """Return the job and the element of a name and `--element`, which may both name the element."""
     job, element = parted(written)
     if element is not None and option is not None and element != option:
         terminal.fail(
-            f"{written} and --element {option} are two elements: name one of them", terminal.USAGE
+            f"{written} and --element {option} name different elements; use one of them",
+            terminal.USAGE,
         )
     return job, option if element is None else element
 
 
 def whole(command: str, names: Iterable[str]) -> None:
-    """Leave a command that takes whole jobs where a name means elements of one.
+    """Exit if a name is an array element's, because the command takes whole jobs.
 
-    ``command``: with the option that takes the name, where one does, as ``events --job``.
+    Args:
+        command: with the option that takes the name, if one does, such as `events --job`.
+        names: as written.
     """
     for written in names:
         job, bracket, _ = written.partition("[")
         if bracket and job:
             is_one = _NAMED.fullmatch(written) is not None
-            what = "is one element" if is_one else "means elements"
+            what = "is one element" if is_one else "names elements"
             terminal.fail(
-                f"{written} {what} of an array, and muster {command.partition(' ')[0]} takes whole "
-                f"jobs: muster {command} {job} is for all of it",
+                f"{written} {what} of an array; muster {command.partition(' ')[0]} takes whole "
+                f"jobs. Use: muster {command} {job}",
                 terminal.USAGE,
             )
         parted(written)
 
 
 def require(job: Json, element: int) -> None:
-    """Leave the command where the job has no such element; of one without a run nobody knows."""
+    """Exit if the job does not have this element. A job without a run has unknown elements."""
     if job.get("run") == 0:
         return
     name, count = job["name"], sum((job.get("elements") or {}).values())
     if not job.get("array"):
-        terminal.fail(f"{name} is no array: it has no element {element}")
+        terminal.fail(f"{name} is not an array, so it has no element {element}")
     if element >= count:
-        terminal.fail(f"there is no element {element}: {name} has {count}, counted from 0")
+        terminal.fail(f"{name} has no element {element}; its {count} elements count from 0")
 
 
 def told(job: Json, element: int) -> str:
-    """``Element 2 is Running on n1.``, as far as tries of it are told."""
+    """Return a sentence about an element, such as `Element 2: Running on n1 (try 1).`"""
     own = [one for one in job["attempts"] if one.get("element") == element]
     if not own:
         return _untried(job, element)
@@ -85,16 +83,16 @@ def told(job: Json, element: int) -> str:
     here = [one for one in last if one["state"] != "Ended"]
     if here:
         states, nodes = _several(one["state"] for one in here), _several(o["node"] for o in here)
-        return f"Element {element} is {states} on {nodes}, its try {newest}."
+        return f"Element {element}: {states} on {nodes} (try {newest})."
     nodes = _several(one["node"] for one in last)
-    return f"The last try of element {element} that is told, {newest}, has ended on {nodes}."
+    return f"Element {element}: last try ({newest}) ended on {nodes}."
 
 
 def _untried(job: Json, element: int) -> str:
-    """An element of which no try is told: one that ended long ago has none any more."""
+    """Return a sentence about an element without known tries; tries of long ago are removed."""
     if any(job["elements"].get(state) for state in _FINISHED):
-        return f"No try of element {element} is told: it waits, or ended long ago."
-    return f"Element {element} waits."
+        return f"Element {element}: no tries recorded. It waits, or ended long ago."
+    return f"Element {element}: waiting."
 
 
 def _several(words: Iterable[str]) -> str:

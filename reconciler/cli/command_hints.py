@@ -1,26 +1,26 @@
-"""Words of other systems, and what does here what they do there: an answer instead of a shrug.
+"""Commands and options of other systems, with the Muster command to use instead.
 
-People come with the words of Slurm, LSF, PBS, Kubernetes and Argo CD in their fingers. A word that
-is no command of Muster's and stands here is told what to type; all else is wrong usage as ever.
+People type the words of Slurm, LSF, PBS, Kubernetes and Argo CD. A word listed here is answered
+with a suggestion; any other unknown word is wrong usage.
 """
 
 from collections.abc import Iterable
 
-_CLUSTER = "a commit takes effect by itself: muster status tells what is in force"
-_DETAILS = "muster job JOB (its state and attempts), muster explain JOB (why it waits)"
-_WRITTEN = "muster submit FILE.yaml for jobs; all else is a file that you commit"
+_CLUSTER = "muster status (shows the revision in force; commits are applied automatically)"
+_DETAILS = "muster job JOB (state and attempts), muster explain JOB (why it waits)"
+_WRITTEN = "muster submit FILE.yaml for jobs; commit the file for any other kind"
 
-#: A word to what is to be typed for it.
+#: Words of other systems and what to type instead.
 OTHER_WORDS: dict[str, str] = {
     # Slurm
     "sbatch": "muster submit --gpus 1 --time 2h -- ./train.sh, or muster submit FILE.yaml",
     "srun": "muster run --gpus 1 -- COMMAND",
-    "salloc": "muster run --gpus 1 -- COMMAND: a job holds what its command needs, and no longer",
+    "salloc": "muster run --gpus 1 -- COMMAND (allocates for as long as the command runs)",
     "squeue": "muster jobs",
     "scancel": "muster cancel JOB",
     "sinfo": "muster nodes",
     "sacct": "muster jobs, muster report usage --by user",
-    "sacctmgr": "queues and people are YAML in git: muster queues shows them, muster schema queue",
+    "sacctmgr": "muster queues, muster schema queue (queues and access are YAML in git)",
     "scontrol": "muster job JOB, muster node NODE; muster hold, release, rerun JOB; "
     "muster drain, undrain NODE",
     "sdiag": "muster status, muster top",
@@ -29,7 +29,7 @@ OTHER_WORDS: dict[str, str] = {
     "sreport": "muster report usage",
     "sshare": "muster queues, muster report fairness",
     "sstat": "muster job JOB, muster plot JOB",
-    "strigger": "muster events -w; notifications are fields of the Cluster: muster schema cluster",
+    "strigger": "muster events -w, or notifications of the Cluster: muster schema cluster",
     "requeue": "muster rerun JOB",
     # LSF and PBS
     "bsub": "muster submit -- COMMAND",
@@ -53,20 +53,20 @@ OTHER_WORDS: dict[str, str] = {
     "info": _DETAILS,
     "apply": _WRITTEN,
     "create": _WRITTEN,
-    "edit": "edit the file and commit it; muster submit FILE.yaml commits a job's",
-    "patch": "edit the file and commit it; muster submit FILE.yaml commits a job's",
+    "edit": "edit the YAML file and commit it; for a job, muster submit FILE.yaml commits it",
+    "patch": "edit the YAML file and commit it; for a job, muster submit FILE.yaml commits it",
     "scale": "edit spec.count (or min, max) of the job's file, and muster submit FILE.yaml",
-    "delete": "muster cancel JOB; all else leaves with the file that you take out of git",
+    "delete": "muster cancel JOB; for any other kind, delete its YAML and commit",
     "rm": "muster cancel JOB",
     "kill": "muster cancel JOB",
-    "stop": "muster cancel JOB, or muster hold JOB to let it go on later",
+    "stop": "muster cancel JOB, or muster hold JOB to continue later",
     "pause": "muster hold JOB, muster suspend queue/QUEUE",
     "unpause": "muster release JOB, muster resume queue/QUEUE",
     "start": "muster up (a cluster on this machine), muster submit (a job)",
     "restart": "muster rerun JOB",
     "cordon": "muster drain NODE --reason WHY",
     "uncordon": "muster undrain NODE",
-    "exec": "a job runs its own command only; muster logs -f JOB follows what it prints",
+    "exec": "muster run -- COMMAND (a new job), or muster logs -f JOB (output of a running one)",
     "attach": "muster logs -f JOB",
     "tail": "muster logs -f JOB",
     "api-resources": "muster schema",
@@ -90,10 +90,10 @@ OTHER_WORDS: dict[str, str] = {
     "quota": "muster quotas",
     "resourcequota": "muster quotas",
     "qos": "muster quotas, muster queues",
-    "users": "muster access can WHO submit Queue/QUEUE; it is YAML in git: muster schema access",
+    "users": "muster access can WHO submit Queue/QUEUE, muster schema access (YAML in git)",
 }
 
-#: An option of other systems, or of another command here, to what it may be called.
+#: Options of other systems, or of other commands, and what to use instead.
 OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
     "--since": ("--from",),
     "--start": ("--from",),
@@ -121,6 +121,6 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def option(word: str, known: Iterable[str]) -> str:
-    """What of the options that a command knows is called otherwise elsewhere; empty: none."""
+    """Return the option in `known` that means the same as `word` elsewhere, or an empty string."""
     there = set(known)
     return next((one for one in OTHER_OPTIONS.get(word, ()) if one in there), "")

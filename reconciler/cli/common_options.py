@@ -1,4 +1,4 @@
-"""Names that several commands take, each with its help, its completion and what is refused."""
+"""Arguments that several commands take, each with its help, completion and check."""
 
 from typing import Annotated
 
@@ -10,17 +10,17 @@ from reconciler.cli import completion, context
 JobOrElement = Annotated[
     str,
     typer.Argument(
-        help="Name of the job, or JOB[ELEMENT] of an array.",
+        help="Name of the job, or JOB[ELEMENT] for an array element.",
         autocompletion=completion.jobs,
         callback=context.named,
     ),
 ]
-#: What is shown is only of this node; None: of all.
+#: Shows one node only; None: all.
 OfNode = Annotated[
     str | None,
     typer.Option(
         "--node",
-        help="Only of this node.",
+        help="Only this node.",
         autocompletion=completion.nodes,
         callback=context.named,
     ),

@@ -1,7 +1,7 @@
-"""Names for a shell's TAB: of jobs, queues and nodes, as the controller knows them.
+"""Shell completion of names of jobs, queues, nodes and quotas, asked of the controller.
 
-A shell asks while somebody waits for a key: the answer comes within about a second, or none does.
-Nothing is ever said of what went wrong, since it would stand in the line that is being written.
+A completion answers within about a second or returns nothing. Errors are never printed, because
+they would appear in the line that is being typed.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
 else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
 
-#: How long a controller may take to be reached, and as long again to answer.
+#: Time limit of the connection to the controller, and again of its answer.
 ANSWER_S = 1.0
-#: More names than this are no help at a prompt.
+#: The most names to offer at a prompt.
 NAMES_MAX = 200
 
-#: Parts of what `suspend` and `resume` take.
+#: Beginnings of subjects of `suspend` and `resume`.
 _CLUSTER, _QUEUE, _JOB = "cluster", "queue/", "job/"
 
 
 def jobs(ctx: Any, incomplete: str) -> list[str]:
-    """Jobs, the newest first, that are not named yet."""
+    """Return jobs that are not named yet, newest first."""
     found = _names(ctx, "/v1/jobs", incomplete, prefix=incomplete, limit=NAMES_MAX)
     return _new(ctx, found)
 
 
 def queues(ctx: Any, incomplete: str) -> list[str]:
-    """Queues."""
+    """Return queues."""
     return _names(ctx, "/v1/queues", incomplete)
 
 
 def nodes(ctx: Any, incomplete: str) -> list[str]:
-    """Nodes that are not named yet."""
+    """Return nodes that are not named yet."""
     return _new(ctx, _names(ctx, "/v1/nodes", incomplete))
 
 
 def quotas(ctx: Any, incomplete: str) -> list[str]:
-    """Quotas that are not named yet."""
+    """Return quotas that are not named yet."""
     return _new(ctx, _names(ctx, "/v1/quotas", incomplete))
 
 
 def overridable(ctx: Any, incomplete: str) -> list[str]:
-    """What an override may be of."""
+    """Return the subjects that an override can have."""
     suspended = [one for one in subjects(ctx, incomplete) if not one.startswith(_JOB)]
     return [*jobs(ctx, incomplete), *nodes(ctx, incomplete), *suspended]
 
 
 def subjects(ctx: Any, incomplete: str) -> list[str]:
-    """What may be suspended: ``cluster``, ``queue/NAME`` or ``job/NAME``."""
+    """Return the subjects that can be suspended: `cluster`, `queue/NAME` or `job/NAME`."""
     for kind, names in ((_QUEUE, queues), (_JOB, jobs)):
         if incomplete.startswith(kind):
             return [kind + name for name in names(ctx, incomplete.removeprefix(kind))]
@@ -63,7 +63,7 @@ def subjects(ctx: Any, incomplete: str) -> list[str]:
 
 
 def _names(ctx: Any, path: str, incomplete: str, **query: str | float | None) -> list[str]:
-    """Names that begin so; none where they can't be had."""
+    """Return names with this beginning; none if the controller does not answer."""
     given = ctx.params
     try:
         endpoint = endpoints.find(given.get("server"), given.get("token_file"), Path.cwd())
@@ -82,7 +82,7 @@ def _names(ctx: Any, path: str, incomplete: str, **query: str | float | None) ->
 
 
 def _new(ctx: Any, names: Sequence[str]) -> list[str]:
-    """Names that the line does not hold already."""
+    """Return the names that the line does not contain yet."""
     held = {
         one
         for value in ctx.params.values()

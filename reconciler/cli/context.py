@@ -1,10 +1,9 @@
-"""What every command shares: which controller, and how its refusals become exit codes."""
+"""Parts that all commands share: the connection to the controller, and parsing of times."""
 
 from __future__ import annotations
 
 import math
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import lazy_import, terminal
-from reconciler.desired.git import git_commands
 from reconciler.model.values import quantities, times
+from reconciler.operations import local_git
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ else:
 
 
 def _url(value: str | None) -> str | None:
-    """Callback of ``--server``: whether a controller could be there."""
+    """Return the URL of `--server`. Raise BadParameter if no controller can have it."""
     if value and (wrong := endpoints.wrong_with_url(value)):
         raise typer.BadParameter(wrong)
     return value
@@ -37,23 +36,23 @@ Server = Annotated[
 ]
 TokenFile = Annotated[
     str | None,
-    typer.Option("--token-file", help="File with your token.", envvar="MUSTER_TOKEN_FILE"),
+    typer.Option("--token-file", help="File that holds your token.", envvar="MUSTER_TOKEN_FILE"),
 ]
 Form = Annotated[
-    terminal.Output, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+    terminal.Output, typer.Option("--output", "-o", help="Output format.", show_default=True)
 ]
-#: A time of day; a span of so many hours is written ``5h8m``.
+#: A time of day; five hours and eight minutes are written `5h8m`.
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?Z?")
 _LIKE_A_CLOCK = re.compile(r"\d+:\d+(:\d+)?Z?")
 
 
 @contextmanager
 def controller(server: str | None, token_file: str | None) -> Iterator[api_client.ApiClient]:
-    """A connection; what goes wrong in the block ends the command with the right exit code."""
+    """Open a connection. An error inside the block ends the command with the right exit code."""
     try:
         with api_client.ApiClient(endpoint(server, token_file)) as connection:
             yield connection
-    except endpoints.EndpointError as error:  # of the token: it is read as it is used
+    except endpoints.EndpointError as error:  # of the token, which is read when it is used
         terminal.fail(str(error))
     except api_client.ApiError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
@@ -61,7 +60,7 @@ def controller(server: str | None, token_file: str | None) -> Iterator[api_clien
 
 
 def endpoint(server: str | None, token_file: str | None) -> endpoints.Endpoint:
-    """Where the controller is; leaves the command where none is known here."""
+    """Return the address of the controller. Exit if none is configured."""
     try:
         return endpoints.find(server, token_file, Path.cwd())
     except endpoints.EndpointError as error:
@@ -69,7 +68,7 @@ def endpoint(server: str | None, token_file: str | None) -> endpoints.Endpoint:
 
 
 def seconds(option: str, written: str) -> int:
-    """A duration of the command line; leaves the command when it is none."""
+    """Return the seconds of a duration. Exit if the text is not a duration."""
     try:
         return quantities.parse_duration(written)
     except quantities.QuantityError as error:
@@ -77,21 +76,23 @@ def seconds(option: str, written: str) -> int:
 
 
 def named(value: str | list[str] | None) -> str | list[str] | None:
-    """Callback of what takes names: an empty one, as of a variable that is not set, is none."""
+    """Return names as given. Raise BadParameter if one is empty, for example from an unset
+    variable.
+    """
     if value is not None and not all([value] if isinstance(value, str) else value):
         raise typer.BadParameter("a name is empty")
     return value
 
 
 def finite(value: float | None) -> float | None:
-    """Callback of an option that takes a number: ``nan`` and ``inf`` are none."""
+    """Return a number as given. Raise BadParameter for `nan` and `inf`."""
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no number to count with")
+        raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
 
 def moment(option: str, text: str, now: float) -> float:
-    """A time, a day in UTC, or a span before now; leaves the command when it is none."""
+    """Return seconds since the epoch of a time, a UTC day, or a span before now. Exit otherwise."""
     if text == "now":
         return now
     of_day = clock_time(text, now)
@@ -99,8 +100,8 @@ def moment(option: str, text: str, now: float) -> float:
         return of_day
     if _LIKE_A_CLOCK.fullmatch(text):
         terminal.fail(
-            f"{option}: found {text!r}, which no clock shows: a time of day is 00:00:00 to "
-            "23:59:59, and a span is written as in 25h30m",
+            f"{option}: found {text!r}, expected a time of day from 00:00:00 to 23:59:59, or a "
+            "span such as 25h30m",
             terminal.USAGE,
         )
     try:
@@ -118,21 +119,21 @@ def moment(option: str, text: str, now: float) -> float:
 
 
 def ago(text: str) -> int:
-    """Seconds of a span before now. One with colons is no clock time, and was meant as one.
+    """Return the seconds of a span before now. A text with colons was meant as a clock time.
 
     Raises:
-        QuantityError: it is none.
+        QuantityError: the text is not a span.
     """
     if ":" in text and "-" not in text:
-        raise quantities.QuantityError(f"{text!r} is no time of a day")
+        raise quantities.QuantityError(f"{text!r} is not a time of day")
     return quantities.parse_duration(text)
 
 
 def clock_time(text: str, now: float) -> float | None:
-    """The last moment at which a clock in the reader's zone, as of all tables, showed ``05:08:00``.
+    """Return the last moment at which a clock in the reader's time zone showed `05:08:00`.
 
-    ``05:08`` is one as well, and ``05:08:00Z`` is that of a clock in UTC. None: it is written in
-    another way. Seconds since the epoch.
+    `05:08` is accepted as well; `05:08:00Z` is the time of a clock in UTC. Return None for any
+    other text. The unit is seconds since the epoch.
     """
     if _CLOCK.fullmatch(text) is None:
         return None
@@ -148,9 +149,5 @@ def clock_time(text: str, now: float) -> float | None:
 
 
 def identity() -> str | None:
-    """The e-mail address that this person's commits carry."""
-    command = ["git", "config", "user.email"]
-    found = subprocess.run(
-        command, env=git_commands.environment(), capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or None
+    """Return the e-mail address of this person's commits, or None."""
+    return local_git.user_email()

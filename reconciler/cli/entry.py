@@ -1,7 +1,7 @@
-"""Where the ``muster`` command begins, before anything that takes time or may be missing.
+"""Entry point of the `muster` command, before anything slow or missing is imported.
 
-Importing the parser takes longer than many commands run, and a node has none: what is said of
-Ctrl-C and of a missing package has to be said from here, with the standard library alone.
+Importing the parser takes longer than many commands run, and a node does not have it. Ctrl-C and a
+missing package are handled here, with the standard library alone.
 """
 
 import os
@@ -16,7 +16,7 @@ OWN = ("reconciler", "agents")
 
 
 def main() -> None:
-    """Entry point of ``muster``."""
+    """Run `muster`."""
     interrupts.leave_at_once()
     try:
         from reconciler.cli import main  # noqa: PLC0415 - after the line above
@@ -29,14 +29,14 @@ def main() -> None:
 
 
 def _without_commands(missing: str, words: list[str]) -> int:
-    """What an installation without the command line does: a node's agent, and else says why not."""
+    """Run the node's agent if that was the command; otherwise print which package is missing."""
     if words[:1] == ["agent"]:
         command = [sys.executable, "-m", "agents", *words[1:]]
         os.execv(sys.executable, command)  # noqa: S606 - no shell
     sys.stderr.write(
-        f"muster: no package {missing!r} here, which all commands but `muster agent` need\n"
-        "  to get them: pip install 'muster-cluster[controller]'\n"
-        "  a node's agent is a command of its own: muster-agent --help\n"
+        f"muster: package {missing!r} is not installed; every command but `muster agent` needs it\n"
+        "  To fix: pip install 'muster-cluster[controller]'\n"
+        "  On a node, use the agent's own command: muster-agent --help\n"
     )
     return ERROR
 

@@ -1,10 +1,8 @@
-"""What Ctrl-C does to a command, from its first moment to its last, without a traceback.
+"""Ctrl-C during a command, from its first moment to its last, without a traceback.
 
-While modules are imported there is nothing to tidy up, and an exception could leave half a module
-behind: the process ends where it stands. While a command runs it gets a ``KeyboardInterrupt``, so
-that what it holds is given back; whatever comes of that, the status is the shell's for an
-interrupt. Commands that have more to do install a handler of their own. Next to nothing is imported
-here, not even ``typing``, so that next to no time goes by before.
+While modules are imported, the process ends at once. While a command runs it gets a
+`KeyboardInterrupt`, so that it can clean up; its exit code is the shell's for an interrupt. This
+module imports next to nothing, not even `typing`, so that it is active early.
 """
 
 from __future__ import annotations
@@ -22,18 +20,18 @@ _came = False
 
 
 def leave_at_once() -> None:
-    """From here on Ctrl-C ends the process, quietly and without tidying up."""
+    """Make Ctrl-C end the process at once, quietly and without cleaning up."""
     _install(_leave)
 
 
 def interrupt() -> None:
-    """From here on Ctrl-C is a ``KeyboardInterrupt`` in what runs."""
+    """Make Ctrl-C raise `KeyboardInterrupt` in the running code."""
     sys.unraisablehook = _unraisable
     _install(_raise)
 
 
 def came() -> bool:
-    """Whether Ctrl-C has interrupted what ran: errors that follow may come of it."""
+    """Return True if Ctrl-C interrupted the command: errors that follow may be caused by it."""
     return _came
 
 
@@ -54,7 +52,7 @@ def _raise(_number: int, _frame: FrameType | None) -> None:
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """An interrupt that hits a finaliser goes nowhere: it would be printed, and forgotten."""
+    """End the process if an interrupt hit a finaliser, where it would be printed and forgotten."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         os._exit(STATUS)
     sys.__unraisablehook__(lost)

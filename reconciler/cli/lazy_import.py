@@ -1,7 +1,7 @@
-"""Modules that are imported when they are first used, so that light commands start at once.
+"""Lazy imports, so that quick commands start at once.
 
-Reading YAML, git and schemas takes longer to import than most commands take to run. A module that
-is used under one of the commands only is named here instead of being imported at the top.
+Importing the readers of YAML, git and schemas takes longer than most commands run. A module that
+only some commands need is loaded through here instead of at the top of a file.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def module(name: str) -> ModuleType:
-    """The module of this full name; its code runs when something of it is first asked for."""
+    """Return the module of this full name. Its code runs on the first attribute access."""
     known = sys.modules.get(name)
     if known is not None:
         return known

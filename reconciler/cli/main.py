@@ -1,7 +1,7 @@
-"""The ``muster`` command: all groups together, and what wrong usage exits with.
+"""The `muster` command: all commands together, and the exit codes of wrong usage.
 
-Parser libraries exit with 2 on wrong usage; here 2 means that there are changes, so that wrong
-usage is 64 (INTERFACES).
+Parser libraries exit with 2 on wrong usage. Here 2 means that there are changes, so wrong usage
+exits with 64.
 """
 
 import importlib
@@ -14,8 +14,7 @@ import typer.core
 
 from reconciler.cli import command_hints, interrupts, terminal
 
-#: The commands of each module of this package, in the order of help. A command that is named is
-#: looked up here, so that none but its own module has to be imported.
+#: The commands of each module of this package. Only the module of the named command is imported.
 COMMANDS = {
     "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
     "changes.submit": ("submit", "hold", "release", "rerun", "cancel", "approve"),
@@ -44,23 +43,59 @@ COMMANDS = {
 }
 
 
+#: Sections of `muster --help`, each with its commands in the order of help.
+SECTIONS = {
+    "Run": ("submit", "run", "wait", "logs", "cancel", "hold", "release", "rerun"),
+    "Inspect": (
+        *("status", "jobs", "job", "explain", "nodes", "node", "queues", "quotas"),
+        *("drift", "events", "top", "plot", "report", "schema"),
+    ),
+    "Change": ("drain", "undrain", "suspend", "resume", "overrides", "prune", "export", "rollback"),
+    "Review": (
+        *("validate", "plan", "snapshot", "approve", "history", "audit", "access"),
+        *("scenario", "simulate"),
+    ),
+    "Operate": (
+        *("up", "demo", "init", "controller", "agent", "version"),
+        *("backup", "restore", "adopt"),
+    ),
+}
+
+
 class _ReaderLeftError(Exception):
-    """Nobody reads stdout any more."""
+    """Error: nobody reads stdout any more."""
 
 
 class _WriteError(Exception):
-    """What a command prints can't be written: a full disk, say."""
+    """Error: the output of a command can't be written, for example because the disk is full."""
 
 
 class _Group(typer.core.TyperGroup):
-    """All commands; a closed pipe leaves them under a name that the parser has no view of."""
+    """The group of all commands. It raises a closed pipe as an error that the parser does not
+    handle.
+    """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named; whoever uses another system's word is told ours."""
+        """Return the named command. Answer a word of another system with Muster's word."""
         known = command_hints.OTHER_WORDS.get(args[0])
         if known is not None and args[0] not in self.commands:
-            ctx.fail(f"there is no {args[0]!r} here; what you look for: {known}")
+            ctx.fail(f"no command {args[0]!r} here. Use: {known}")
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each section, in plain text and with aligned columns."""
+        known = [name for names in SECTIONS.values() for name in names if name in self.commands]
+        width = max(map(len, known))
+        for section, names in SECTIONS.items():
+            rows = [(name, self.get_command(ctx, name)) for name in names]
+            lines = [
+                (f"{name:<{width}}", command.get_short_help_str(limit=formatter.width))
+                for name, command in rows
+                if command is not None
+            ]
+            if lines:
+                with formatter.section(section):
+                    formatter.write_dl(lines)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
@@ -85,15 +120,15 @@ def _muster(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ] = False,
 ) -> None:
-    """Options that stand before any command."""
+    """Hold the options that come before any command."""
 
 
 def application(word: str = "") -> Any:
-    """The parser of all commands; of no more than a command's neighbours where ``word`` is one."""
+    """Return the parser of all commands, or only of the module of `word` if that is a command."""
     app = typer.Typer(
         name="muster",
         cls=_Group,
@@ -101,7 +136,7 @@ def application(word: str = "") -> Any:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Runs GPU clusters from git: queues, jobs and nodes are YAML, a loop makes them so.",
+        help="Runs GPU clusters from git: pools, queues and jobs are YAML in a repository.",
     )
     app.callback()(_muster)
     named = [name for name, commands in COMMANDS.items() if word in commands]
@@ -118,7 +153,7 @@ ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def main() -> None:
-    """Run the command that was asked for, and leave with its status."""
+    """Run the command of this process's arguments and exit with its code."""
     _install_completion(sys.argv[1:])
     command = application(_word())
     interrupts.interrupt()
@@ -127,13 +162,13 @@ def main() -> None:
     except BaseException:
         if not interrupts.came():
             raise
-        code = interrupts.STATUS  # a module of which half is loaded fails in ways of its own
-    interrupts.leave_at_once()  # the interpreter's own end has no place for exceptions
+        code = interrupts.STATUS  # a half loaded module can fail with any error
+    interrupts.leave_at_once()  # an exception while the interpreter ends would be printed
     sys.exit(code)
 
 
 def _install_completion(words: list[str]) -> None:
-    """Set up completion for the shell that is named; the parser knows only the one it runs in."""
+    """Install completion for the named shell; the parser handles only the shell it runs in."""
     if len(words) != 2 or words[0] not in ("--install-completion", "--show-completion"):
         return
     shells = importlib.import_module("typer.completion")
@@ -151,12 +186,12 @@ def _install_completion(words: list[str]) -> None:
         sys.stdout.write(f"{script}\n")
     else:
         _, path = shells.install(shell=shell, prog_name="muster", complete_var="_MUSTER_COMPLETE")
-        terminal.note(f"completion for {shell} is installed in {path}; it works in new shells")
+        terminal.note(f"completion for {shell} is installed in {path}; open a new shell to use it")
     sys.exit(terminal.DONE)
 
 
 def _word() -> str:
-    """The first word behind ``muster``, of a line that a shell wants to have completed as well."""
+    """Return the first word after `muster`, also of a line that a shell wants completed."""
     if not any(name.endswith("_COMPLETE") for name in os.environ):
         return "".join(sys.argv[1:2])
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
@@ -166,7 +201,7 @@ def _word() -> str:
 
 
 def _status(command: Any) -> int:
-    """Run a command; what it leaves with."""
+    """Run a command and return its exit code."""
     try:
         code = command.main(prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
@@ -178,7 +213,7 @@ def _status(command: Any) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return interrupts.STATUS
     except (_ReaderLeftError, BrokenPipeError):
-        # whoever read has had enough, as in `muster events | head`
+        # the reader has ended, as in `muster events | head`
         terminal.drop_stdout()
         return terminal.DONE
     except (_WriteError, OSError) as error:
@@ -188,14 +223,14 @@ def _status(command: Any) -> int:
         if isinstance(error, OSError) and not terminal.is_unwritable(error):
             raise
         why = (isinstance(error, OSError) and error.strerror) or str(error)
-        sys.stderr.write(f"muster: what it prints can't be written: {why}\n")
+        sys.stderr.write(f"muster: the output can't be written: {why}\n")
         terminal.drop_stdout()
         return terminal.ERROR
     return code if isinstance(code, int) else terminal.DONE
 
 
 def _wrong_usage(error: Exception) -> int:
-    """Say what is wrong and where help is; a command without arguments prints its help."""
+    """Print what is wrong and where to find help. A group without arguments prints its help."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     told = " ".join(message.split())
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -207,7 +242,7 @@ def _wrong_usage(error: Exception) -> int:
     if isinstance(word, str) and context is not None and told.startswith("No such option"):
         known = (spelled for one in context.command.params for spelled in one.opts)
         if meant := command_hints.option(word, known):
-            told = f"No such option: {word}; here it is {meant}"
+            told = f"No such option: {word}; use {meant}"
     sys.stderr.write(f"muster: {told}\n  see: {path} --help\n")
     return terminal.USAGE
 

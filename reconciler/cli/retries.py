@@ -1,7 +1,7 @@
-"""Commands that wait for long outlive a controller that starts again: they ask once more.
+"""A connection that survives a restart of the controller, for commands that wait for long.
 
-Requests go through as they are. Where a controller that has answered before is away, it is said
-once on stderr and asked again for a minute; what is read along is taken up where it broke off.
+If a controller that has answered before is away, this is reported once on stderr and the request is
+repeated for a minute. Streams continue where they broke off.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ if TYPE_CHECKING:
 else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
 
-#: For how long a controller that is away is asked again, and how often.
+#: How long a request is repeated while the controller is away, and how often.
 AWAY_S_MAX, AGAIN_S = 60.0, 1.0
-#: Of a proxy whose controller is away, and of a controller that isn't ready.
+#: Status of a proxy whose controller is away, and of a controller that isn't ready.
 _AWAY = frozenset({502, 503, 504})
-#: What changes with the moment at which it is asked for can't be taken up where it broke off.
+#: Options whose result depends on the time of the request: such a stream can't be continued.
 _MOVING = ("widely", "tail")
-#: Of these all tries are shown, each under a heading.
+#: Options that show all tries, each under a heading.
 _ALL_TRIES = ("every", "since", "until")
-#: Of how many attempts the newest try is looked for.
+#: Attempts to search for the newest try.
 _ATTEMPTS_MAX = 1000
 
-#: As of ``run``: Muster itself failed, and what it looked at goes on.
+#: Exit code, as of `muster run`: Muster itself failed, and the job continues.
 FAILED = 125
 
 Json = Any
 
 
 class GoneError(Exception):
-    """A controller that was there is away for too long."""
+    """Error: a controller that was there is away for too long."""
 
 
 class Patient:
-    """A connection whose questions are asked again while the controller is away.
+    """A connection that repeats its requests while the controller is away.
 
     Args:
-        api: the connection. answered: whether it has been there, so that it is worth waiting for.
-        ends_at: when nobody waits any more, by the monotonic clock; None: never.
+        api: the connection.
+        answered: True if the controller has answered before, so that waiting is worthwhile.
+        ends_at: the end of all waiting, by the monotonic clock; None: never.
     """
 
     def __init__(
@@ -54,14 +55,15 @@ class Patient:
         self._ends_at = ends_at
         self._answered = answered
         self._away_until: float | None = None
-        #: How often it has come back.
+        #: How often the controller has come back.
         self._returned = 0
 
     def get(self, path: str, **query: str | float | None) -> Json:
-        """The JSON of a GET.
+        """Return the JSON of a GET.
 
         Raises:
-            ApiError: anything but success. GoneError: the controller does not come back.
+            ApiError: anything but success.
+            GoneError: the controller does not come back.
         """
         while True:
             try:
@@ -73,18 +75,19 @@ class Patient:
             return found
 
     def post(self, path: str) -> Json:
-        """The JSON of a POST, which is sent once."""
+        """Return the JSON of a POST, which is sent once."""
         return self._api.post(path)
 
     def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
-        """The body of a GET, piece by piece, which is not asked for again."""
+        """Yield the body of a GET piece by piece, without repeating the request."""
         return self._api.stream(path, query)
 
     def follow(self, name: str, query: Mapping[str, str]) -> Iterator[bytes]:
-        """The output of a job's task as it is written, until the job is over.
+        """Yield the output of a job's task as it is written, until the job is over.
 
         Raises:
-            ApiError: anything but success. GoneError: the controller does not come back.
+            ApiError: anything but success.
+            GoneError: the controller does not come back.
         """
         path = f"/v1/jobs/{name}/logs"
         if any(key in query for key in _MOVING):
@@ -109,20 +112,20 @@ class Patient:
                 is_cut = True
             if left := shown.rest():
                 yield left
-            # a controller that is stopped ends what it sends as if nothing more would come
+            # a controller that is stopped ends its streams as if they were complete
             now, over = self._newest(name, query)
             if over and not is_cut and returned == self._returned:
                 return
             if shown.begin(None if _has_headings(query) else now) and not _has_headings(query):
-                terminal.note(f"muster: from here on try {now} of it, from its beginning")
+                terminal.note(f"muster: try {now} begins here")
             time.sleep(AGAIN_S)
 
     def _begun_with(self, name: str, query: Mapping[str, str]) -> int | None:
-        """The try of which output is that has no heading; None where all have one."""
+        """Return the try whose output has no heading; None if every try has one."""
         return None if _has_headings(query) else self._newest(name, query)[0] or 1
 
     def _newest(self, name: str, query: Mapping[str, str]) -> tuple[int | None, bool]:
-        """The newest try of the task, or that which is asked for; whether no other can come."""
+        """Return the newest or requested try of the task, and True if no other can follow."""
         asked = {key: query[key] for key in ("run", "element") if key in query}
         found = self.get(f"/v1/jobs/{name}", attempts=_ATTEMPTS_MAX, **asked)["job"]
         made = found["attempts"]
@@ -135,18 +138,18 @@ class Patient:
         return max((one["attempt"] for one in tries), default=None), over
 
     def _wait(self, error: api_client.ApiError) -> None:
-        """Give the controller a moment.
+        """Wait a moment for the controller.
 
         Raises:
-            ApiError: it is there, and says no, or was never there.
-            GoneError: it has been away for too long.
+            ApiError: the controller refuses, or has never answered.
+            GoneError: the controller has been away for too long.
         """
         if not (error.unreachable or error.status in _AWAY) or not self._answered:
             raise error
         now = time.monotonic()
         if self._away_until is None:
             self._away_until = now + AWAY_S_MAX
-            terminal.note(f"{error}; asking again for {AWAY_S_MAX:.0f}s")
+            terminal.note(f"{error}; retrying for {AWAY_S_MAX:.0f}s")
         elif now > self._away_until:
             raise GoneError(f"the controller has been away for {AWAY_S_MAX:.0f}s") from error
         if self._ends_at is not None and now > self._ends_at:
@@ -162,5 +165,5 @@ class Patient:
 
 
 def _has_headings(query: Mapping[str, str]) -> bool:
-    """Whether each try is shown under a heading, the first one as well."""
+    """Return True if each try is shown under a heading, the first one as well."""
     return any(key in query for key in _ALL_TRIES)

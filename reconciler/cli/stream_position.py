@@ -1,34 +1,33 @@
-"""What of a job's output has been shown, so that a stream that broke off is taken up there.
+"""Position in a job's output, so that a broken stream continues where it stopped.
 
-A controller that is asked again begins anew: with the newest try, or with all of them under their
-headings, whose words change as tries end. Output is counted by try, and of what comes again that
-much is left out. A task may write lines that look like the controller's: a heading is one only
-where it begins a later try, and all but what the controller can say is counted as output.
+A repeated request begins with the newest try, or with all tries under headings. Bytes are counted
+for each try, and that many are skipped. A task may write lines that look like the controller's: a
+heading counts only if it begins a later try; any other unknown line is output.
 """
 
 import re
 
-#: How lines begin that the controller says, and what those look like that begin a try.
+#: Beginning of the controller's lines, and the form of those that begin a try.
 _MARK = b"muster: "
 _HEADING = re.compile(rb"muster: (?:.+, )?try (\d+) on [^ ,]+(?:,.*)?\n?")
-#: What else the controller says, of output that it can't have; never so again.
+#: The controller's other lines: about output that it can't have.
 _NOTICE = re.compile(rb"muster: (?:node \S+ |no attempt at |its \w+ was cut off)[^\n]*\n?")
-#: The longest line that is held back until it is known what it is.
+#: The longest line that is held back until it is complete.
 _LINE_BYTES_MAX = 4096
 
 
 class Shown:
-    """What has been shown of one task's output. Pieces of a stream come in, what is new goes out.
+    """The output of one task that was shown. Takes pieces of a stream and returns what is new.
 
-    Between two streams ``begin`` is called.
+    Call `begin` between two streams.
 
     Args:
-        headings: whether the streams can have any; those of one try that was named have none.
+        headings: True if the streams can have any; those of one named try have none.
     """
 
     def __init__(self, *, headings: bool = True) -> None:
         self._headings = headings
-        #: Bytes of each try that were shown; None: it is not known of which.
+        #: Bytes of each try that were shown; None: of an unknown try.
         self._bytes: dict[int | None, int] = {}
         self._try: int | None = None
         self._skipped = 0
@@ -37,10 +36,10 @@ class Shown:
         self._begins = True
 
     def begin(self, newest: int | None) -> bool:
-        """A stream begins that says nothing of its try before the output of the newest one.
+        """Begin a stream that first sends output of the newest try, without a heading.
 
         Returns:
-            Whether something was shown before, and nothing of that try.
+            True if something was shown before, and nothing of that try.
         """
         self._held, self._begins = b"", True
         self._turn(newest)
@@ -51,7 +50,9 @@ class Shown:
         self._skipped = self._bytes.get(number, 0)
 
     def new(self, piece: bytes) -> bytes:
-        """What of a piece was not shown yet; the beginning of a line may be held back."""
+        """Return the part of a piece that was not shown yet. The beginning of a line may be held
+        back.
+        """
         data, self._held = self._held + piece, b""
         found = []
         while data:
@@ -74,13 +75,15 @@ class Shown:
         return b"".join(found)
 
     def rest(self) -> bytes:
-        """What was held back, of a stream that has ended."""
+        """Return what was held back, at the end of a stream."""
         held, self._held = self._held, b""
         return self._output(held) if held else b""
 
     @staticmethod
     def _of_task(data: bytes) -> int:
-        """How many bytes are the task's for certain: up to a line that may be the controller's."""
+        """Return how many bytes are certainly the task's: up to a line that may be the
+        controller's.
+        """
         marked = data.find(b"\n" + _MARK)
         if marked >= 0:
             return marked + 1
@@ -100,7 +103,7 @@ class Shown:
         return line
 
     def _number(self, line: bytes) -> int | None:
-        """The try that a heading begins; None: it is none."""
+        """Return the number of the try that a heading begins; None if the line is not a heading."""
         found = _HEADING.fullmatch(line) if self._headings else None
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
+"""Output of commands: data to stdout, text for people to stderr, colour only on a terminal."""
 
 import contextlib
 import errno
@@ -20,9 +20,9 @@ from reconciler.model.values import log_lines, paragraphs, quantities, times
 
 
 def plain(text: str) -> str:
-    """A text that moves no cursor and paints nothing: much of it was chosen by nodes and users.
+    """Return a text with control characters escaped, except ends of lines.
 
-    Control characters are escaped, but for ends of lines.
+    Nodes and users choose much of what is printed; it must not move the cursor or change colours.
     """
     if text.isprintable():
         return text
@@ -30,36 +30,35 @@ def plain(text: str) -> str:
 
 
 class _Plain(rich.console.Console):
-    """Prints text as it stands."""
+    """A console that prints text as it is."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """As of rich, with control characters in text escaped."""
+        """Print as rich does, with control characters escaped."""
         super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **how)
 
 
 class _Console(_Plain):
-    """Leaves it to ``main`` what a closed pipe means."""
+    """A console that leaves closed pipes to `main`."""
 
     def on_broken_pipe(self) -> None:
-        """Called while a ``BrokenPipeError`` is handled: it goes on up."""
+        """Raise the `BrokenPipeError` that is being handled again."""
         raise  # noqa: PLE0704
 
 
 out = _Console(highlight=False, soft_wrap=False)
 err = _Plain(stderr=True, highlight=False, soft_wrap=True)
 
-#: Errors of writing where there is no room, and where a terminal or a disk has gone.
+#: Errors of writing to a full disk, or to a terminal or disk that is gone.
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
-#: Width of tables that go into a pipe or a file where COLUMNS says none, and the least width of a
-#: column that gives way.
+#: Width of tables in a pipe or a file without COLUMNS, and the least width of a column.
 PIPE_WIDTH = 80
 NARROWEST = 8
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 DONE, ERROR, CHANGES, REFUSED, USAGE = 0, 1, 2, 3, 64
 
-#: Colours of states, for eyes on a terminal; the words themselves say the same.
+#: Colours of states on a terminal.
 STYLES = {
     "Running": "green",
     "Succeeded": "green",
@@ -80,7 +79,7 @@ STYLES = {
 
 
 class Output(StrEnum):
-    """Forms in which lists are printed."""
+    """Formats in which lists are printed."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -88,7 +87,7 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-#: What a folder or file says that is not as it has to be: whoever runs the command can mend it.
+#: Errors of a file or folder that the user can repair.
 UNUSABLE = frozenset(
     {
         *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT),
@@ -98,19 +97,19 @@ UNUSABLE = frozenset(
 
 
 def unusable(error: OSError) -> str:
-    """Which file or folder can't be used as it is, and why; empty where it is none of these."""
+    """Return which file or folder can't be used and why; empty if the error is of another kind."""
     if error.errno not in UNUSABLE or not isinstance(error.filename, str | bytes | os.PathLike):
         return ""
     return f"{os.fsdecode(error.filename)}: {error.strerror or error}"
 
 
 def is_unwritable(error: OSError) -> bool:
-    """Whether an error is one of writing what is printed: no file or address is named in it."""
+    """Return True if an error comes from writing the output: it names no file and no address."""
     return error.errno in UNWRITABLE and error.filename is None
 
 
 def drop_stdout() -> None:
-    """What is left in buffers goes nowhere, so that the interpreter's end does not try again."""
+    """Discard what is left in buffers, so that the end of the interpreter does not try again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -118,9 +117,9 @@ def drop_stdout() -> None:
 
 @contextlib.contextmanager
 def verdict() -> Iterator[None]:
-    """Print within it what the exit code says too: that is left with also where nobody reads on.
+    """Print inside this block if the exit code carries the result: it is kept if the reader leaves.
 
-    So `muster plan | head` under `set -o pipefail` never passes for a plan of nothing.
+    So `muster plan | head` under `set -o pipefail` never looks like a plan without changes.
     """
     try:
         yield
@@ -130,7 +129,7 @@ def verdict() -> Iterator[None]:
 
 
 def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoReturn:
-    """Say what went wrong on stderr and leave."""
+    """Print an error to stderr and exit."""
     _aside(f"muster: {message}", 2)
     for detail in details:
         _aside(f"  {detail}", 4)
@@ -138,7 +137,7 @@ def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoRetu
 
 
 def _aside(text: str, hang: int) -> None:
-    """A line on stderr, wrapped between words where that is a terminal."""
+    """Print a line to stderr, wrapped between words if that is a terminal."""
     lines = (
         paragraphs.wrapped(text, max(err.width, 40), "", " " * hang) if err.is_terminal else [text]
     )
@@ -147,7 +146,7 @@ def _aside(text: str, hang: int) -> None:
 
 
 def width() -> int:
-    """How many columns there are: the terminal's; in a pipe those of COLUMNS, and else 80."""
+    """Return the number of columns: of the terminal; in a pipe COLUMNS or 80."""
     if out.is_terminal:
         return out.width
     asked = os.environ.get("COLUMNS", "")
@@ -155,13 +154,13 @@ def width() -> int:
 
 
 def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = "") -> None:
-    """Print a text within the width of the terminal, or of a pipe.
+    """Print a text within the width of the terminal or pipe.
 
     Args:
-        text: words; names stay whole, and so does what stands between backquotes: a command
-            that is copied is one line.
-        indent: spaces before the first line. hang: before the others; None: as many.
-        style: of all of it.
+        text: words; names and text in backquotes stay whole, so that a command can be copied.
+        indent: spaces before the first line.
+        hang: spaces before the other lines; None: as many as `indent`.
+        style: of the whole text.
     """
     hanging = indent if hang is None else hang
     wrapped = paragraphs.wrapped(plain(text), max(width(), 40), " " * indent, " " * hanging)
@@ -170,7 +169,7 @@ def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = 
 
 
 def line(text: str, hang: int = 4) -> None:
-    """Print one line for tools, which a terminal gets wrapped; its indent stays."""
+    """Print one line for programs; on a terminal it is wrapped and keeps its indent."""
     if out.is_terminal:
         indent = len(text) - len(text.lstrip())
         paragraph(text.strip(), indent, hang)
@@ -179,7 +178,7 @@ def line(text: str, hang: int = 4) -> None:
 
 
 def note(message: str) -> None:
-    """A word for people, on stderr."""
+    """Print a message for people to stderr."""
     _aside(message, 2)
 
 
@@ -201,18 +200,18 @@ def table(
     middle: str = "",
     below: Mapping[int, str] = MappingProxyType({}),
 ) -> None:
-    """Print aligned columns without a frame; cells that do not fit are cut with an ellipsis.
+    """Print aligned columns without a frame. Cells that do not fit are cut with an ellipsis.
 
     Args:
-        headings: one a column, in capitals.
+        headings: one per column, in capitals.
         rows: cells as text.
-        right: headings, parted by spaces, of columns that are aligned to the right.
-        cut: False leaves all cells whole, however long lines become.
-        least: to how few characters a column gives way before others have done so too.
-        middle: headings of columns whose cells lose their middle, since their ends tell them apart.
-        below: by number of the row, from 0, a text that stands wrapped on lines of its own below.
+        right: headings of columns aligned to the right, separated by spaces.
+        cut: False prints all cells whole, however long lines become.
+        least: the width down to which a column shrinks before others have to.
+        middle: headings of columns whose cells are cut in the middle, because their ends differ.
+        below: text to print wrapped below a row, by row number from 0.
     """
-    # a cell stays in its row: with a line end in its name a thing could write rows of its own
+    # a name with a line end must not look like another row
     rows = [[plain(cell.replace("\n", " ")) for cell in row] for row in rows]
     numeric, tailed = set(right.split()), set(middle.split())
     columns = list(zip(headings, *rows, strict=True))
@@ -233,25 +232,26 @@ def table(
 
 
 def shortened(cell: str, size: int, *, middle: bool = False) -> str:
-    """A text of at most ``size`` characters: with an ellipsis at its end, or in its ``middle``."""
+    """Return a text of at most `size` characters, with an ellipsis at its end or in its middle."""
     if len(cell) <= size:
         return cell
     kept = max(0, size - 1)
-    tail = kept - kept // 3 if middle else 0  # ends tell ranks and tries apart, beginnings the job
+    tail = kept - kept // 3 if middle else 0  # the end has the rank and the try
     return cell[: kept - tail] + "…" + (cell[-tail:] if tail else "")
 
 
 def left_over(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How many characters a table of these columns leaves in a line for one more."""
+    """Return how many characters a table with these columns leaves for one more column."""
     return width() - sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True))
 
 
 def moved_down(headings: Sequence[str], rows: list[list[str]], least: int = 0) -> dict[int, str]:
-    """Last cells that have no room in their line, by row, for ``table(below=...)``.
+    """Return last cells that do not fit into their line, by row, for `table(below=...)`.
 
     Args:
-        headings: of all columns. rows: their cells; what moves down is taken out of them.
-        least: so much room the last column has in any case.
+        headings: of all columns.
+        rows: their cells; cells that move down are emptied.
+        least: the least width of the last column.
     """
     room = max(least, left_over(headings[:-1], [row[:-1] for row in rows]))
     below = {place: row[-1] for place, row in enumerate(rows) if len(row[-1]) > room}
@@ -261,15 +261,15 @@ def moved_down(headings: Sequence[str], rows: list[list[str]], least: int = 0) -
 
 
 def counted(number: int, what: str) -> str:
-    """``1 pool``, ``2 pools``."""
+    """Return a count with its noun: `1 pool`, `2 pools`."""
     return quantities.counted(number, what)
 
 
 def fit(widths: list[int], total: int, floors: Sequence[int] = ()) -> list[int]:
-    """Column widths that, with two spaces between them, take ``total``: the widest give way.
+    """Return column widths that take `total` with two spaces between them. The widest shrink first.
 
-    What counts is how much wider they are than their floors; only when all have come down to those
-    they give way further, and none below ``NARROWEST``.
+    Columns shrink by how much wider they are than their floors. Only when all are at their floors
+    they shrink further, but not below `NARROWEST`.
     """
     widths = [min(size, total) for size in widths]
     excess = sum(widths) + 2 * (len(widths) - 1) - total
@@ -285,13 +285,14 @@ def fit(widths: list[int], total: int, floors: Sequence[int] = ()) -> list[int]:
 
 
 def seconds(text: str | None) -> float | None:
-    """A time of the API in seconds since the epoch."""
+    """Return a time of the API in seconds since the epoch."""
     return times.parse_time(text) if text else None
 
 
 def clock(text: str | None) -> str:
-    """A time of today as a clock, else with its date, and its year where that is another one; in
-    the reader's own zone."""
+    """Return a time in the reader's zone: a clock time today, else with the date, and the year if
+    needed.
+    """
     at = seconds(text)
     if at is None:
         return "-"
@@ -303,10 +304,10 @@ def clock(text: str | None) -> str:
 
 
 def clocks(text: str) -> str:
-    """A sentence whose RFC 3339 times are written as ``clock`` does."""
+    """Return a sentence whose RFC 3339 times are formatted as by `clock`."""
     return _RFC_3339.sub(lambda found: clock(found[0]), text)
 
 
 def duration(span_s: float | None) -> str:
-    """A span for a narrow column: ``-``, ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    """Return a span for a narrow column: `-`, `0.4s`, `59s`, `4m10s`, `3h02m`, `2d4h`."""
     return "-" if span_s is None else times.format_span(span_s)

@@ -1,7 +1,7 @@
-"""What the story is played on: a repository, a clone to commit in, a cluster, and a clock.
+"""Environment of the demo: a repository, a clone to commit in, and a cluster.
 
-The story changes the cluster by commits and by ending processes; it learns what happened from
-the API. Everything stands below one folder, which ``DemoEnvironment`` makes and clears.
+The demo changes the cluster by commits and by ending processes, and reads the results from the API.
+Everything is below one folder, which ``DemoEnvironment`` makes and clears.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler import package_data
-from reconciler.desired.git import git_commands
+from reconciler.operations import local_git
 from reconciler.operations.client import api_client
 from reconciler.operations.local import local_cluster
 
@@ -25,15 +25,15 @@ Json = Any
 
 
 class StoryError(Exception):
-    """Something did not happen as told; says what was waited for and what was there."""
+    """Error: a step did not happen; the message has what was expected and what was found."""
 
 
-class Interrupted(Exception):  # noqa: N818 - not an error: somebody pressed Ctrl-C
-    """Somebody wants the demo to end."""
+class Interrupted(Exception):  # noqa: N818 - not an error: the user pressed Ctrl-C
+    """The user pressed Ctrl-C."""
 
 
 class DemoEnvironment:
-    """Folder, repository, clone and cluster of one performance."""
+    """Folder, repository, clone and cluster of one run of the demo."""
 
     def __init__(self, folder: Path, interrupted: Callable[[], bool]) -> None:
         self.folder = folder.resolve()
@@ -42,17 +42,19 @@ class DemoEnvironment:
         #: Whether the folder is this performance's.
         self.prepared = False
         self.cluster = local_cluster.LocalCluster(
-            folder=self.folder,
-            repository=str(self.folder / "repository.git"),
-            branch="main",
-            listen=f"127.0.0.1:{local_cluster.free_port()}",
-            identity="demo@example.org",
+            local_cluster.LocalClusterOptions(
+                folder=self.folder,
+                repository=str(self.folder / "repository.git"),
+                branch="main",
+                listen=f"127.0.0.1:{local_cluster.free_port()}",
+                identity="demo@example.org",
+            )
         )
         self._api: api_client.ApiClient | None = None
 
     @property
     def api(self) -> api_client.ApiClient:
-        """The users' API of the cluster."""
+        """A client of the cluster's API."""
         if self._api is None:
             self._api = api_client.ApiClient(self.cluster.endpoint)
         return self._api
@@ -98,7 +100,7 @@ class DemoEnvironment:
     def git(self, *arguments: str, folder: Path | None = None) -> str:
         """Run git with an identity of the demo's own and nobody's configuration."""
         environment = {
-            **git_commands.environment(),
+            **local_git.environment(),
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_SYSTEM": os.devnull,
             "GIT_AUTHOR_NAME": "Demo",
@@ -162,7 +164,7 @@ class DemoEnvironment:
         raise StoryError(f"waited {timeout_s:.0f} s for this and it did not come: {what}")
 
     def job(self, name: str) -> Json:
-        """A job as the API shows it."""
+        """Return a job as the API shows it."""
         return self.api.get(f"/v1/jobs/{name}")["job"]
 
     def until_state(self, name: str, *states: str, timeout_s: float = 60.0) -> Json:
@@ -179,12 +181,12 @@ class DemoEnvironment:
         return self.until(f"{name} is {' or '.join(states)}", look, timeout_s)
 
     def output(self, name: str, **query: str) -> str:
-        """What a task has written so far."""
+        """Return a task's output so far."""
         pieces = self.api.stream(f"/v1/jobs/{name}/logs", query)
         return b"".join(pieces).decode(errors="replace")
 
     def shared_file(self, *parts: str) -> Path:
-        """A file in the folder that all nodes share."""
+        """Return a file in the folder shared by all nodes."""
         return self.cluster.state.joinpath("shared", *parts)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The story itself: six things that a cluster has to do, each done and checked before the next.
+"""Steps of the demo: six things that a cluster has to do, each checked before the next.
 
-It prints what it does as it does it, leaves ``result.json`` in its folder, and ends every process
-it started, also when it is interrupted.
+It prints each step as it happens, writes ``result.json`` into its folder, and ends every process it
+started, also after an interrupt.
 """
 
 import os
@@ -24,7 +24,7 @@ Json = Any
 
 
 class DemoStep(msgspec.Struct):
-    """One step of the story and how it went."""
+    """A step of the demo, with its result."""
 
     name: str
     ok: bool = False
@@ -48,7 +48,7 @@ class Teller:
         self._began = time.monotonic()
 
     def say(self, text: str) -> None:
-        """A sentence of the story, wrapped between words; a traced-back text keeps its lines."""
+        """Print a sentence, wrapped between words; a traceback keeps its lines."""
         head = f"  {time.monotonic() - self._began:6.1f}s  "
         for line in text.splitlines() or [""]:
             told = paragraphs.wrapped(line, WIDTH, head, " " * len(head)) or [head.rstrip()]
@@ -57,20 +57,20 @@ class Teller:
         sys.stdout.flush()
 
     def title(self, text: str) -> None:
-        """The beginning of a step."""
+        """Print the beginning of a step."""
         sys.stdout.write(f"\n{text}\n")
         sys.stdout.flush()
 
 
 class Story:
-    """The steps, in order; each uses commits and public commands and checks by the API."""
+    """Steps of the demo, in order; each uses commits and public commands and checks by the API."""
 
     def __init__(self, stage: environment.DemoEnvironment, teller: Teller) -> None:
         self.stage = stage
         self.say = teller.say
 
     def start(self) -> None:
-        """A repository, a controller, four nodes."""
+        """Start a repository, a controller and four nodes."""
         self.stage.prepare()
         self.say("made a git repository from the example desired state, and a clone of it")
         self.stage.start()
@@ -88,7 +88,7 @@ class Story:
             )
 
     def training(self) -> None:
-        """A gang of four ranks on two nodes begins to learn."""
+        """Start a gang of four ranks on two nodes."""
         self.stage.add_jobs("train")
         self.say("committed jobs/train.yaml: 4 ranks, a GPU each, all or none")
         job = self.stage.until_state("train", "Running")
@@ -101,7 +101,7 @@ class Story:
         self.stage.until("a checkpoint is written", self._checkpoint)
 
     def sweep(self) -> None:
-        """An array of 16, and a job that waits for both."""
+        """Start an array of 16, and a job that waits for both."""
         self.stage.add_jobs("sweep", "evaluate")
         self.say("committed an array of 16 runs, 8 at once, and evaluate, which depends on all")
         reason = self.stage.until(
@@ -112,7 +112,7 @@ class Story:
         self.say("all 16 have succeeded")
 
     def preemption(self) -> None:
-        """A job that cannot wait takes the place of one that can."""
+        """Let an urgent job preempt a preemptible one."""
         self._in_training()
         self.stage.add_jobs("background")
         self.stage.until_state("background", "Running")
@@ -134,7 +134,7 @@ class Story:
         self.say(f"background is back: {resumed}")
 
     def agent_dies(self) -> None:
-        """An agent is killed; its tasks never notice."""
+        """Kill an agent; its tasks continue."""
         job = self._in_training()
         node = _live(job)[0]["node"]
         before = {attempt["id"] for attempt in _live(job)}
@@ -152,7 +152,7 @@ class Story:
         self.say("a new agent has adopted them: the same attempts go on, the loss still falls")
 
     def node_dies(self) -> None:
-        """A machine is gone with all that ran on it; the gang finishes elsewhere."""
+        """Kill a node with everything on it; the gang finishes elsewhere."""
         job = self._in_training()
         node = _live(job)[-1]["node"]
         nodes = self.stage.cluster.nodes
@@ -213,7 +213,7 @@ class Story:
         self.say("mended: Synced")
 
     def finish(self) -> None:
-        """All has ended well: what ran where, in how long."""
+        """Wait until all jobs have ended, and print where and how long they ran."""
         self.stage.until_state("train", "Succeeded", timeout_s=90)
         losses = self._losses("train")
         if not losses:
@@ -240,9 +240,9 @@ class Story:
             sys.stdout.write(f"  {line.rstrip()}\n")
 
     def _in_training(self) -> Json:
-        """The training while it has enough before it; on a busy machine it may be as good as done.
+        """Return the training while enough of it is left; on a busy machine it may be almost done.
 
-        Then git asks for another run with more steps, which goes on from the checkpoint.
+        Then a commit requests another run with more steps, which continues from the checkpoint.
         """
         job, losses = self.stage.job("train"), self._losses("train")
         path = self.stage.clone / "jobs" / "train.yaml"
@@ -302,7 +302,7 @@ def _told(problem: Json) -> str:
 
 
 def _seconds(job: Json) -> str:
-    """How long a job took from its first start to its end."""
+    """Return how long a job took from its first start to its end."""
     if not job["started"] or not job["ended"]:
         return "-"
     return f"{times.parse_time(job['ended']) - times.parse_time(job['started']):.1f}"

@@ -10,17 +10,15 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from reconciler.metrics.counters import ClusterState, Counters
-from reconciler.model import desired
+from reconciler.model.rules import usage_charges
 from reconciler.model.state import outcome, records, usage_rollups
-from reconciler.model.state.states import AttemptState, EndReason
+from reconciler.model.state.states import AttemptState
 
 #: Of a longer silence nobody knows what the GPUs did.
 GAP_S_MAX = 120.0
 #: How often it is looked who starves where cycles follow each other closely: with many thousands of
 #: different reasons that takes longer than a cycle may.
 LOOK_EVERY_S = 10.0
-#: The longest attempt that is split into hours; older ones are charged from there.
-SPAN_S_MAX = 400 * usage_rollups.DAY_S
 
 
 class Meter:
@@ -177,7 +175,9 @@ class Meter:
         measured = self._busy.pop(attempt.id, (0.0, 0.0))
         job = memory.jobs.get(attempt.job)
         spec = job.spec if job is not None and job.key == attempt.job_key else None
-        for key, usage in usage_of(attempt, spec, memory.nodes.get(attempt.node), now, measured):
+        for key, usage in usage_charges.usage_of(
+            attempt, spec, memory.nodes.get(attempt.node), now, measured
+        ):
             self._usage[key] = self._usage.get(key, usage_rollups.Usage()) + usage
 
 
@@ -216,69 +216,9 @@ def _place(attempt: records.AttemptRecord | None, memory: ClusterState) -> tuple
     if attempt is None:
         return usage_rollups.UNKNOWN, usage_rollups.UNKNOWN
     node = memory.nodes.get(attempt.node)
-    return _pool(attempt, node), _model(attempt, node)
+    return usage_charges.pool_of(attempt, node), usage_charges.gpu_model(attempt, node)
 
 
 def _may_lack(queue: outcome.QueueUsage) -> bool:
     """Return True if a queue asks for more than it has while it has less than its guarantee."""
     return queue.allocated[2] < min(queue.guaranteed[2] or 0, queue.demand[2])
-
-
-def usage_of(
-    attempt: records.AttemptRecord,
-    spec: desired.Job | None,
-    node: records.NodeRecord | None,
-    now: float,
-    measured: tuple[float, float] = (0.0, 0.0),
-) -> list[tuple[usage_rollups.UsageKey, usage_rollups.Usage]]:
-    """Return an attempt's usage up to its end, or to ``now``, by the hour."""
-    ended = now if attempt.ended_at is None else attempt.ended_at
-    began = max(attempt.assigned_at, ended - SPAN_S_MAX)
-    span_s = max(0.0, ended - began)
-    parts = usage_rollups.by_hour(began, ended) or [(int(ended // usage_rollups.HOUR_S), 0.0)]
-    gpus, cpus = attempt.resources.gpu_milli / 1000, attempt.resources.cpu_milli / 1000
-    limit_s = spec.time_limit_s if spec is not None else None
-    asked_s = gpus * (span_s if limit_s is None else limit_s)
-    over = attempt.state is AttemptState.ENDED
-    well = attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0
-    found = []
-    for position, (hour, part_s) in enumerate(parts):
-        part = part_s / span_s if span_s else 1.0
-        key = usage_rollups.UsageKey(
-            hour,
-            spec.queue if spec is not None else "",
-            spec.owner if spec is not None else "",
-            _pool(attempt, node),
-            _model(attempt, node),
-        )
-        usage = usage_rollups.Usage(
-            attempts=int(over and position == len(parts) - 1),
-            asked_gpu_s=asked_s * part,
-            gpu_s=gpus * part_s,
-            failed_gpu_s=gpus * part_s if over and not well else 0.0,
-            measured_gpu_s=measured[0] * part,
-            busy_gpu_s=measured[1] * part,
-            cpu_s=cpus * part_s,
-            used_cpu_s=attempt.cpu_s * part,
-        )
-        found.append((key, usage))
-    return found
-
-
-def _pool(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
-    """Return the pool in which an attempt was placed; its node may have changed pools since."""
-    return attempt.pool or (node.pool if node is not None else "")
-
-
-def _model(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
-    """Return the model of the GPUs that an attempt has, in whole or in part."""
-    if node is None or not attempt.resources.gpu_milli:
-        return ""
-    gpus = node.inventory.gpus
-    if attempt.mig_profile:
-        # which device its instances are on, its node alone knows
-        cut = [g.model for g in gpus if any(m.profile == attempt.mig_profile for m in g.mig)]
-        models = {*cut} or {gpu.model for gpu in gpus}
-        return models.pop() if len(models) == 1 else ""
-    named = {gpu.index: gpu.model for gpu in gpus}
-    return next((named[device] for device in attempt.devices if device in named), "")

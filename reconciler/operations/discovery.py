@@ -23,7 +23,7 @@ _NAME_CHARACTERS_MAX = 40
 
 
 class DiscoveredNode(msgspec.Struct, frozen=True):
-    """What matters of one node. ``gpu_memory_bytes`` is the least of its devices."""
+    """Properties of one node. ``gpu_memory_bytes`` is the least of its devices."""
 
     name: str
     cpus: int
@@ -42,8 +42,10 @@ class DiscoveredPool(msgspec.Struct, frozen=True):
 
 
 def seen(items: Iterable[Json], *, declared: bool) -> list[DiscoveredNode]:
-    """The nodes of ``GET /v1/nodes`` that have told what they have, and have not left since;
-    ``declared``: of pools, too."""
+    """Return the nodes of ``GET /v1/nodes`` that have reported their hardware and are not gone.
+
+    ``declared``: include those of pools.
+    """
     found = []
     for item in items:
         if (item["pool"] and not declared) or not item["capacity"]["cpu"]:
@@ -93,7 +95,7 @@ def pools(nodes: Iterable[DiscoveredNode], taken: Iterable[str] = ()) -> list[Di
 
 
 def _name(like: DiscoveredNode, taken: set[str]) -> str:
-    """A name such as ``h200-8`` or ``cpu-64``, with a number behind it where it is taken."""
+    """Return a name such as ``h200-8`` or ``cpu-64``, with a number after it if it is taken."""
     model = re.sub(r"^nvidia\s+", "", like.gpu_model.casefold())
     word = re.sub(r"[^a-z0-9]+", "-", model).strip("-")[:_NAME_CHARACTERS_MAX].strip("-")
     base = f"{word or 'gpu'}-{like.gpus}" if like.gpus else f"cpu-{like.cpus}"
@@ -104,7 +106,7 @@ def _name(like: DiscoveredNode, taken: set[str]) -> str:
 
 
 def document(pool: DiscoveredPool, *, observe: bool = True) -> dict[str, Json]:
-    """The NodePool that declares what every node of a group has."""
+    """Return the NodePool with what every node of a group has."""
     first = pool.nodes[0]
     nodes: dict[str, Json] = {
         "cpu": first.cpus,
@@ -135,12 +137,12 @@ def document(pool: DiscoveredPool, *, observe: bool = True) -> dict[str, Json]:
 
 
 def _floor(amount: int) -> str:
-    """An amount in whole GiB, or in MiB where there is less than one."""
+    """Return an amount in whole GiB, or in MiB if there is less than one."""
     unit = _GIB if amount >= _GIB else 2**20
     return quantities.format_memory(max(unit, amount - amount % unit))
 
 
 def text(made: Sequence[DiscoveredPool], *, observe: bool = True) -> str:
-    """The documents as YAML."""
+    """Return the documents as YAML."""
     parts = [msgspec.yaml.encode(document(pool, observe=observe)).decode() for pool in made]
     return "---\n".join(parts)

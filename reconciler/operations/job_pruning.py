@@ -1,8 +1,7 @@
-"""Which files of jobs that ended long ago may leave the repository.
+"""Choice of files of jobs that ended long ago and can be deleted from the repository.
 
-A repository that people submit to grows by a file a job. What has ended stays in history and
-reports without its file; what another job that stays waits for, or waited for, keeps its file, so
-that no document ever names a job that is not there.
+A repository grows by a file a job. Ended jobs stay in history and reports without their file. The
+file of a job on which another remaining job depends is kept, so that every reference stays valid.
 """
 
 from collections.abc import Iterable
@@ -26,7 +25,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class PrunableJob(msgspec.Struct, frozen=True):
-    """A job as far as it matters here. ``ended_at`` is None unless it is over."""
+    """Properties of a job for pruning. ``ended_at`` is None unless it is over."""
 
     name: str
     ended_at: float | None
@@ -35,14 +34,14 @@ class PrunableJob(msgspec.Struct, frozen=True):
 
 
 def of_item(item: Json) -> PrunableJob:
-    """A job as the API shows it."""
+    """Return a job of the API."""
     over = item["state"] in states.FINISHED_JOB_STATES and item["ended"] is not None
     ended_at = times.parse_time(item["ended"]) if over else None
     return PrunableJob(item["name"], ended_at, item["removed"], tuple(item["dependsOn"]))
 
 
 def of_record(record: records.JobRecord) -> PrunableJob:
-    """A job as the store has it."""
+    """Return a job of the store."""
     ended_at = record.ended_at if record.finished else None
     return PrunableJob(
         record.name, ended_at, record.removed, tuple(one.job for one in record.spec.depends_on)

@@ -1,4 +1,4 @@
-"""What ``muster access can`` answers: the decision that loader and server would come to."""
+"""Permission checks of ``muster access can``: the same decision as loader and server make."""
 
 from pathlib import Path
 from typing import get_args
@@ -12,19 +12,18 @@ from reconciler.operations.validate import folder_check, object_folders
 
 
 class QuestionError(ValueError):
-    """There is no such verb or object, or nobody can tell; says which there are, or why."""
+    """Error: an object does not exist, or the answer is unknown; the message says which or why."""
 
 
 class WordsError(QuestionError):
-    """It is no question at all, whatever objects there are."""
+    """Error: the question makes no sense, whatever objects there are."""
 
 
 def folder_around(here: Path) -> Path:
-    """Where the desired state begins of the cluster that somebody stands in: roles count as a
-    whole, and the folder of the jobs, say, holds none of them.
+    """Return the root of the desired state around a folder. Roles count as a whole there.
 
     Raises:
-        QuestionError: it is in no clone, or in one of several clusters.
+        QuestionError: the folder is in no clone, or in one with several clusters.
     """
     try:
         return object_folders.clone_of(here, None, None).state
@@ -33,11 +32,10 @@ def folder_around(here: Path) -> Path:
 
 
 def structure_of(found: desired.Desired) -> desired.Structure:
-    """The structure that a folder writes, which answers may be given by.
+    """Return the structure of a folder.
 
     Raises:
-        QuestionError: there is none, or it is refused: of roles that can't be read nobody knows
-            what they allow.
+        QuestionError: there is none, or it is refused: nobody knows what unreadable roles allow.
     """
     for one in found.status.problems:
         if one.rule == folder_check.NOTHING_WRITTEN:
@@ -52,7 +50,7 @@ def structure_of(found: desired.Desired) -> desired.Structure:
 
 
 def can(structure: desired.Structure, who: str, verb: str, subject: str) -> access.Decision:
-    """Whether somebody may do something.
+    """Return the decision if a person may do something.
 
     Args:
         structure: with access and queues.
@@ -61,7 +59,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         subject: ``Queue/name`` for jobs, ``Kind/name`` for structural objects.
 
     Raises:
-        WordsError: the verb is none, or is of no use for the subject.
+        WordsError: the verb does not exist, or does not apply to the subject.
         QuestionError: there is no such queue.
     """
     verbs: dict[str, access.Verb] = {one: one for one in get_args(access.Verb)}

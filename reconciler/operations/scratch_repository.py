@@ -1,6 +1,6 @@
-"""Git for looking at revisions: repositories that nobody sees, beside one that stays as it is.
+"""Temporary repositories for reading revisions of another one, which is not changed.
 
-A scratch repository reads the objects of another, and is gone afterwards.
+A scratch repository reads the objects of another, and is deleted afterwards.
 """
 
 import os
@@ -18,7 +18,7 @@ _FILES_MAX = 5
 
 
 class RevisionError(Exception):
-    """A folder or revision can't be read; says why."""
+    """Error: a folder or revision can't be read; the message says why."""
 
 
 def git(
@@ -27,7 +27,7 @@ def git(
     work_tree: Path | None = None,
     good: tuple[int, ...] = (0,),
 ) -> str:
-    """What git prints; its exit status where it says nothing and more than 0 is good."""
+    """Return git's output, or its exit status if it has none and more than 0 is accepted."""
     environment = {
         **os.environ,
         "GIT_DIR": str(folder),
@@ -62,7 +62,7 @@ def _text(printed: bytes) -> str:
 
 @contextmanager
 def repository() -> Iterator[Path]:
-    """A bare repository that is gone afterwards."""
+    """Yield a bare repository that is deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:
         repository = Path(folder) / "scratch.git"
         repository.mkdir()
@@ -80,7 +80,7 @@ def known_commit(folder: Path, revision: str) -> str | None:
 
 
 def merge(scratch: Path, base: str, head: str) -> str | None:
-    """The merge of two commits that have parted; None where one follows the other."""
+    """Return the merge of two commits that have diverged; None if one follows the other."""
     if base == head or is_ancestor(scratch, base, head) or is_ancestor(scratch, head, base):
         return None
     try:
@@ -94,7 +94,7 @@ def merge(scratch: Path, base: str, head: str) -> str | None:
 
 
 def _not_merged(scratch: Path, base: str, head: str, told: str) -> str:
-    """Why two commits can't be merged, of what git said of it, and what to do."""
+    """Return why two commits can't be merged, from git's message, and what to do."""
     # the tree that git made as far as it could, the files in conflict, a blank line, and its words
     tree, *files = told.partition(" failed: ")[2].partition("\n\n")[0].splitlines() or [""]
     if not files or not set(tree) <= set("0123456789abcdef"):
@@ -122,13 +122,13 @@ def share_objects(scratch: Path, folder: Path) -> None:
 
 
 def _inside(folder: Path) -> dict[str, str]:
-    """The environment of git in a folder: of a hook's what it was told of its own repository.
+    """Return git's environment in a folder, with what a hook got for the folder's own repository.
 
-    Where the folder is of another repository, nothing of that counts there.
+    For another repository, a hook's variables are left out.
     """
     environment = dict(os.environ)
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
-        if name in environment:  # a hook gets them relative to where it is started
+        if name in environment:  # a hook gets them relative to its working folder
             environment[name] = str(Path(environment[name]).absolute())
     if "GIT_DIR" not in environment:
         return environment

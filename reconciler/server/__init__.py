@@ -1,5 +1,5 @@
-"""The controller's face: agents' syncs, the users' API, metrics and health, over HTTP.
+"""HTTP server of the controller: agents' syncs, the users' API, metrics and health.
 
-A process of its own, so that a cycle of the loop never delays an answer. It decides nothing: it
-passes on what nodes say, tells nodes what the loop has decided, and shows what the store holds.
+It is a separate process, so that a cycle of the loop never delays an answer. It decides nothing: it
+passes on reports of nodes, sends nodes the loop's decisions, and shows what the store holds.
 """

@@ -14,11 +14,8 @@ from typing import NoReturn
 import uvicorn
 
 from reconciler import log_format
-from reconciler.changes.writer import signing
-from reconciler.desired.documents import object_changes
-from reconciler.desired.git import source
 from reconciler.model.values import addresses, log_lines
-from reconciler.operations.changes import pusher, remote_changes
+from reconciler.operations.changes import pusher, remote_changes, submission_repository
 from reconciler.operations.views import job_views
 from reconciler.server import app, services
 from reconciler.server.auth import authentication, authorization, tokens
@@ -28,7 +25,7 @@ from reconciler.store import StoreError
 log = logging.getLogger("muster.server")
 
 USAGE_ERROR = 64
-#: How long open exchanges have to end when the process is told to.
+#: How long open requests may take to end when the process stops.
 SHUTDOWN_S = 3
 _PR_SET_PDEATHSIG = 1
 #: Connections that wait to be accepted: a fleet comes back at once.
@@ -44,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; ``host`` and ``port`` are taken from ``--listen``."""
+    """Return the command line's options; ``host`` and ``port`` come from ``--listen``."""
     parser = _Parser(prog="python -m reconciler.server", description=__doc__)
     parser.add_argument("--store", required=True, metavar="URL", help="sqlite:///PATH")
     parser.add_argument("--link", required=True, type=pathlib.Path, metavar="PATH")
@@ -69,14 +66,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be ended by the kernel when ``parent``, which started this process, ends.
+    """Have the kernel end this process when ``parent``, which started it, ends.
 
-    Its id has to be told: it may be dead already when this process asks who its parent is.
+    The parent's id is an argument, because the parent may already be dead when this process asks.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # the parent is dead already
         sys.exit(1)
 
 
@@ -86,7 +83,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
-    # so that whoever reads the address below can connect at once
+    # so that a reader of the address below can connect at once
     listener.listen(BACKLOG)
     return listener
 
@@ -94,7 +91,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def main(arguments: list[str]) -> int:
     """Serve until told to stop."""
     options = parse(arguments)
-    faulthandler.enable()  # a crash in compiled code says where it was
+    faulthandler.enable()  # shows where compiled code crashed
     if options.parent is not None:
         die_with_parent(options.parent)
     log_format.configure(options.log_format, options.log_level, "server")
@@ -128,7 +125,7 @@ def main(arguments: list[str]) -> int:
         server_header=False,
     )
     server = Server(config, service)
-    if options.log_format == "json":  # beside what is logged nothing else stands in its file
+    if options.log_format == "json":  # its file holds nothing but log lines
         log.info("listening on http://%s", address)
     else:
         sys.stdout.write(f"listening on http://{address}\n")
@@ -138,12 +135,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _take_changes(service: services.Services, options: argparse.Namespace) -> None:
-    """Let users change what is desired, by commits to the repository that is read."""
-    repository = source.GitSource(
+    """Let users change desired state, by commits to the repository."""
+    repository = submission_repository.open_mirror(
         options.repository,
         branch=options.branch,
         sub_path=options.path,
-        # a mirror of its own: the loop fetches into another one at the same time
         state=options.state / "submissions",
     )
     service.submitter = remote_changes.Batcher(
@@ -157,16 +153,17 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
         )
     )
     if options.signing_key is not None:
-        service.signing_key = signing.public_key(options.signing_key)
+        service.signing_key = submission_repository.public_key(options.signing_key)
     service.folder = repository.sub_path
     service.branch = repository.branch or ""
     service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")
-    if source.is_local(options.repository):
-        service.repository = (pathlib.Path(options.repository), options.path)
+    folder = submission_repository.local_folder(options.repository)
+    if folder is not None:
+        service.repository = (folder, options.path)
 
 
 def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
-    """Pools in force, with their nodes."""
+    """Return the pools in force, with their nodes."""
     try:
         pools = job_views.stored_pools(service.reader.view(job_views.POOLS))
     except StoreError as error:
@@ -175,7 +172,7 @@ def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
 
 
 def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
-    """The newest run of a job that the store knows, if it can be asked."""
+    """Return the newest run of a job in the store, if it can be read."""
     try:
         found = service.reader.job(name)
     except StoreError:
@@ -186,7 +183,7 @@ def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
 
 
 def _held_at(service: services.Services, digest: str) -> str:
-    """The revision with which a change is still held, as far as the store tells."""
+    """Return the revision with which a change is still held, as far as the store knows."""
     try:
         sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
     except StoreError:
@@ -196,17 +193,17 @@ def _held_at(service: services.Services, digest: str) -> str:
 
 
 def _judge(service: services.Services) -> pusher.Judge:
-    """What judges the changes of one push, by what holds now.
+    """Return the check for the changes of one push, by what is in force now.
 
     Raises:
-        UnavailableError: that can't be told.
+        UnavailableError: the store can't be read.
     """
     try:
         known = authorization.Once(service.reader)
     except StoreError as error:
         raise remote_changes.UnavailableError(str(error)) from error
 
-    def judge(change: remote_changes.SubmittedDocument, written: object_changes.Documents) -> str:
+    def judge(change: remote_changes.SubmittedDocument, written: remote_changes.Documents) -> str:
         try:
             return authorization.at_commit(known, change, written)
         except StoreError as error:
@@ -216,20 +213,20 @@ def _judge(service: services.Services) -> pusher.Judge:
 
 
 class Server(uvicorn.Server):
-    """Lets waiting exchanges go as soon as it is told to stop."""
+    """A uvicorn server that releases waiting requests as soon as it has to stop."""
 
     def __init__(self, config: uvicorn.Config, service: services.Services) -> None:
         super().__init__(config)
         self._service = service
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve: more may wait to be accepted than are accepted together."""
+        """Begin to serve; more connections may wait than are accepted at once."""
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop: first those who wait, then the rest."""
+        """Stop: first the waiting requests, then the rest."""
         self._service.stop()
         await super().shutdown(sockets)
 

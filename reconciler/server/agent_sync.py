@@ -33,7 +33,7 @@ ADOPT_RETRY_AFTER_S = 5.0
 #: How long the loop may take to say how a node stands, where its agent knows only answers that
 #: renew its leases.
 CONFIRM_S_MAX = 20.0
-#: After this part of the time for which a contact counts the loop is asked again, ahead of its end.
+#: The loop is asked again after this part of the time for which a contact counts.
 ASK_PART = 0.5
 
 _decode = msgspec.msgpack.Decoder(agent_messages.SyncRequest).decode
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def parse(node: str, body: bytes) -> agent_messages.SyncRequest:
-    """A request that makes sense.
+    """Return a valid request.
 
     Raises:
         Failure: 400, with what is wrong.
@@ -81,7 +81,7 @@ def parse(node: str, body: bytes) -> agent_messages.SyncRequest:
 
 
 def _plausible(request: agent_messages.SyncRequest, now: float) -> agent_messages.SyncRequest:
-    """The request with what it says of hardware and use within what a machine can have."""
+    """Return the request with hardware and usage limited to what a machine can have."""
     if request.inventory is None and request.usage is None and request.gpu_usage is None:
         return request
     told, used, gpus = request.inventory, request.usage, request.gpu_usage
@@ -94,10 +94,10 @@ def _plausible(request: agent_messages.SyncRequest, now: float) -> agent_message
 
 
 def require_ready(service: services.Services) -> loop_messages.Published:
-    """What the loop last published.
+    """Return what the loop last published.
 
     Raises:
-        Failure: 503, while it is away or not ready.
+        Failure: 503, while the loop is away or not ready.
     """
     published = service.link.published
     if published is None or not service.link.ready:
@@ -115,7 +115,7 @@ def require_ready(service: services.Services) -> loop_messages.Published:
 
 
 def busy_ratios(usage: tuple[devices.GpuUsage, ...]) -> tuple[tuple[int, float], ...]:
-    """How busy each GPU is, by number, of those that tell."""
+    """Return the utilization of each GPU that reports it, by number."""
     return tuple(
         (one.index, one.utilization_ratio) for one in usage if one.utilization_ratio is not None
     )
@@ -161,10 +161,11 @@ async def make_sure(
     wait_s: float,
     poll_s: float,
 ) -> bool:
-    """Whether the loop has not given the node up; waits for its word while there is time.
+    """Return True if the loop has not given the node up; wait for its answer while there is time.
 
     Raises:
-        Failure: 503, the loop does not say, and the agent knows no answer that renews nothing.
+        Failure: 503, if the loop does not answer, and the agent can't take an answer that renews
+            nothing.
     """
     clock = service.sessions.clock
     if session.is_sure(clock(), poll_s):
@@ -255,7 +256,7 @@ def _is_told(
 async def sync(
     node: FromPath[str], request: Request[Any, Any, State], state: State
 ) -> Response[Any]:
-    """One exchange with an agent."""
+    """Handle one sync of an agent."""
     service: services.Services = state.services
     said = parse(node, await request.body())
     published = require_ready(service)

@@ -25,7 +25,7 @@ BODY_BYTES_MAX = 4 * 2**20
 
 @contextlib.asynccontextmanager
 async def _linked(service: services.Services) -> AsyncIterator[None]:
-    """What runs beside the handlers, for as long as there is the application."""
+    """Run the background tasks for the life of the application."""
     tasks = [
         asyncio.create_task(service.link.run()),
         asyncio.create_task(service.node_pages.run()),
@@ -45,7 +45,7 @@ async def _linked(service: services.Services) -> AsyncIterator[None]:
 
 
 def create_app(service: services.Services, *, address: str) -> Litestar:
-    """The application; ``address`` is how it is reached, as ``HOST:PORT``."""
+    """Return the application; ``address`` is where it is reached, as ``HOST:PORT``."""
     return Litestar(
         route_handlers=[
             agent_sync.sync,

@@ -33,7 +33,7 @@ _CODES = {
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What went wrong: a word for programs, a sentence for people, and details."""
+    """An error: a word for programs, a sentence for people, and details."""
 
     code: str
     message: str
@@ -41,13 +41,13 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
-    """The body of every answer that is no success."""
+    """The body of every answer that is not a success."""
 
     error: ErrorBody
 
 
 class Failure(Exception):  # noqa: N818 - an answer, raised to leave a handler
-    """An answer that is no success."""
+    """Error that becomes an answer with its status."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Failure(Exception):  # noqa: N818 - an answer, raised to leave a handler
 
 
 def responses(*statuses: int) -> dict[int, ResponseSpec]:
-    """What the schema says of an operation's errors."""
+    """Return the errors of an operation for the API's schema."""
     return {
         status: ResponseSpec(ErrorAnswer, generate_examples=False, description=_CODES[status])
         for status in statuses
@@ -78,18 +78,18 @@ def answer(
     problems: list[view_types.ProblemView] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response[ErrorAnswer]:
-    """An error as it is sent."""
+    """Return an error as it is sent."""
     body = ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message, problems or []))
     return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 def body(status: int, message: str) -> bytes:
-    """An error as it is sent where nobody answers for us."""
+    """Return the body of an error that is sent without the framework."""
     return msgspec.json.encode(ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message)))
 
 
 def on_failure(_request: Request[Any, Any, Any], failure: Failure) -> Response[ErrorAnswer]:
-    """An answer that a handler raised."""
+    """Return the answer of a `Failure`."""
     headers = None
     if failure.retry_after_s is not None:
         headers = {"Retry-After": str(max(1, round(failure.retry_after_s)))}
@@ -97,7 +97,7 @@ def on_failure(_request: Request[Any, Any, Any], failure: Failure) -> Response[E
 
 
 def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Response[ErrorAnswer]:
-    """What the framework refuses: wrong paths, methods, parameters, bodies."""
+    """Return the answer to an error of the framework: wrong paths, methods, parameters, bodies."""
     if error.status_code >= HTTP_500_INTERNAL_SERVER_ERROR:
         _LOG.error("unexpected: %s", error, exc_info=error)
         return answer(error.status_code, "an unexpected error; the controller's log has it")
@@ -109,7 +109,7 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
 
 
 def _parameter_problem(found: dict[Any, Any]) -> view_types.ProblemView:
-    """What the framework says of one parameter."""
+    """Return what the framework found wrong with one parameter."""
     source = found.get("source", "")
     problem = desired.Problem(
         rule="parameter",
@@ -122,15 +122,15 @@ def _parameter_problem(found: dict[Any, Any]) -> view_types.ProblemView:
 
 
 def on_store_error(_request: Request[Any, Any, Any], error: StoreError) -> Response[ErrorAnswer]:
-    """The store can't be read now."""
+    """Return the answer while the store can't be read."""
     _LOG.error("%s", error)
     return answer(503, str(error), headers={"Retry-After": "5"})
 
 
 def on_error(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorAnswer]:
-    """A defect of ours: to the log with its trace, to the client without.
+    """Return the answer to an internal error; its trace goes to the log only.
 
-    But what is nested deeper than a reader goes is the client's; it has no error of its own.
+    A body that is nested too deeply is the client's error; the library has no error type for it.
     """
     if isinstance(error, RecursionError):
         return answer(400, "the body is nested too deep")

@@ -1,8 +1,8 @@
 """The server's end of the local socket to the loop.
 
-It connects, reads what the loop has to tell, and writes what nodes said. While there is no
-connection, or the loop is not ready, nothing is promised to anybody: agents are sent away with
-503 and come again, so that nothing has to be kept here that could be lost.
+It connects, reads what the loop publishes, and writes reports of nodes. While there is no
+connection, or the loop is not ready, agents get a 503 and come again, so that nothing is kept here
+that could be lost.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _decode = msgspec.msgpack.Decoder(loop_messages.ToServer).decode
 
 
 class LinkDownError(Exception):
-    """The loop can't be told: there is no connection, or it does not take what is written."""
+    """Error: the loop can't be reached: there is no connection, or it does not read."""
 
 
 class LinkClient:
-    """One connection to the loop at a time, made anew whenever it ends.
+    """A connection to the loop, reopened whenever it ends.
 
-    ``generation`` counts connections; ``published`` is None until the loop said something since
-    the last one was made.
+    ``generation`` counts connections; ``published`` is None until the loop has sent something over
+    the current one.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class LinkClient:
 
     @property
     def ready(self) -> bool:
-        """Whether agents may be answered."""
+        """True if agents may be answered."""
         published = self.published
         return self._writer is not None and published is not None and published.ready
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
+        """True if there is a connection."""
         return self._writer is not None
 
     async def run(self) -> None:
@@ -100,7 +100,7 @@ class LinkClient:
         self._writer = writer
         self.generation += 1
         self._on_connect()
-        # what was told to the connection before may have been lost with it
+        # messages over the previous connection may have been lost
         for node, at in self._answered.items():
             self._write(loop_messages.Answered(node, at))
 
@@ -197,7 +197,7 @@ class LinkClient:
     def _tell_late(self) -> None:
         self._timer = None
         late, self._late = self._late, set()
-        with contextlib.suppress(LinkDownError):  # a new connection is told all of them
+        with contextlib.suppress(LinkDownError):  # a new connection gets all of them
             for node in sorted(late):
                 self._sent[node] = self._answered[node]
                 self._write(loop_messages.Answered(node, self._answered[node]))
@@ -206,7 +206,7 @@ class LinkClient:
 def _with_page(
     message: loop_messages.Published, before: loop_messages.Published | None
 ) -> loop_messages.Published:
-    """What the loop tells now, with the page that it told last where that stands."""
+    """Return the loop's newest message, with its previous page if the page did not change."""
     if message.metrics is not None:
         return message
     page = before.metrics if before is not None else None

@@ -1,4 +1,4 @@
-"""What handlers share: the link, the sessions, the store, and who takes submissions."""
+"""Services that handlers share: the link, the sessions, the store, and the submitter."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ class Services:
             on_answer=self._answered,
         )
         self._asked: dict[str, asyncio.Future[str]] = {}
-        #: The repository in force, where it is a folder of this machine, and the path in it.
+        #: The repository in force, if it is a folder of this machine, and the path in it.
         self.repository: tuple[pathlib.Path, str] | None = None
         #: The public key of what signs commits for users (None: nothing does; empty: it can't be
         #: told), and the folder below which such commits count.
@@ -68,7 +68,7 @@ class Services:
         self._hint_later: asyncio.TimerHandle | None = None
 
     def _published(self, _message: loop_messages.Published) -> None:
-        # whoever waits holds the old event; the next wait gets the new one
+        # waiters hold the old event; the next wait gets the new one
         self.published_changed.set()
         self.published_changed = asyncio.Event()
 
@@ -77,7 +77,7 @@ class Services:
         self.node_pages.told(message.node)
 
     def _node_page(self, node: str) -> bytes | None:
-        """A node's page, of its record and what it said since that was written."""
+        """Return a node's page, from its record and its reports since."""
         record = self.reader.node(node)
         if record is None:
             return None
@@ -121,7 +121,7 @@ class Services:
 
     @property
     def reader(self) -> StoreReader:
-        """The store, opened when first asked for.
+        """The store, opened on first use.
 
         Raises:
             StoreError: it can't be opened now.

@@ -1,10 +1,8 @@
-"""What is still being answered when the server has to go is told so, and whether to come again.
+"""Answers to requests that are still open when the server stops.
 
-uvicorn gives the requests under way a few seconds when the process is told to stop, and cancels
-those that are not done by then, which it answers with a bare 500. To a client that is a defect
-of ours, and clients don't come again after one. Here it becomes the 503 that it is. What was
-begun in a thread goes on: who has asked for a change is told so, and not to come again blindly.
-What is sent along as it is written, such as output that is followed, just ends.
+uvicorn gives open requests a few seconds, then cancels them and answers 500, which clients take for
+an internal error and do not repeat. Here the answer becomes a 503. A change that was begun in a
+thread continues, so its client is told not to repeat it blindly. A stream just ends.
 """
 
 import asyncio
@@ -14,9 +12,9 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from reconciler.server import errors, services
 
-#: When a client may come again: a controller that starts anew needs about as long.
+#: Seconds after which a client may retry: about the time of a controller's restart.
 RETRY_AFTER_S = 2.0
-#: What changes nothing, or may be said twice: agents say what they have until they are answered.
+#: Methods and paths that may be repeated: agents repeat their reports until they are answered.
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAFE_PREFIX = "/v1/nodes/"
 AGAIN = "the controller is stopping; ask again when it is back"
@@ -56,7 +54,7 @@ def told(app: ASGIApp) -> ASGIApp:
 
 
 def is_safe(method: str, path: str) -> bool:
-    """Whether a request may be made again though nobody knows what became of it."""
+    """Return True if a request may be repeated although its result is unknown."""
     return method in _SAFE_METHODS or (path.startswith(_SAFE_PREFIX) and path.endswith("/sync"))
 
 

@@ -323,7 +323,7 @@ def run(folder: Path, *, kills: int, jobs: int, seed: int, isolation: str = "aut
     points.mkdir()
     os.environ["MUSTER_CRASH_POINTS"] = str(points)
     bed = beds.Bed(folder, nodes=NODES, cpus=8, lease="3s", silence="2s")
-    bed.cluster.isolation = isolation
+    bed.cluster.options.isolation = isolation
     try:
         _let_in(folder, bed.cluster.state / "shared")
         bed.commit({"people.yaml": PEOPLE})

@@ -58,13 +58,15 @@ class Bed:
         text = POOL.format(nodes=nodes, cpus=cpus, gpus=gpus, lease=lease, silence=silence)
         self.commit({"cluster.yaml": text})
         self.cluster = local_cluster.LocalCluster(
-            folder=folder,
-            repository=("file://" if url else "") + str(folder / "repository.git"),
-            branch="main",
-            listen=f"127.0.0.1:{local_cluster.free_port()}",
-            identity="tester@example.org",
-            controller_module=controller,
-            isolate=isolate,
+            local_cluster.LocalClusterOptions(
+                folder=folder,
+                repository=("file://" if url else "") + str(folder / "repository.git"),
+                branch="main",
+                listen=f"127.0.0.1:{local_cluster.free_port()}",
+                identity="tester@example.org",
+                controller_module=controller,
+                isolate=isolate,
+            )
         )
         self.api: api_client.ApiClient | None = None
 

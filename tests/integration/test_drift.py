@@ -360,7 +360,7 @@ def test_an_observed_pool_shows_what_would_be_done_and_does_nothing(
     assert json.loads(listed.stdout)["items"][0]["action"] == "remediate"
     assert stranger.poll() is None
     assert " (observe)  Ready " in site.muster("nodes").stdout
-    assert "nothing is started there" in site.muster("node", "virtual-0").stdout
+    assert "nothing is started here" in site.muster("node", "virtual-0").stdout
     site.scene("virtual-0")
     site.clean()
     site.declare()
@@ -411,7 +411,7 @@ def test_nodes_that_are_there_are_exported_and_adopted(site: Site) -> None:
     written = site.muster("export")
     assert written.returncode == 0, written.stderr
     assert "hosts: old-[1-2]" in written.stdout
-    assert "2 nodes in 1 pool;" in written.stderr
+    assert "2 nodes in 1 pool." in written.stderr
     site.commit({"found.yaml": written.stdout})
     site.clean()
     spec = "  queue: work\n  pools: [simulated-1]\n  command: ['true']"

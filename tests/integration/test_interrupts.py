@@ -162,5 +162,5 @@ def test_a_run_whose_output_nobody_takes(bed: beds.Bed, sink: str, status: int) 
         assert f"cancelling {name}" in done.stderr
         bed.until_state(name, "Cancelled", timeout_s=120)
     else:
-        assert f"{name} goes on without this command: muster wait {name}" in done.stderr
+        assert f"{name} continues without this command: muster wait {name}" in done.stderr
         assert bed.job(name)["state"] == "Running"

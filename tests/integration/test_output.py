@@ -118,7 +118,7 @@ def test_all_of_an_array_is_shown_under_headings_that_name_the_task(swept: beds.
     plotted = muster(bed, "plot", "sweep")
     assert plotted.stdout == ""
     assert "attempt" not in plotted.stderr
-    assert "nothing is known that job sweep wrote to $MUSTER_METRICS" in plotted.stderr
+    assert "no metrics: this task of job sweep logged none" in plotted.stderr
 
 
 def test_where_a_failure_stands_is_said(swept: beds.Bed) -> None:
@@ -127,9 +127,9 @@ def test_where_a_failure_stands_is_said(swept: beds.Bed) -> None:
     bed.until_state("broken", "Failed", timeout_s=120)
     told = muster(bed, "logs", "broken")
     assert (told.returncode, told.stdout) == (0, "")
-    assert told.stderr == "nothing on stdout; its stderr: muster logs broken --stderr\n"
+    assert told.stderr == "stdout is empty; for stderr: muster logs broken --stderr\n"
     assert muster(bed, "logs", "broken", "--stderr").stdout == "what went wrong\n"
-    others = "sweep: this is element 0 of 3 (--element N shows another)\n"
+    others = "sweep: element 0 of 3 (another: --element N)\n"
     assert muster(bed, "logs", "sweep").stderr == others
     partly = muster(bed, "logs", "sweep", "-e", "2")
     assert (partly.stdout, partly.stderr) == ("element 2\n", "")

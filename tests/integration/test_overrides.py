@@ -74,7 +74,7 @@ def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
     _, told = muster(bed, "drain", "virtual-0", "--reason", "it smokes", code=1)
     assert "git can't be reached" in told
     command = "muster drain virtual-0 --override --reason 'it smokes'"
-    assert f"if it can't wait until git can be reached: {command}" in told
+    assert f"To do it before git can be reached: {command}" in told
     _, told = muster(bed, "cancel", "long", code=1)
     assert "muster cancel long --override --reason WHY" in told
 
@@ -84,7 +84,7 @@ def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
     assert printed == "virtual-0\n"
     assert told == (
         "drained by an override until TIME\n"
-        "It is drift until git says the same; to commit it: "
+        "Shown as drift until committed. To commit it: "
         "muster drain virtual-0 --reason 'it smokes'\n"
     )
     printed, told = muster(bed, "cancel", "long", "big", "--override", "-m", "fills the disk")
@@ -109,14 +109,14 @@ def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
     bed.until(lambda: _node(bed, "virtual-0")["state"] == "Drained")
     printed, told = muster(bed, "overrides")
     assert printed == (
-        "KIND  NAME  BY  UNTIL  WHY\n"
+        "KIND  NAME  BY  UNTIL  REASON\n"
         "drain  virtual-0  tester@example.org  TIME  it smokes\n"
         "cancel  long  tester@example.org  TIME  fills the disk\n"
         "cancel  big  tester@example.org  TIME  fills the disk\n"
     )
-    assert "to commit it: muster cancel big --reason 'fills the disk'" in told
+    assert "To commit it: muster cancel big --reason 'fills the disk'" in told
     printed, _ = muster(bed, "status")
-    assert "Behind git: drain virtual-0 until TIME, by tester@example.org: it smokes" in printed
+    assert "Override: drain virtual-0 until TIME, by tester@example.org: it smokes" in printed
 
     (bed.folder / "away.git").rename(repository)
     _commit_what_was_overridden(bed)
@@ -154,7 +154,7 @@ def test_what_makes_no_sense_is_an_error(bed: beds.Bed) -> None:
         for verb in ("cancel", "hold", "rerun", "release"):
             muster(bed, verb, "quikc", "--dry-run", *clone, code=1)
         said = muster(bed, "rerun", "quick", "--dry-run", *clone)
-        assert said == ("", "quick: would run once more\n"), "nothing was done"
+        assert said == ("", "quick: would run again\n"), "nothing was done"
         said = muster(bed, "drain", "virtual-0", "-m", "fan", "--dry-run", *clone)
         assert said == ("", "virtual-0: would be drained\n")
         _, told = muster(bed, "drain", "virtual-7", "-m", "fan", "--dry-run", *clone, code=1)
@@ -165,7 +165,7 @@ def test_what_makes_no_sense_is_an_error(bed: beds.Bed) -> None:
 
 def test_an_override_expires_by_itself_and_git_is_preferred(bed: beds.Bed) -> None:
     said = muster(bed, "drain", "virtual-1", "--override", "-m", "fan")
-    assert said == ("virtual-1\n", "drained; git could be reached, so it is committed\n")
+    assert said == ("virtual-1\n", "drained, by a commit: git could be reached\n")
     assert bed.get("/v1/overrides")["items"] == []
     (bed.folder / "repository.git").rename(bed.folder / "away.git")
     muster(bed, "drain", "virtual-0", "--override", "--for", "2s", "-m", "fan")
@@ -182,21 +182,21 @@ def test_a_drain_holds_though_the_structure_in_git_is_refused(bed: beds.Bed) -> 
     bed.commit({"odd.yaml": broken})
     bed.until(lambda: bed.get("/v1/sync")["sync"]["sync"] == "OutOfSync")
     printed, told = muster(bed, "drain", "virtual-1", "-m", "fan", code=3)
-    assert "it can't wait until that applies: muster drain virtual-1 --override" in told
+    assert "To do it before that applies: muster drain virtual-1 --override" in told
     assert printed == "virtual-1\n"
-    assert "not in force before the structure in git is mended" in told
+    assert "not in force until the structure in git is corrected" in told
     assert _node(bed, "virtual-1")["state"] == "Ready"
     printed, told = muster(bed, "submit", "--queue", "odd", "--", "true", code=1)
     assert "unknown queue" in told
     assert "the newest one in git is not in force" in told
     printed, told = muster(bed, "drain", "virtual-0", "--override", "-m", "it smokes")
     assert printed == "virtual-0\n"
-    assert "drained by an override until TIME\nIt is committed as well" in told
+    assert "drained by an override until TIME\nAlso committed" in told
     bed.until(lambda: _node(bed, "virtual-0")["state"] == "Drained")
     bed.until(lambda: _drift(bed) == [("node-drained-by-override", "virtual-0")])
     _, told = muster(bed, "overrides")
     assert re.search("virtual-0: committed in [0-9a-f]{12}, which is not in force yet", told)
-    assert "to commit it" not in told
+    assert "To commit it" not in told
     bed.git("pull", "--quiet", "--rebase", folder=bed.clone)
     bed.commit({"odd.yaml": None})
     bed.until(lambda: _drift(bed) == [])
@@ -219,11 +219,11 @@ def test_a_suspension_passes_by_a_structure_that_is_held(bed: beds.Bed) -> None:
     assert "muster drain virtual-0 --override --reason 'it smokes'" in told
     printed, told = muster(bed, "suspend", "cluster", "--override", "-m", "no cooling")
     assert printed == "cluster\n"
-    assert "suspended by an override until TIME\nIt is committed as well" in told
+    assert "suspended by an override until TIME\nAlso committed" in told
     printed, told = muster(bed, "suspend", "queue/team", "--override", "-m", "no cooling")
     assert printed == "queue/team\n"
-    assert "suspended by an override until TIME\nIt is drift until git says the same" in told, (
-        "its document has left already"
+    assert "suspended by an override until TIME\nShown as drift until committed" in told, (
+        "its YAML is deleted already"
     )
     bed.git("pull", "--quiet", "--rebase", folder=bed.clone)
     bed.commit({"jobs/late.yaml": beds.job("late", "  command: ['true']")})
@@ -234,14 +234,14 @@ def test_a_suspension_passes_by_a_structure_that_is_held(bed: beds.Bed) -> None:
     bed.until(lambda: suspended <= set(_drift(bed)))
     printed, _ = muster(bed, "status")
     assert "`muster resume cluster --override`" in " ".join(printed.split())
-    assert "Behind git: suspend queue/team until TIME" in printed
+    assert "Override: suspend queue/team until TIME" in printed
     said = muster(bed, "resume", "cluster", "--override")
-    assert said == ("cluster\n", "the override is ended; git decides again\n")
+    assert said == ("cluster\n", "override ended; git applies again\n")
     bed.until_state("late", "Succeeded")
     printed, _ = muster(bed, "overrides", "clear", "suspend", "queue/team")
     bed.until(lambda: bed.get("/v1/overrides")["items"] == [])
     _, told = muster(bed, "suspend", "job/late", "--override", "-m", "x", code=64)
-    assert "only the cluster and queues" in told
+    assert "suspends only the cluster and queues" in told
 
 
 def test_what_could_not_run_is_refused_at_once_and_explained_where_it_is_written(

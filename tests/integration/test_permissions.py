@@ -63,7 +63,7 @@ class Signed:
             "nodeSilence: 3s", "nodeSilence: 3s, verification: {mode: required}"
         )
         self.bed.commit({"cluster.yaml": cluster, "access.yaml": self.access()})
-        self.bed.cluster.signing_key = self.keys["muster"].path
+        self.bed.cluster.options.signing_key = self.keys["muster"].path
         self.bed.start()
         tokens = self.bed.cluster.state / "tokens"
         tokens.write_text(tokens.read_text() + "bobs-token bob@x.org user\n")
@@ -365,7 +365,7 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
     assert planned.returncode in {0, 2, 3}, planned.stderr
     sync = signed.bed.get("/v1/sync")["sync"]
     assert planned.stdout.startswith(f"{sync['structureRevision'][:12]} -> ")
-    told = "running work is not looked at: no role of bob@x.org allows snapshot on the records"
+    told = "the plan leaves out running work: no role of bob@x.org allows snapshot on the records"
     assert planned.stderr.startswith(told)
     rule = "allow: [{verbs: [submit], queues: [research]}]"
     more = "allow: [{verbs: [submit], queues: [research]}, {verbs: [snapshot]}]"
@@ -407,7 +407,9 @@ def test_who_approves_what_he_may_not_is_told_so(
     )
     (done,) = local_changes.carry_out([local_changes.Act("approve", found["digest"])], there)
     assert done.message.startswith("approval does not count")
-    assert done.withheld.startswith(f"{found['digest']} is held on: who signed the commit may not")
+    assert done.withheld.startswith(
+        f"{found['digest']} is still held: the signer of the commit may not"
+    )
     assert done.refused
     token = str(bed.cluster.state / "token")
     with pytest.raises(typer.Exit) as left:
@@ -415,6 +417,6 @@ def test_who_approves_what_he_may_not_is_told_so(
     assert left.value.exit_code == 3
     told = " ".join(capsys.readouterr().err.split())
     assert "approval does not count" in told
-    assert f"{found['digest']} is held on: who signed the commit may not approve" in told
+    assert f"{found['digest']} is still held: the signer of the commit may not approve" in told
     revision = signed.commit("ada", {"quota.yaml": None, "cluster.yaml": text})
     bed.until(lambda: bed.get("/v1/sync")["sync"]["structureRevision"] == revision or None)

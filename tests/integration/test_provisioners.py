@@ -51,7 +51,7 @@ class ScaledBed(beds.Bed):
         self.scripts = folder / "provisioners"
         self.scripts.mkdir(mode=0o755)
         self.machines.mkdir()
-        self.cluster.provisioners = self.scripts
+        self.cluster.options.provisioners = self.scripts
         self.commit({"cluster.yaml": self.pools()})
         (script,) = [b.text for b in pages.blocks(GUIDE) if b.language == "python"]
         self.write("this-machine", script)

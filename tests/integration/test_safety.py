@@ -161,7 +161,7 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
     bed.git("init", "--quiet", str(other), folder=bed.clone)
     lacking = muster(bed, "plan", "--repo", str(other))
     assert lacking.returncode == 1
-    assert f"{kept[:12]} is in force, and is not in" in lacking.stderr
+    assert f"{kept[:12]} is in force, but not in" in lacking.stderr
     assert "`git fetch`" in lacking.stderr
 
     # a digest that nothing has is refused before anything is committed
@@ -357,17 +357,17 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     undrained = muster(bed, "undrain", "virtual-0", folder=bed.folder)  # made by the controller
     assert undrained.returncode == 3
     assert undrained.stdout == "virtual-0\n"
-    assert undrained.stderr.startswith("committed, and not in force before the newest")
+    assert undrained.stderr.startswith("committed, but not in force until the newest")
     assert "\nnot applied yet: " in undrained.stderr
     asked = muster(bed, "submit", "--name", "kept-too", "--", "true", folder=bed.folder)
     assert (asked.returncode, asked.stdout) == (3, "kept-too\n")
-    assert asked.stderr.startswith("committed, and not in force before the newest")
+    assert asked.stderr.startswith("committed, but not in force until the newest")
     assert "--accept-revision " in asked.stderr
     bed.git("pull", "--quiet", "--ff-only", "origin", "main", folder=bed.clone)
     ran = muster(bed, "run", "--clone", ".", "--name", "early", "--", "true")
     assert ran.returncode == 125
     assert "not applied yet: " in ran.stderr
-    assert "early starts once what git says is applied" in ran.stderr
+    assert "early starts once the commit is applied" in ran.stderr
     bed.git("reset", "--quiet", "--hard", newest, folder=bed.clone)
     bed.git("push", "--quiet", "--force", "origin", "HEAD:main", folder=bed.clone)
     bed.until(lambda: sync(bed)["sync"] == "Synced")
@@ -397,7 +397,7 @@ def test_history_and_audit_tell_what_became_of_revisions(bed: beds.Bed) -> None:
     assert "tester@example.org: remove most nodes" in told.stdout
     assert revision[:12] in muster(bed, "history").stdout
     whole = muster(bed, "audit", "verify")
-    assert (whole.returncode, "the chain is whole" in whole.stdout) == (0, True), whole
+    assert (whole.returncode, "the chain is intact" in whole.stdout) == (0, True), whole
     repository = bed.folder / "repository.git"
     note = bed.until(lambda: "; audit " in (text := _note(bed, revision, repository)) and text)
     assert f"audit {entry['number']} {entry['hash']}" in note

@@ -124,8 +124,8 @@ def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     done = muster(up.folder, "submit", "--name", "here", "--", "true")
     assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
     # as the controller tells that it has read it within the time that is waited for that, or not
-    which = "(the controller reads|pushes nowhere)"
-    told = rf"submitted; committed in this clone, which {which} \([0-9a-f]{{12}}, in cluster/\)"
+    which = "(the controller reads this clone|this clone has no remote)"
+    told = rf"submitted; committed locally; {which} \([0-9a-f]{{12}}, in cluster/\)"
     assert re.fullmatch(told, done.stderr.splitlines()[0])
     # what was committed a moment ago is waited for
     waited = muster(up.folder, "wait", "here")
@@ -140,8 +140,8 @@ def test_a_job_that_comes_back_as_it_was_starts_nothing_and_says_so(up: Up) -> N
     back = muster(up.folder, *asked)
     assert back.returncode == 0
     assert (
-        "warning: back: run 1 of it is Cancelled already, and a run happens once: nothing starts; "
-        "`muster rerun back` starts another"
+        "warning: back: run 1 is Cancelled already, and a run happens once, so nothing starts. To "
+        "run it again: `muster rerun back`"
     ) in back.stderr.splitlines()
     other = muster(up.folder, "cancel", "back")
     assert other.returncode == 0
@@ -190,7 +190,7 @@ def test_a_name_that_no_job_has_is_told_before_anything_is_waited_for(up: Up) ->
     assert first.startswith("lnog, nosuch are not known to the controller yet; ")
     assert [line.partition(";")[0] for line in others] == [
         "muster: job lnog is not known",
-        "job nosuch is not known",
+        "job nosuch is unknown",
     ]
 
 
@@ -222,10 +222,10 @@ def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> Non
     assert muster(up.folder, "wait", "gone").stdout == "gone: Cancelled\n"
     again = muster(up.folder, "cancel", "gone")
     assert (again.returncode, again.stdout) == (0, "gone\n"), again.stderr
-    assert again.stderr.startswith("its document has left already; it is Cancelled (")
+    assert again.stderr.startswith("its YAML is deleted already; the job is Cancelled (")
     rerun = muster(up.folder, "rerun", "gone")
     assert rerun.returncode == 1
-    assert "gone is Cancelled, and its document has left the repository" in rerun.stderr
+    assert "gone is Cancelled, and its YAML was deleted" in rerun.stderr
     assert "`git log -p -- jobs/gone.yaml` shows it" in rerun.stderr
     assert "spec.run: 2" in rerun.stderr
     shown = muster(up.folder, "history").stdout.splitlines()

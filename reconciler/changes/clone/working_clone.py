@@ -134,7 +134,10 @@ class Clone(files.Files):
             same = yaml_edit.documents(text)[0] in yaml_edit.documents(self.text(present) or "")
             if same:
                 return CloneOutcome("unchanged", present)
-            raise CloneError(f"another job of the name {name} stands in {present}")
+            raise CloneError(
+                f"a different job {name} already exists ({present}). To fix: edit and submit that "
+                "file, or use another name"
+            )
         target = (self.state / "jobs" / f"{name}.yaml").relative_to(self.root.resolve())
         problems = document_reader.validate(str(target), text.encode())
         if problems:

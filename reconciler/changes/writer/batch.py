@@ -254,8 +254,8 @@ class Batch:
                     return RequestResult("unchanged", present, self._index.head, requests.IS_THERE)
             present = taken[0]
             message = (
-                f"another job of the name {request.name} stands in {present}: choose another "
-                "name, or change that one"
+                f"a different job {request.name} already exists ({present}). To fix: use another "
+                "name, or edit and submit that file"
             )
             return RequestResult("refused", present, message=message)
         if path in self.files or self._index.has_file(path):

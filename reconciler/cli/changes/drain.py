@@ -1,4 +1,4 @@
-"""The commands that take nodes out of service by git, or by an override, and put them back."""
+"""The commands `muster drain` and `muster undrain`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 def drain(
     nodes: Nodes,
-    reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
+    reason: Annotated[str, typer.Option("--reason", "-m", help="Reason, shown to others.")],
     *,
     override: overrides.Override = False,
     lasts: overrides.For = None,
@@ -41,7 +41,9 @@ def drain(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Take nodes out of service; what runs goes on.
+    """Take nodes out of service; running jobs continue.
+
+    Commits an override to the node pool. With --override it works while git can't be reached.
 
     Example: muster drain gpu003 --reason "fan 3 is noisy"
 
@@ -58,7 +60,7 @@ def drain(
 
 
 def _expanded(nodes: list[str]) -> list[str]:
-    """Names of nodes, each once; leaves the command where something is no host list."""
+    """Return names of nodes, each once. Exit if a word is not a host list."""
     try:
         return list(dict.fromkeys(name for one in nodes for name in hostlists.expand(one)))
     except hostlists.HostListError as error:

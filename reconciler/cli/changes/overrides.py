@@ -1,6 +1,6 @@
-"""Commands for the time in which git can't take something: overrides, made, listed and ended.
+"""Commands for emergencies in which git can't take a change: make, list and end overrides.
 
-``cancel``, ``drain``, ``suspend`` and ``resume`` come here when called with ``--override``.
+`cancel`, `drain`, `suspend` and `resume` call this module for `--override`.
 """
 
 import shlex
@@ -16,19 +16,19 @@ Override = Annotated[
     bool,
     typer.Option(
         "--override",
-        help="Do it also while git can't be reached or the structure there is held or refused, "
-        "for as long as --for says; needs --reason.",
+        help="Do it even if git can't be reached, or its structure is held or refused. Expires "
+        "after --for; needs --reason.",
     ),
 ]
 For = Annotated[
     str | None,
-    typer.Option("--for", help="How long an override lasts, 7d at the most; 4h if left out."),
+    typer.Option("--for", help="How long an override lasts, at most 7d. Default: 4h."),
 ]
 DONE = {"cancel": "cancelled", "drain": "drained", "suspend": "suspended"}
 
 
 class Verb(StrEnum):
-    """What an override does."""
+    """Effects that an override can have."""
 
     CANCEL = "cancel"
     DRAIN = "drain"
@@ -50,9 +50,9 @@ def put(
     lasts: str | None,
     place: tuple[str | None, str | None],
 ) -> None:
-    """Make overrides at the controller, where git does not take them."""
+    """Make overrides at the controller."""
     if not reason.strip():
-        terminal.fail("an override needs a --reason, for who comes after", terminal.USAGE)
+        terminal.fail("an override needs a --reason", terminal.USAGE)
     body: dict[str, Any] = {"verb": verb, "names": names, "reason": reason}
     if lasts is not None:
         body["for_s"] = _span_s(lasts)
@@ -62,44 +62,44 @@ def put(
         made = result["override"]
         terminal.out.print(result["name"], markup=False)
         if made is None:
-            told = f"{DONE[verb]}; git could be reached, so it is committed"
+            told = f"{DONE[verb]}, by a commit: git could be reached"
             terminal.note(told)
             continue
         until = terminal.clock(made["expires"])
         terminal.note(f"{DONE[verb]} by an override until {until}")
         if result["commit"] is None:
-            terminal.note(f"It is drift until git says the same; to commit it: {made['commit']}")
+            terminal.note(f"Shown as drift until committed. To commit it: {made['commit']}")
         else:
             terminal.note(
-                "It is committed as well, but the structure in git does not apply at the moment "
-                "(`muster status` says why): the override holds until it does"
+                "Also committed, but the structure in git does not apply at the moment "
+                "(`muster status` shows why). The override applies until it does."
             )
 
 
 def _span_s(lasts: str) -> int:
-    """How long an override is to last; leaves the command where that is longer than any may."""
+    """Return how many seconds an override lasts. Exit if that is longer than allowed."""
     span_s = context.seconds("--for", lasts)
     if not 1 <= span_s <= records.OVERRIDE_S_MAX:
         most = f"{records.OVERRIDE_S_MAX // 86400}d"
         terminal.fail(
-            f"--for: found {lasts}, expected 1s to {most}: what is to last longer belongs in git",
+            f"--for: found {lasts}, expected 1s to {most}; commit changes that last longer",
             terminal.USAGE,
         )
     return span_s
 
 
 def check_options(*, override: bool, lasts: str | None, dry_run: bool) -> None:
-    """Refuse options that make no sense together."""
+    """Exit if options contradict each other."""
     if override and dry_run:
-        terminal.fail("--override can't be tried out: leave --dry-run or it away", terminal.USAGE)
+        terminal.fail("--override and --dry-run can't be combined", terminal.USAGE)
     if lasts is not None and not override:
-        terminal.fail("--for says how long an --override lasts; name both", terminal.USAGE)
+        terminal.fail("--for needs --override: it sets how long an override lasts", terminal.USAGE)
 
 
 def hint(verb: str, names: list[str], reason: str, until: str = "git can be reached") -> str:
-    """The command that makes an override of what git did not take, or does not let apply."""
+    """Return the command that makes an override of what git does not take or apply."""
     words = ["muster", verb, *names, "--override", "--reason", reason or "WHY"]
-    return f"if it can't wait until {until}: {shlex.join(words)}"
+    return f"To do it before {until}: {shlex.join(words)}"
 
 
 def overrides(
@@ -109,10 +109,10 @@ def overrides(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List what was done behind git, and end it.
+    """List overrides: emergency changes outside git.
 
-    Jobs are cancelled, nodes drained and queues suspended so while git can not take it; it is
-    shown until it is committed or over.
+    Emergency changes made while git was unavailable, until committed or expired. `muster overrides
+    clear` ends one.
 
     Example: muster overrides -o json
     """
@@ -128,25 +128,25 @@ def overrides(
         for i in page["items"]
     ]
     if not rows:
-        terminal.note("no overrides: nobody has done anything behind git")
+        terminal.note("no overrides")
         return
-    terminal.table(["KIND", "NAME", "BY", "UNTIL", "WHY"], rows)
+    terminal.table(["KIND", "NAME", "BY", "UNTIL", "REASON"], rows)
     for item in page["items"]:
         if item["committed"]:
             terminal.note(
                 f"{item['subject']}: committed in {item['committed'][:12]}, which is not in force "
-                "yet (`muster status` says why)"
+                "yet (`muster status` shows why)"
             )
         else:
-            terminal.note(f"to commit it: {item['commit']}")
+            terminal.note(f"To commit it: {item['commit']}")
 
 
 def clear(
-    kind: Annotated[Verb, typer.Argument(help="What it does.")],
+    kind: Annotated[Verb, typer.Argument(help="Kind of override.")],
     name: Annotated[
         str,
         typer.Argument(
-            help="The job, node, queue/NAME or cluster.",
+            help="JOB, NODE, queue/NAME or cluster.",
             autocompletion=completion.overridable,
             callback=context.named,
         ),
@@ -155,7 +155,9 @@ def clear(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """End an override before its time: a node works again; a cancelled run stays cancelled.
+    """End an override early.
+
+    A drained node takes work again. A cancelled run stays cancelled.
 
     Example: muster overrides clear drain gpu003
     """
@@ -163,12 +165,12 @@ def clear(
 
 
 def end(kind: Verb, name: str, place: tuple[str | None, str | None]) -> None:
-    """End an override, and say what decides from now on."""
+    """End an override, and print what applies from now on."""
     with context.controller(*place) as api:
         api.delete(f"/v1/overrides/{kind.value}/{name}")
     if kind is Verb.CANCEL:
-        told = "the override is ended; the run stays cancelled (`muster rerun` starts another)"
+        told = "override ended; the run stays cancelled (`muster rerun` starts another)"
     else:
-        told = "the override is ended; git decides again"
+        told = "override ended; git applies again"
     terminal.out.print(name, markup=False)
     terminal.note(told)

@@ -1,4 +1,4 @@
-"""``muster prune``: files of jobs that ended long ago leave the repository in one commit."""
+"""The command `muster prune`: delete files of jobs that ended long ago in one commit."""
 
 import time
 from typing import Annotated
@@ -9,7 +9,7 @@ from reconciler.cli import context, terminal
 from reconciler.cli.changes import submit
 from reconciler.operations import job_pruning
 
-#: The status of a job that the caller may not change.
+#: HTTP status for a job that the caller may not change.
 NOT_ALLOWED = 403
 
 
@@ -20,19 +20,19 @@ def register(app: typer.Typer) -> None:
 
 def prune(
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Only jobs that ended so long ago.")
+        str, typer.Option("--older-than", help="Only jobs that ended longer ago than this.")
     ] = "30d",
     *,
     dry_run: submit.DryRun = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Take files of jobs that ended long ago out of git.
+    """Delete files of jobs that ended long ago from git.
 
-    The controller makes the commit in your name, one for every 500 jobs. History, reports and
-    logs keep the jobs for as long as retention says. A job that another one depends on stays, and
-    so does one whose name two documents have that say different things, and one that you may not
-    change: which, and why, is told. Where for that reason none is left to remove, it exits with 3.
+    The controller makes the commits in your name, one for every 500 jobs. History, reports and logs
+    keep the jobs as long as retention allows. A file stays if another job depends on it, if two
+    different documents have its name, or if you may not change it; each is reported with its
+    reason. Exits with 3 if nothing could be deleted because you may not.
 
     Example: muster prune --older-than 14d --dry-run
     """
@@ -40,9 +40,9 @@ def prune(
     with context.controller(server, token_file) as api:
         chosen = job_pruning.choose(map(job_pruning.of_item, api.items("/v1/jobs")), before)
         for name, by in chosen.kept.items():
-            terminal.note(f"{name} stays: {by} depends on it")
+            terminal.note(f"{name} is kept: {by} depends on it")
         if not chosen.names:
-            terminal.note(f"no file of a job that ended more than {older_than} ago")
+            terminal.note(f"no files of jobs that ended more than {older_than} ago")
             return
         left = refused = 0
         for begin in range(0, len(chosen.names), job_pruning.COMMIT_MAX):
@@ -60,6 +60,6 @@ def prune(
                     left += 1
                     terminal.out.print(item["name"], markup=False)
     files = f"{left} file{'' if left == 1 else 's'}"
-    terminal.note(f"{files} would be removed" if dry_run else f"{files} removed")
+    terminal.note(f"{files} would be deleted" if dry_run else f"{files} deleted")
     if refused and not left:
         raise typer.Exit(terminal.REFUSED)

@@ -1,4 +1,4 @@
-"""Commands that take back or pause: ``rollback``, ``suspend`` and ``resume``."""
+"""The commands `muster rollback`, `muster suspend` and `muster resume`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from reconciler.cli.changes import overrides, submit
 from reconciler.cli.repository import review
 
 if TYPE_CHECKING:
-    from reconciler.changes import requests
     from reconciler.operations.changes import local_changes, revision_rollback, suspension
     from reconciler.operations.plan import planner
 else:
     from reconciler.cli import lazy_import
 
-    requests = lazy_import.module("reconciler.changes.requests")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
     planner = lazy_import.module("reconciler.operations.plan.planner")
     revision_rollback = lazy_import.module("reconciler.operations.changes.revision_rollback")
@@ -32,7 +30,7 @@ Here = Annotated[
 ]
 
 
-#: The most commits that go along whose subjects are shown.
+#: The most subjects of commits to show that are pushed with a rollback.
 ALONG_MAX = 5
 
 
@@ -43,29 +41,29 @@ def register(app: typer.Typer) -> None:
 
 
 def rollback(
-    revision: Annotated[str, typer.Argument(help="Revision to go back to.")],
+    revision: Annotated[str, typer.Argument(help="Revision to restore.")],
     reason: submit.Reason = "",
     *,
-    jobs: Annotated[bool, typer.Option("--jobs", help="Let jobs go back too.")] = False,
+    jobs: Annotated[bool, typer.Option("--jobs", help="Also restore jobs.")] = False,
     branch: Annotated[
         str, typer.Option("--branch", help="Commit to a new branch, for a pull request.")
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     dry_run: submit.DryRun = False,
     forecast: review.Forecast = True,
-    path: Annotated[str, typer.Option("--path", help="Folder of the clone that is read.")] = "",
+    path: Annotated[
+        str, typer.Option("--path", help="Folder of the clone with the cluster's YAML.")
+    ] = "",
     clone: Here = Path(),
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Go back to a revision, by a commit on top.
+    """Restore an earlier revision by a new commit.
 
-    The structure becomes what it was then.
-
-    What it does is shown first, as `muster plan` shows it: what changes, what that does to GPUs
-    and running work, which jobs start sooner or later. Jobs stay as they are unless --jobs is
-    given. Commits of yours that are not pushed yet go along, and are part of what is shown. Exits
-    with 3 where it is committed to a branch that is held.
+    The structure (pools, queues, quotas, access) becomes what it was. Jobs stay as they are unless
+    --jobs is given. The effect is shown first, as by `muster plan`, and confirmed. Your commits
+    that are not pushed yet are pushed with it and included in what is shown. Exits with 3 if safety
+    limits hold the commit.
 
     Example: muster rollback HEAD~3 --reason "the new queues starve training"
 
@@ -78,29 +76,29 @@ def rollback(
         root = revision_rollback.here(clone)
         made = revision_rollback.prepare(root, path, revision, jobs=jobs, reason=reason, live=live)
         if made is None:
-            terminal.note(f"nothing to do: what is asked for is as it was at {revision}")
+            terminal.note(f"nothing to do: everything is as it was at {revision}")
             raise typer.Exit(terminal.DONE)
-        # its commit has a new name each time that it is rehearsed, which would name nothing
+        # each rehearsal has a new commit id, which names nothing afterwards
         found = msgspec.structs.replace(made.found, head_commit="")
         plan = planner.plan(found, snapshot, time.time(), no_snapshot=why, forecast=forecast)
         review.show(plan, review.PlanForm.TEXT, "")
         if made.along:
             terminal.note(_going_along(made.along))
         if made.unread:
-            terminal.note(f"left as they are, since they can't be read: {', '.join(made.unread)}")
+            terminal.note(f"not restored, because they can't be read: {', '.join(made.unread)}")
         if made.drains:
-            terminal.note(f"drained since, and takes work again: {', '.join(made.drains)}")
+            terminal.note(f"drained since then, will take work again: {', '.join(made.drains)}")
         if made.problems:
-            terminal.fail("going back there is refused today", details=made.problems)
+            terminal.fail("the restored revision would be refused today", details=made.problems)
         if dry_run:
             terminal.note("nothing was changed")
             return
-        if not yes and not _confirmed(f"Go back to {revision}?"):
+        if not yes and not _confirmed(f"Restore {revision}?"):
             terminal.fail("nothing was changed")
         pushed = revision_rollback.publish(root, made, branch)
     except revision_rollback.RollbackError as error:
         terminal.fail(str(error))
-    where = "pushed" if pushed else "committed in this clone, which pushes nowhere"
+    where = "pushed" if pushed else "committed locally; this clone has no remote"
     terminal.out.print(made.commit[:12], markup=False)
     held = plan.verdict == "held"
     terminal.note(f"{where}; safety limits hold it until it is approved" if held else where)
@@ -109,25 +107,24 @@ def rollback(
 
 
 def _going_along(commits: tuple[str, ...]) -> str:
-    """That commits are pushed with it which nobody has seen yet."""
+    """Return a sentence about commits that are pushed with the rollback."""
     many = len(commits) > 1
-    which = f"{len(commits)} commits of yours that are" if many else "a commit of yours that is"
+    which = f"{len(commits)} commits of yours are" if many else "a commit of yours is"
     shown = "; ".join(commits[:ALONG_MAX])
     shown += f"; and {len(commits) - ALONG_MAX} more" if len(commits) > ALONG_MAX else ""
-    goes = "go along, and are" if many else "goes along, and is"
-    return f"{which} not pushed yet {goes} part of what is shown: {shown}"
+    return f"{which} not pushed yet, will be pushed too, and included above: {shown}"
 
 
 def _confirmed(question: str) -> bool:
-    """Whether somebody says yes; leaves the command where nobody is there to answer."""
+    """Return True if the user answers yes. Exit if nobody is there to answer."""
     while True:
         sys.stderr.write(f"{question} [y/N]: ")
         sys.stderr.flush()
         answer = sys.stdin.readline()
         if not sys.stdin.isatty() or not answer.endswith("\n"):
-            sys.stderr.write("\n")  # what comes from a pipe ends no line on the screen
+            sys.stderr.write("\n")  # input from a pipe ends no line on the screen
         if not answer:
-            terminal.fail("nothing was changed: nobody answered; --yes does it without asking")
+            terminal.fail("nothing was changed: no answer. To skip the question, use --yes")
         if (said := answer.strip().lower()) in ("", "n", "no"):
             return False
         if said in ("y", "yes"):
@@ -156,12 +153,11 @@ def suspend(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Stop acting on the cluster, a queue or a job.
+    """Suspend the cluster, a queue or a job.
 
-    It is watched as before.
-
-    Nothing new starts; what runs goes on, except that a job that is suspended stops. It is a
-    commit, in your clone or made by the controller; `muster status` tells for how long it lasts.
+    Nothing new starts; running jobs continue. A suspended job stops. Everything is still observed,
+    and `muster status` shows the suspension and its age. It is a commit, in your clone or by the
+    controller.
 
     Example: muster suspend queue/research --reason "the file server is repaired"
 
@@ -169,7 +165,7 @@ def suspend(
     """
     overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
     if override:
-        subject = _overridable(subject, "`muster cancel JOB --override` stops a job behind git")
+        subject = _overridable(subject, "to stop a job, use `muster cancel JOB --override`")
         overrides.put("suspend", [subject], reason, lasts, (server, token_file))
         return
     _set("suspend", subject, reason, (clone, server, token_file), dry_run=dry_run)
@@ -181,14 +177,14 @@ def resume(
     *,
     override: Annotated[
         bool,
-        typer.Option("--override", help="End what `muster suspend --override` did; git decides."),
+        typer.Option("--override", help="End a `muster suspend --override`; git applies again."),
     ] = False,
     dry_run: submit.DryRun = False,
     clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Let what was suspended go on.
+    """Resume the cluster, a queue or a job that is suspended.
 
     Example: muster resume queue/research
 
@@ -196,19 +192,19 @@ def resume(
     """
     overrides.check_options(override=override, lasts=None, dry_run=dry_run)
     if override:
-        subject = _overridable(subject, "`muster release JOB` lets a job go on")
+        subject = _overridable(subject, "for a job, use `muster release JOB`")
         overrides.end(overrides.Verb.SUSPEND, subject, (server, token_file))
         return
     _set("resume", subject, reason, (clone, server, token_file), dry_run=dry_run)
 
 
 def _overridable(subject: str, instead: str) -> str:
-    """The subject of an override, as the controller has it; leaves the command for any other."""
+    """Return the subject of an override as the controller names it. Exit for any other subject."""
     try:
         return suspension.canonical(subject)
-    except requests.ConflictError as error:
+    except suspension.SubjectError as error:
         is_job = subject.lower().startswith(suspension.JOB)
-        told = f"only the cluster and queues are suspended behind git: {instead}"
+        told = f"--override suspends only the cluster and queues; {instead}"
         terminal.fail(told if is_job else str(error), terminal.USAGE)
 
 
@@ -220,7 +216,7 @@ def _set(
     *,
     dry_run: bool,
 ) -> None:
-    """A job is suspended by holding it."""
+    """Suspend or resume a subject. A job is suspended by holding it."""
     if subject.lower().startswith(suspension.JOB):
         verb = "hold" if verb == "suspend" else "release"
         subject = subject[len(suspension.JOB) :]

@@ -1,4 +1,4 @@
-"""Commands that change desired state: each makes a commit, here in a clone or at the controller."""
+"""Commands that change desired state: each makes a commit, in a clone or at the controller."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ else:
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
     held_changes = lazy_import.module("reconciler.operations.changes.held_changes")
 
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check and say what would be done, and change nothing.")
-]
+Reason = Annotated[str, typer.Option("--reason", "-m", help="Reason, for the commit message.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 Clone = Annotated[
     Path | None,
     typer.Option(
         "--clone",
-        help="Your clone of the repository, or a cluster's folder in it; else the one you stand "
-        "in, if the controller reads its repository; else the controller commits for you.",
+        help="Your clone of the repository, or a cluster's folder in it. Default: the clone around "
+        "the current folder if the controller reads its repository; else the controller commits.",
         envvar="MUSTER_CLONE",
     ),
 ]
 
-#: How the digest of a plan begins.
+#: Beginning of the digest of a plan.
 PLAN = "sha256:"
 
 
@@ -54,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 
 def target(clone: Path | None, server: str | None, token_file: str | None) -> local_changes.Target:
-    """Where the change is to be made; leaves the command when there is no such place."""
+    """Return where the change is to be made. Exit if there is no such place."""
     try:
         return local_changes.find_target(
             clone=clone, server=server, token_file=token_file, here=Path.cwd()
@@ -70,9 +68,9 @@ def carry_out(
     dry_run: bool = False,
     problem: Callable[[str], str] = str,
 ) -> list[local_changes.Done]:
-    """Make the changes; leaves the command with the right exit code when one is refused.
+    """Make the changes. Exit with the right code if one is refused.
 
-    ``problem``: how one is told of what was written.
+    `problem` rewords a problem of what was written.
     """
     try:
         done = local_changes.carry_out(changes, to, dry_run=dry_run)
@@ -100,23 +98,24 @@ _Queue = Annotated[
     ),
 ]
 _Array = Annotated[
-    str | None, typer.Option("--array", help="Elements of an array: how many, or 0-9, or 0-9%4.")
+    str | None,
+    typer.Option("--array", help="Array: number of elements, or 0-9, or 0-9%4 (4 at once)."),
 ]
 _Gpus = Annotated[
-    float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
+    float | None, typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU.")
 ]
-_Least = Annotated[
-    int | None, typer.Option("--min", help="Start with so few tasks; grow up to --max.")
-]
+_Least = Annotated[int | None, typer.Option("--min", help="Minimum tasks needed to start.")]
 _PriorityClass = Annotated[str | None, typer.Option("--priority-class", help="Priority class.")]
-_Framework = Annotated[str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")]
+_Framework = Annotated[
+    str | None, typer.Option(help="torchrun, mpi, jax, …; see `muster schema job`.")
+]
 
 
 def submit(
     at: typer.Context,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="YAML files (- for standard input), or a command behind --."),
+        typer.Argument(help="YAML files (- for standard input), or a command after --."),
     ] = None,
     *,
     name: Annotated[
@@ -124,12 +123,12 @@ def submit(
     ] = None,
     queue: _Queue = None,
     gpus: _Gpus = None,
-    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
+    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs per task.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory per task.")] = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     least: _Least = None,
-    most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
+    most: Annotated[int | None, typer.Option("--max", help="Maximum tasks.")] = None,
     array: _Array = None,
     time_limit: submit_options.TimeLimit = None,
     priority: _PriorityClass = None,
@@ -141,17 +140,17 @@ def submit(
 ) -> None:
     """Submit jobs: YAML files, or one command.
 
-    A command stands behind --, always, and so does a script, which is a command of the node:
-    muster submit -- ./train.sh
-
-    Options that say what a job is go with a command; beside files, which say it, they are refused.
+    Put the command after `--`. It runs on the node, so a script must exist there. Job options can't
+    be combined with YAML files.
 
     Example: muster submit jobs/train.yaml
 
     Example: muster submit --gpus 1 --time 2h -- python3 train.py
     """
     if not arguments:
-        terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
+        terminal.fail(
+            "nothing to submit: expected YAML files, or a command after --", terminal.USAGE
+        )
     is_command = not all(map(submit_options.is_document, arguments))
     if not is_command:
         submit_options.require_files_alone(at, arguments)
@@ -190,7 +189,7 @@ def submit(
 
 
 def _from_files(names: list[str]) -> list[local_changes.Submit]:
-    """The text of each file, or of standard input."""
+    """Return the text of each file, or of standard input."""
     owner = context.identity()
     return [
         local_changes.Submit(
@@ -224,9 +223,10 @@ def _submit(
 def _say(
     done: local_changes.Done, to: local_changes.Target, *, dry_run: bool, among: int = 1
 ) -> None:
-    """The name of what was changed for programs, and for people what was done, and where.
+    """Print the name of what changed for programs, and for people what was done and where.
 
-    ``among`` several these are told by name, too: names may go elsewhere than what is said.
+    If several changed, the name is part of the message, because names and messages may go to
+    different places.
     """
     if dry_run:
         terminal.note(f"{done.name}: {done.message}")
@@ -238,19 +238,19 @@ def _say(
 
 
 def tell_withheld(made: list[local_changes.Done]) -> None:
-    """Say once why what was committed does not apply by itself, where that is so."""
+    """Print once why a commit does not apply yet, if it does not."""
     for why in dict.fromkeys(one.withheld for one in made if one.withheld):
         terminal.note(f"not applied yet: {terminal.clocks(why)}")
 
 
 def leave_withheld(made: list[local_changes.Done]) -> None:
-    """Say it, and leave the command where it is safety that keeps it from being in force."""
+    """Print why a commit does not apply yet. Exit if safety limits hold it."""
     tell_withheld(made)
     leave_refused(made)
 
 
 def leave_refused(made: list[local_changes.Done]) -> None:
-    """Leave the command where it is safety that keeps what was done from being in force."""
+    """Exit if safety limits hold what was done."""
     if any(one.refused for one in made):
         raise typer.Exit(terminal.REFUSED)
 
@@ -263,7 +263,7 @@ def _read(argument: str) -> str:
     except OSError as error:
         terminal.fail(f"{name} can't be read: {error.strerror or error}")
     except UnicodeDecodeError as error:
-        terminal.fail(f"{name} is no text in UTF-8: {error}")
+        terminal.fail(f"{name} is not UTF-8 text: {error}")
 
 
 def change_all(
@@ -274,7 +274,7 @@ def change_all(
     *,
     dry_run: bool,
 ) -> None:
-    """Do one thing to several subjects, and say what was done."""
+    """Do one thing to several subjects, and print what was done."""
     to = target(*place)
     changes: list[local_changes.Change] = [
         local_changes.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
@@ -290,7 +290,7 @@ def tell(
     *,
     dry_run: bool,
 ) -> None:
-    """Say what was done; leaves the command where safety keeps it from being in force."""
+    """Print what was done. Exit if safety limits hold it."""
     for done in made:
         _say(done, to, dry_run=dry_run, among=len(made))
     for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
@@ -309,7 +309,7 @@ Names = Annotated[
 
 
 def _on_jobs(verb: local_changes.Verb, help_text: str) -> Callable[..., None]:
-    """The command of a verb that takes names of jobs."""
+    """Return the command of a verb that takes names of jobs."""
 
     def act(
         names: Names,
@@ -339,7 +339,10 @@ def cancel(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Cancel jobs: their documents leave the repository.
+    """Cancel jobs.
+
+    Stops the jobs and deletes their YAML in a commit. With --override it works while git can't be
+    reached.
 
     Example: muster cancel train
 
@@ -354,15 +357,21 @@ def cancel(
 
 
 JOB_VERBS: dict[local_changes.Verb, str] = {
-    "hold": """Hold jobs: what runs is stopped, what waits stays.
+    "hold": """Hold jobs: running ones stop, waiting ones do not start.
+
+    Sets spec.suspend in their YAML, in a commit. `muster release` lets them continue.
 
     Example: muster hold train --reason "data is being repaired"
     """,
-    "release": """Let held jobs go on (spec.suspend leaves the document).
+    "release": """Release held jobs.
+
+    Removes spec.suspend from their YAML, in a commit.
 
     Example: muster release train
     """,
-    "rerun": """Run jobs once more (spec.run is raised).
+    "rerun": """Run jobs again.
+
+    Raises spec.run in their YAML, in a commit.
 
     Example: muster rerun train
     """,
@@ -370,7 +379,7 @@ JOB_VERBS: dict[local_changes.Verb, str] = {
 
 
 def approve(
-    digest: Annotated[str, typer.Argument(help="Digest that the held change was shown with.")],
+    digest: Annotated[str, typer.Argument(help="Digest of the held change.")],
     reason: Reason = "",
     *,
     dry_run: DryRun = False,
@@ -380,9 +389,7 @@ def approve(
 ) -> None:
     """Approve a change that safety limits hold.
 
-    `muster status` tells its digest.
-
-    It is a commit that says so, and covers this change and no other.
+    `muster status` shows the digest. The approval is a commit, and applies to this change only.
 
     Example: muster approve sdramovcrs6en5cgkcqgp3by4s6j2h15 --reason "two racks less"
     """
@@ -402,15 +409,14 @@ def approve(
 def _figure_of(
     act: local_changes.Act, to: local_changes.Target, server: str | None, token_file: str | None
 ) -> str:
-    """What a held change does, by its digest; empty where no controller can be asked.
+    """Return what a held change does, by its digest; empty if no controller can be asked.
 
-    Leaves the command where nothing that is held now has the digest: an approval of it would be a
-    commit that lets nothing apply.
+    Exit if no held change has the digest: its approval would be a commit that lets nothing apply.
     """
     digest = act.name
     of_plan = digest.startswith(PLAN)
     if not of_plan and not local_changes.is_digest(digest):
-        return ""  # who makes the change says what is wrong with it
+        return ""  # making the change reports what is wrong with it
     try:
         with api_client.ApiClient(
             endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0
@@ -420,8 +426,8 @@ def _figure_of(
         held = None
     if of_plan:
         terminal.fail(
-            f"{digest} is the digest of a plan as a whole; what is approved is a held change, by "
-            "the one that the plan names with it, as `muster status` does",
+            f"{digest} is the digest of a whole plan; approve a held change by its own digest, "
+            "which the plan and `muster status` show",
             details=[f"held now: {one['message'].removeprefix('held: ')}" for one in held or ()],
         )
     if held is None:
@@ -438,11 +444,11 @@ def _figure_of(
                 terminal.note(done.message)
                 raise typer.Exit
         nothing = (
-            "nothing is held now; what was pushed a moment ago is held once the controller has "
-            "looked at it: `muster status`"
+            "nothing is held now; the controller may not have read the last push yet: "
+            "`muster status`"
         )
         terminal.fail(
-            f"no change that is held now has the digest {digest}; nothing was committed",
+            f"no held change has the digest {digest}; nothing was committed",
             details=[f"held now: {one['message'].removeprefix('held: ')}" for one in held]
             or [nothing],
         )

@@ -1,7 +1,7 @@
-"""What the words behind ``muster submit`` mean: files, or a command, and how many elements.
+"""Arguments of `muster submit`: files or a command, options of the job, and array elements.
 
-A command stands behind ``--``, always; words before it, or without it, are files of documents. Else
-a file that is not there would be taken for a program of the nodes, and become a job that fails.
+A command always comes after `--`; other words are YAML files. Otherwise a missing file would be
+taken for a program and become a job that fails.
 """
 
 import array
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 else:
     remote_changes = lazy_import.module("reconciler.operations.changes.remote_changes")
 
-NOT_READ = "standard input does not reach a job: it is not read"
-#: What ``-`` is called in messages.
+NOT_READ = "standard input is ignored: a job can't read it"
+#: Name of `-` in messages.
 STANDARD_INPUT = "standard input"
-#: Key of ``Context.meta``: whether the words stood behind ``--``.
+#: Key of `Context.meta`: True if the words came after `--`.
 BEHIND = "muster.behind"
 _ELEMENTS = re.compile(r"(?P<count>\d+)|0-(?P<last>\d+)(%(?P<at_once>\d+))?")
 
 
 class DashDashCommand(typer.core.TyperCommand):
-    """Remembers whether the words stood behind ``--``, which the parser takes away."""
+    """A command that records if its words came after `--`, which the parser removes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and note it."""
+        """Parse the arguments, and record if they came after `--`."""
         given = list(args)
         left = super().parse_args(ctx, args)
         count = len(ctx.params.get("arguments") or ())
@@ -51,19 +51,16 @@ class DashDashCommand(typer.core.TyperCommand):
 
 
 def is_document(word: str) -> bool:
-    """Whether a word names a file of documents, or standard input."""
+    """Return True if a word names a YAML file or standard input."""
     return word == "-" or word.endswith((".yaml", ".yml"))
 
 
-#: Parameters of ``submit`` that say nothing of what a job is.
+#: Parameters of `submit` that are not options of the job.
 _OF_THE_SUBMISSION = frozenset({"arguments", "dry_run", "clone", "server", "token_file"})
 
 
 def require_files_alone(at: typer.Context, files: list[str]) -> None:
-    """Leave the command where options say what a job is that files say already.
-
-    They would change nothing: what a file says is committed as it stands there.
-    """
+    """Exit if job options are combined with files: they would change nothing."""
     given = [
         one.opts[0]
         for one in at.command.params
@@ -76,14 +73,14 @@ def require_files_alone(at: typer.Context, files: list[str]) -> None:
 def _not_with_files(given: list[str], files: list[str]) -> tuple[str, int, list[str]]:
     told = ", ".join(given)
     return (
-        f"{told}: options that say what a job is go with a command behind --, not with files",
+        f"{told}: job options can't be combined with YAML files",
         terminal.USAGE,
-        [f"nothing was submitted: write it into {', '.join(files)}, or leave {told} out"],
+        [f"nothing was submitted. To fix: edit {', '.join(files)}, or leave out {told}"],
     )
 
 
 def require_command(at: typer.Context, words: list[str], *, behind: bool) -> None:
-    """Leave the command where words that are no files do not stand behind ``--``."""
+    """Exit if words that are not YAML files do not come after `--`."""
     if behind:
         return
     other = next(word for word in words if not is_document(word))
@@ -92,22 +89,22 @@ def require_command(at: typer.Context, words: list[str], *, behind: bool) -> Non
         if option.name not in _OF_THE_SUBMISSION:
             terminal.fail(*_not_with_files([other.partition("=")[0]], files))
         terminal.fail(
-            f"{other} stands behind {files[-1]}: options go before the files", terminal.USAGE
+            f"{other} comes after {files[-1]}; options go before the files", terminal.USAGE
         )
     found = Path(other).is_file()
-    what = "is no YAML file" if found else "is no file"
+    what = "is not a YAML file" if found else "does not exist"
     terminal.fail(
-        f"{other} {what}: expected YAML files (*.yaml, *.yml, or - for standard input), or a "
-        "command behind --",
+        f"{other} {what}; expected YAML files (*.yaml, *.yml, or - for standard input), or a "
+        "command after --",
         terminal.USAGE,
-        [f"to run it on a node: {_as_command(at, words)}"]
+        [f"To run it on a node: {_as_command(at, words)}"]
         if not any(map(is_document, words))
         else (),
     )
 
 
 def _as_command(at: typer.Context, words: list[str]) -> str:
-    """The command line that was meant: options of ``submit`` behind a program go before it."""
+    """Return the command line that was meant: options of `submit` go before the program."""
     program, *rest = words
     if Path(program).is_file() and "/" not in program:
         program = f"./{program}"
@@ -120,7 +117,7 @@ def _as_command(at: typer.Context, words: list[str]) -> str:
 
 
 def _option(at: typer.Context, word: str) -> typer.core.TyperOption | None:
-    """The option of the command that a word names, also as ``--gpus=1``."""
+    """Return the option of the command that a word names, also in the form `--gpus=1`."""
     name = word.partition("=")[0]
     for one in at.command.params:
         if isinstance(one, typer.core.TyperOption) and name in (*one.opts, *one.secondary_opts):
@@ -128,7 +125,7 @@ def _option(at: typer.Context, word: str) -> typer.core.TyperOption | None:
     return None
 
 
-#: The option that a field of a command's document was written with.
+#: The option that sets a field of a command's document.
 _OPTION_OF = {
     "metadata.name": "--name",
     "spec.queue": "--queue",
@@ -151,7 +148,7 @@ _PROBLEM = re.compile(
 
 
 def by_option(problem: str) -> str:
-    """What is wrong with a command's document, by the option instead of a line nobody wrote."""
+    """Return a problem of a command's document with the option's name instead of a line number."""
     found = _PROBLEM.match(problem)
     if found is None:
         return problem
@@ -160,7 +157,7 @@ def by_option(problem: str) -> str:
 
 
 def require_values(text: str) -> None:
-    """Leave the command where what an option says can't be, whatever there is in the cluster."""
+    """Exit if the value of an option is wrong in any cluster."""
     if wrong := remote_changes.wrong_anywhere(text):
         many = f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}; nothing was submitted"
         terminal.fail(many, terminal.USAGE, tuple(map(by_option, wrong)))
@@ -168,13 +165,13 @@ def require_values(text: str) -> None:
 
 TimeLimit = Annotated[
     str | None,
-    typer.Option("--time", "-t", help="Time limit: 30m, 2h, 1-12:00:00; a bare number: seconds."),
+    typer.Option("--time", "-t", help="Time limit: 30m, 2h, 1-12:00:00, or seconds."),
 ]
 
 
 Nodes = Annotated[
     int | None,
-    typer.Option("--nodes", "-N", min=1, help="Spread over so many nodes, a task on each."),
+    typer.Option("--nodes", "-N", min=1, help="Nodes to spread over, a task on each."),
 ]
 Tasks = Annotated[int | None, typer.Option("--tasks", help="Tasks that start together.")]
 
@@ -182,31 +179,32 @@ Tasks = Annotated[int | None, typer.Option("--tasks", help="Tasks that start tog
 def spread(
     nodes: int | None, tasks: int | None, most: int | None = None
 ) -> tuple[int | None, str | None]:
-    """How many tasks, and the placement that is asked for: empty nodes first where so many nodes
-    were named. Fewer of them are taken where that is what there is room on.
+    """Return the number of tasks, and the placement: empty nodes first if a number of nodes was
+    given.
 
-    Leaves the command where there are fewer tasks than nodes, or ``most`` says it once more.
+    Fewer nodes are used if there is room on fewer only. Exit if there are fewer tasks than nodes,
+    or if `most` gives the number again.
     """
     said = next((f"--{name}" for name, one in (("tasks", tasks), ("nodes", nodes)) if one), None)
     if said and most is not None:
         terminal.fail(
-            f"{said} and --max both say how many tasks there are: leave one of them out",
+            f"{said} and --max both set the number of tasks; use one of them",
             terminal.USAGE,
         )
     if nodes is None:
         return tasks, None
     if tasks is not None and tasks < nodes:
         terminal.fail(
-            f"--tasks {tasks} can't be on --nodes {nodes}: expected at least a task for each node",
+            f"--tasks {tasks} is less than --nodes {nodes}; expected at least a task per node",
             terminal.USAGE,
         )
     return tasks or nodes, "spread"
 
 
 def time_limit(written: str | None) -> str | None:
-    """The time limit as it is written into the document; what is easily meant otherwise is told.
+    """Return the time limit for the document. A bare number, which is easily misread, is reported.
 
-    Leaves the command where it would end the job before it began.
+    Exit if the limit would end the job before it began.
     """
     if written is None:
         return None
@@ -216,24 +214,23 @@ def time_limit(written: str | None) -> str | None:
         terminal.fail(f"--time: {error}", terminal.USAGE)
     if span_s == 0:
         terminal.fail(
-            f"--time: found {written!r}, which would end the job at once; for no limit leave "
-            "--time out",
+            f"--time: found {written!r}, which would end the job at once. For no limit, leave out "
+            "--time",
             terminal.USAGE,
         )
     if written.strip().isdigit():
         minutes = f"--time {written.strip()}m"
         terminal.note(
-            f"time limit: {quantities.format_duration(span_s)}; a bare number is seconds, "
-            f"for minutes write {minutes}"
+            f"time limit: {quantities.format_duration(span_s)} (a bare number is seconds; "
+            f"for minutes: {minutes})"
         )
     return written
 
 
 @contextlib.contextmanager
 def telling_of_input() -> Iterator[None]:
-    """Say that what comes on standard input is not for a command that runs elsewhere.
-
-    At once where it waits there already, and at the end of the block where it comes late.
+    """Report standard input that a job does not read: at once, or at the end of the block if it is
+    late.
     """
     if told := has_input():
         terminal.note(NOT_READ)
@@ -245,20 +242,20 @@ def telling_of_input() -> Iterator[None]:
 
 
 def input_bytes() -> bytes:
-    """All of standard input, however late it comes.
+    """Return all of standard input, however late it comes.
 
     Raises:
-        OSError: it is closed.
+        OSError: standard input is closed.
     """
     if sys.stdin is None:
-        raise OSError(errno.EBADF, "it is closed")
+        raise OSError(errno.EBADF, "closed")
     if sys.stdin.isatty():
-        terminal.note("reading documents from the terminal; Ctrl-D ends them")
+        terminal.note("reading YAML from the terminal; end with Ctrl-D")
     return sys.stdin.buffer.read()
 
 
 def has_input() -> bool:
-    """Whether something waits on standard input, through a pipe or from a file."""
+    """Return True if something waits on standard input, from a pipe or a file."""
     try:
         number = sys.stdin.fileno()
         kind = os.fstat(number)
@@ -266,23 +263,23 @@ def has_input() -> bool:
             return bool(select.select([number], [], [], 0)[0]) and _waiting(number) > 0
         return stat.S_ISREG(kind.st_mode) and kind.st_size > os.lseek(number, 0, os.SEEK_CUR)
     except (OSError, ValueError, AttributeError):
-        return False  # it is closed
+        return False  # standard input is closed
 
 
 def _waiting(pipe: int) -> int:
-    """How many bytes can be read from a pipe now."""
+    """Return how many bytes can be read from a pipe now."""
     found = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, found)
     return found[0]
 
 
 def elements(text: str) -> tuple[int, int | None]:
-    """How many elements ``--array`` asks for, and how many at once: ``10``, or ``0-9%4``."""
+    """Return the number of array elements, and how many run at once, of `10` or `0-9%4`."""
     found = _ELEMENTS.fullmatch(text)
     if found is None:
         terminal.fail(
-            f"--array: found {text!r}, expected how many elements: 10, or 0-9 for the same, or "
-            "0-9%4 for four of them at once; the indices are 0, 1, 2 and so on",
+            f"--array: found {text!r}, expected a number of elements such as 10, the same as 0-9, "
+            "or 0-9%4 to run four at once",
             terminal.USAGE,
         )
     if found["count"] is not None:

@@ -1,16 +1,21 @@
-"""Commands that keep the store safe: ``backup`` of a live one, ``restore`` into an empty place."""
+"""Commands that protect the store: `backup` a live one, `restore` into an empty place, `adopt`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, lazy_import, terminal
 from reconciler.operations.client import endpoints
+
+if TYPE_CHECKING:
+    from reconciler.operations import store_backup
+else:
+    store_backup = lazy_import.module("reconciler.operations.store_backup")  # SQLAlchemy is slow
 
 Store = Annotated[
     str | None,
-    typer.Option("--store", help="URL of the store; else that of `muster up` around here."),
+    typer.Option("--store", help="URL of the store. Default: that of `muster up` here."),
 ]
 
 
@@ -25,7 +30,7 @@ def _store(url: str | None, *, must_exist: bool) -> str:
     if url is not None:
         if not url.startswith("sqlite:"):
             terminal.fail(
-                f"--store: found {url!r}, expected sqlite:///PATH: only SQLite is built so far",
+                f"--store: found {url!r}, expected sqlite:///PATH; only SQLite is supported so far",
                 terminal.USAGE,
             )
         return url
@@ -35,32 +40,28 @@ def _store(url: str | None, *, must_exist: bool) -> str:
         if path.exists() or (not must_exist and path.parent.is_dir()):
             return f"sqlite:///{path}"
     return terminal.fail(
-        "no store is known here: name one with --store sqlite:///PATH", terminal.USAGE
+        "no store here. To fix: name one with --store sqlite:///PATH", terminal.USAGE
     )
 
 
 def adopt(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Jobs that are new.", callback=context.named)
+        list[str] | None, typer.Argument(help="Jobs to run.", callback=context.named)
     ] = None,
     *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All jobs are new: run everything that is written.")
-    ] = False,
-    nothing: Annotated[
-        bool, typer.Option("--none", help="No job is new: run nothing that is written.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Run all jobs.")] = False,
+    nothing: Annotated[bool, typer.Option("--none", help="Run no job.")] = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Say which jobs are new after the store was lost.
+    """Choose which jobs to run after the store was lost.
 
-    The others count as done. Until this is said nothing starts and nodes are left alone.
+    The other jobs count as done. Until you choose, nothing starts and nodes are left alone.
 
     Example: muster adopt evaluate report
     """
     if (bool(names), everything, nothing).count(True) != 1:
-        terminal.fail("name the jobs that are new, or say --all or --none", terminal.USAGE)
+        terminal.fail("expected names of jobs to run, or --all, or --none", terminal.USAGE)
     with context.controller(server, token_file) as api:
         api.post("/v1/adopt", {"names": names or [], "everything": everything})
     terminal.note("adopted")
@@ -74,12 +75,10 @@ def backup(
 
     Example: muster backup muster-2026-11-21.db
     """
-    from reconciler.store import backup, errors  # noqa: PLC0415 - SQLAlchemy costs a second
-
     url = _store(store, must_exist=True)
     try:
-        size = backup.backup(url, file)
-    except errors.StoreError as error:
+        size = store_backup.save(url, file)
+    except store_backup.BackupError as error:
         terminal.fail(str(error))
     terminal.note(f"wrote {file}: {size} bytes of {url}")
 
@@ -88,17 +87,15 @@ def restore(
     file: Annotated[Path, typer.Argument(help="File that `muster backup` wrote.")],
     store: Store = None,
 ) -> None:
-    """Put a backup where there is no store.
+    """Restore a backup to a place without a store.
 
-    To be done before the controller is started.
+    Do this before you start the controller.
 
     Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
     """
-    from reconciler.store import backup, errors  # noqa: PLC0415 - SQLAlchemy costs a second
-
     url = _store(store, must_exist=False)
     try:
-        size = backup.restore(file, url)
-    except errors.StoreError as error:
+        size = store_backup.restore(file, url)
+    except store_backup.BackupError as error:
         terminal.fail(str(error))
     terminal.note(f"restored {size} bytes into {url}")

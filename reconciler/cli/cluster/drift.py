@@ -1,4 +1,4 @@
-"""``muster drift``: what is other than git says, once or as it changes."""
+"""The commands `muster drift` and `muster export`."""
 
 import contextlib
 import sys
@@ -16,9 +16,9 @@ from reconciler.operations.views import cluster_status
 
 Json = Any
 
-#: How narrow columns become where a line is short: of kinds the ends tell more than the beginnings.
+#: Least widths of columns in a short line.
 LEAST = {"KIND": 25, "SUBJECT": 14}
-#: How often --watch looks.
+#: How often --watch asks the controller.
 LOOK_S = 2.0
 
 
@@ -29,25 +29,25 @@ def register(app: typer.Typer) -> None:
 
 
 def drift(
-    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only of this kind.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only this kind.")] = None,
     node: common_options.OfNode = None,
     pool: Annotated[
-        str | None, typer.Option("--pool", help="Only of this pool.", callback=context.named)
+        str | None, typer.Option("--pool", help="Only this pool.", callback=context.named)
     ] = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also what a policy says to ignore.")
+        bool, typer.Option("--all", "-a", help="Also differences that the drift policy ignores.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on, and tell what comes and goes.")
+        bool, typer.Option("--watch", "-w", help="Continue, and print changes.")
     ] = False,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List what is not as git says, and what is done about it.
+    """List differences between git and the cluster.
 
-    Exits with 2 when there is any.
+    ACTION is what Muster does about a difference. Exits with 2 if there are any.
 
     Example: muster drift
 
@@ -69,59 +69,59 @@ def drift(
 def export(
     *,
     declared: Annotated[
-        bool, typer.Option("--all", "-a", help="Also nodes that a pool declares already.")
+        bool, typer.Option("--all", "-a", help="Also nodes that a pool declares.")
     ] = False,
     manage: Annotated[
-        bool, typer.Option("--manage", help="Pools that take work, instead of `mode: observe`.")
+        bool, typer.Option("--manage", help="Write pools that take work, not `mode: observe`.")
     ] = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Write YAML of pools for nodes that no pool declares.
+    """Generate NodePool YAML for undeclared nodes.
 
-    Alike nodes make one pool. Nothing is committed: look at it, rename, commit.
+    Nodes that are alike share a pool. Nothing is committed: check the YAML, rename the pools,
+    commit.
 
     Example: muster export > pools.yaml
     """
     with context.controller(server, token_file) as api:
         items = api.get("/v1/nodes")["items"]
-        # with all nodes, what is written stands in place of the pools that there are
+        # with --all the result replaces the existing pools
         taken = [] if declared else [one["name"] for one in api.get("/v1/pools")["items"]]
     found = discovery.pools(discovery.seen(items, declared=declared), taken)
     if not found:
-        which = "reports" if declared else "reports that no pool declares"
-        terminal.note(f"no node {which}: there is nothing to write")
+        which = "no nodes report" if declared else "every node that reports is declared by a pool"
+        terminal.note(f"nothing to write: {which}")
         return
     sys.stdout.write(discovery.text(found, observe=not manage))
     count = sum(len(pool.nodes) for pool in found)
     many = f"{terminal.counted(count, 'node')} in {terminal.counted(len(found), 'pool')}"
-    terminal.note(f"{many}; check with `muster validate`, then commit")
+    terminal.note(f"{many}. Check it with `muster validate`, then commit.")
 
 
 def _require_known(api: Json, kind: str | None, node: str | None, pool: str | None) -> None:
-    """Leave the command where nothing can be found because there is no such thing."""
+    """Exit if nothing was found because the kind, pool or node does not exist."""
     if kind is not None and kind not in drift_kinds.KINDS:
         hint = (
-            suggestions.hint(kind, drift_kinds.KINDS)
-            or f"; there are {', '.join(drift_kinds.KINDS)}"
+            suggestions.hint(kind, drift_kinds.KINDS) or f". Kinds: {', '.join(drift_kinds.KINDS)}."
         )
-        terminal.fail(f"there is no kind of drift {kind}{hint}", terminal.USAGE)
+        terminal.fail(f"no kind of drift named {kind!r}{hint}", terminal.USAGE)
     if node is None and pool is None:
         return
     pools = api.get("/v1/pools")["items"]
     names = [one["name"] for one in pools]
     if pool is not None and pool not in names:
-        terminal.fail(f"there is no pool {pool}{suggestions.hint(pool, names)}")
+        terminal.fail(f"no pool named {pool!r}{suggestions.hint(pool, names)}")
     if node is None:
         return
     known = {one["name"] for one in api.get("/v1/nodes")["items"]}
     known.update(host for one in pools if one["hosts"] for host in hostlists.expand(one["hosts"]))
     if node not in known:
-        terminal.fail(f"there is no node {node}{suggestions.hint(node, sorted(known))}")
+        terminal.fail(f"no node named {node!r}{suggestions.hint(node, sorted(known))}")
 
 
 def _filters(kind: str | None, node: str | None, pool: str | None) -> str:
-    """``of kind gpu-failed at node gpu001``: what was asked for; empty where it was all."""
+    """Return the filters, such as `of kind gpu-failed at node gpu001`; empty if there are none."""
     asked = (("of kind", kind), ("at node", node), ("in pool", pool))
     return " ".join(f"{words} {value}" for words, value in asked if value is not None)
 
@@ -137,15 +137,15 @@ def _show(page: Json, output: terminal.Output, *, following: bool, filters: str 
     elif items:
         _table(items, wide=output is terminal.Output.WIDE)
     elif filters:
-        terminal.note(f"no drift {filters}; `muster drift` lists all there is")
+        terminal.note(f"no drift {filters}; `muster drift` lists all")
     else:
-        terminal.note("no drift: what is observed is what git says")
+        terminal.note("no drift: the cluster matches git")
 
 
 def _table(items: list[Json], *, wide: bool) -> None:
-    headings = ["KIND", "SUBJECT", "SEVERITY", "ACTION", "SINCE", "WHAT"]
+    headings = ["KIND", "SUBJECT", "SEVERITY", "ACTION", "SINCE", "MESSAGE"]
     if wide:
-        headings = [*headings[:5], "WANTED", "FOUND", "REMEDY", "WHAT"]
+        headings = [*headings[:5], "DESIRED", "OBSERVED", "REMEDY", "MESSAGE"]
     rows = []
     for item in items:
         row = [
@@ -168,7 +168,7 @@ def _table(items: list[Json], *, wide: bool) -> None:
 
 
 def _follow(api: Json, given: dict[str, str], items: list[Json], output: terminal.Output) -> None:
-    """Tell what comes and goes until somebody has seen enough."""
+    """Print differences as they appear and disappear, until interrupted."""
     as_lines = output in (terminal.Output.JSON, terminal.Output.YAML)
     known = {_key(item): item for item in items}
     try:
@@ -194,7 +194,7 @@ def _follow(api: Json, given: dict[str, str], items: list[Json], output: termina
 
 
 def _line(change: str, item: Json) -> None:
-    """One change as a line of JSON, for programs that read along."""
+    """Print one change as a line of JSON."""
     sys.stdout.write(msgspec.json.encode({"change": change, **item}).decode() + "\n")
     sys.stdout.flush()
 

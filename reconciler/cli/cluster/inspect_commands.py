@@ -1,4 +1,4 @@
-"""Commands that look: nodes, queues, events, and how git stands."""
+"""The commands `nodes`, `node`, `queues`, `events` and `status`."""
 
 import sys
 import time
@@ -30,11 +30,11 @@ else:
 
 Json = Any
 
-#: The most pools and queues of which `status` tells.
+#: The most objects that `muster status` lists.
 STANDINGS_MAX = 20
-#: Behind the name of a pool in which nothing is started.
+#: After the name of a pool in mode `observe`.
 OBSERVED = " (observe)"
-#: How long one look for new events waits.
+#: How long one request waits for new events.
 FOLLOW_S = 30.0
 
 
@@ -50,9 +50,10 @@ def nodes(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List nodes and what of them is taken.
+    """List nodes and their allocated resources.
 
-    Of pools on `observe`, on whose nodes nothing is started, that is told.
+    CPUS, GIB and GPUS show allocated/total. Pools in mode `observe` are marked: nothing is started
+    on their nodes.
 
     Example: muster nodes -o wide
     """
@@ -76,13 +77,13 @@ def nodes(
         for item in page["items"]
     ]
     cut = output is not terminal.Output.WIDE
-    headings = ["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"]
+    headings = ["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "MESSAGE"]
     below = terminal.moved_down(headings, rows) if cut else {}
     terminal.table(headings, rows, cut=cut, below=below)
 
 
 def _observed(api: "api_client.ApiClient") -> set[str]:
-    """The pools on whose nodes nothing is started."""
+    """Return the pools in mode `observe`."""
     return {one["name"] for one in api.get("/v1/pools")["items"] if one["observeOnly"]}
 
 
@@ -98,7 +99,7 @@ def node(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show one node: its state, its GPUs and what they do.
+    """Show one node, its GPUs and the tasks on them.
 
     Example: muster node gpu001
     """
@@ -108,7 +109,7 @@ def node(
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
         hint = suggestions.hint(name, [one["name"] for one in items])
-        terminal.fail(f"node {name} is not known{hint}; `muster nodes` lists those that are")
+        terminal.fail(f"no node named {name!r}{hint}. `muster nodes` lists all.")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
         return
@@ -146,11 +147,11 @@ def queues(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List queues and what they take.
+    """List queues with allocation, guarantee and limit.
 
-    Below a queue stand the pools in which it has amounts. LENDS, where a queue says it, is how much
-    of its guarantee others may use. GPUS, CPUS, RUN and WAIT count also what the queues below it
-    have. With -o wide also what is due to it, and what it asks for, in every pool.
+    Rows below a queue are the pools for which it has amounts. LENDS is how much of the guarantee
+    others may borrow. GPUS, CPUS, RUN and WAIT include child queues. -o wide adds fair share and
+    demand, in every pool.
 
     Example: muster queues -o wide
     """
@@ -167,21 +168,21 @@ def queues(
     terminal.table(
         [*headings, "RUN", "WAIT"],
         rows,
-        right="GPUS GUAR LENDS LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
+        right="GPUS GUAR LENDS LIMIT CPUS RUN WAIT FAIR DEMAND WEIGHT PRIO",
         cut=not wide,
     )
 
 
 def with_children(items: list[Json]) -> list[Json]:
-    """Queues whose jobs, ``running`` and ``pending``, are also those of the queues below them.
+    """Return queues whose `running` and `pending` include those of their child queues.
 
-    Their amounts are so as the API tells them; of jobs it tells each queue's own.
+    Amounts of the API include children already; its counts of jobs are each queue's own.
     """
     parents = {item["name"]: item.get("parent") for item in items}
     sums = {item["name"]: [0, 0] for item in items}
     for item in items:
         above, left = item["name"], len(items)
-        while above in sums and left:  # a tree without a ring, but of what a server says
+        while above in sums and left:  # a server could send a tree with a cycle
             sums[above][0] += item["running"]
             sums[above][1] += item["pending"]
             above, left = parents[above], left - 1
@@ -192,8 +193,8 @@ def with_children(items: list[Json]) -> list[Json]:
 
 
 def queue_columns(items: list[Json], *, wide: bool) -> tuple[list[str], list[str]]:
-    """The amounts that are shown of queues, and the headings of all but the first."""
-    named = {"fairShare": "FAIR", "demand": "ASKED"} if wide else {}
+    """Return the kinds of amounts to show, and the headings of all but the first."""
+    named = {"fairShare": "FAIR", "demand": "DEMAND"} if wide else {}
     named["guaranteed"] = "GUAR"
     parts = [one for item in items for one in (item, *(item.get("pools") or []))]
     if any(value is not None for p in parts for value in (p.get("lendingLimit") or {}).values()):
@@ -203,11 +204,12 @@ def queue_columns(items: list[Json], *, wide: bool) -> tuple[list[str], list[str
 
 
 def queue_rows(items: list[Json], kinds: list[str], *, wide: bool) -> list[list[str]]:
-    """A row for each queue, and below it one for each pool in which it has amounts.
+    """Return a row for each queue, and below it one for each pool in which it has amounts.
 
     Args:
-        items: of the API. kinds: of the amounts that are shown, in order.
-        wide: with weight and priority, and with every pool.
+        items: of the API.
+        kinds: of the amounts to show, in order.
+        wide: True adds weight, priority and every pool.
     """
     rows = []
     for item in items:
@@ -228,7 +230,7 @@ def _amounts(item: Json, kinds: list[str]) -> list[str]:
 
 
 def amount(item: Json, kind: str, resource: str) -> str:
-    """An amount of a queue as text, a dash where nothing is said."""
+    """Return an amount of a queue as text, a dash if there is none."""
     amount = (item.get(kind) or {}).get(resource)
     return "-" if amount is None else f"{amount:g}"
 
@@ -238,21 +240,21 @@ def events(
         str | None,
         typer.Option(
             "--job",
-            help="Only of this job.",
+            help="Only this job.",
             autocompletion=completion.jobs,
             callback=context.named,
         ),
     ] = None,
     node: common_options.OfNode = None,
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with new ones.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Continue with new events.")] = False,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show the newest of what happened, oldest first.
+    """Show recent events, oldest first.
 
-    With -w in JSON or YAML it is one object of JSON a line, so that it can be read along.
+    -w continues with new ones; with -o json or yaml it prints one JSON object a line.
 
     Example: muster events --job train -w
     """
@@ -265,7 +267,7 @@ def events(
             try:
                 page = asked.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
             except retries.GoneError as error:
-                terminal.fail(f"{error}; what happens is recorded: muster events", retries.FAILED)
+                terminal.fail(f"{error}; events are still recorded: muster events", retries.FAILED)
             if after is None and not page["items"]:
                 _check_known(api, job, node)
             if output in (terminal.Output.JSON, terminal.Output.YAML) and not watch:
@@ -280,13 +282,13 @@ def events(
 
 
 def _check_known(api: "api_client.ApiClient", job: str | None, node: str | None) -> None:
-    """Leave the command where nothing is known of what was asked for."""
+    """Exit if the job or node does not exist."""
     if job is not None:
         api.get(f"/v1/jobs/{job}")
     if node is not None:
         known = [one["name"] for one in api.get("/v1/nodes")["items"]]
         if node not in known:
-            terminal.fail(f"node {node} is not known{suggestions.hint(node, known)}")
+            terminal.fail(f"no node named {node!r}{suggestions.hint(node, known)}")
 
 
 def _print_event(item: Json, output: terminal.Output) -> None:
@@ -307,16 +309,14 @@ def status(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show how git, pools, queues, nodes and jobs stand.
+    """Show sync and health of the cluster.
 
-    Two axes: whether things are as git says, and whether they are well; the cluster is as its
-    worst object.
+    Shows sync with git, and health. The cluster's state is its worst object's.
 
     Example: muster status
     """
     with context.controller(server, token_file) as api:
-        sync = api.get("/v1/sync")
-        sync = sync["sync"]
+        sync = api.get("/v1/sync")["sync"]
         nodes_found = api.get("/v1/nodes")["items"]
         jobs_found = api.items("/v1/jobs")
         overridden = api.get("/v1/overrides")["items"]
@@ -338,24 +338,7 @@ def status(
             output,
         )
         return
-    revision = (sync.get("jobsRevision") or "-")[:12]
-    terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
-    waiting = sync.get("held") or []
-    held = [one["message"] for one in waiting]
-    told = list(held)
-    if sync.get("message") and not (held and sync["message"].startswith(held[0])):
-        told.insert(0, sync["message"])  # it is not about what is held: that waits for it
-    for message in told:
-        reasons = next((one.get("reasons") for one in waiting if one["message"] == message), None)
-        _held(message, reasons or [])
-    for problem in sync.get("problems") or []:
-        if problem["message"] in told or (held and problem["rule"] in review_findings.RULES):
-            continue  # told above, with what lets it apply
-        terminal.paragraph(problem_text(problem), 7, 9)
-    for one in sync.get("untold") or []:  # older controllers tell none
-        since = terminal.clock(one["since"])
-        told_of = f"not told since {since}: {one['channel']}: {one['why']} (tries: {one['tries']})"
-        terminal.paragraph(told_of, 7, 9)
+    _print_git(sync)
     _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
@@ -363,15 +346,38 @@ def status(
         terminal.paragraph(f"Drift  {told_drift}", 0, 7)
     for one in overridden:
         terminal.paragraph(
-            f"Behind git: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
+            f"Override: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
             f"by {one['owner']}: {one['reason']}",
             0,
             7,
         )
 
 
+def _print_git(sync: Json) -> None:
+    """Print the sync status: revision, held changes, problems and failed notifications."""
+    revision = (sync.get("jobsRevision") or "-")[:12]
+    terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
+    waiting = sync.get("held") or []
+    held = [one["message"] for one in waiting]
+    told = list(held)
+    if sync.get("message") and not (held and sync["message"].startswith(held[0])):
+        told.insert(0, sync["message"])  # it is not about a held change, which comes after it
+    for message in told:
+        reasons = next((one.get("reasons") for one in waiting if one["message"] == message), None)
+        _held(message, reasons or [])
+    for problem in sync.get("problems") or []:
+        if problem["message"] in told or (held and problem["rule"] in review_findings.RULES):
+            continue  # printed above, with what lets it apply
+        terminal.paragraph(problem_text(problem), 7, 9)
+    for one in sync.get("untold") or []:  # older controllers do not send it
+        since = terminal.clock(one["since"])
+        told_of = f"not notified since {since}: {one['channel']}: {one['why']}"
+        told_of += f" ({terminal.counted(one['tries'], 'attempt')})"
+        terminal.paragraph(told_of, 7, 9)
+
+
 def _held(message: str, reasons: list[str]) -> None:
-    """A message on what is held; of several reasons each by itself, then what lets it apply."""
+    """Print a message about a held change; if there are several reasons, each on its own line."""
     if len(reasons) <= 1:
         terminal.paragraph(terminal.clocks(message), 7)
         return
@@ -384,7 +390,7 @@ def _held(message: str, reasons: list[str]) -> None:
 
 
 def _standing(found: cluster_status.ClusterStatus, sync: Json, overridden: list[Json]) -> None:
-    """Both axes of the cluster, and the objects of which there is something to say."""
+    """Print sync and health of the cluster, and of objects that are not well."""
     whole = f"State  {found.sync}, {found.health}"
     by_git = (sync.get("suspended") or {}).get("Cluster")
     since = by_git or cluster_status.with_overrides(sync, overridden).get("suspended", {}).get(
@@ -404,7 +410,7 @@ def _standing(found: cluster_status.ClusterStatus, sync: Json, overridden: list[
 
 
 def problem_text(problem: Json) -> str:
-    """One line: place, severity, object, field, message, found, expected."""
+    """Return a problem in one line: place, severity, object, field, message, found, expected."""
     return desired.Problem(**problem).text()
 
 

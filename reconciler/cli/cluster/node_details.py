@@ -1,4 +1,4 @@
-"""One node as a terminal shows it: facts, a table of GPUs, and processes that are no task's."""
+"""One node on a terminal: facts, a table of GPUs, and GPU processes that belong to no task."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from reconciler.cli import terminal
 
 Json = Any
 
-#: What is said of a pool whose nodes are watched alone.
-OBSERVED = ", which is on `observe`: nothing is started there"
+#: After the name of a pool in mode `observe`.
+OBSERVED = " (mode observe: nothing is started here)"
 
 
 def busy(item: Json) -> str:
-    """How busy a node's GPUs are on average, ``63% busy``; nothing where nobody tells."""
+    """Return the mean utilization of a node's GPUs as `63% busy`; empty if unknown."""
     told = [
         gpu["usage"]["utilization"]
         for gpu in item["gpus"]
@@ -21,18 +21,18 @@ def busy(item: Json) -> str:
 
 
 def show(item: Json, *, is_observed: bool = False) -> None:
-    """Print a node; ``is_observed``: nothing is started on those of its pool."""
+    """Print a node; `is_observed` is True if its pool is in mode `observe`."""
     driver = item.get("gpuDriver")
     facts = [
         ("Node", item["name"]),
         ("Pool", (item.get("pool") or "-") + (OBSERVED if is_observed else "")),
         ("State", item["state"]),
-        ("Why", terminal.clocks(item.get("message") or "")),
+        ("Message", terminal.clocks(item.get("message") or "")),
         ("Notice", item.get("notice") or ""),
         ("Address", item["address"]),
         ("CPUs", f"{item['capacity']['cpu']:g}"),
         ("Memory", _gib(item["capacity"]["memory"])),
-        ("Heard", terminal.clock(item["lastReport"]) if item["lastReport"] else "never"),
+        ("Reported", terminal.clock(item["lastReport"]) if item["lastReport"] else "never"),
         ("Driver", _driver(driver, item["gpus"]) if driver else ""),
     ]
     for title, text in facts:
@@ -53,7 +53,7 @@ def show(item: Json, *, is_observed: bool = False) -> None:
         terminal.table(["VOLUME", "STATE"], rows)
     strangers = item.get("foreignGpuProcesses") or []
     if strangers:
-        terminal.out.print("\nOn its GPUs, and no task's:", markup=False)
+        terminal.out.print("\nGPU processes that belong to no task:", markup=False)
         terminal.table(
             ["GPU", "PID", "PROGRAM", "USER", "MEMORY"],
             [
@@ -90,7 +90,7 @@ def _state(gpu: Json) -> str:
 
 
 def _layout_messages(gpus: Json) -> list[tuple[list[int], str]]:
-    """What is said of layouts, each once, with the GPUs that it is said of."""
+    """Return each message about MIG layouts once, with the GPUs it is about."""
     found: dict[str, list[int]] = {}
     for gpu in gpus:
         if gpu["migLayout"] and gpu["migLayout"]["message"]:
@@ -99,7 +99,7 @@ def _layout_messages(gpus: Json) -> list[tuple[list[int], str]]:
 
 
 def _ranges(indexes: list[int]) -> str:
-    """``0-3, 6``: numbers in order, those that follow each other as one range."""
+    """Return numbers in order, with consecutive ones as a range: `0-3, 6`."""
     parts: list[list[int]] = []
     for index in sorted(indexes):
         if parts and index == parts[-1][-1] + 1:
@@ -128,7 +128,7 @@ def _row(gpu: Json) -> list[str]:
 
 
 def _parts(gpu: Json) -> list[list[str]]:
-    """A row for each MIG instance of a GPU."""
+    """Return a row for each MIG instance of a GPU."""
     return [
         [
             f"{gpu['index']}:{part['gpuInstance']}",
@@ -148,7 +148,7 @@ def _parts(gpu: Json) -> list[list[str]]:
 
 
 def _notes(gpu: Json, usage: Json) -> list[str]:
-    """What a person would want to know of a GPU besides the numbers."""
+    """Return remarks about a GPU besides its numbers."""
     notes = [gpu["message"]] if gpu["message"] else []
     if gpu["migLayout"] and gpu["migLayout"]["state"] != "fits":
         notes.append(f"MIG {gpu['migLayout']['state']}")

@@ -1,4 +1,4 @@
-"""The command that lists quotas: whom each is for, what it caps, and how full it is."""
+"""The command `muster quotas`: whom each quota is for, what it caps, and its usage."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from reconciler.cli import completion, context, terminal
 from reconciler.model.values import quantities, suggestions
 
 Json = Any
-#: What a quota may be for, as its view names it.
+#: Subjects of a quota, as its view names them.
 SUBJECTS = ("user", "group", "queue", "pool")
 TITLES = (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory"))
 
@@ -31,13 +31,12 @@ def quotas(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List quotas, whom they are for, and how full they are.
+    """List quotas and their usage.
 
-    A row for each amount that a quota caps. USED of a budget is what was spent within its window
-    and what is set aside for the work that runs. BACK BY is when some of it comes back at the
-    latest: as the time limit of something that runs is up, or as what was spent, by then, leaves
-    the window; nobody knows it of work without a time limit. Which jobs are considered is settled
-    anew in each cycle, so that their number is not told.
+    A row for each amount that a quota caps. USED of a budget is what was spent in its window plus
+    what is reserved for running work. BACK BY is when some of it comes back at the latest, by a
+    time limit or because spending leaves the window. Unknown without a time limit. `jobs
+    considered` has no count.
 
     Example: muster quotas -o json
 
@@ -58,7 +57,7 @@ def show(items: list[Json], *, wide: bool) -> None:
         terminal.note("no quotas")
         return
     terminal.table(
-        ["NAME", "OF", "WHAT", "USED", "LIMIT", "BACK BY"],
+        ["NAME", "SUBJECT", "RESOURCE", "USED", "LIMIT", "BACK BY"],
         [row for item in items for row in quota_rows(item)],
         right="USED LIMIT",
         cut=not wide,
@@ -66,16 +65,16 @@ def show(items: list[Json], *, wide: bool) -> None:
 
 
 def named(items: list[Json], names: Sequence[str]) -> list[Json]:
-    """Those that are named, where any is; leaves the command where there is none of a name."""
+    """Return the named quotas, or all if none is named. Exit if a name is unknown."""
     known = [item["name"] for item in items]
     for name in names:
         if name not in known:
-            terminal.fail(f"quota {name} is not known{suggestions.hint(name, known)}")
+            terminal.fail(f"no quota named {name!r}{suggestions.hint(name, known)}")
     return [item for item in items if not names or item["name"] in names]
 
 
 def quota_rows(item: Json) -> list[list[str]]:
-    """A row for each amount that a quota of the API caps: what, how much is used, and of what."""
+    """Return a row for each amount that a quota caps: subject, usage and limit."""
     kind = next((one for one in SUBJECTS if item[one]), "user")
     whom = item[kind] if kind == "user" else f"{kind} {item[kind]}"
     ends = item["firstEnds"]
@@ -100,5 +99,5 @@ def quota_rows(item: Json) -> list[list[str]]:
 
 
 def _amount(resource: str, amount: float) -> str:
-    """An amount; memory in GiB."""
+    """Return an amount; memory in GiB."""
     return f"{amount / 2**30:.4g} GiB" if resource == "memory" else f"{amount:g}"

@@ -1,4 +1,4 @@
-"""``muster report``: what was used, waited for, wasted and shared over a span of time."""
+"""The command `muster report`: usage, waiting, efficiency and fairness over a span of time."""
 
 import contextlib
 import sys
@@ -19,13 +19,13 @@ else:
     usage_reports = lazy_import.module("reconciler.operations.reports.usage_reports")
 
 reportviews: Any = lazy_import.module("reconciler.operations.reports.render")
-pictures: Any = lazy_import.module("reconciler.simulation.traces.plots")
+pictures: Any = lazy_import.module("reconciler.operations.reports.trace_plots")
 
 BYS = ("queue", "user", "pool", "model")
 
 
 class What(StrEnum):
-    """What can be reported."""
+    """Subjects of a report."""
 
     USAGE = "usage"
     WAITING = "waiting"
@@ -34,7 +34,7 @@ class What(StrEnum):
 
 
 class Form(StrEnum):
-    """Forms of a report."""
+    """Formats of a report."""
 
     TABLE = "table"
     CSV = "csv"
@@ -44,7 +44,7 @@ class Form(StrEnum):
     HTML = "html"
 
 
-#: Ends of files' names that say which form is meant.
+#: Suffixes of files that select a format.
 ENDINGS = frozenset({"csv", "json", "yaml", "yml", "png", "html"})
 
 
@@ -54,31 +54,32 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    what: Annotated[What, typer.Argument(help="What of.")],
+    what: Annotated[What, typer.Argument(help="Subject of the report.")],
     began: Annotated[
-        str, typer.Option("--from", help="Since when: 30d (ago), 2026-11-01, or with a time.")
+        str, typer.Option("--from", help="Begin: 30d (ago), 2026-11-01, or a day with a time.")
     ] = "30d",
-    ended: Annotated[str, typer.Option("--to", help="Until when, in the same forms.")] = "now",
+    ended: Annotated[str, typer.Option("--to", help="End, in the same formats.")] = "now",
     by: Annotated[
-        str, typer.Option(help="What to tell apart, by commas: queue, user, pool, model.")
+        str, typer.Option(help="Group by these, comma-separated: queue, user, pool, model.")
     ] = "queue",
     *,
     prices: Annotated[
-        Path | None, typer.Option(help="YAML with prices; usage is shown with its cost.")
+        Path | None, typer.Option(help="YAML with prices; adds costs to usage.")
     ] = None,
     output: Annotated[
         Form | None,
-        typer.Option("--output", "-o", help="Form; left out: as the file is named, or a table."),
+        typer.Option("--output", "-o", help="Format. Default: by the suffix of --file, or table."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Write there instead of stdout.")
+        Path | None, typer.Option("--file", "-f", help="Write to this file instead of stdout.")
     ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Report GPU-hours, waiting, efficiency or fairness.
+    """Report GPU-hours, waiting times, efficiency or fairness.
 
-    Hours are whole, those of waiting days, in UTC. What still runs is charged up to now.
+    Spans are rounded to whole hours (UTC), for waiting to whole days. Running work is charged up to
+    now.
 
     Example: muster report usage --from 2026-10-01 --to 2026-11-01 --by queue,user
 
@@ -88,11 +89,11 @@ def report(
     query: dict[str, Any] = _span(began, ended, now)
     groups = _groups(by)
     if prices is not None and what is not What.USAGE:
-        terminal.fail("--prices goes with usage: cost is made of GPU-hours", terminal.USAGE)
+        terminal.fail("--prices works only with `report usage`", terminal.USAGE)
     paid = None if prices is None else _prices(prices)
     if paid is not None and "model" in groups:
         groups.remove("model")
-        terminal.note("by model is left out: a cost is summed up over models")
+        terminal.note("not grouped by model: costs are summed over models")
     form = _form(output, file)
     if form in (Form.PNG, Form.HTML):
         _require_pictures(file, form)
@@ -106,7 +107,7 @@ def report(
 
 
 def _span(began: str, ended: str, now: float) -> dict[str, str]:
-    """From when to when; leaves the command where that is no time that has begun."""
+    """Return the begin and the end of the report. Exit if the begin is not in the past."""
     began_at = context.moment("--from", began, now)
     ended_at = context.moment("--to", ended, now)
     if began_at >= min(now, ended_at):
@@ -120,7 +121,7 @@ def _span(began: str, ended: str, now: float) -> dict[str, str]:
 
 
 def _form(asked: Form | None, file: Path | None) -> Form:
-    """What was asked for; else what the end of the file's name means."""
+    """Return the requested format; else that of the file's name."""
     if asked is not None:
         return asked
     ending = "" if file is None else file.suffix.lower().removeprefix(".")
@@ -128,7 +129,7 @@ def _form(asked: Form | None, file: Path | None) -> Form:
 
 
 def _table(made: "usage_reports.UsageReport", file: Path | None) -> None:
-    """The table, and what it is of: beside it on a terminal, above it in a file."""
+    """Print the table and its title: above it in a file, on stderr otherwise."""
     heads = [column.name.upper() for column in made.columns]
     cells, numbers = reportviews.cells(made), " ".join(heads[len(made.by) :])
     if file is None:
@@ -157,7 +158,7 @@ def _write(made: "usage_reports.UsageReport", output: Form, file: Path | None) -
 
 
 def _data(made: "usage_reports.UsageReport", output: Form) -> bytes:
-    """A report in a form that is no table."""
+    """Return a report in a format other than a table."""
     if output is Form.PNG:
         return bytes(reportviews.png(made))
     if output is Form.HTML:
@@ -170,9 +171,11 @@ def _data(made: "usage_reports.UsageReport", output: Form) -> bytes:
 
 
 def _require_pictures(file: Path | None, output: Form) -> None:
-    """Say before anything is asked for that it could not be shown."""
+    """Exit if a picture could not be shown, before the controller is asked."""
     if output is Form.PNG and file is None and sys.stdout.isatty():
-        terminal.fail("a picture is no text: name a file with --file", terminal.USAGE)
+        terminal.fail(
+            "a terminal can't show a PNG. To fix: name a file with --file", terminal.USAGE
+        )
     try:
         pictures.require()
     except pictures.PicturesMissingError as error:
@@ -193,13 +196,13 @@ def _prices(path: Path) -> "usage_reports.Prices":
         return msgspec.yaml.decode(path.read_bytes(), type=usage_reports.Prices)
     except msgspec.ValidationError as error:
         shape = "currency: EUR, gpuHour: {MODEL: 2.5}, otherGpuHour: 1, cpuHour: 0.02"
-        terminal.fail(f"prices {path}: {_wrong_price(error)}; expected what reads like {shape}")
+        terminal.fail(f"prices {path}: {_wrong_price(error)}; expected YAML such as {shape}")
     except (OSError, msgspec.MsgspecError) as error:
         terminal.fail(f"prices {path}: {error}")
 
 
 def _wrong_price(error: msgspec.ValidationError) -> str:
-    """What msgspec found, in the words of the document."""
+    """Return msgspec's finding in the words of the document."""
     what, _, place = str(error).partition(" - at `")
     field = place.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", " of a model")
     what = (

@@ -1,11 +1,10 @@
-"""Commands that run things: a cluster on this machine, the demo, a controller, an agent."""
+"""Commands that run things: a local cluster, the demo, a controller, an agent."""
 
 from __future__ import annotations
 
 import os
 import platform
 import signal
-import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -16,8 +15,8 @@ import typer
 
 import reconciler
 from reconciler.cli import context, lazy_import, terminal
-from reconciler.desired.git import git_commands
 from reconciler.model.values import revision_names
+from reconciler.operations import local_git
 from reconciler.operations.local import starter
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 class _Stop:
-    """Remembers that somebody pressed Ctrl-C or asked the process to end."""
+    """A flag that Ctrl-C or SIGTERM sets."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -58,17 +57,17 @@ _Nodes = Annotated[
     typer.Option(
         "--nodes",
         min=0,
-        help="At most so many virtual nodes of those that the pools declare.",
+        help="The most virtual nodes to start of those in the pools.",
     ),
 ]
 _Provisioners = Annotated[
-    Path | None, typer.Option("--provisioners", help="Folder of scripts that pools may name.")
+    Path | None, typer.Option("--provisioners", help="Folder of provisioner scripts.")
 ]
 _Isolate = Annotated[
     bool,
     typer.Option(
         "--isolate",
-        help="Give each node a network, a host name and cores of its own, if it can be done.",
+        help="Give each node its own network, host name and cores, if possible.",
     ),
 ]
 _Accept = Annotated[
@@ -76,26 +75,26 @@ _Accept = Annotated[
     typer.Option(
         "--accept-revision",
         metavar="COMMIT",
-        help="Take this revision, once, although it does not follow the last one (a rewritten "
+        help="Accept this revision once, although it does not follow the last one (rewritten "
         "history).",
     ),
 ]
 _Secrets = Annotated[
     Path | None,
-    typer.Option("--secrets", metavar="DIR", help="Folder with secrets of jobs, DIR/USER/NAME."),
+    typer.Option("--secrets", metavar="DIR", help="Folder with job secrets, DIR/USER/NAME."),
 ]
 _NotifySecrets = Annotated[
     Path | None,
     typer.Option(
         "--notify-secrets",
         metavar="DIR",
-        help="Folder with keys and tokens of notifications; .muster/notify if left out.",
+        help="Folder with keys and tokens of notifications. Default: .muster/notify.",
     ),
 ]
 
 
 class LogFormat(StrEnum):
-    """What logs are made of."""
+    """Formats of log lines."""
 
     READABLE = "readable"
     JSON = "json"
@@ -103,14 +102,16 @@ class LogFormat(StrEnum):
 
 _LogFormat = Annotated[
     LogFormat,
-    typer.Option("--log-format", help="Form of the logs of the controller and the nodes' agents."),
+    typer.Option("--log-format", help="Log format of the controller and the agents."),
 ]
 
 
 def up(
     repo: Annotated[str, typer.Option("--repo", help="Path or URL of your repository.")] = ".",
-    path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
-    branch: Annotated[str | None, typer.Option("--branch", help="Branch that is read.")] = None,
+    path: Annotated[
+        str, typer.Option("--path", help="Folder of the repository with the cluster's YAML.")
+    ] = "",
+    branch: Annotated[str | None, typer.Option("--branch", help="Branch to read.")] = None,
     nodes: _Nodes = None,
     listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
     *,
@@ -121,35 +122,38 @@ def up(
     notify_secrets: _NotifySecrets = None,
     log_format: _LogFormat = LogFormat.READABLE,
 ) -> None:
-    """Run a cluster of virtual nodes over your repository.
+    """Run a cluster of virtual nodes on this machine.
 
-    Logs are in .muster/controller.log and .muster/nodes.
+    Reads the pools, queues and jobs of your repository. Logs are in .muster/controller.log and
+    .muster/nodes. Ctrl-C stops the cluster.
 
     Example: muster init my-cluster; cd my-cluster; muster up
     """
     folders = {"--secrets": secrets, "--notify-secrets": notify_secrets}
     for option, folder in folders.items():
         if folder is not None and not folder.is_dir():
-            terminal.fail(f"{option} {folder}: there is no such folder", terminal.USAGE)
+            terminal.fail(f"{option}: folder {folder} does not exist", terminal.USAGE)
     try:
         accept_revision = accept_revision and revision_names.accepted(accept_revision)
     except ValueError as error:
         terminal.fail(f"--accept-revision: {error}", terminal.USAGE)
     address = str(Path(repo).resolve()) if Path(repo).exists() else repo
     cluster = local_cluster.LocalCluster(
-        folder=Path.cwd(),
-        repository=address,
-        branch=branch or _branch_of(address),
-        sub_path=path,
-        listen=listen,
-        identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
-        nodes=nodes,
-        provisioners=provisioners,
-        isolate=isolate,
-        accept_revision=accept_revision,
-        secrets=secrets and secrets.resolve(),
-        notify_secrets=notify_secrets and notify_secrets.resolve(),
-        log_format=log_format.value,
+        local_cluster.LocalClusterOptions(
+            folder=Path.cwd(),
+            repository=address,
+            branch=branch or local_git.current_branch(address),
+            sub_path=path,
+            listen=listen,
+            identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
+            nodes=nodes,
+            provisioners=provisioners,
+            isolate=isolate,
+            accept_revision=accept_revision,
+            secrets=secrets and secrets.resolve(),
+            notify_secrets=notify_secrets and notify_secrets.resolve(),
+            log_format=log_format.value,
+        )
     )
     try:
         local_cluster.parse_address(listen)
@@ -160,13 +164,15 @@ def up(
         cluster.claim()
     except local_cluster.ClusterError as error:
         terminal.fail(str(error))
-    terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
+    terminal.note(
+        f"starting a controller over {address} ({cluster.options.branch}), API at {cluster.url}"
+    )
     try:
         cluster.start(stop, terminal.note)
         _say_ready(cluster)
         cluster.keep(stop, terminal.note)
     except local_cluster.StartStoppedError:
-        pass  # as asked
+        pass  # the user asked for it
     except local_cluster.ClusterError as error:
         terminal.fail(str(error))
     finally:
@@ -175,9 +181,9 @@ def up(
 
 
 def _say_ready(cluster: local_cluster.LocalCluster) -> None:
-    """What there is now, and what to do with it."""
+    """Print what runs now, and what to do next."""
     names = cluster.nodes.names() if cluster.nodes else []
-    terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
+    terminal.note(f"virtual nodes: {', '.join(names) or 'none, because no pool declares any'}")
     if cluster.not_isolated:
         terminal.note(f"nodes share this machine's network: {cluster.not_isolated}")
     if fewer := cluster.shortfall():
@@ -185,33 +191,17 @@ def _say_ready(cluster: local_cluster.LocalCluster) -> None:
     terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
     token = os.path.relpath(cluster.state / "token")
     terminal.note(f'metrics: curl -H "Authorization: Bearer $(cat {token})" {cluster.url}/metrics')
-    terminal.note("Ctrl-C ends everything.")
-
-
-def _git(*arguments: str) -> str:
-    found = subprocess.run(
-        ["git", *arguments],
-        env=git_commands.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip()
-
-
-def _branch_of(address: str) -> str:
-    """The branch that a repository on this machine stands on; ``main`` for others."""
-    if not Path(address).is_dir():
-        return "main"
-    return _git("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
+    terminal.note("Ctrl-C stops the cluster.")
 
 
 def demo(
     folder: Annotated[
-        Path, typer.Option("--folder", help="Where it works; made anew each time.")
+        Path, typer.Option("--folder", help="Working folder; created anew each time.")
     ] = Path("demo"),
     *,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up at the end.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the cluster running at the end.")
+    ] = False,
 ) -> None:
     """Show Muster at work on real jobs, in a minute or two.
 
@@ -225,7 +215,7 @@ def demo(
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder for the repository.")],
 ) -> None:
-    """Write a starter repository with one commit.
+    """Create a starter repository with one commit.
 
     Example: muster init my-cluster
     """
@@ -238,7 +228,9 @@ def init(
 
 
 def controller(call: typer.Context) -> None:
-    """Run a controller (see muster controller --help).
+    """Run a controller.
+
+    `muster controller --help` lists its options.
 
     Example: muster controller --repo https://git.example.org/cluster.git --state /var/lib/muster
     """
@@ -246,7 +238,9 @@ def controller(call: typer.Context) -> None:
 
 
 def agent(call: typer.Context) -> None:
-    """Run a node's agent (see muster agent --help).
+    """Run the agent of a node.
+
+    `muster agent --help` lists its options.
 
     Example: muster agent --server https://muster.example.org --name gpu001 --root /var/lib/muster
     """

@@ -1,4 +1,4 @@
-"""Commands that run the controller's own function in virtual time: ``scenario``, ``simulate``."""
+"""Commands that run the controller's own function in virtual time: `scenario`, `simulate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -20,23 +20,18 @@ from reconciler.model.values import times
 if TYPE_CHECKING:
     import rich.progress as bars
 
-    from reconciler.desired.documents import yaml_reader
-    from reconciler.operations.simulate import scenarios, trace_simulation
-    from reconciler.simulation.traces import plots, trace_replay, trace_results
+    from reconciler.operations.reports import trace_plots
+    from reconciler.operations.simulate import scenarios, simulation_results, trace_simulation
 else:
     bars = lazy_import.module("rich.progress")
-    yaml_reader = lazy_import.module("reconciler.desired.documents.yaml_reader")
     scenarios = lazy_import.module("reconciler.operations.simulate.scenarios")
     trace_simulation = lazy_import.module("reconciler.operations.simulate.trace_simulation")
-    plots = lazy_import.module("reconciler.simulation.traces.plots")
-    trace_replay = lazy_import.module("reconciler.simulation.traces.trace_replay")
-    trace_results = lazy_import.module("reconciler.simulation.traces.trace_results")
+    simulation_results = lazy_import.module("reconciler.operations.simulate.simulation_results")
+    trace_plots = lazy_import.module("reconciler.operations.reports.trace_plots")
 
 
-#: Of what never comes in virtual time, or is not done in it, the most that is told by name.
+#: The most jobs to print by name that are never submitted or not finished in virtual time.
 NEVER_TOLD = 4
-#: Of what is not done, the most that is named to programs.
-NEVER_LISTED = 1000
 
 
 def register(app: typer.Typer) -> None:
@@ -46,15 +41,14 @@ def register(app: typer.Typer) -> None:
 
 
 def scenario(
-    paths: Annotated[list[Path], typer.Argument(help="Documents, or folders of them.")],
+    paths: Annotated[list[Path], typer.Argument(help="Scenario files, or folders of them.")],
     *,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """Run scheduling scenarios and compare what comes out.
+    """Run scheduling scenarios and compare the results.
 
-    They go through the controller's own function.
-
-    Exits with 0 when every document agrees in its states, or is listed as meant to differ.
+    Uses the controller's own scheduler. Exits with 0 if the states of every document are as
+    expected or listed as intended differences, else with 1.
 
     Example: muster scenario scenarios/fair-share -o json
     """
@@ -81,7 +75,7 @@ def _show(report: scenarios.ScenarioReport, *, wide: bool) -> None:
     terminal.table(headings, rows, right="DOCUMENTS EXACT STATES DIVERGING")
     for name, folder in report.folders.items():
         for one in folder.diverging:
-            meant = f" (meant: {one.meant})" if one.meant else ""
+            meant = f" (intended: {one.meant})" if one.meant else ""
             terminal.out.print(f"\n{name}/{one.file}{meant}", markup=False, soft_wrap=True)
             for subject, found in one.found.items():
                 expected = one.expected.get(subject)
@@ -110,35 +104,39 @@ Policies = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        help="muster, fifo, easy, conservative or shortest; may be given several times.",
+        help="muster, fifo, easy, conservative or shortest; repeatable.",
     ),
 ]
 Source = Annotated[
-    Path | None, typer.Argument(help="Folder with the YAML, or a trace; else jobs are made up.")
+    Path | None, typer.Argument(help="Folder with YAML, or a trace. Default: generated jobs.")
 ]
-TraceForm = Annotated[str | None, typer.Option("--form", help="Form of the trace: philly, swf.")]
-#: The largest cluster and the most jobs that somebody may ask for.
+TraceForm = Annotated[
+    str | None, typer.Option("--form", help="Format of the trace: philly or swf.")
+]
+#: The largest cluster and the most jobs to simulate.
 NODES_MAX, PER_NODE_MAX, JOBS_MAX = 100_000, 1_000_000, 5_000_000
 Nodes = Annotated[int, typer.Option("--nodes", help="Nodes of the cluster.", min=1, max=NODES_MAX)]
 PerNode = Annotated[
     int,
-    typer.Option("--per-node", help="GPUs of a node, or CPUs for swf.", min=1, max=PER_NODE_MAX),
+    typer.Option("--per-node", help="GPUs per node, or CPUs for swf.", min=1, max=PER_NODE_MAX),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1, max=JOBS_MAX),
+    typer.Option(
+        "--jobs", help="The most jobs. Default: all, or 1000 generated.", min=1, max=JOBS_MAX
+    ),
 ]
 Load = Annotated[
     float,
     typer.Option(
-        "--load", help="Load by made-up jobs.", min=0.01, max=1000.0, callback=context.finite
+        "--load", help="Load by generated jobs.", min=0.01, max=1000.0, callback=context.finite
     ),
 ]
 SpeedUp = Annotated[
     float,
     typer.Option(
         "--speed-up",
-        help="Jobs arrive so many times as fast.",
+        help="Factor by which jobs arrive faster.",
         min=0.001,
         max=1_000_000.0,
         callback=context.finite,
@@ -146,30 +144,33 @@ SpeedUp = Annotated[
 ]
 Seeds = Annotated[
     list[int] | None,
-    typer.Option("--seed", help="Of all that is drawn; of several the mean is told."),
+    typer.Option("--seed", help="Random seed; repeatable, then the mean is shown."),
 ]
 OverEstimate = Annotated[
     float,
     typer.Option(
         "--over-estimate",
-        help="Spread of time limits (sigma).",
+        help="Spread (sigma) of time limits above durations.",
         min=0.0,
         max=10.0,
         callback=context.finite,
     ),
 ]
-CycleEvery = Annotated[str, typer.Option("--cycle-every", help="Decide at most so often, as 30s.")]
+CycleEvery = Annotated[
+    str, typer.Option("--cycle-every", help="Least time between two cycles, such as 30s.")
+]
 CheckpointEvery = Annotated[
-    str | None, typer.Option("--checkpoint-every", help="Evictions lose no more, as 10m.")
+    str | None,
+    typer.Option("--checkpoint-every", help="The most work an eviction loses, such as 10m."),
 ]
 Until = Annotated[
-    str | None, typer.Option("--until", help="Stop after so much virtual time, as 7d.")
+    str | None, typer.Option("--until", help="Stop after this virtual time, such as 7d.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--scheduling", help="KEY=VALUE of the scheduler's settings.")
+    list[str] | None, typer.Option("--scheduling", help="KEY=VALUE of a scheduler setting.")
 ]
-Png = Annotated[Path | None, typer.Option("--png", help="Write a picture there.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a page there.")]
+Png = Annotated[Path | None, typer.Option("--png", help="Write a picture to this file.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page to this file.")]
 
 
 def simulate(
@@ -193,19 +194,26 @@ def simulate(
     html: Html = None,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """Run jobs on a cluster in virtual time.
+    """Simulate jobs on a cluster in virtual time.
 
-    They go through the controller's own function.
-
-    The jobs come from a folder of YAML, from a trace (philly CSV or Standard Workload Format, also
-    packed by gzip), or are made up. Every policy sees the same time limits, never how long a job
-    really runs.
+    Uses the controller's own scheduler. Jobs come from a folder of YAML, from a trace (philly CSV
+    or Standard Workload Format, optionally gzipped), or are generated. Every policy sees the same
+    time limits and no job's real duration.
 
     Example: muster simulate trace.swf --nodes 64 --per-node 32 --policy muster --policy easy
     """
     policies = tuple(dict.fromkeys(policy or [trace_simulation.OWN]))
     given = simulate_options.given(at)
     simulate_options.refuse(given, source, policies)
+    options = trace_simulation.ReplayOptions(
+        cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
+        checkpoint_every_s=_checkpoints(checkpoint_every),
+        until_s=_seconds("--until", until),
+    )
+    try:
+        settings = trace_simulation.scheduling_settings(scheduling or [])
+    except trace_simulation.SimulateError as error:
+        terminal.fail(str(error), terminal.USAGE)
     request = trace_simulation.SimulationRequest(
         source=source,
         form=form,
@@ -216,12 +224,8 @@ def simulate(
         load=load,
         speed_up=speed_up,
         over_estimate=over_estimate,
-        options=trace_replay.Options(
-            cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
-            checkpoint_every_s=_checkpoints(checkpoint_every),
-            until_s=_seconds("--until", until),
-        ),
-        scheduling=_pairs(scheduling or []),
+        options=options,
+        scheduling=settings,
     )
     _carry_out(request, seed or [1], output, (png, html), given)
 
@@ -231,12 +235,12 @@ def _seconds(option: str, written: str | None) -> float | None:
 
 
 def _checkpoints(written: str | None) -> float | None:
-    """How much work an eviction loses at the most."""
+    """Return how many seconds of work an eviction loses at most."""
     found = _seconds("--checkpoint-every", written)
     if found == 0:
         terminal.fail(
-            "--checkpoint-every: found 0, expected a duration above 0s such as 10m; left out, an "
-            "eviction loses all work",
+            "--checkpoint-every: found 0, expected a duration above 0s such as 10m. Without the "
+            "option an eviction loses all work",
             terminal.USAGE,
         )
     return found
@@ -249,11 +253,16 @@ def _carry_out(
     files: tuple[Path | None, Path | None],
     given: dict[str, str],
 ) -> None:
-    """Run the request with each seed, and show what came of it.
+    """Run the request with each seed, and show the results.
 
-    ``files``: a picture and a page to write. ``given``: the options that were.
+    Args:
+        request: what to simulate.
+        seeds: one run each.
+        output: format of the figures.
+        files: a picture and a page to write.
+        given: the options that were given.
     """
-    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]] = []
+    several: list[tuple[int, trace_simulation.Prepared, list[simulation_results.Run]]] = []
     _require_pictures([path for path in files if path is not None], request.source)
     try:
         for one in dict.fromkeys(seeds):
@@ -269,22 +278,22 @@ def _carry_out(
     _show_runs(several, output)
     one, prepared, runs = several[0]
     if len(several) > 1 and any(files):
-        terminal.note(f"drawn is the run of seed {one}")
+        terminal.note(f"the picture shows the run of seed {one}")
     _draw(prepared, runs, *files)
 
 
 def _require_pictures(paths: list[Path], source: Path | None) -> None:
-    """Leave the command where these could not be drawn or written, before anything is simulated."""
+    """Exit if the pictures could not be drawn or written, before anything is simulated."""
     if not paths:
         return
     places = [path.resolve() for path in paths]
     if source is not None and source.is_file() and source.resolve() in places:
-        terminal.fail(f"{source} is what is simulated: draw into another file", terminal.USAGE)
+        terminal.fail(f"{source} is the input; write the picture elsewhere", terminal.USAGE)
     if len(set(places)) < len(places):
-        terminal.fail(f"--png and --html are both {paths[0]}: name two files", terminal.USAGE)
+        terminal.fail(f"--png and --html are both {paths[0]}; use two files", terminal.USAGE)
     try:
-        plots.require()
-    except plots.PicturesMissingError as error:
+        trace_plots.require()
+    except trace_plots.PicturesMissingError as error:
         terminal.fail(str(error))
     for path in paths:
         there = path if path.exists() else path.parent
@@ -295,24 +304,12 @@ def _require_pictures(paths: list[Path], source: Path | None) -> None:
             terminal.fail(f"{path}: {os.strerror(wrong)}")
 
 
-def _pairs(written: list[str]) -> dict[str, Any]:
-    found = {}
-    for pair in written:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            terminal.fail(f"--scheduling {pair}: expected KEY=VALUE", terminal.USAGE)
-        if key in found:
-            terminal.fail(f"--scheduling: {key} is given twice: say one of them", terminal.USAGE)
-        found[key] = yaml_reader.scalar(value)
-    return found
-
-
 def _tell_malformed(prepared: trace_simulation.Prepared) -> None:
     workload = prepared.workload
     if workload is None or not workload.malformed_count:
         return
     count = workload.malformed_count
-    terminal.note(f"{count} malformed {'rows are' if count > 1 else 'row is'} left out:")
+    terminal.note(f"skipping {terminal.counted(count, 'malformed row')}:")
     for row in workload.malformed:
         terminal.note(f"  line {row.line}: {row.why}")
     if workload.malformed_count > len(workload.malformed):
@@ -321,16 +318,16 @@ def _tell_malformed(prepared: trace_simulation.Prepared) -> None:
 
 def _tell_never(prepared: trace_simulation.Prepared) -> None:
     if prepared.never:
-        begin = times.format_time(trace_replay.BEGIN)
+        begin = times.format_time(trace_simulation.BEGIN)
         told = ", ".join(prepared.never[:NEVER_TOLD])
         more = len(prepared.never) - NEVER_TOLD
         told += f" and {more} more" if more > 0 else ""
-        terminal.note(f"virtual time begins at {begin}, so that these never come: {told}")
+        terminal.note(f"virtual time begins at {begin}, so these never happen: {told}")
 
 
 @contextmanager
 def _bar(prepared: trace_simulation.Prepared) -> Iterator[trace_simulation.Progress | None]:
-    """A live bar for each policy on a terminal; nothing in a pipe."""
+    """Show a live bar for each policy on a terminal; nothing in a pipe."""
     if not terminal.err.is_terminal:
         yield None
         return
@@ -349,7 +346,7 @@ def _bar(prepared: trace_simulation.Prepared) -> Iterator[trace_simulation.Progr
 
 
 def _show_runs(
-    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]],
+    several: list[tuple[int, trace_simulation.Prepared, list[simulation_results.Run]]],
     output: terminal.Output,
 ) -> None:
     _, prepared, _ = several[0]
@@ -357,7 +354,9 @@ def _show_runs(
         value = {
             "title": prepared.title,
             "malformed": prepared.workload.malformed_count if prepared.workload else 0,
-            "runs": [_run_value(seed, run) for seed, _, runs in several for run in runs],
+            "runs": [
+                simulation_results.as_value(seed, run) for seed, _, runs in several for run in runs
+            ],
         }
         terminal.document(value, output)
         return
@@ -368,42 +367,25 @@ def _show_runs(
     for seed, _, runs in several:
         of_seed = f" (seed {seed})" if len(several) > 1 else ""
         for run in runs:
-            if run.gave_up_s is not None and trace_results.never_started(run):
-                terminal.note(f"{run.policy}{of_seed}: {_given_up(run.gave_up_s)}")
-            for what, names in _outcomes(run):
+            since_s = simulation_results.gave_up_s(run)
+            if since_s is not None:
+                terminal.note(f"{run.policy}{of_seed}: {_given_up(since_s)}")
+            for what, names in simulation_results.unfinished(run):
                 if names:
                     terminal.note(f"{run.policy}{of_seed}: {what}: {_jobs_told(names)}")
 
 
-def _run_value(seed: int, run: trace_results.Run) -> dict[str, object]:
-    value: dict[str, object] = {"seed": seed}
-    value |= trace_results.as_mapping(trace_results.figures(run))
-    return value | {
-        "never": trace_results.never_started(run)[:NEVER_LISTED],
-        "over_limit": trace_results.timed_out(run)[:NEVER_LISTED],
-        "later": run.later[:NEVER_LISTED],
-        "gave_up_s": run.gave_up_s,
-    }
-
-
 def _given_up(since_s: float) -> str:
-    """That it was ended although jobs wait, and that they might start yet."""
+    """Return a sentence about a run that ended although jobs waited."""
     since = terminal.duration(since_s)
     return (
-        f"given up: from {since} after the first submission on nothing ran, however often the "
-        "controller looked; whether what never started would start much later is not known"
+        f"stopped: nothing ran from {since} after the first submission on; it is unknown whether "
+        "the jobs that never started would start much later"
     )
 
 
-def _outcomes(run: trace_results.Run) -> Iterator[tuple[str, list[str]]]:
-    """What became of the jobs that were not done, and the names of each."""
-    yield "never started", trace_results.never_started(run)
-    yield "ended by their time limits", trace_results.timed_out(run)
-    yield "not yet submitted when it stopped", run.later
-
-
 def _jobs_told(names: list[str]) -> str:
-    """The first of these, the elements of an array together."""
+    """Return the first names, with elements of an array counted together."""
     counted = Counter(name.partition("[")[0] for name in names)
     arrays = {name.partition("[")[0] for name in names if name.endswith("]")}
     told = [
@@ -415,15 +397,17 @@ def _jobs_told(names: list[str]) -> str:
 
 
 def _show_figures(
-    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]], *, wide: bool
+    several: list[tuple[int, trace_simulation.Prepared, list[simulation_results.Run]]],
+    *,
+    wide: bool,
 ) -> None:
-    figures = [trace_results.figures(run) for _, _, runs in several for run in runs]
+    all_runs = [run for _, _, runs in several for run in runs]
+    policies = several[0][1].request.policies
     headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
     if wide:
         headings += ["LIMIT", "LATER", "FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
     rows = []
-    for policy in several[0][1].request.policies:
-        found = trace_results.mean([one for one in figures if one.policy == policy])
+    for found in simulation_results.mean_figures(all_runs, policies):
         row = [
             found.policy,
             str(found.finished),
@@ -452,17 +436,17 @@ def _show_figures(
 
 def _draw(
     prepared: trace_simulation.Prepared,
-    runs: list[trace_results.Run],
+    runs: list[simulation_results.Run],
     png: Path | None,
     html: Path | None,
 ) -> None:
     try:
         if png is not None:
-            png.write_bytes(plots.png(runs, prepared.title))
+            png.write_bytes(trace_plots.png(runs, prepared.title))
         if html is not None:
-            page = plots.page(runs, prepared.title).encode(errors="replace")
+            page = trace_plots.page(runs, prepared.title).encode(errors="replace")
             html.write_bytes(page)
-    except plots.PicturesMissingError as error:
+    except trace_plots.PicturesMissingError as error:
         terminal.fail(str(error))
     except OSError as error:
         terminal.fail(terminal.unusable(error) or str(error))

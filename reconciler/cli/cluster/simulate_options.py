@@ -1,6 +1,6 @@
-"""Options of ``muster simulate`` that would change nothing of what is asked for: they are refused.
+"""Checks of options of `muster simulate` that have no effect on the request: they are refused.
 
-Else somebody compares two runs that are the same one, and takes them for two.
+Otherwise somebody compares two equal runs and takes them for different ones.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 else:
     trace_simulation = lazy_import.module("reconciler.operations.simulate.trace_simulation")
 
-#: What says of what a cluster and its jobs are made that no folder describes.
+#: Options of a cluster and jobs that come from no folder.
 _MADE_OF = ("form", "nodes", "per_node", "jobs", "load", "speed_up", "over_estimate")
-#: What says how the project's own controller decides and what its nodes do.
+#: Options of Muster's own controller and its nodes.
 _OWN = ("cycle_every", "checkpoint_every", "scheduling")
 
 
 def given(at: typer.Context) -> dict[str, str]:
-    """The options that somebody wrote, each as it is spelled, by its parameter's name."""
+    """Return the options that were given, as spelled, by the parameter's name."""
     found = {}
     for one in at.command.params:
         source = at.get_parameter_source(one.name or "")
@@ -35,57 +35,58 @@ def given(at: typer.Context) -> dict[str, str]:
 
 
 def refuse(given: Mapping[str, str], source: Path | None, policies: Sequence[str]) -> None:
-    """Leave the command where an option says nothing of this source, or of these policies."""
+    """Exit if an option does not apply to this source or these policies."""
     if source is not None and source.is_dir():
         for option in (given[name] for name in _MADE_OF if name in given):
             _fail(
-                f"{option} is for traces and made-up jobs: a folder says itself what there is; "
-                f"change that in {source}, or leave {option} out"
+                f"{option} is for traces and generated jobs; a folder defines its own cluster and "
+                f"jobs. To fix: edit {source}, or leave out {option}"
             )
     elif source is not None and "load" in given:
         _fail(
-            f"--load is for made-up jobs: {source} is a trace, which says itself when its jobs "
-            "come; leave --load out, or let them come faster with --speed-up"
+            f"--load is for generated jobs; {source} is a trace with its own arrival times. "
+            "To fix: leave out --load, or use --speed-up"
         )
     elif source is None and "form" in given:
         _fail(
-            "--form says how a trace is read, and none is named, so that jobs are made up: name "
-            "the trace, or leave --form out"
+            "--form is the format of a trace, but no trace is named. To fix: name the trace, or "
+            "leave out --form"
         )
     if "over_estimate" in given and set(policies) == {"fifo"}:
         _fail(
-            "--over-estimate says how long time limits are, and fifo looks at none: add another "
-            "--policy, or leave --over-estimate out"
+            "--over-estimate sets time limits, which fifo ignores. To fix: add another --policy, "
+            "or leave out --over-estimate"
         )
     others = [policy for policy in policies if policy != trace_simulation.OWN]
     told = ", ".join(others)
     if len(others) == len(policies):
         for option in (given[name] for name in _OWN if name in given):
             _fail(
-                f"{option} is for the policy {trace_simulation.OWN} alone, and asked for is {told}"
-                f": add --policy {trace_simulation.OWN}, or leave {option} out"
+                f"{option} applies only to the policy {trace_simulation.OWN}, not to {told}. "
+                f"To fix: add --policy {trace_simulation.OWN}, or leave out {option}"
             )
     if others and "until" in given:
         _fail(
-            f"--until is for the policy {trace_simulation.OWN} alone: {told} would run to the end, "
-            "and the figures be of different spans; leave --until out, or take fewer --jobs"
+            f"--until applies only to the policy {trace_simulation.OWN}; {told} would run to the "
+            "end, so that figures could not be compared. To fix: leave out --until, or use fewer "
+            "--jobs"
         )
 
 
 def refuse_drawn(given: Mapping[str, str], prepared: trace_simulation.Prepared) -> None:
-    """Leave the command where it says how to draw, and nothing is drawn."""
+    """Exit if an option of random values is given and nothing is random."""
     source = prepared.request.source
     if source is None or prepared.workload is None:
         return
     if prepared.is_limited:
-        why = f"every job of {source} has a time limit of its own"
+        why = f"every job of {source} has its own time limit"
     elif not prepared.request.over_estimate and "seed" in given:
-        why = f"with --over-estimate 0 the time limits of {source} leave nothing to chance"
+        why = f"with --over-estimate 0 the time limits of {source} are not random"
     else:
         return
     for option in (given[name] for name in ("over_estimate", "seed") if name in given):
         if option == "--seed" or prepared.is_limited:
-            _fail(f"{option} is for what is drawn: {why}; leave {option} out")
+            _fail(f"{option} has no effect: {why}. To fix: leave out {option}")
 
 
 def _fail(message: str) -> None:

@@ -1,7 +1,7 @@
-"""``muster top``: queues, nodes, GPUs and what changes, live, in 80 columns.
+"""The command `muster top`: queues, nodes, GPUs and events, live, in 80 columns.
 
-It asks for lists only when something has happened, at the most every ``every`` seconds, and less
-often where they take long: the wait for news is one open request that costs the controller nothing.
+It asks for lists only after an event, at most every `every` seconds, and less often if they take
+long. Waiting for events is one open request that costs the controller nothing.
 """
 
 import sys
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
 Json = Any
 WIDTH_MIN, WIDTH_MAX = 80, 120
-#: The longest wait for news before the picture is drawn anew, so that times go on.
+#: The longest wait for events before the screen is drawn again, so that times continue.
 NEWS_S = 10.0
 EVENTS_KEPT = 200
-#: A look that takes long, as of a large cluster, is made so seldom that looking takes at the most
-#: one part in so many of the time.
+#: Requests take at most one part in so many of the time: slow ones are made less often.
 PARTS = 20
-#: Events that are news without a word of their own; others follow from those beside them.
+#: Events shown even without a text of their own; others follow from those beside them.
 TELLING = frozenset({"JobSucceeded", "JobFailed", "JobCancelled", "JobTimedOut", "JobHeld"})
 _BAR = 10
-#: The most characters of a name among what changes, so that in 80 columns there is room for why.
+#: The most characters of a name in the list of events, so that 80 columns have room for a message.
 NAME_MAX = 28
 
 
@@ -46,18 +45,18 @@ def top(
         typer.Option(
             "--every",
             min=0.5,
-            help="Seconds between looks, at the least.",
+            help="Seconds between updates, at least.",
             callback=context.finite,
         ),
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Watch queues, nodes, GPUs and what changes; Ctrl-C ends it.
+    """Watch queues, nodes, GPUs and events; Ctrl-C ends it.
 
-    With -o json or yaml it is one look: sync, queues, nodes, drift and the newest events.
+    -o json or yaml prints sync, queues, nodes, drift and the newest events once.
 
     Example: muster top --once
     """
@@ -76,7 +75,7 @@ def top(
                 width, height = _size(live=live)
                 lines = picture(look(api), events, width, height, time.time())
                 text = "\n".join(map(terminal.plain, lines))
-                # the screen is written over, not cleared, so that it does not flicker
+                # the screen is overwritten, not cleared, so that it does not flicker
                 sys.stdout.write(f"\x1b[H\x1b[J{text}\n" if live else f"{text}\n")
                 sys.stdout.flush()
                 if not live:
@@ -89,14 +88,14 @@ def top(
 def _news(
     api: "api_client.ApiClient", events: deque[Json], after: int | None, *, wait_s: float | None
 ) -> int:
-    """Take what has happened since ``after``, waiting for it; returns how far that goes."""
+    """Add the events since `after`, waiting for them. Return the position of the last."""
     page = api.get("/v1/events", after=after, wait_s=wait_s, limit=EVENTS_KEPT)
     events.extend(one for one in page["items"] if is_news(one))
     return int(page["next"])
 
 
 def grouped(events: Sequence[Json]) -> list[list[Json]]:
-    """Those that follow each other and say the same, of many jobs or many nodes, together."""
+    """Return consecutive events with the same text, of many jobs or nodes, together."""
     found: list[list[Json]] = []
     for one in events:
         if found and _alike(found[-1][0], one):
@@ -112,7 +111,7 @@ def _alike(one: Json, other: Json) -> bool:
 
 
 def is_news(one: Json) -> bool:
-    """Whether it has words of its own, or is the end of something."""
+    """Return True if an event has a text of its own or ends a job."""
     return one["kind"] in TELLING or one["message"] not in ("", events.SENTENCES.get(one["kind"]))
 
 
@@ -124,7 +123,7 @@ def _size(*, live: bool) -> tuple[int, int]:
 
 
 def look(api: "api_client.ApiClient") -> dict[str, Json]:
-    """Everything that is shown but events."""
+    """Return everything that is shown except events."""
     return {
         "sync": api.get("/v1/sync")["sync"],
         "queues": api.get("/v1/queues")["items"],
@@ -136,7 +135,7 @@ def look(api: "api_client.ApiClient") -> dict[str, Json]:
 def picture(
     seen: dict[str, Json], events: Sequence[Json], width: int, height: int, now: float
 ) -> list[str]:
-    """The lines of the screen, at most ``height`` of them, none longer than ``width``."""
+    """Return the lines of the screen, at most `height`, none longer than `width`."""
     nodes, queues = seen["nodes"], seen["queues"]
     there = [node for node in nodes if node["state"] != "Gone"]
     lines = [_head(seen, now), "", *_bars(there), ""]
@@ -144,9 +143,9 @@ def picture(
     queue_rows = max(2, min(len(queues), room // 3))
     node_rows = max(2, min(len(nodes), room // 3))
     lines += [*_queues(queues, queue_rows), "", *_nodes(nodes, node_rows), ""]
-    lines.append("WHAT CHANGES")
+    lines.append("EVENTS")
     left = max(1, height - len(lines))
-    lines += [_event(*alike) for alike in grouped(events)[-left:]] or ["nothing yet"]
+    lines += [_event(*alike) for alike in grouped(events)[-left:]] or ["none yet"]
     return [line if len(line) <= width else line[: width - 1] + "…" for line in lines[:height]]
 
 
@@ -162,7 +161,7 @@ def _head(seen: dict[str, Json], now: float) -> str:
 
 
 def _bars(nodes: list[Json]) -> list[str]:
-    """What the nodes that are there have given away together."""
+    """Return bars of allocated resources of all nodes together."""
     lines = []
     for title, resource, unit in (
         ("GPUs", "gpu", 1.0),
@@ -181,13 +180,13 @@ def _bars(nodes: list[Json]) -> list[str]:
     ]
     if busy:
         mean = sum(busy) / len(busy)
-        told = "the GPU that tells" if len(busy) == 1 else f"{len(busy)} GPUs that tell"
+        told = "1 GPU that reports" if len(busy) == 1 else f"{len(busy)} GPUs that report"
         lines.append(f"{'busy':<5}{bar(mean, 3 * _BAR)} {mean:.0%} of {told}")
     return lines
 
 
 def bar(part: float, cells: int) -> str:
-    """A share of the whole as ``[####......]``."""
+    """Return a share as `[####......]`."""
     full = round(min(1.0, max(0.0, part)) * cells)
     return f"[{'#' * full}{'.' * (cells - full)}]"
 
@@ -211,7 +210,7 @@ def _queues(queues: list[Json], rows: int) -> list[str]:
 
 
 def _nodes(nodes: list[Json], rows: int) -> list[str]:
-    """Those that are not well first, then the fullest."""
+    """Return rows of nodes: unhealthy ones first, then the fullest."""
 
     def rank(one: Json) -> tuple[bool, float, str]:
         capacity, given = one.get("capacity") or {}, one.get("allocated") or {}
@@ -219,7 +218,7 @@ def _nodes(nodes: list[Json], rows: int) -> list[str]:
         return (one["state"] == "Ready", -full, one["name"])
 
     shown = sorted(nodes, key=rank)[:rows]
-    lines = [f"{'NODE':<20}{'STATE':<11}{'CPUS':>9}{'GPUS':>9}  {'GIVEN':<12}BUSY"]
+    lines = [f"{'NODE':<20}{'STATE':<11}{'CPUS':>9}{'GPUS':>9}  {'ALLOCATED':<12}BUSY"]
     for one in shown:
         capacity, given = one.get("capacity") or {}, one.get("allocated") or {}
         main = "gpu" if capacity.get("gpu") else "cpu"
@@ -255,7 +254,7 @@ def _cut(text: str, size: int) -> str:
 
 
 def _event(*alike: Json) -> str:
-    """One event, or several that say the same: how many, of what, and the newest of them."""
+    """Return the line of one event, or of several alike: their number, and the newest."""
     one = alike[-1]
     subject = terminal.shortened(one.get("job") or one.get("node") or "-", NAME_MAX, middle=True)
     if len(alike) > 1:

@@ -1,4 +1,4 @@
-"""The command that says why a job is as it is, or was at a moment in the past."""
+"""The command `muster explain`: why a job is in its state, now or at a moment in the past."""
 
 import contextlib
 import time
@@ -14,11 +14,11 @@ from reconciler.model.values import quantities, times
 
 Json = Any
 NODES_SHOWN = 4
-#: Of an array, the most nodes whose elements are told.
+#: The most nodes of an array whose elements are listed.
 ELEMENT_NODES_SHOWN = 8
-#: Events that tell why a job is where it is, and how a sentence about them begins.
+#: Events that explain where a job is, and the verb of a sentence about them.
 PLACEMENT_EVENTS = {"JobPlaced": "placed", "JobEvicted": "evicted"}
-#: Events that make the story of a job that is over, and how many of them are told, the newest.
+#: Events in the history of a finished job, and how many of the newest are shown.
 STORY = {
     "JobSubmitted": "submitted",
     "JobHeld": "held",
@@ -31,9 +31,9 @@ STORY = {
     "AttemptLost": "lost",
 }
 STORY_MAX = 12
-#: The reason of what failed and is tried again.
+#: The reason of a job that failed and is retried.
 BACKING_OFF = "BackingOff"
-#: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
+#: Reasons independent of the queue's amounts, and those that no other queue can end.
 NOT_OF_QUEUES = frozenset(
     {
         *("Held", "Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "Dependency"),
@@ -41,9 +41,9 @@ NOT_OF_QUEUES = frozenset(
     }
 )
 OF_ITS_OWN = frozenset({"OverLimit", "OverBudget"})
-#: Reasons that are found before anybody looks whether nodes have room.
+#: Reasons that are found before nodes are checked.
 BEFORE_ROOM = frozenset({"OverLimit", "OverBudget", "WaitingForQuota"})
-#: Ends of tries of which nothing ever ran, so that nothing was written.
+#: Ends of tries in which nothing ran, so that there is no output.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
 
@@ -59,8 +59,8 @@ def explain(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="As it was then: a time such as 2026-11-20T23:30:00Z, a clock time such as "
-            "05:08:00 as the screens show it, or a duration ago such as 10m.",
+            help="A moment in the past: a time such as 2026-11-20T23:30:00Z, a local clock time "
+            "such as 05:08:00, or a span before now such as 10m.",
         ),
     ] = None,
     *,
@@ -68,10 +68,13 @@ def explain(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Say why a job waits, now or then, and what would end that.
+    """Explain why a job waits, now or in the past.
 
-    With --at the cycle of that moment is decided again, from what the controller journalled. It
-    exits with 1 when that comes to anything else than was decided then.
+    Shows each reason, what ends it, and the estimated start. --at decides the cycle of that moment
+    again, from the controller's journal, and exits with 1 if the decision differs from the recorded
+    one.
+
+    Example: muster explain train
 
     Example: muster explain train --at 8h
     """
@@ -91,13 +94,15 @@ def explain(
         _explain_job(item, now or time.time(), past=bool(replayed), element=element)
     if replayed and replayed["disagreements"]:
         terminal.fail(
-            f"the replay of cycle {replayed['cycle']} came to other {_and(replayed)} than were "
-            f"recorded then, by Muster {replayed['muster']}: what is shown is not what was decided"
+            f"the replay of cycle {replayed['cycle']} differs from what Muster "
+            f"{replayed['muster']} recorded then, in {_and(replayed)}: this is not what was decided"
         )
 
 
 def _moment(written: str) -> str:
-    """RFC 3339 as written, of a clock or a duration ago; leaves the command for anything else."""
+    """Return the RFC 3339 time of a time, a clock time or a span before now. Exit for any other
+    text.
+    """
     of_day = context.clock_time(written, time.time())
     if of_day is not None:
         return times.format_time(of_day)
@@ -109,7 +114,7 @@ def _moment(written: str) -> str:
         why = f" ({error})" if "offset" in str(error) else ""
         terminal.fail(
             f"--at: found {written!r}{why}, expected a time such as 2026-11-20T23:30:00Z, a clock "
-            "time such as 05:08:00, or how long ago, such as 10m or 1d",
+            "time such as 05:08:00, or a span before now such as 10m or 1d",
             terminal.USAGE,
         )
 
@@ -123,8 +128,7 @@ def _explain_cycle(replayed: Json) -> None:
     structure = (replayed["structureRevision"] or "none")[:12]
     which = revision if structure == revision else f"{revision}, with the structure of {structure}"
     terminal.out.print(
-        f"As of cycle {replayed['cycle']}, of {terminal.clock(replayed['decided'])}, by revision "
-        f"{which}:\n",
+        f"Cycle {replayed['cycle']}, {terminal.clock(replayed['decided'])}, revision {which}:\n",
         markup=False,
         soft_wrap=True,
     )
@@ -147,7 +151,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     if job["state"] in job_list.FINISHED:
         _tell_story(item)
     elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
-        _say("\nThose that wait:")
+        _say("\nWaiting elements:")
     for reason in item.get("reasons") or []:
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
@@ -156,7 +160,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
         if reason["code"] == BACKING_OFF:
             _tell_last_try(job["attempts"])
         if reason.get("unblocks"):
-            _say(f"  It would end with: {reason['unblocks']}.")
+            _say(f"  To fix: {reason['unblocks']}.")
     _explain_room(item)
     _explain_placement(item, past=past)
     code = next((one["code"] for one in item.get("reasons") or []), "")
@@ -173,27 +177,27 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
             which = f"--task {last['task']}"
             if last.get("element") is not None:
                 which += f" --element {last['element']}"
-            _say(f"\nWhat it wrote: muster logs {job['name']} {which} --stderr")
+            _say(f"\nOutput: muster logs {job['name']} {which} --stderr")
 
 
 def _explain_room(item: Json) -> None:
-    """That nobody has looked for room yet, of what is kept back before that is done.
+    """Print that nodes were not checked yet, for a job that its queue's limits keep back.
 
-    Of what no waiting starts it is not said: whether nodes have room changes nothing for it.
+    This is left out for a job that never starts: free nodes change nothing for it.
     """
     found = item.get("reasons") or []
     codes = {one["code"] for one in found}
     if codes and codes <= BEFORE_ROOM and not explain_start.never_starts(found):
-        _say("  It needs room on nodes as well, which is looked for only once that has ended.")
+        _say("  Free nodes are checked once the queue is below its limit.")
 
 
 def _explain_elements(job: Json) -> None:
-    """How the elements of an array stand, and where those run that do."""
+    """Print how many elements of an array are in which state, and where they run."""
     counts: dict[str, int] = job["elements"] if job.get("array") else {}
     if not counts:
         return
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    _say(f"\nIts {terminal.counted(sum(counts.values()), 'element')}: {told}.")
+    _say(f"\n{terminal.counted(sum(counts.values()), 'element')}: {told}.")
     here: dict[str, set[int]] = {}
     for one in job["attempts"]:
         if one["state"] != "Ended":
@@ -201,37 +205,37 @@ def _explain_elements(job: Json) -> None:
     for node in sorted(here)[:ELEMENT_NODES_SHOWN]:
         _say(f"  on {node}: {_spans_of(here[node])}")
     if len(here) > ELEMENT_NODES_SHOWN:
-        _say(f"  and on {len(here) - ELEMENT_NODES_SHOWN} more: muster job {job['name']}")
+        _say(f"  on {len(here) - ELEMENT_NODES_SHOWN} more nodes: muster job {job['name']}")
 
 
 def _explain_silence(item: Json, now: float) -> None:
-    """Of tasks on nodes that nobody hears of: since when, what becomes of them, what one can do."""
+    """Print which nodes with tasks are silent, since when, and what happens to the tasks."""
     found = item.get("silent") or []
     for one in found[:NODES_SHOWN]:
         heard_at = terminal.seconds(one["lastHeard"])
         tasks = terminal.counted(one["tasks"], "task")
-        last = "never heard of"
+        last = "never reported"
         if heard_at is not None:
             ago = terminal.duration(max(0.0, now - heard_at))
-            last = f"last heard of {ago} ago, at {terminal.clock(one['lastHeard'])}"
-        _say(f"\n{one['node']}, with {tasks} of it, was {last}.")
+            last = f"last reported {ago} ago, at {terminal.clock(one['lastHeard'])}"
+        _say(f"\n{one['node']}, with {tasks} of this job, {last}.")
         if one["givenUp"]:
             then = terminal.clock(one["givenUp"])
-            _say(f"  If that stays so, what has a lease is started elsewhere, not before {then}.")
+            _say(f"  If it stays silent, tasks with a lease restart elsewhere at {then} or later.")
         if one["endless"]:
             pool = f"NodePool {one['pool']}" if one["pool"] else "a NodePool that has it"
             _say(
-                f"  {terminal.counted(one['endless'], 'task')} without a lease: started elsewhere "
-                "only when the node is back, or somebody who knows that it runs nothing says so, "
-                f"by an override with `gone: true` in {pool}."
+                f"  {terminal.counted(one['endless'], 'task')} without a lease: restarted only "
+                "after the node is back. To fix: if you know that the node runs nothing, set "
+                f"an override with `gone: true` in {pool}."
             )
     if len(found) > NODES_SHOWN:
         more = len(found) - NODES_SHOWN
-        _say(f"\n{more} more of its nodes are silent: muster job {item['job']['name']}")
+        _say(f"\n{more} more nodes of this job are silent: muster job {item['job']['name']}")
 
 
 def _spans_of(numbers: set[int]) -> str:
-    """``2, 5-9``."""
+    """Return `2, 5-9`."""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and spans[-1][1] == number - 1:
@@ -248,7 +252,7 @@ def _say(text: str) -> None:
 
 
 def _on_nodes(job: Json) -> str:
-    """`` on n1, n2 and 3 more`` of what is not over; empty where it is nowhere."""
+    """Return `` on n1, n2 and 3 more`` for running tasks; empty if there are none."""
     if job["state"] in job_list.FINISHED:
         return ""
     where = sorted({one["node"] for one in job["attempts"] if one["state"] != "Ended"})
@@ -258,7 +262,7 @@ def _on_nodes(job: Json) -> str:
 
 
 def _spans(job: Json) -> str:
-    """``; it waited 5m10s, ran 1h02m and ended at 11:07:12`` of what is over."""
+    """Return `: it waited 5m10s, ran 1h02m and ended at 11:07:12` for a finished job."""
     submitted, started, ended = (
         terminal.seconds(job.get(name)) for name in ("submitted", "started", "ended")
     )
@@ -272,13 +276,12 @@ def _spans(job: Json) -> str:
 
 
 def _tell_story(item: Json) -> None:
-    """What became of a job, from its submission on: what it waited for, where it ran, who took its
-    place; and how the tries at its tasks ended."""
+    """Print the events of a finished job, and how its tries ended."""
     told = [one for one in item.get("events") or [] if one["kind"] in STORY]
     if told:
         _say("")
     if len(told) > STORY_MAX:
-        _say(f"  ({terminal.counted(len(told) - STORY_MAX, 'event')} before)")
+        _say(f"  ({terminal.counted(len(told) - STORY_MAX, 'earlier event')})")
     for one in told[-STORY_MAX:]:
         where = f" on {one['node']}" if one.get("node") else ""
         because = f": {one['message']}" if one["message"] else ""
@@ -292,7 +295,7 @@ def _tell_story(item: Json) -> None:
 
 
 def _end_of(attempt: Json) -> str:
-    """``main-0, try 2 on gpu001 (GPU 0,1), after 1h02m: status 3``."""
+    """Return `main-0, try 2 on gpu001 (GPU 0,1), after 1h02m: status 3`."""
     task, devices = show_usage.task_of(attempt), ",".join(map(str, attempt.get("devices") or ()))
     words = f"{task}, try {attempt['attempt']} on {attempt['node']}"
     words += f" (GPU {devices})" if devices else ""
@@ -311,7 +314,7 @@ def _end_of(attempt: Json) -> str:
 
 
 def _tell_last_try(attempts: list[Json]) -> None:
-    """How the last try ended: the task of it that failed first, not those that were then told."""
+    """Print how the last try ended, by the task that failed first."""
     ended = [one for one in attempts if one.get("ended") and one.get("exitCode") != 0]
     if ended:
         newest = max(ended, key=lambda one: str(one["ended"]))
@@ -321,22 +324,22 @@ def _tell_last_try(attempts: list[Json]) -> None:
             if (one.get("element"), one["attempt"]) == (newest.get("element"), newest["attempt"])
         ]
         own = [one for one in same if one.get("endReason") in run.OWN_WILL] or same
-        _say(f"  The last try: {_end_of(min(own, key=lambda one: str(one['ended'])))}.")
+        _say(f"  Last try: {_end_of(min(own, key=lambda one: str(one['ended'])))}.")
 
 
 def _last(attempts: list[Json]) -> Json:
-    """The attempt that ended last, of those that did not end well where there is one."""
+    """Return the attempt that ended last, preferably one that failed."""
     bad = [one for one in attempts if one.get("exitCode") != 0]
     return max(bad or attempts, key=lambda one: one.get("ended") or "")
 
 
 def _explain_placement(item: Json, *, past: bool) -> None:
-    """Why this node, of what is placed; why it left, of what was placed and waits again."""
+    """Print why the job is on its nodes, or why it was evicted."""
     told = [one for one in item.get("events") or [] if one["kind"] in PLACEMENT_EVENTS]
     if told and item["job"]["state"] not in job_list.FINISHED:
         last = told[-1]
         verb = "had been" if past else "was"
-        what = "The last of them" if item["job"].get("array") else "It"
+        what = "The last element" if item["job"].get("array") else "It"
         _say(f"\n{what} {verb} {PLACEMENT_EVENTS[last['kind']]} at {terminal.clock(last['at'])}:")
         _say(f"  {last['message']}")
 
@@ -344,46 +347,46 @@ def _explain_placement(item: Json, *, past: bool) -> None:
 def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     at = terminal.seconds(job["estimatedStart"])
     if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
-        return  # when it may start was said
+        return  # the reason has the time of the next try
     _say("")
     found = job.get("reasons") or []
     why = explain_start.unbounded(found) if at is None else ""
     if job["place"] and in_line and not (at is None and explain_start.is_out_of_line(found)):
         _say(f"Place in its queue: {job['place']}.")
     if at is None:
-        _say(f"No start can be estimated: {why}.")
+        _say(f"No estimated start: {why}.")
         return
-    # elements of an array go one after the other, and only the next one's start is estimated
-    whose = " of the first element that waits" if job.get("array") else ""
+    # only the start of the next element of an array is estimated
+    whose = " of the next element" if job.get("array") else ""
     _say(f"Estimated start{whose}: {terminal.clock(job['estimatedStart'])}{_bounds(job, at, now)}.")
 
 
 def _bounds(job: Json, at: float, now: float) -> str:
-    """How far away an expected start is, and what it hangs on."""
+    """Return how far away the estimated start is, and what it depends on."""
     is_over = at < now
     told = f" (in {terminal.duration(at - now)})" if at > now else ""
     if is_over:
-        told = f", which was {terminal.duration(now - at)} ago: it starts once what it waits for"
-        told += " has come free"
+        told = f", {terminal.duration(now - at)} ago: it starts as soon as what it waits for is"
+        told += " free"
     elif job.get("startTakesBack"):
-        told += ", when it may take room back"
+        told += ", when it may preempt others"
     elif not job.get("estimatedCertain"):
-        told += ", unless others take that room back first"
+        told += ", unless other jobs reclaim that capacity first"
     latest = job.get("latestStart") if job.get("estimatedCertain") else None
     bound = terminal.seconds(latest)
     if bound is not None and bound > now:
         shown = terminal.clock(latest)
-        told += f", at the latest {shown}" if shown != terminal.clock(job["estimatedStart"]) else ""
+        told += f", latest {shown}" if shown != terminal.clock(job["estimatedStart"]) else ""
     return told
 
 
 def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
-    """What the queue has, what is due to it, and who has more than is guaranteed to them."""
+    """Print the amounts of the queue, and the queues that use more than their guarantee."""
     if queue is None:
         return
     _say(f"\nQueue {queue['name']}:")
     kinds = ("allocated", "guaranteed", "fairShare", "limit", "demand")
-    heads = ("HAS", "GUARANTEED", "FAIR SHARE", "LIMIT", "ASKS FOR")
+    heads = ("ALLOCATED", "GUARANTEED", "FAIR SHARE", "LIMIT", "DEMAND")
     titles = (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory"))
     rows = [(title, [_amount(queue, kind, each) for kind in kinds]) for each, title in titles]
     for one in queue.get("pools") or []:
@@ -399,13 +402,14 @@ def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
         _say(words)
     if borrowers:
         parts = [f"{one['name']} ({_over(one['over'])})" for one in borrowers]
-        _say(f"Over what is guaranteed to them: {', '.join(parts)}.")
+        _say(f"Queues above their guarantee: {', '.join(parts)}.")
 
 
 def _shrunk(queue: Json) -> list[str]:
-    """Of what is guaranteed to a root queue how much counts, where that is less than is written.
+    """Return sentences about guarantees of a root queue that count only in part.
 
-    It has its guarantee as far as it asks for it, unless more is guaranteed than is in service.
+    A root queue has its guarantee as far as it asks for it, unless more is guaranteed than is in
+    service.
     """
     if queue.get("parent") is not None:
         return []
@@ -420,8 +424,8 @@ def _shrunk(queue: Json) -> list[str]:
         if counted < min(owed, *(bound for bound in bounds if bound is not None)):
             whole, part = _amount(queue, "guaranteed", each), _amount(queue, "fairShare", each)
             found.append(
-                f"Of the {whole} {noun} guaranteed to it {part} count now: less is in service than "
-                "is guaranteed in all."
+                f"Only {part} of its guaranteed {whole} {noun} count now: less is in service than "
+                "all guarantees together."
             )
     return found
 
@@ -432,7 +436,7 @@ def _row(title: str, cells: Sequence[str], width: int) -> None:
 
 
 def _amount(queue: Json, kind: str, resource: str) -> str:
-    """An amount; memory in GiB, a dash where nothing is said."""
+    """Return an amount; memory in GiB, a dash if there is none."""
     if resource != "memory":
         return inspect_commands.amount(queue, kind, resource)
     found = (queue.get(kind) or {}).get(resource)

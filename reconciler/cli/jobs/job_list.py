@@ -1,7 +1,6 @@
-"""``muster jobs``: the list that people look at most, and what is said where it would be empty.
+"""The command `muster jobs`, and messages for a list that would be empty.
 
-Names, queues and states that do not exist are told apart from lists in which nothing stands: an
-empty table never hides a slip of the pen.
+A wrong name, queue or state is an error, so that an empty table never hides a typing error.
 """
 
 import time
@@ -21,15 +20,15 @@ Json = Any
 
 STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
-#: How narrow columns become where a line is short: a reason keeps room for its code. Names become
-#: narrower still where there is no other way, since all else would tell nothing.
-LEAST = {"NAME": 15, "QUEUE": 8, "WHY": 21}
+#: Least widths of columns in a short line: a reason keeps room for its code. Names shrink further
+#: if there is no other way.
+LEAST = {"NAME": 15, "QUEUE": 8, "REASON": 21}
 WAITING = frozenset({"Pending", "Held"})
-#: In a narrower line words of ends are shortened to so many characters: ``5/6, 1 fail…``.
+#: In a line narrower than this, words of ends are cut to so many characters: `5/6, 1 fail…`.
 ROOMY, SHORT = 100, 5
-#: What stands for a reason that was told in whole of the job before.
+#: Replaces a reason that is the same as in the row before.
 AS_ABOVE = "as above"
-#: Of a job with fewer tries all are told in a list.
+#: A list view holds all tries of a job that has fewer than this.
 TRIES_TOLD = 16
 
 
@@ -50,28 +49,26 @@ def jobs(
         typer.Option(
             "--queue",
             "-q",
-            help="Only of this queue.",
+            help="Only this queue.",
             autocompletion=completion.queues,
             callback=context.named,
         ),
     ] = None,
-    state: Annotated[str | None, typer.Option("--state", "-s", help="Only in this state.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
+    state: Annotated[str | None, typer.Option("--state", "-s", help="Only this state.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only this owner.")] = None,
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """List jobs, the newest first, and why those that wait do.
+    """List jobs, newest first, with the reason if they wait.
 
-    WAITED is the time from the submission to the first start, RAN the time in which it ran, all
-    tries together: not while it was held, or waited for another try. Of a job of many tries, such
-    as a large array, it is told as <=, the time since its first start. A reason that has no room in
-    its line stands below it; jobs after it that wait alike say `as above`. With -o wide there is
-    one line a job.
-
-    TASKS, where there are elastic gangs, tells how many of their tasks run now, and between which
-    bounds: 3 of 2-6.
+    WAITED is the time from submission to the first start. RAN is the time in which the job ran, in
+    all tries together; time on hold or between tries does not count. For jobs of many tries, such
+    as large arrays, RAN is shown as <= with the time since the first start. TASKS is shown if there
+    are elastic jobs: `3 of 2-6` means 3 tasks run, between 2 and 6 are allowed. A long reason is
+    printed below its row; `as above` means the same reason as the row before. -o wide prints one
+    line a job.
 
     Example: muster jobs --queue research --state Pending
     """
@@ -89,14 +86,14 @@ def jobs(
             page = api.get("/v1/jobs", limit=1)
             page["items"] = items
             terminal.document(page, output)
-        elif items or not unknown:  # which is said below
+        elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
     if unknown:
-        terminal.fail(f"{_list(unknown)} not known")
+        terminal.fail(f"{_list(unknown)} unknown")
 
 
 def _state(written: str) -> str:
-    """A state as it is named, however it was capitalised; leaves the command when it is none."""
+    """Return a state in its usual spelling. Exit if there is no such state."""
     found = {name.lower(): name for name in STATES}.get(written.lower())
     if found is None:
         hint = suggestions.hint(written.capitalize(), STATES)
@@ -108,14 +105,15 @@ def _state(written: str) -> str:
 
 
 def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
-    """Leave the command where no queue has that name."""
+    """Exit if no queue has that name."""
     known = [one["name"] for one in api.get("/v1/queues")["items"]]
     if queue not in known:
-        terminal.fail(f"queue {queue} is not known{suggestions.hint(queue, known)}")
+        hint = suggestions.hint(queue, known)
+        terminal.fail(f"no queue named {queue!r}{hint}. Queues: {', '.join(known)}.")
 
 
 def _is_known(api: "api_client.ApiClient", name: str) -> bool:
-    """Whether there is such a job, which a filter has left out."""
+    """Return True if the job exists and a filter has excluded it."""
     return bool([one for one in api.items("/v1/jobs", prefix=name) if one["name"] == name])
 
 
@@ -146,20 +144,21 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
         headings += ["RUN", "OWNER", "NODES"]
     else:
         left = terminal.left_over(headings, [row[:-1] for row in rows])
-        below = _move_down(rows, items, max(left, LEAST["WHY"]))
+        below = _move_down(rows, items, max(left, LEAST["REASON"]))
     right = "TASKS WAITED RAN DONE RUN"
-    headings.append("WHY")
+    headings.append("REASON")
     least, over = _least(headings, rows)
     if over and not wide:
-        _move_codes_down(rows, below, max(least["WHY"] - over, len(AS_ABOVE)))
+        _move_codes_down(rows, below, max(least["REASON"] - over, len(AS_ABOVE)))
         least, _ = _least(headings, rows)
     terminal.table(headings, rows, right=right, cut=not wide, least=least, below=below)
 
 
 def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict[str, int], int]:
-    """How narrow each column becomes, and by how many characters a line is too long even so.
+    """Return the least width of each column, and by how many characters a line is too long even
+    then.
 
-    Names give way, so that all others stay whole if they can.
+    Names shrink first, so that other columns stay whole if possible.
     """
     columns = zip(headings, *rows, strict=True)
     least = {heading: max(map(len, (heading, *cells))) for heading, *cells in columns}
@@ -174,7 +173,7 @@ def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict
 
 
 def _move_codes_down(rows: list[list[str]], below: dict[int, str], room: int) -> None:
-    """Put what is longer than ``room`` below its row too: half a code tells nothing."""
+    """Move reasons longer than `room` below their row: half a code is no use."""
     for place, row in enumerate(rows):
         cell = row[-1]
         if len(cell) <= room:
@@ -187,7 +186,7 @@ def _move_codes_down(rows: list[list[str]], below: dict[int, str], room: int) ->
 
 
 def why(item: Json) -> str:
-    """The reason of a job that waits that tells most, and what is said of it, or of its end."""
+    """Return the most informative reason of a waiting job, or the message about its end."""
     reason = telling(item.get("reasons") or [])
     if reason:
         return terminal.clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
@@ -196,13 +195,13 @@ def why(item: Json) -> str:
 
 
 def _waiting_for(item: Json, reason: Json) -> str:
-    """A reason of a job; of one that waits also what else is said of it, as of its deadline."""
+    """Return a reason of a job, and its other message if it waits, such as about its deadline."""
     said = item.get("message") if item.get("state") in WAITING else None
     return "; ".join(dict.fromkeys(filter(None, (reason["message"], said))))
 
 
 def telling(reasons: Sequence[Json]) -> Json:
-    """The first reason; before it one that no waiting ends. None: there is none."""
+    """Return the first reason that waiting does not end, else the first; None if there is none."""
     hopeless = [
         one for one in reasons if pending_reasons.is_final(one["code"], one.get("message", ""))
     ]
@@ -210,7 +209,7 @@ def telling(reasons: Sequence[Json]) -> Json:
 
 
 def stopping(item: Json) -> str:
-    """``stopping, SIGKILL at 11:07:12`` where all tasks were asked to leave; else empty."""
+    """Return `stopping, SIGKILL at 11:07:12` if all tasks are stopping; else an empty string."""
     alive = [one for one in item.get("attempts") or [] if one["state"] != "Ended"]
     ends = [one["killAt"] for one in alive if one.get("killAt")]
     if not ends or len(ends) < len(alive):
@@ -219,10 +218,10 @@ def stopping(item: Json) -> str:
 
 
 def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int, str]:
-    """Texts too long for ``room`` characters, by the row below which they stand whole.
+    """Return reasons too long for `room`, by the row below which they are printed.
 
-    Of them the rows keep the code. In a stretch that waits alike the first row has the text, and
-    the others say that they wait as it does.
+    The rows keep the code. Of consecutive rows with the same reason the first gets the text, and
+    the others refer to it.
     """
     below: dict[int, str] = {}
     above = ("", "")
@@ -242,7 +241,7 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
 
 
 def _elements(item: Json, *, short: bool = False) -> str:
-    """How many elements have succeeded, of how many, and how many have ended otherwise."""
+    """Return how many elements succeeded, of how many, and how many ended otherwise."""
     counts = item["elements"] if item["array"] else {}
     total = sum(counts.values())
     if not total:
@@ -255,52 +254,51 @@ def _elements(item: Json, *, short: bool = False) -> str:
 
 
 def _tasks(item: Json) -> str:
-    """``3 of 2-6``: how many tasks of an elastic gang run, and between which bounds."""
-    tasks = item.get("tasks")  # a controller of before tells none
+    """Return `3 of 2-6`: running tasks of an elastic gang, and its bounds."""
+    tasks = item.get("tasks")  # an older controller does not send it
     if not tasks or item["state"] in FINISHED:
         return "-"
     return f"{tasks['running']} of {tasks['min']}-{tasks['max']}"
 
 
 def tasks_told(item: Json) -> str:
-    """The same in words: ``3 tasks run, 2 are enough and 6 the most``; empty of all else."""
+    """Return the same in words: `3 tasks run (minimum 2, maximum 6)`; empty for other jobs."""
     tasks = item.get("tasks")
     if not tasks or item["state"] in FINISHED:
         return ""
     running = "1 task runs" if tasks["running"] == 1 else f"{tasks['running']} tasks run"
-    enough = "1 is" if tasks["min"] == 1 else f"{tasks['min']} are"
-    return f"{running}, {enough} enough and {tasks['max']} the most"
+    return f"{running} (minimum {tasks['min']}, maximum {tasks['max']})"
 
 
 def _waited(item: Json, now: float) -> str:
-    """From the submission to the first start, or until now, or to an end without a start."""
+    """Return the time from submission to the first start, else to the end, else to now."""
     submitted = terminal.seconds(item.get("submitted"))
     until = terminal.seconds(item.get("started")) or terminal.seconds(item.get("ended")) or now
     return terminal.duration(None if submitted is None else max(0.0, until - submitted))
 
 
 def times_of(item: Json) -> str:
-    """When it was submitted, first started and ended, as far as it was."""
+    """Return when a job was submitted, first started and ended, as far as known."""
     told = [name for name in ("submitted", "started", "ended") if item.get(name)]
     return ", ".join(f"{name} {terminal.clock(item[name])}" for name in told)
 
 
 def _ran(item: Json, now: float) -> str:
-    """How long it ran, all tries together, where it ever started."""
+    """Return how long a job ran, in all tries together."""
     ran = terminal.duration(time_run(item, now))
     return ran if item.get("started") is None or are_all_told(item) else f"<={ran}"
 
 
 def are_all_told(item: Json) -> bool:
-    """Whether all tries of a job are among those that are told."""
+    """Return True if the view lists all tries of a job."""
     return 0 < len(item.get("attempts") or []) < TRIES_TOLD
 
 
 def time_run(item: Json, now: float) -> float | None:
-    """Seconds in which any task of a job ran: not those held, or between tries. None: it never did.
+    """Return the seconds in which any task of a job ran; None if none ever did.
 
-    Of a job with more tries than are told (``are_all_told``) it is at most that: the time since its
-    first start, up to its end, or to where it last ran if it waits.
+    If the view does not list all tries, it is an upper bound: the time from the first start to the
+    end, or to where the job last ran if it waits.
     """
     tries = item.get("attempts") or []
     start, end = terminal.seconds(item.get("started")), terminal.seconds(item.get("ended"))
@@ -315,7 +313,7 @@ def time_run(item: Json, now: float) -> float | None:
 
 
 def _covered(tries: Sequence[Json], now: float) -> float:
-    """Seconds in which at least one try ran."""
+    """Return the seconds in which at least one try ran."""
     spans = []
     for one in tries:
         began, ended = terminal.seconds(one.get("started")), terminal.seconds(one.get("ended"))

@@ -1,7 +1,4 @@
-"""What ``muster logs`` adds for people: that what they look for stands elsewhere.
-
-In the other stream, or at another task or element than the one that is shown.
-"""
+"""Hints of `muster logs`: output in the other stream, or of another task, element or try."""
 
 import re
 import shlex
@@ -13,28 +10,28 @@ from reconciler.cli import terminal
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
 
-#: Options that name a part of a job's output, by their parameter of the API.
+#: Options that select a part of a job's output, by their parameter of the API.
 _OPTIONS = {"task": "--task", "element": "--element", "attempt": "--try", "run": "--run"}
-#: Of how many attempts tasks are counted.
+#: Attempts in which tasks are counted.
 _ATTEMPTS_MAX = 1000
-#: At how many tries before the newest it is looked for output.
+#: How many earlier tries are searched for output.
 _TRIES_MAX = 5
-#: Ends that are the task's own doing: one that was held, or made room, has not failed.
+#: Ends caused by the task itself: one that was held or evicted has not failed.
 _FAILURES = frozenset({"Exited", "StartFailed", "OutOfMemory", "TimedOut"})
-#: How it says of a node that it has none of a try.
+#: The controller's line if a node has no output of a try.
 NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
-#: How the controller says that there is no such output: a node has none, or nothing was started.
+#: Beginnings of the controller's lines if there is no output.
 NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
 
 
 def hint(api: "api_client.ApiClient", name: str, query: dict[str, str], *, silent: bool) -> None:
-    """Say on stderr where the rest is, of output that was ``silent`` or of a task that failed.
+    """Print where stderr is, if stdout was empty or the task failed.
 
     Args:
-        api: where the output came from.
+        api: the connection that the output came from.
         name: of the job.
-        query: what was asked for of standard output.
-        silent: there was none.
+        query: the query for standard output.
+        silent: True if there was no output.
     """
     if not silent and not _failed(api, name, query):
         return
@@ -43,17 +40,17 @@ def hint(api: "api_client.ApiClient", name: str, query: dict[str, str], *, silen
     found = b"".join(api.stream(f"/v1/jobs/{name}/logs", wanted)).strip()
     if not found or found.startswith(NOT_KEPT):
         if silent:
-            terminal.note(f"{name} has written nothing to stdout and stderr")
+            terminal.note(f"{name} has no output on stdout or stderr")
         return
     words = ["muster", "logs", name]
     for key, option in _OPTIONS.items():
         words += [option, query[key]] if key in query else []
-    what = "nothing on stdout" if silent else "it failed"
-    terminal.note(f"{what}; its stderr: {shlex.join([*words, '--stderr'])}")
+    what = "stdout is empty" if silent else "the task failed"
+    terminal.note(f"{what}; for stderr: {shlex.join([*words, '--stderr'])}")
 
 
 def tell_others(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
-    """Say on stderr of how many tasks and elements one is shown that nobody has named."""
+    """Print how many tasks and elements there are, if one of them is shown without being named."""
     element = query.get("element", "0")
     told: Any = api.get(
         f"/v1/jobs/{name}", run=query.get("run"), element=element, attempts=_ATTEMPTS_MAX
@@ -63,27 +60,27 @@ def tell_others(api: "api_client.ApiClient", name: str, query: dict[str, str]) -
     tasks = len({one["task"] for one in job["attempts"]})
     words = []
     if elements > 1 and "element" not in query:
-        words.append(f"element {element} of {elements} (--element N shows another)")
+        words.append(f"element {element} of {elements} (another: --element N)")
     if tasks > 1 and "task" not in query:
-        words.append(f"one of {tasks} tasks (--task NAME shows another, --all-tasks all)")
+        words.append(f"one of {tasks} tasks (another: --task NAME; all: --all-tasks)")
     tries = _tries(job["attempts"], query)
     if len(tries) > 1 and "attempt" not in query:
-        words.append(f"try {tries[0]} (--try N shows an earlier one, --all all tries)")
+        words.append(f"try {tries[0]} (earlier: --try N; all: --all)")
     if words:
-        terminal.note(f"{name}: this is {', '.join(words)}")
+        terminal.note(f"{name}: {', '.join(words)}")
 
 
 def _tries(attempts: Any, query: dict[str, str]) -> list[int]:
-    """The numbers of the tries of the task that is shown, the newest first."""
+    """Return the numbers of the tries of the shown task, newest first."""
     task = query.get("task") or (attempts[0]["task"] if attempts else "")
     mine = {a["attempt"] for a in attempts if task in (a["task"], a["task"].rpartition("-")[0])}
     return sorted(mine, reverse=True)
 
 
 def earlier(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> Iterator[bytes]:
-    """The output of the newest try that has any, where that is not the newest; says so.
+    """Yield the output of the newest earlier try that has any, and print that it is an earlier one.
 
-    A try that never started has none, and what people look for is mostly what the one before said.
+    A try that never started has no output; people usually want that of the try before.
     """
     asked = {key: query[key] for key in ("run",) if key in query}
     element = query.get("element", "0")
@@ -93,14 +90,14 @@ def earlier(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> It
         pieces = api.stream(f"/v1/jobs/{name}/logs", {**query, "attempt": str(number)})
         first = next(pieces, b"")
         if first and not first.startswith(NOT_KEPT):
-            terminal.note(f"{name}: try {newest} has no {query['stream']}; this is try {number}")
+            terminal.note(f"{name}: try {newest} has no {query['stream']}; showing try {number}")
             yield first
             yield from pieces
             return
 
 
 def _failed(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool:
-    """Whether the newest attempt at the task that was asked for ended badly, and by itself."""
+    """Return True if the newest attempt at the task failed by itself."""
     told: Any = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query.get("element", "0"))
     tries = told["job"]["attempts"]
     if "attempt" in query:

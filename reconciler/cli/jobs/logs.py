@@ -1,7 +1,7 @@
-"""``muster logs``: what tasks wrote, over tries, restarts and requeues; of one task or of all.
+"""The command `muster logs`: output of tasks, over tries, restarts and requeues.
 
-The controller streams one task at a time. Of several this asks one by one, or, where they are
-followed, side by side, and writes whole lines under their tasks' names.
+The controller streams one task at a time. Several tasks are read one by one, or side by side if
+they are followed, and whole lines are printed after the names of their tasks.
 """
 
 import sys
@@ -23,15 +23,15 @@ else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 Json = Any
-#: The most tasks that are shown together; a node serves as many readers at a time.
+#: The most tasks to show together; a node serves as many readers at a time.
 TASKS_MAX = 64
-#: Of how many attempts tasks are known.
+#: Attempts in which tasks are searched.
 ATTEMPTS_MAX = 1000
-#: How often it is looked whether a job has tasks by now.
+#: How often a job is checked for its first tasks.
 LOOK_EVERY_S = 2.0
 #: The longest line that is held back until its end comes.
 LINE_BYTES_MAX = 64 * 1024
-#: How the controller says that no try of the task was made.
+#: Beginnings of the controller's line if no try of the task was made.
 UNSTARTED = (
     b"muster: no attempt at this task of job ",
     b"muster: no attempt at any task of job ",
@@ -44,17 +44,15 @@ def register(app: typer.Typer) -> None:
 
 
 _Every = Annotated[
-    bool, typer.Option("--all", "-a", help="All tries of all, each under a heading.")
+    bool, typer.Option("--all", "-a", help="All tries of all tasks, each under a heading.")
 ]
 _Since = Annotated[
-    str | None, typer.Option("--since", help="What was written after 2h (ago), or a time.")
+    str | None, typer.Option("--since", help="Output after a time, or a span before now: 2h.")
 ]
 _Until = Annotated[
-    str | None, typer.Option("--until", help="What was written before then, likewise.")
+    str | None, typer.Option("--until", help="Output before a time, or a span before now.")
 ]
-_Timestamps = Annotated[
-    bool, typer.Option("--timestamps", help="Each line behind the time it was written.")
-]
+_Timestamps = Annotated[bool, typer.Option("--timestamps", help="Print the time before each line.")]
 
 
 def logs(
@@ -67,12 +65,14 @@ def logs(
     ] = None,
     *,
     all_tasks: Annotated[
-        bool, typer.Option("--all-tasks", help="Every task, lines under its name.")
+        bool, typer.Option("--all-tasks", help="Every task, its name before each line.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option("--try", help="An earlier try than the newest, from 1.", min=1)
+        int | None, typer.Option("--try", help="An earlier try, by number from 1.", min=1)
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue as output is written.")
+    ] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
     run: Annotated[
         int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
@@ -84,15 +84,13 @@ def logs(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Print what a task wrote.
+    """Print the output of a task.
 
-    Without --task and --element it is the first task, of the first element of an array; with
-    --all-tasks all tasks of the element. With --all, --since or --until it is every try that ran
-    in that time, of all tasks and elements that are not named, and of each the lines of that time.
-    A node notes every two seconds how far output has come: to that lines are told apart, and
-    --timestamps are exact. --follow goes on through retries and requeues, of one task.
-
-    1: nothing of it has started, with the reason; --follow waits until it does.
+    By default it is the first task (of the first array element), its newest try. --all-tasks prints
+    all tasks of the element. --all, --since and --until print every try in that time, of all tasks
+    and elements unless one is named. Times of lines are exact to two seconds. --follow continues
+    through retries and requeues of one task, and waits for the first start; without it a job that
+    has not started exits with 1 and the reason.
 
     Example: muster logs train --task worker-0 -f
 
@@ -104,7 +102,7 @@ def logs(
     """
     name, element = array_elements.chosen(name, element)
     if all_tasks and task is not None:
-        terminal.fail("--all-tasks and --task: give one of them", terminal.USAGE)
+        terminal.fail("--all-tasks and --task can't be combined", terminal.USAGE)
     widely = bool(every or since or until) and not (follow or all_tasks)
     query = {
         "stream": "stderr" if stderr else "stdout",
@@ -119,13 +117,13 @@ def logs(
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except retries.GoneError as error:
-            terminal.fail(f"{error}; {name} goes on: muster logs -f {name}", retries.FAILED)
+            terminal.fail(f"{error}; {name} continues: muster logs -f {name}", retries.FAILED)
 
 
 def _print(
     api: "api_client.ApiClient", name: str, query: dict[str, str], *, all_tasks: bool
 ) -> None:
-    """What is asked for, and on stderr what there is besides."""
+    """Print the requested output, and on stderr hints about other output."""
     if all_tasks:
         _show_all(api, name, query)
         return
@@ -137,17 +135,17 @@ def _print(
 
 
 def _named(options: dict[str, str | int | None]) -> dict[str, str]:
-    """Options of a query that have a value."""
+    """Return options of a query that have a value."""
     return {option: str(value) for option, value in options.items() if value is not None}
 
 
 def _switched(options: dict[str, bool]) -> dict[str, str]:
-    """Options of a query that are on."""
+    """Return options of a query that are on."""
     return dict.fromkeys([option for option, on in options.items() if on], "true")
 
 
 def _timed(options: dict[str, str | None]) -> dict[str, str]:
-    """Options of a query that are times, as people write them."""
+    """Return options of a query that are times, parsed."""
     now = time.time()
     return {
         option: times.format_time(context.moment(f"--{option}", text, now))
@@ -157,7 +155,7 @@ def _timed(options: dict[str, str | None]) -> dict[str, str]:
 
 
 def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool:
-    """What the query asks for, as it comes; whether it was nothing at all."""
+    """Print the output of a query as it comes. Return True if there was none."""
     silent = True
     follows = query["follow"] == "true"
     for piece in (
@@ -176,7 +174,7 @@ def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool
 
 
 def _write(pieces: Iterable[bytes]) -> bool:
-    """Print pieces as they come; whether there were any."""
+    """Print pieces as they come. Return True if there were any."""
     wrote = False
     for piece in pieces:
         sys.stdout.buffer.write(piece)
@@ -186,7 +184,7 @@ def _write(pieces: Iterable[bytes]) -> bool:
 
 
 def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
-    """Every task of the element: one after the other, or all at once where they are followed."""
+    """Print every task of the element: one after the other, or side by side if followed."""
     tasks, over = _tasks(api, name, query)
     while not tasks and not over and query["follow"] == "true":
         time.sleep(LOOK_EVERY_S)
@@ -196,8 +194,8 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
         return
     if len(tasks) > TASKS_MAX:
         terminal.note(
-            f"job {name} has {len(tasks)} tasks, of which the first {TASKS_MAX} are shown; "
-            "--task shows another"
+            f"showing the first {TASKS_MAX} of {len(tasks)} tasks of job {name}; --task shows "
+            "another"
         )
         tasks = tasks[:TASKS_MAX]
     width = max(map(len, tasks))
@@ -211,7 +209,7 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
         )
         head = f"{task:<{width}} | ".encode()
         for line in lines(pieces):
-            # one write a line: those of other tasks come between lines, never within one
+            # one write a line, so that lines of other tasks never come within one
             sys.stdout.buffer.write(head + line + b"\n")
             sys.stdout.buffer.flush()
 
@@ -223,7 +221,7 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
 
 
 def _leave_unstarted(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
-    """Leave the command with the reason why nothing was written; not where something has run."""
+    """Exit with the reason why there is no output; return if something has run."""
     asked = {key: query[key] for key in ("run", "element") if key in query}
     job = api.get(f"/v1/jobs/{name}", **asked)["job"]
     if job["attempts"]:
@@ -243,7 +241,7 @@ def _side_by_side(show: Any, tasks: list[str]) -> None:
         try:
             show(task)
         except Exception as error:
-            failed.append(error)  # the main thread tells it
+            failed.append(error)  # the main thread raises it
 
     threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in tasks]
     for thread in threads:
@@ -255,7 +253,7 @@ def _side_by_side(show: Any, tasks: list[str]) -> None:
 
 
 def _tasks(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
-    """The tasks of the element that were ever started, by name; whether the job is over."""
+    """Return the names of tasks of the element that ever started, and True if the job is over."""
     asked = {key: query[key] for key in ("run",) if key in query}
     element = query.get("element", "0")
     item = api.get(f"/v1/jobs/{name}", element=element, attempts=ATTEMPTS_MAX, **asked)["job"]
@@ -264,13 +262,13 @@ def _tasks(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> tup
 
 
 def _place(task: str) -> tuple[str, int]:
-    """By group, then by number."""
+    """Return the order of a task: by group, then by number."""
     group, _, index = task.rpartition("-")
     return group, int(index) if index.isdigit() else 0
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines without their ends; one that is too long is broken."""
+    """Yield whole lines without their ends; a line that is too long is broken."""
     held = b""
     for piece in pieces:
         *whole, held = (held + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""``muster plot``: the metrics that a task writes, over time or steps."""
+"""The command `muster plot`: metrics of a task over time or steps."""
 
 import importlib.util
 import re
@@ -9,8 +9,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
 from reconciler.model.values import suggestions
-from reconciler.operations.reports import job_plots
-from reconciler.simulation.traces import plot_text
+from reconciler.operations.reports import job_plots, plot_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,16 +17,22 @@ if TYPE_CHECKING:
     from reconciler.operations.client import api_client
 
 HEIGHT = 10
-#: What stands above each try, and says nothing where a try has written nothing.
+#: Headings above each try; not shown if the try logged nothing.
 _HEADING = re.compile(
     r"(\[\d+\] )?\S+, (try|attempt) \d+ on |no attempt at |node \S+ keeps no metrics of "
 )
-#: Curves that are drawn where none is named.
+#: Hints for a task without metrics.
+NO_METRICS = (
+    "Other tasks may have some: --task NAME",
+    'A task logs metrics as lines such as {"step": 1, "loss": 0.5} in $MUSTER_METRICS,',
+    "or in Python by muster.log(step=1, loss=0.5)",
+)
+#: Curves to draw if none is named.
 CURVES_MAX = 4
 #: The most characters of a series' name in a picture.
 NAME_MAX = 80
-#: Larger values than this, and smaller than its opposite, are drawn there: matplotlib's own sums of
-#: larger ones leave what a float can hold.
+#: Values beyond this, in both directions, are drawn at it: matplotlib's sums of larger ones
+#: overflow.
 DRAWN_MAX = 1e300
 
 
@@ -49,7 +54,7 @@ def plot(
         int | None, typer.Option("--element", "-e", help="Array index.", min=0)
     ] = None,
     over: Annotated[
-        str, typer.Option("--over", help="What to draw over: step or time.", metavar="AXIS")
+        str, typer.Option("--over", help="Horizontal axis: step or time.", metavar="AXIS")
     ] = "step",
     run: Annotated[
         int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
@@ -61,20 +66,20 @@ def plot(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Plot the metrics that a task writes.
+    """Plot the metrics that a task logs.
 
-    They are what it writes to $MUSTER_METRICS, of all tries at it.
+    Metrics are the lines that a task writes to $MUSTER_METRICS, over all its tries.
 
     Example: muster plot train --metric loss
 
     Example: muster plot train --png loss.png
     """
     if over not in {"step", "time"}:
-        terminal.fail(f"--over {over}: step and time are possible", terminal.USAGE)
+        terminal.fail(f"--over: found {over!r}, expected step or time", terminal.USAGE)
     if png is not None and importlib.util.find_spec("matplotlib") is None:
         terminal.fail(
-            "pictures need matplotlib, which is not installed: install the extra `plots`, such as "
-            "by `pip install '.[plots]'` in a checkout, or `pip install matplotlib`"
+            "pictures need matplotlib, which is not installed. To fix: `pip install matplotlib`, "
+            "or the extra `plots`, such as `pip install '.[plots]'` in a checkout"
         )
     name, element = array_elements.chosen(name, element)
     query = {"stream": "metrics", "every": "true"}
@@ -83,9 +88,9 @@ def plot(
             query[key] = str(value)
     with context.controller(server, token_file) as api:
         past = written(api, name, query)
-    curves = _chosen(name, past, metric)
+    curves = _chosen(name, past, metric, task)
     if past.is_cut and not metric:
-        terminal.note(f"only the first {len(past.curves)} series that job {name} wrote are kept")
+        terminal.note(f"job {name} logs more series; only the first {len(past.curves)} are kept")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document({"job": name, "curves": curves, "remarks": past.remarks}, output)
     elif png is not None:
@@ -95,7 +100,7 @@ def plot(
 
 
 def written(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> job_plots.Past:
-    """What a task wrote; leaves the command where an element is asked for that is not there."""
+    """Return what a task logged. Exit if the array element does not exist."""
     if "element" in query:
         job = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query["element"])["job"]
         array_elements.require(job, int(query["element"]))
@@ -104,27 +109,25 @@ def written(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> jo
 
 
 def _chosen(
-    name: str, past: job_plots.Past, metric: list[str] | None
+    name: str, past: job_plots.Past, metric: list[str] | None, task: str | None
 ) -> tuple[job_plots.Curve, ...]:
-    """The curves asked for; leaves the command where there are none."""
+    """Return the requested curves. Exit if there are none."""
     known = {curve.name: curve for curve in past.curves}
     for one in metric or ():
         if one not in known and past.is_cut:
             terminal.fail(
-                f"{one!r} is none of the {len(known)} series of job {name} that are kept, the "
-                "first that it wrote; it writes more"
+                f"series {one!r} is not kept: job {name} logs many, and only the first "
+                f"{len(known)} are kept"
             )
         if one not in known and known:
-            hint = suggestions.hint(one, known) or f"; it writes {', '.join(sorted(known))}"
-            terminal.fail(f"job {name} writes no series {one!r}{hint}")
+            hint = suggestions.hint(one, known) or f"; it logs {', '.join(sorted(known))}"
+            terminal.fail(f"job {name} logs no series {one!r}{hint}")
     if not known:
         for remark in past.remarks:
             if not _HEADING.match(remark):
                 terminal.note(f"muster: {remark}")
-        terminal.fail(
-            f"nothing is known that job {name} wrote to $MUSTER_METRICS; a task tells by lines "
-            'such as {"step": 1, "loss": 0.5}, or in Python by muster.log(step=1, loss=0.5)'
-        )
+        which = f"task {task} of job {name}" if task else f"this task of job {name}"
+        terminal.fail(f"no metrics: {which} logged none", details=NO_METRICS)
     return tuple(known[one] for one in dict.fromkeys(metric)) if metric else past.curves
 
 
@@ -145,17 +148,17 @@ def _draw(curves: tuple[job_plots.Curve, ...], over: str, *, all_named: bool) ->
         words = f"{curve.name}: {job_plots.number(newest)} now, over "
         words += "steps" if axis == "step" else "seconds"
         if lost:
-            words += f"; {lost} of {len(curve.points)} values are infinite or no number"
+            words += f"; {lost} of {len(curve.points)} values are infinite or not a number"
         terminal.out.print(words, markup=False, soft_wrap=True)
         for line in job_plots.draw(points, width=width, height=HEIGHT) if points else ():
             terminal.out.print(line, markup=False, no_wrap=True, crop=False, overflow="ignore")
     if len(shown) < len(curves):
         rest = ", ".join(curve.name for curve in curves[len(shown) :])
-        terminal.note(f"not drawn (name them with --metric): {rest}")
+        terminal.note(f"not drawn (use --metric NAME): {rest}")
 
 
 def _picture(name: str, curves: tuple[job_plots.Curve, ...], over: str, path: Path) -> None:
-    """A PNG of them."""
+    """Write a PNG of the curves."""
     try:
         figure(name, curves, over).savefig(path, format="png")
     except OSError as error:
@@ -164,7 +167,7 @@ def _picture(name: str, curves: tuple[job_plots.Curve, ...], over: str, path: Pa
 
 
 def figure(name: str, curves: tuple[job_plots.Curve, ...], over: str) -> "Figure":
-    """One picture below the other, each under the name of its series."""
+    """Return a figure with one plot per series, each under its name."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes long
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -177,10 +180,10 @@ def figure(name: str, curves: tuple[job_plots.Curve, ...], over: str) -> "Figure
         drawn = [(_drawn(x), _drawn(y)) for x, y in points]
         axes.plot([x for x, _ in drawn], [y for _, y in drawn], color="#0072B2", linewidth=1.2,
                   marker="." if len(points) < 50 else "")  # fmt: skip
-        # above and not beside, where a long one runs into its neighbours
+        # above the plot: beside it a long name runs into its neighbours
         title = terminal.shortened(plot_text.plain(curve.name), NAME_MAX, middle=True)
         if drawn != points:
-            title += f" (what is beyond {DRAWN_MAX:g} is drawn there)"
+            title += f" (values beyond {DRAWN_MAX:g} are drawn there)"
         axes.set_title(title, loc="left", fontsize=10)
         if axis == "step":
             axes.xaxis.get_major_locator().set_params(integer=True)

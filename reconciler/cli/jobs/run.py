@@ -1,4 +1,4 @@
-"""``muster run``: a command on the cluster as if it ran here, with its output and its status."""
+"""The command `muster run`: run a command on the cluster, with its output and its exit code."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ else:
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
     api_client = lazy_import.module("reconciler.operations.client.api_client")
 
-#: Exit codes of ``run`` (INTERFACES): time limit, and Muster itself.
+#: Exit codes of `muster run`: time limit, and an error of Muster itself.
 TIMED_OUT, MUSTER_FAILED = wait.TIMED_OUT, 125
-#: Within what time the same signal is one request.
+#: Within this time the same signal twice is one request.
 ONCE_S = 0.2
-#: How long after its cancellation a job may take to end before nobody waits for it any more.
+#: How long a cancelled job may take to end before this command exits.
 END_S_MAX = 120.0
-#: Ends of a task that are its own doing, and its status that of `muster run`.
+#: Ends caused by the task itself: its status is that of `muster run`.
 OWN_WILL = ("Exited", "StartFailed", "OutOfMemory")
-#: States of a job of which nothing runs yet.
+#: States of a job without running tasks.
 NOT_STARTED = ("Pending", "Held")
 
 Json = Any
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
+    """Add the command of this module."""
     app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command, behind --.")],
+    command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     *,
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="Name of the job.", callback=context.named)
@@ -60,10 +60,10 @@ def run(
         ),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
+        float | None, typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU.")
     ] = None,
-    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
+    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs per task.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory per task.")] = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     time_limit: submit_options.TimeLimit = None,
@@ -71,7 +71,7 @@ def run(
         str | None, typer.Option("--priority-class", help="Priority class.")
     ] = None,
     framework: Annotated[
-        str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")
+        str | None, typer.Option(help="torchrun, mpi, jax, …; see `muster schema job`.")
     ] = None,
     clone: submit.Clone = None,
     server: context.Server = None,
@@ -79,14 +79,13 @@ def run(
 ) -> None:
     """Run a command on the cluster as if it ran here.
 
-    Of several tasks the first one's output comes as it is written, that of the others at the
-    end, each line behind the task's name.
+    Output of the first task is shown as it is written; that of other tasks at the end, each line
+    after the task's name. Ctrl-C or SIGTERM cancels the job and waits for its end; a second Ctrl-C
+    exits at once. If a job of the same name and fields runs already, its output is followed, and it
+    is never cancelled. A job that can never start is cancelled after half a minute.
 
-    128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels, and so
-    does SIGTERM: what it still prints is shown until it has ended; a second Ctrl-C leaves at once.
-    A job of that name and those very fields that runs already is followed, and never cancelled.
-    Where nobody reads the output any more, as behind `| head`, it is cancelled as well: 141.
-    What could never start is cancelled after half a minute, with its reason.
+    Exit codes: the command's own; 128 + N: ended by signal N; 124: time limit; 125: Muster failed;
+    141: nobody reads the output, as after `| head`, and the job was cancelled.
 
     Example: muster run --gpus 1 -- nvidia-smi
     """
@@ -111,21 +110,21 @@ def run(
 def _carry_through(
     options: job_document.JobOptions, clone: Path | None, server: str | None, token_file: str | None
 ) -> int:
-    """Submit, wait and show; the status to leave with."""
+    """Submit, wait and show. Return the exit code."""
     leaving = _Leaving(lambda reason: _cancel(options.name, to, reason))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leaving.asked)
-    if interrupts.came():  # and was lost in what swallows every exception: there is no job yet
+    if interrupts.came():  # and code swallowed the exception: there is no job yet
         return interrupts.STATUS
     try:
         with leaving.quietly():
             to = local_changes.find_target(
                 clone=clone, server=server, token_file=token_file, here=Path.cwd()
             )
-            context.endpoint(server, token_file)  # whom nobody can ask, nobody could wait for
+            context.endpoint(server, token_file)  # exits if no controller can be asked later
             if to.clone is not None and to.standing is None:
                 with context.controller(server, token_file) as api:
-                    api.get("/v1/sync")  # before a commit that could only be left behind
+                    api.get("/v1/sync")  # exits before a commit that nobody would follow
         leaving.about_to_submit()
         asked = local_changes.Submit(job_document.job_text(options), context.identity())
         made = local_changes.carry_out([asked], to)
@@ -151,12 +150,12 @@ def _carry_through(
         return leaving.status(MUSTER_FAILED)
     except wait.NotAppliedError:
         rest = f"muster wait {options.name}, or muster cancel {options.name}"
-        terminal.note(f"{options.name} starts once what git says is applied: {rest}")
+        terminal.note(f"{options.name} starts once the commit is applied: {rest}")
         return MUSTER_FAILED
     except wait.ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
         return leaving.give_up(options.name, "it could never start", MUSTER_FAILED)
-    except BrokenPipeError:  # before it ends a command here would be ended so as well
+    except BrokenPipeError:  # a local command would be ended as well
         terminal.drop_stdout()
         terminal.note("nobody reads the output any more")
         return leaving.give_up(options.name, "nobody read its output", 128 + signal.SIGPIPE)
@@ -164,7 +163,7 @@ def _carry_through(
         if not terminal.is_unwritable(error):
             raise
         terminal.drop_stdout()
-        told = f"its output can't be written here: {error.strerror}"
+        told = f"the output can't be written here: {error.strerror}"
         terminal.note(f"muster: {told}; {wait.goes_on([options.name])}")
         return MUSTER_FAILED
     except retries.GoneError as error:
@@ -178,46 +177,46 @@ def _carry_through(
 
 
 def _found_there(name: str, server: str | None, token_file: str | None) -> str:
-    """What is said of a job that was there before, and is waited for now.
+    """Return the message about a job that existed before and is followed now.
 
     Raises:
-        ChangeError: it has ended: what it printed is no news.
+        ChangeError: the job has ended, so there is nothing to follow.
     """
     with context.controller(server, token_file) as api:
         try:
             state = str(api.get(f"/v1/jobs/{name}")["job"]["state"])
         except api_client.ApiError as error:
-            if error.status != 404:  # else it is in git, and nobody has read it yet
+            if error.status != 404:  # 404: in git, but not read by the controller yet
                 raise
             state = ""
     if state in wait.FINISHED:
         raise local_changes.ChangeError(
-            f"{name} is there already, and its run has ended ({state}): nothing was submitted. "
-            "Choose another --name, or run it once more: "
+            f"job {name} already exists and its run has ended ({state}); nothing was submitted. "
+            "To fix: use another --name, or run it again: "
             f"muster rerun {name} && muster wait {name}"
         )
-    return f"{name} is there already; what it prints follows"
+    return f"job {name} already exists; showing its output"
 
 
 class _Interrupted(KeyboardInterrupt):
-    """This process is to end now."""
+    """Error: this process is to end now."""
 
 
 class _Stage(enum.Enum):
-    """How far it is: whether there is a job."""
+    """Progress of the command: before, during or after submission."""
 
     BEFORE = enum.auto()
     SUBMITTING = enum.auto()
     SUBMITTED = enum.auto()
-    ATTACHED = enum.auto()  # to a job that was there before: it is not this command's to cancel
+    ATTACHED = enum.auto()  # to a job that existed before: this command never cancels it
 
 
 class _Leaving:
-    """What becomes of signals: the first cancels the job, whose end is awaited, the next leaves.
+    """Handler of signals: the first cancels the job and waits for its end, the next exits.
 
     Args:
-        cancel: takes the job back for a reason; whether that is done. It runs beside what shows
-            the output.
+        cancel: cancels the job with a reason and returns True if that succeeded. It runs beside the
+            thread that shows the output.
     """
 
     def __init__(self, cancel: Callable[[str], bool]) -> None:
@@ -231,21 +230,21 @@ class _Leaving:
 
     @property
     def is_before(self) -> bool:
-        """Whether a signal came before there could be a job."""
+        """True if a signal came before there could be a job."""
         return bool(self._signal) and self._stage is _Stage.BEFORE
 
     @property
     def asks_nobody(self) -> bool:
-        """Whether there can be no job yet."""
+        """True if there can be no job yet."""
         return self._stage is _Stage.BEFORE
 
     @contextlib.contextmanager
     def quietly(self) -> Iterator[None]:
-        """What fails after a signal fails by it: Ctrl-C ends git too, without which modules that
-        ask it as they are loaded stay half loaded.
+        """Replace errors that a signal caused. Ctrl-C ends git too, and leaves lazy modules half
+        loaded.
 
         Raises:
-            _Interrupted: instead of what came of a signal.
+            _Interrupted: instead of an error after a signal.
         """
         try:
             yield
@@ -255,20 +254,20 @@ class _Leaving:
             raise
 
     def about_to_submit(self) -> None:
-        """From here on there may be a job.
+        """Record that there may be a job from here on.
 
         Raises:
-            _Interrupted: a signal came before, so that there need be none.
+            _Interrupted: a signal came before, so that no job is needed.
         """
         if self._signal:
             raise _Interrupted
         self._stage = _Stage.SUBMITTING
 
     def submitted(self, *, is_mine: bool = True) -> None:
-        """From here on there is a job to cancel, unless it was there before.
+        """Record that there is a job to cancel, unless it existed before.
 
         Raises:
-            _Interrupted: it was, and somebody wants to leave it.
+            _Interrupted: it existed before, and a signal came.
         """
         self._stage = _Stage.SUBMITTED if is_mine else _Stage.ATTACHED
         if self._signal:
@@ -277,12 +276,12 @@ class _Leaving:
             self._begin()
 
     def asked(self, number: int, _frame: FrameType | None) -> None:
-        """A signal came."""
+        """Handle a signal."""
         now = time.monotonic()
         if self._is_over:
             raise _Interrupted
         if self._signal:
-            # who signals a process and its group, as timeout(1) does, asks once and is heard twice
+            # timeout(1) signals a process and its group, so that one request arrives twice
             if number == self._signal and now - self._asked_at < ONCE_S:
                 return
             raise _Interrupted
@@ -293,31 +292,31 @@ class _Leaving:
             self._begin()
 
     def status(self, code: int) -> int:
-        """What to leave with: the job's status, unless it was taken back."""
+        """Return the exit code: the job's, unless the job was cancelled by a signal."""
         if not self._signal:
             return code
         self._cancelled.wait(END_S_MAX)
         return MUSTER_FAILED if self._failed else 128 + self._signal
 
     def without_a_job(self, name: str, error: local_changes.ChangeError) -> int:
-        """What to leave with where submitting failed, or by chance only looks so.
+        """Return the exit code after a submission that failed or seems to have failed.
 
         Raises:
-            Exit: it did, and nobody asked this command to end.
+            Exit: the submission failed, and no signal came.
         """
         if not self._signal:
             problems = tuple(map(submit_options.by_option, error.problems))
             terminal.fail(str(error), MUSTER_FAILED, problems)
-        if not self.is_before:  # what ended git as well: of a push nobody knows how far it came
+        if not self.is_before:  # the signal ended git too, and a push may have succeeded
             terminal.note(f"muster: {error}")
         return self.at_once(name)
 
     def at_once(self, name: str) -> int:
-        """What to leave with where nobody waits for the end of the job."""
+        """Return the exit code if nobody waits for the end of the job."""
         if self._stage is _Stage.BEFORE:
             return 128 + self._signal
         if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{wait.goes_on([name])}; it was there before this command")
+            terminal.note(f"{wait.goes_on([name])}; it existed before this command")
             return 128 + self._signal
         if not self._cancelled.is_set():
             terminal.note(f"{name} may still run: muster cancel {name}")
@@ -326,9 +325,9 @@ class _Leaving:
         return MUSTER_FAILED if self._failed else 128 + self._signal
 
     def give_up(self, name: str, reason: str, code: int) -> int:
-        """Take the job back, if it is this command's; the status to leave with."""
+        """Cancel the job if this command submitted it. Return the exit code."""
         if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{wait.goes_on([name])}; it was there before this command")
+            terminal.note(f"{wait.goes_on([name])}; it existed before this command")
             return code
         return code if self._cancel(reason) else MUSTER_FAILED
 
@@ -339,7 +338,7 @@ class _Leaving:
         self._failed = not self._cancel("interrupted")
         self._cancelled.set()
         if not self._failed:
-            time.sleep(END_S_MAX)  # a job that ends before ends this process
+            time.sleep(END_S_MAX)  # if the job ends earlier, this process exits
         self._is_over = True
         main = threading.main_thread().ident
         if main is not None:
@@ -347,7 +346,7 @@ class _Leaving:
 
 
 def _cancel(name: str, to: local_changes.Target, reason: str) -> bool:
-    """Take a job back that nobody waits for any more; whether that is done."""
+    """Cancel a job that nobody waits for any more. Return True if that succeeded."""
     terminal.note(f"cancelling {name}")
     try:
         local_changes.carry_out([local_changes.Act("cancel", name, reason)], to)
@@ -358,11 +357,11 @@ def _cancel(name: str, to: local_changes.Target, reason: str) -> bool:
 
 
 def _attend(api: retries.Patient, name: str) -> int:
-    """Print the job's output as it comes; its status at the end."""
+    """Print the job's output as it comes. Return its exit code at the end."""
     job = wait.until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
     first = min((one["task"] for one in job["attempts"]), key=_place, default="")
     if job["state"] in wait.FINISHED and not first:
-        terminal.note(f"{name} {job['state']}: {job['message'] or 'nothing of it has run'}")
+        terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
         return status_of(job)
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         query = {"stream": stream, "follow": "true" if stream == "stdout" else "false"}
@@ -376,7 +375,7 @@ def _attend(api: retries.Patient, name: str) -> int:
                 sink.buffer.write(piece)
                 sink.buffer.flush()
         except api_client.ApiError as error:
-            terminal.note(f"its {stream} can't be read: {error}")
+            terminal.note(f"{stream} can't be read: {error}")
         if stream == "stdout":
             job = wait.until(api, name, lambda item: item["state"] in wait.FINISHED)
     for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=_place):
@@ -387,13 +386,13 @@ def _attend(api: retries.Patient, name: str) -> int:
 
 
 def _place(task: str) -> tuple[str, int]:
-    """Where a task stands among those of its job: by its group, then by its number."""
+    """Return the order of a task in its job: by group, then by number."""
     group, _, number = task.rpartition("-")
     return group, int(number)
 
 
 def _print_rest(api: retries.Patient, name: str, task: str) -> None:
-    """What another task wrote, each line behind its name."""
+    """Print the output of another task, each line after its name."""
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         query = {"stream": stream, "task": task}
         try:
@@ -406,7 +405,7 @@ def _print_rest(api: retries.Patient, name: str, task: str) -> None:
 
 
 def status_of(job: Json) -> int:
-    """The exit status that stands for what became of a job."""
+    """Return the exit code for the end of a job."""
     if job["state"] == "Succeeded":
         return 0
     if job["state"] == "TimedOut":

@@ -1,4 +1,4 @@
-"""The command that shows one job with every try at its tasks, or one element of an array."""
+"""The command `muster job`: one job with every try at its tasks, or one element of an array."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from reconciler.cli.jobs import job_list, show_usage
 
 Json = Any
 
-#: Ends of attempts that somebody else was the cause of, and how many evictions `job` tells of.
+#: Ends of attempts caused by other jobs, and how many evictions `muster job` shows.
 EVICTED = frozenset({"Preempted"})
 EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
 
@@ -29,7 +29,7 @@ def job(
 ) -> None:
     """Show one job and every attempt at its tasks.
 
-    Of an array those at one element alone, where it is named.
+    For an array element, JOB[ELEMENT], only its attempts are shown.
 
     Example: muster job train -o json
 
@@ -51,7 +51,7 @@ def job(
 
 
 def show_job(item: Json, evicted: list[Json], element: int | None = None) -> None:
-    """What is known of a job, and its attempts; ``element``: those of this one alone."""
+    """Print the facts of a job and its attempts, or those of one `element` only."""
     facts(item, evicted)
     attempts = item.get("attempts") or []
     if element is not None and item["array"]:
@@ -68,7 +68,7 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
 
 
 def facts(item: Json, evicted: list[Json]) -> None:
-    """Everything but the tries, a line each; ``evicted``: events of evictions."""
+    """Print everything except the tries, a line each; `evicted` are events of evictions."""
     lines = [
         ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
         *([("Queue", item["queue"])] if item["queue"] else []),
@@ -90,7 +90,7 @@ def facts(item: Json, evicted: list[Json]) -> None:
     before = len(evicted) - EVICTIONS_SHOWN
     if before > 0:
         times_before = terminal.counted(before, "time")
-        told = f"{times_before} before these: muster events --job {item['name']}"
+        told = f"{times_before} before: muster events --job {item['name']}"
         lines.append(("Evicted", told))
     lines += [
         ("Evicted", f"{terminal.clock(one['at'])}: {one['message']}")
@@ -99,7 +99,7 @@ def facts(item: Json, evicted: list[Json]) -> None:
     for reason in item.get("reasons") or []:
         lines.append(("Waits", f"{reason['code']}: {reason['message']}"))
         if reason.get("unblocks"):
-            lines.append(("", f"would end with: {reason['unblocks']}"))
+            lines.append(("", f"To fix: {reason['unblocks']}"))
     if item.get("place"):
         lines.append(("Place", str(item["place"])))
     for title, text in lines:
@@ -107,7 +107,7 @@ def facts(item: Json, evicted: list[Json]) -> None:
 
 
 def _task(attempt: Json) -> str:
-    """``worker-3``, or ``[7] main-0`` for element 7 of an array."""
+    """Return `worker-3`, or `[7] main-0` for element 7 of an array."""
     element = attempt.get("element")
     return attempt["task"] if element is None else f"[{element}] {attempt['task']}"
 

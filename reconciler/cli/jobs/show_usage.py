@@ -1,7 +1,6 @@
-"""What the tasks of a job use and say of their work, as ``muster job`` shows it below its attempts.
+"""Usage, checkpoints and metrics of a job's tasks, as `muster job` prints them below its attempts.
 
-What they use stands beside what they asked for, since what is asked for and not used keeps others
-from starting.
+Usage is shown beside the request, because what is requested and not used keeps others waiting.
 """
 
 import itertools
@@ -12,16 +11,18 @@ from typing import Any
 from reconciler.cli import terminal
 
 Json = Any
-#: Tasks and series that are listed; ``-o json`` has all.
+#: The most tasks and series to list; `-o json` has all.
 TASKS_MAX = 8
 SERIES_MAX = 16
 UNIT_BYTES = 1024
-#: What a controller of before tells of it.
+#: The request of a task if an older controller does not send it.
 NOTHING_ASKED: Json = {"cpu": None, "memory": None, "gpu": None}
 
 
 def show(attempts: list[Json]) -> None:
-    """What each task uses, its newest checkpoint and values, of whichever try has told some."""
+    """Print usage, newest checkpoint and values of each task, from the newest try that reported
+    any.
+    """
     _show_use(_newest(one for one in attempts if one.get("use")))
     _show_checkpoints(_newest(one for one in attempts if one.get("checkpoint")))
     told = _newest(one for one in attempts if one.get("metrics") and one["metrics"]["lines"])
@@ -45,13 +46,13 @@ def show(attempts: list[Json]) -> None:
 
 
 def task_of(attempt: Json) -> str:
-    """``worker-3``, or ``[7] main-0`` for element 7 of an array."""
+    """Return `worker-3`, or `[7] main-0` for element 7 of an array."""
     element = attempt.get("element")
     return str(attempt["task"]) if element is None else f"[{element}] {attempt['task']}"
 
 
 def _newest(attempts: Iterable[Json]) -> list[Json]:
-    """The last attempt at each task."""
+    """Return the last attempt at each task."""
     found: dict[str, Json] = {}
     for attempt in attempts:
         before = found.get(task_of(attempt))
@@ -61,7 +62,7 @@ def _newest(attempts: Iterable[Json]) -> list[Json]:
 
 
 def _show_use(told: list[Json]) -> None:
-    """CPUs in the mean since the start, the most memory so far, and what has been moved."""
+    """Print mean CPUs since the start, memory, peak memory, and bytes read and written."""
     if not told:
         return
     terminal.out.print()
@@ -78,7 +79,7 @@ def _show_use(told: list[Json]) -> None:
             below[len(rows)] = "; ".join(_on_gpu(one) for one in use["gpus"])
         rows.append([*of, cpus, _size(use["memory"]), peak, *moved])
     there = [n < 2 or any(row[n] != "-" for row in rows) for n in range(len(headings))]
-    there[3] |= there[4]  # the peak is one of memory, which stands before it
+    there[3] |= there[4]  # PEAK needs the column MEMORY before it
     headings, *rows = [list(itertools.compress(row, there)) for row in (headings, *rows)]
     terminal.table(headings, rows, right=" ".join(headings[1:]), below=below, least={"TASK": 10})
     if len(told) > TASKS_MAX:
@@ -86,28 +87,28 @@ def _show_use(told: list[Json]) -> None:
 
 
 def _of(used: str, asked: str) -> str:
-    """``1.50 of 16``, where it is known what was asked for."""
+    """Return `1.50 of 16` if the request is known, else the usage alone."""
     return f"{used} of {asked}" if asked else used
 
 
 def _cpus(attempt: Json) -> str:
-    """How many CPUs were busy for it in the mean, from its start to the sample or its end."""
+    """Return the mean number of busy CPUs, from the start to the sample or the end."""
     began = terminal.seconds(attempt.get("started"))
     until = terminal.seconds(attempt["use"]["at"] or attempt.get("ended"))
     if began is None or until is None or until - began < 1:
-        return "-"  # of less than a second a mean tells nothing
+        return "-"  # the mean of less than a second means nothing
     return f"{attempt['use']['cpu_s'] / (until - began):.2f}"
 
 
 def _on_gpu(one: Json) -> str:
-    """``GPU 3: 12.4Gi in 1 process``."""
+    """Return `GPU 3: 12.4Gi in 1 process`."""
     processes = f"{one['processes']} process{'' if one['processes'] == 1 else 'es'}"
-    memory = "memory not told" if one["memory"] is None else _size(one["memory"])
+    memory = "memory unknown" if one["memory"] is None else _size(one["memory"])
     return f"GPU {one['gpu']}: {memory} in {processes}"
 
 
 def _size(amount: int | None) -> str:
-    """An amount of bytes in few digits: ``0``, ``712Ki``, ``1.5Gi``; a dash for none."""
+    """Return an amount of bytes in few digits: `0`, `712Ki`, `1.5Gi`; a dash for None."""
     if amount is None:
         return "-"
     left = float(amount)
@@ -137,15 +138,15 @@ def _show_faults(attempt: Json) -> None:
     told = attempt["metrics"]
     if told["badLines"]:
         terminal.out.print(
-            f"{task_of(attempt)}: {told['badLines']} of {told['lines']} lines of metrics were not "
-            f"understood; {told['problem']}",
+            f"{task_of(attempt)}: {told['badLines']} of {told['lines']} lines of metrics are "
+            f"invalid: {told['problem']}",
             markup=False,
             soft_wrap=True,
         )
     if told["skippedBytes"]:
         terminal.out.print(
-            f"{task_of(attempt)}: it writes metrics faster than they are read; "
-            f"{told['skippedBytes']} bytes were left out",
+            f"{task_of(attempt)}: metrics are written faster than they are read; "
+            f"{told['skippedBytes']} bytes were skipped",
             markup=False,
             soft_wrap=True,
         )

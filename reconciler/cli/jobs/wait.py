@@ -1,7 +1,7 @@
-"""Waiting for jobs: ``muster wait``, and what ``muster run`` waits with.
+"""Waiting for jobs: the command `muster wait`, and the waiting of `muster run`.
 
-A job that was committed a moment ago may not be known yet; one whose commit is held never will be
-until somebody lets it, which is told with what lets it.
+A job that was just committed may not be known yet. If its commit is held, it stays unknown until
+somebody approves it; this is reported with what lets it apply.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
 
-#: Exit code of ``run`` and ``wait`` when the time is up (INTERFACES).
+#: Exit code of `muster run` and `muster wait` when the time is up.
 TIMED_OUT = 124
-#: How long one look for the end of a job waits for events.
+#: How long one request waits for events of a job.
 LOOK_S = 20.0
-#: How long a job that the controller does not know may take to appear: it reads commits at once.
+#: How long an unknown job may take to appear: the controller reads commits at once.
 UNKNOWN_S_MAX = 15.0
-#: After how long of that it is told.
+#: After how long of that it is reported.
 UNKNOWN_TOLD_S = 5.0
-#: How long `wait` looks for a name after it has asked the controller to look at git once more.
+#: How long `muster wait` looks for a name after it asked the controller to read git again.
 APPEAR_S_MAX, APPEAR_EVERY_S = 5.0, 0.25
-#: How long a job that could never start stays: nodes may be about to report for the first time.
+#: How long a job that can't start stays: nodes may be about to report for the first time.
 IMPOSSIBLE_S_MAX = 30.0
-#: Reasons that no waiting ends: only another commit does.
+#: Reasons that only another commit ends.
 IMPOSSIBLE = frozenset({"Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "NeverFits"})
-#: Reasons that are what the job asks for.
+#: Reasons that the job itself asks for.
 AS_ASKED = frozenset({"ArrayLimit"})
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
@@ -49,16 +49,19 @@ def register(app: typer.Typer) -> None:
 
 
 class ImpossibleError(Exception):
-    """A job waits for what will not come."""
+    """Error: a job waits for something that will not happen."""
 
 
 class NotAppliedError(Exception):
-    """A job is committed, and git is held, so that nobody knows it; says what lets it apply."""
+    """Error: a job is committed but unknown, because git is held. The message has what lets it
+    apply.
+    """
 
 
 class VanishedError(Exception):
-    """A job that waited is not there any more, so that it never was taken up; says for what it
-    waited."""
+    """Error: a job that waited is gone without a start. The message has the reason for which it
+    waited.
+    """
 
 
 def until(
@@ -69,14 +72,14 @@ def until(
     *,
     give_up: bool = False,
 ) -> Json:
-    """The job as soon as ``condition`` holds of it; None when the time is up before.
+    """Return the job as soon as `condition` holds; None if the time is up before.
 
-    It is looked at once in any case, and once more when the time is up.
+    The job is read at once in any case, and once more when the time is up.
 
     Raises:
-        NotAppliedError: it is not known, since what git says does not apply.
-        VanishedError: it was refused, and its document has left the repository.
-        ImpossibleError: with ``give_up``, when it has not been possible for a while.
+        NotAppliedError: the job is unknown, because git does not apply.
+        VanishedError: the job was refused, and its YAML was deleted.
+        ImpossibleError: with `give_up`, if it could never start for a while.
     """
     after: int | None = None
     told = ""
@@ -125,15 +128,15 @@ def until(
 
 
 def news(reason: Json, told: str, usual: set[str]) -> str:
-    """What is to be said of the first reason for which a job waits; empty where it is no news.
+    """Return the text of the first reason for which a job waits; empty if it is no news.
 
-    An array that runs as many elements as it asks for at once is as it should be: between two
-    elements it waits for this and that in turn, and is told of that once.
+    An array that runs as many elements at once as it asks for waits for changing reasons between
+    two elements; each is reported once.
 
     Args:
         reason: code and message.
-        told: what was said last.
-        usual: what was said that is as asked for; grows.
+        told: the last text that was printed.
+        usual: texts about reasons that the job asked for; grows.
     """
     text = f"{reason['code']}: {reason['message']}"
     if text == told or text in usual:
@@ -144,15 +147,15 @@ def news(reason: Json, told: str, usual: set[str]) -> str:
 
 
 def _tell_unknown(api: retries.Patient, name: str) -> None:
-    """Say what is waited for where the controller does not know what was committed."""
-    left = f"waiting up to {UNKNOWN_S_MAX:.0f}s for it, as for what was just committed"
+    """Print why the controller does not know what was committed."""
+    left = f"waiting up to {UNKNOWN_S_MAX:.0f}s"
     why = held_changes.revision(api.get("/v1/sync")["sync"])
-    why = f"what was just committed is not applied yet: {why}" if why else left
-    terminal.note(f"{name} is not known to the controller yet; {why}")
+    why = f"its commit is not applied: {why}" if why else left
+    terminal.note(f"the controller does not know {name} yet; {why}")
 
 
 def _leave_unknown(api: retries.Patient, error: api_client.ApiError) -> NoReturn:
-    """Raise what is wrong with a job that did not appear."""
+    """Raise the error about a job that did not appear."""
     why = held_changes.revision(api.get("/v1/sync")["sync"])
     if why:
         raise NotAppliedError(why) from error
@@ -160,13 +163,13 @@ def _leave_unknown(api: retries.Patient, error: api_client.ApiError) -> NoReturn
 
 
 def is_impossible(reason: Json) -> bool:
-    """Whether no waiting ends a reason."""
+    """Return True if waiting does not end a reason."""
     code = reason["code"]
     return code in IMPOSSIBLE or pending_reasons.is_final(code, reason.get("message", ""))
 
 
 def _hopeless(job: Json) -> str:
-    """The reason that no waiting ends, where there is one."""
+    """Return the reason that waiting does not end, if there is one."""
     for reason in job["reasons"]:
         if is_impossible(reason):
             return f"{reason['code']}: {reason['message']}"
@@ -189,8 +192,8 @@ def wait(
 ) -> None:
     """Wait until jobs have ended.
 
-    0: all succeeded. 1: not all, or there is none of a name. 124: the time was up. 125: the
-    controller can't be reached, or did not come back within a minute.
+    Exit codes: 0 all succeeded; 1 not all succeeded, or a name is unknown; 124 the time is up; 125
+    the controller can't be reached, or did not come back within a minute.
 
     Example: muster wait train evaluate --timeout 2h
     """
@@ -202,7 +205,7 @@ def wait(
         try:
             failed = _ended_badly(retries.Patient(api, ends_at=ends_at), names, ends_at, span)
         except VanishedError as error:
-            terminal.fail(f"{error}; its document has left the repository")
+            terminal.fail(f"{error}; its YAML was deleted")
         except (retries.GoneError, api_client.ApiError) as error:
             if isinstance(error, api_client.ApiError) and not error.unreachable:
                 raise
@@ -218,7 +221,7 @@ def wait(
 def _ended_badly(
     api: retries.Patient, names: list[str], ends_at: float | None, span: str
 ) -> list[str]:
-    """Wait for jobs and tell each one's end; those that did not succeed."""
+    """Wait for jobs and print each one's end. Return those that did not succeed."""
     _require_known(api, names)
     failed = []
     for name in names:
@@ -232,19 +235,18 @@ def _ended_badly(
 
 
 def _require_known(api: retries.Patient, names: list[str]) -> None:
-    """Leave the command where the controller knows no job of a name.
+    """Exit if the controller knows no job of a name.
 
-    What was committed just now it may not have read: it is asked to look, and given a few seconds.
+    It may not have read what was just committed: it is asked to look, and given a few seconds.
     """
     missing = _missing(api, names)
     if not missing:
         return
-    known = "is" if len(missing) == 1 else "are"
     terminal.note(
-        f"{', '.join(missing)} {known} not known to the controller yet; it looks at git again, for "
-        f"what was just committed: {APPEAR_S_MAX:.0f}s"
+        f"the controller does not know {', '.join(missing)} yet; it reads git again, waiting "
+        f"{APPEAR_S_MAX:.0f}s"
     )
-    with contextlib.suppress(api_client.ApiError):  # a hint: it may be looking already
+    with contextlib.suppress(api_client.ApiError):  # it may be reading already
         api.post("/v1/hooks/git")
     ends_at = time.monotonic() + APPEAR_S_MAX
     while missing and time.monotonic() < ends_at:
@@ -257,7 +259,7 @@ def _require_known(api: retries.Patient, names: list[str]) -> None:
 
 
 def _missing(api: retries.Patient, names: list[str]) -> dict[str, str]:
-    """Those of some names that no job has, with what the controller says of each."""
+    """Return names that no job has, with the controller's message about each."""
     found = {}
     for name in names:
         try:
@@ -270,6 +272,6 @@ def _missing(api: retries.Patient, names: list[str]) -> dict[str, str]:
 
 
 def goes_on(names: list[str]) -> str:
-    """What is true of jobs that nobody watches any more."""
-    go, them = ("goes", names[0]) if len(names) == 1 else ("go", " ".join(names))
-    return f"{', '.join(names)} {go} on without this command: muster wait {them}"
+    """Return a sentence about jobs that nobody watches any more."""
+    verb = "continues" if len(names) == 1 else "continue"
+    return f"{', '.join(names)} {verb} without this command: muster wait {' '.join(names)}"

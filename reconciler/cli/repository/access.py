@@ -1,4 +1,4 @@
-"""``muster access``: who may do what, by the documents of a clone."""
+"""The command `muster access`: who may do what, by the YAML in a clone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ else:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who may do what.")
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check who may do what.")
     group.command()(can)
     app.add_typer(group, name="access")
 
 
 def can(
-    email: Annotated[str, typer.Argument(help="Address of the person.")],
+    email: Annotated[str, typer.Argument(help="E-mail address of the person.")],
     verb: Annotated[
         str, typer.Argument(help="submit, manage, change, drain, approve or snapshot.")
     ],
@@ -35,13 +35,13 @@ def can(
     *,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", help="Folder with the YAML; else that of the clone around you."),
+        typer.Option("--folder", help="Folder with the YAML. Default: that of this clone."),
     ] = None,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """Tell whether somebody may do something, and which role says so.
+    """Check if a person may do something, and show which role allows it.
 
-    Exits with 3 where not.
+    Exits with 0 if allowed, with 3 if not.
 
     Example: muster access can alice@example.org submit Queue/research
 

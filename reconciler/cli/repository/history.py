@@ -1,4 +1,4 @@
-"""Commands that look back: ``history`` of revisions, and the ``audit`` log with its chain."""
+"""Commands that look back: `history` of revisions, and the `audit` log with its hash chain."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ else:
     audit_log = lazy_import.module("reconciler.operations.audit.audit_log")
 
 Json = Any
-#: The most entries that a controller tells at once.
+#: The most entries that a controller sends at once.
 ENTRIES_MAX = 1000
 Limit = Annotated[
     int,
-    typer.Option("--limit", "-n", help="How many, the newest first.", min=1, max=ENTRIES_MAX),
+    typer.Option("--limit", "-n", help="Number of entries, newest first.", min=1, max=ENTRIES_MAX),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(history)
-    group = typer.Typer(rich_markup_mode=None, help="Who changed what, and what became of it.")
+    group = typer.Typer(rich_markup_mode=None)
     group.callback(invoke_without_command=True)(audit)
     group.command()(verify)
     app.add_typer(group, name="audit")
@@ -42,7 +42,7 @@ def history(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show what became of each revision.
+    """Show the result of each revision.
 
     OBJECTS counts those that were added (+), changed (~) and removed (-).
 
@@ -68,7 +68,7 @@ def history(
         if one["message"]:
             terminal.paragraph(terminal.clocks(one["message"]), 4)
     if not page["items"]:
-        terminal.note("no revision was looked at yet")
+        terminal.note("no revisions yet")
 
 
 def _line_of(at: str, revision: str, result: str, changes: str, took: str) -> None:
@@ -78,14 +78,14 @@ def _line_of(at: str, revision: str, result: str, changes: str, took: str) -> No
 
 
 def _who(commit: Json) -> str:
-    """Who answers for a commit; where nobody looked at signatures, who it says that made it."""
+    """Return who is responsible for a commit; without signature checks, its claimed author."""
     submitter: str = commit["submitter"]
     author: str = commit["author"]
     signer: str | None = commit.get("signer")  # an older controller does not say
     if signer:
         return signer if signer == author else f"{signer} (written by {author})"
     if signer is not None:
-        return f"nobody known (it says {author})"
+        return f"unknown signer (claims {author})"
     if not submitter or submitter == author:
         return author
     return f"{submitter} (committed by {author})"
@@ -99,7 +99,9 @@ def audit(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Show who changed what, in which commit, and what became of it.
+    """Show who changed what, in which commit, and the result.
+
+    `muster audit verify` checks that the log was not altered.
 
     Example: muster audit
 
@@ -133,16 +135,20 @@ def audit(
 def verify(
     file: Annotated[
         Path | None,
-        typer.Option("--file", help="A copy of the log, beside its parts; else the controller's."),
+        typer.Option(
+            "--file", help="A copy of the log, with its parts beside it. Default: the controller's."
+        ),
     ] = None,
     *,
     first: Annotated[
-        int, typer.Option("--from", help="Its first number, where older parts are gone.", min=1)
+        int, typer.Option("--from", help="First line, if older parts were removed.", min=1)
     ] = 1,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Go along the whole chain; exits with 1 where it is broken.
+    """Verify the hash chain of the audit log.
+
+    Exits with 1 if it is broken.
 
     Example: muster audit verify
 
@@ -152,7 +158,7 @@ def verify(
     """
     if file is not None:
         if not file.is_file():
-            terminal.fail(f"there is no file {file}")
+            terminal.fail(f"{file} does not exist")
         verdict = audit_log.Log(file).verify(first)
         found = _Found(verdict.lines, verdict.last, verdict.wrong, torn=verdict.torn)
         if verdict.anchor is not None and verdict.anchor.entry.dropped:
@@ -174,9 +180,10 @@ def verify(
 
 
 class _Found(NamedTuple):
-    """What came of going along the chain.
+    """Result of verifying the chain.
 
-    ``gone`` is the last line that was dropped; line ``anchor`` says so: when, by which revision.
+    `gone` is the last line that retention dropped; line `anchor` records when, and by which
+    revision.
     """
 
     lines: int
@@ -191,18 +198,18 @@ class _Found(NamedTuple):
 
 
 def _tell(found: _Found, first: int) -> None:
-    """Say how far the chain is good; ends the command where it is broken."""
+    """Print how far the chain is intact. Exit with an error if it is broken."""
     begins = max(first, found.gone + 1)
     if found.wrong:
         if found.lines < begins:
-            terminal.fail(f"nothing of the chain is verified: {found.wrong}")
+            terminal.fail(f"no line could be verified: {found.wrong}")
         good = f"for {found.lines} lines" if first == 1 and not found.gone else ""
         good = good or f"from line {begins} to {found.lines}"
-        terminal.fail(f"the chain is good {good}, and then broken: {found.wrong}")
+        terminal.fail(f"the chain is intact {good}, then broken: {found.wrong}")
     count = f"{found.lines} lines" if begins == 1 else f"lines {begins} to {found.lines}"
-    terminal.line(f"{count}, the chain is whole; the last hash is {found.last}", 0)
+    terminal.line(f"{count}, the chain is intact; last hash {found.last}", 0)
     if found.gone:
         when = f"line {found.anchor}, {terminal.clock(found.at)}, by {found.revision[:12]}"
         terminal.paragraph(f"{when}: {terminal.clocks(found.said)}", 4, 6)
     if found.torn:
-        terminal.note("the last line is half written, as a crash leaves it, and is not counted")
+        terminal.note("the last line is incomplete, as after a crash, and is not counted")

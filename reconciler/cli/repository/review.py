@@ -1,4 +1,4 @@
-"""Commands that review before anything happens: ``validate`` a folder, ``plan`` a revision."""
+"""Commands that review before anything changes: `validate` a folder, `plan` a revision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from reconciler.operations.client import endpoints
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reconciler.desired.apply import parallel_reader
     from reconciler.model import desired
     from reconciler.operations.plan import (
         cluster_snapshot,
@@ -41,7 +40,7 @@ else:
 
 
 class PlanForm(StrEnum):
-    """Forms of a plan."""
+    """Formats of a plan."""
 
     TEXT = "text"
     JSON = "json"
@@ -50,7 +49,7 @@ class PlanForm(StrEnum):
 
 
 class FindingForm(StrEnum):
-    """Forms of problems."""
+    """Formats of problems."""
 
     TABLE = "table"
     JSON = "json"
@@ -70,24 +69,25 @@ def validate(
     folder: Annotated[Path, typer.Argument(help="Folder with the YAML.")] = Path(),
     *,
     staged: Annotated[
-        bool, typer.Option("--staged", help="Check what is staged for the next commit instead.")
+        bool, typer.Option("--staged", help="Check what is staged for the next commit.")
     ] = False,
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
             metavar="REVISION",
-            help="Only warn of errors that this revision has in documents as they are now.",
+            help="Report errors in documents unchanged since this revision as warnings.",
         ),
     ] = None,
     output: Annotated[
-        FindingForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+        FindingForm, typer.Option("--output", "-o", help="Output format.", show_default=True)
     ] = FindingForm.TABLE,
 ) -> None:
-    """Check the YAML of a folder; print every problem.
+    """Check the YAML of a folder and print every problem.
 
-    With --staged, or --since, what stood before in documents that are left as they are is told as
-    a warning. `-o sarif` is for code scanning, `-o github` marks the lines of a pull request.
+    With --staged or --since, problems in documents that do not change are warnings. `-o sarif` is
+    for code scanning, `-o github` marks the lines of a pull request. Exits with 1 if there are
+    errors.
 
     Example: muster validate cluster-state
     """
@@ -114,7 +114,7 @@ def validate(
 
 
 def _show_problems(problems: Sequence[desired.Problem], output: FindingForm, prefix: str) -> None:
-    """Print what is wrong; ``prefix``: of paths within the repository."""
+    """Print problems; `prefix` is prepended to paths within the repository."""
     if output in (FindingForm.JSON, FindingForm.YAML):
         value = {"problems": msgspec.to_builtins(problems)}
         terminal.document(value, terminal.Output(output.value))
@@ -132,7 +132,7 @@ _Base = Annotated[
     str | None,
     typer.Option(
         "--base",
-        help="Revision to compare with; else what is in force, or the branch it goes into.",
+        help="Revision to compare with. Default: that in force, or the target branch.",
     ),
 ]
 _Against = Annotated[
@@ -140,43 +140,45 @@ _Against = Annotated[
     typer.Option(
         "--against",
         metavar="URL|FILE",
-        help="Controller, or a file of `muster snapshot`, that says what is in force and runs.",
+        help="Controller, or a file of `muster snapshot`, with the state to compare with.",
     ),
 ]
 
 
 Forecast = Annotated[
-    bool, typer.Option("--forecast/--no-forecast", help="Whether to simulate what comes.")
+    bool, typer.Option("--forecast/--no-forecast", help="Simulate which jobs start when.")
 ]
 
 
 def plan(
     revision: Annotated[
-        str | None, typer.Argument(help="Revision to look at; as --head.", show_default="HEAD")
+        str | None, typer.Argument(help="Revision to plan; as --head.", show_default="HEAD")
     ] = None,
     *,
-    head: Annotated[str | None, typer.Option("--head", help="Revision to look at.")] = None,
+    head: Annotated[str | None, typer.Option("--head", help="Revision to plan.")] = None,
     base: _Base = None,
     against: _Against = None,
     forecast: Forecast = True,
-    horizon: Annotated[str, typer.Option("--horizon", help="How far to look ahead.")] = "24h",
+    horizon: Annotated[str, typer.Option("--horizon", help="How far to simulate.")] = "24h",
     repo: Annotated[Path, typer.Option("--repo", help="Your clone.")] = Path(),
-    path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
+    path: Annotated[
+        str, typer.Option("--path", help="Folder of the clone with the cluster's YAML.")
+    ] = "",
     output: Annotated[
-        PlanForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+        PlanForm, typer.Option("--output", "-o", help="Output format.", show_default=True)
     ] = PlanForm.TEXT,
     name: Annotated[
-        str, typer.Option("--name", help="Which cluster a markdown comment is of.")
+        str, typer.Option("--name", help="Name of the cluster, for a markdown comment.")
     ] = "main",
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Show what a revision would do; nothing is changed.
 
-    The objects that change, what that does to GPUs, guarantees and running work, which jobs start
-    sooner or later, and what speaks against it. Exits with 0 when nothing changes, 2 when
-    something does, 3 when something of the revision is refused, or held until it is approved;
-    what was held before it is told, and does not count.
+    Shows the objects that change, the effect on GPUs, guarantees and running work, which jobs start
+    sooner or later, and findings. Exits with 0 if nothing changes, 2 if something does, 3 if
+    something in the revision is refused or held for approval. Changes that were held before are
+    shown but do not count.
 
     Example: muster plan my-branch --base main
     """
@@ -184,9 +186,9 @@ def plan(
     wanted = head or revision or "HEAD"
     if wanted == "HEAD":
         _note_uncommitted(repo, path)
-    # what is read lives until the command ends: the collector need never walk it
+    # what is read lives until the command ends, so the collector need not walk it
     gc.disable()
-    ahead: parallel_reader.Read = {}
+    ahead: folder_check.ReadFiles = {}
 
     def prepare() -> None:
         _import_planning()
@@ -215,14 +217,14 @@ def plan(
 
 
 def _note_uncommitted(repo: Path, path: str) -> None:
-    """Say what the plan leaves out, since no commit has it."""
+    """Print which files the plan leaves out because they are not committed."""
     if left := revisions.uncommitted(repo, path):
         which = f"{left[0]} and {len(left) - 1} more" if len(left) > 1 else left[0]
-        terminal.note(f"not in this plan, as it is not committed: {which}")
+        terminal.note(f"not in this plan, because not committed: {which}")
 
 
 def show(made: plan_types.Plan, output: PlanForm, name: str) -> None:
-    """Print a plan; ``name``: of the cluster, for a comment."""
+    """Print a plan; `name` is the cluster's, for a comment."""
     if output is PlanForm.MARKDOWN:
         sys.stdout.write(pull_request_comment.render(made, name))
     elif output is PlanForm.TEXT:
@@ -243,33 +245,32 @@ _CODES = {
 def _base(
     repo: Path, base: str | None, head: str, live: revisions.ControllerRevision | None
 ) -> str:
-    """What to compare with: what somebody says, what is in force, or where it is to go.
+    """Return the revision to compare with: the given one, that in force, or the target branch.
 
-    Leaves the command where what is in force is not in the clone, unless somebody says otherwise.
+    Exit if the revision in force is not in the clone and none is given.
     """
     if live is None:
         return base or revisions.default_base(repo, head)
     for revision in filter(None, (live.structure, live.revision)):
         if not revisions.has_commit(repo, revision):
             lacking = (
-                f"{revision[:12]} is in force, and is not in {repo.resolve()}: `git fetch` brings "
-                "it where the controller reads the same repository"
+                f"{revision[:12]} is in force, but not in {repo.resolve()}. To fix: `git fetch`, "
+                "if the controller reads the same repository"
             )
             if base is None:
                 terminal.fail(
-                    f"{lacking}, unless the branch was rewritten since (a force push, which is "
-                    "held); or name a revision to compare with by --base, such as the last commit "
-                    "that you know to have been in force"
+                    f"{lacking}; after a force push (which is held), compare with --base REVISION, "
+                    "such as the last commit that you know was in force"
                 )
-            terminal.note(f"{lacking}; what is held there is not counted")
+            terminal.note(f"{lacking}; changes that are held there are not counted")
             break
     return base or live.revision
 
 
 def _import_planning() -> None:
-    """Import what a plan needs, which takes as long as a controller takes to tell what it knows."""
+    """Import the modules of a plan, which takes as long as a snapshot takes to arrive."""
     for module in (planner, revisions, plan_text):
-        module.__doc__  # noqa: B018 - the first thing that is asked of a lazy module imports it
+        module.__doc__  # noqa: B018 - the first attribute access imports a lazy module
 
 
 def known(
@@ -278,10 +279,11 @@ def known(
     token_file: str | None,
     meanwhile: Callable[[], object] = _import_planning,
 ) -> tuple[cluster_snapshot.DigestedSnapshot | None, revisions.ControllerRevision | None, str]:
-    """What a controller knows, and what is in force there.
+    """Return the controller's snapshot, its revision in force, and why a part is missing.
 
-    Where none was named and none can be asked, None, and why; of one that gives its records only
-    to others, what is in force. ``meanwhile``: what to do while a controller tells.
+    If no controller was named and none answers, the first two are None. A controller that does not
+    give its records to this user still tells its revision. `meanwhile` is called during the
+    request.
     """
 
     def endpoint(url: str | None) -> endpoints.Endpoint:
@@ -301,7 +303,7 @@ def known(
         jobs, structure = cluster_snapshot.standing(against, endpoint)
     except cluster_snapshot.SnapshotError as error:
         terminal.fail(str(error))
-    terminal.note(f"running work is not looked at: {why}")
+    terminal.note(f"the plan leaves out running work: {why}")
     return None, None if jobs is None else revisions.ControllerRevision(jobs, structure), why
 
 
@@ -311,9 +313,9 @@ def snapshot(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Save what the controller knows, for a plan elsewhere.
+    """Save the state of the controller for plans elsewhere.
 
-    `muster plan --against FILE` reads it.
+    `muster plan --against FILE` reads the file, for example in CI without access to the controller.
 
     Example: muster snapshot cluster.snapshot
     """

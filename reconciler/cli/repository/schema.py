@@ -1,15 +1,14 @@
-"""``muster schema``: which fields a document may have, where nobody has the reference at hand."""
+"""The command `muster schema`: fields of a kind, without the reference at hand."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.cli.repository import kind_fields
-from reconciler.desired.documents import schema
 from reconciler.model.documents import kinds
 from reconciler.model.values import paragraphs, suggestions
+from reconciler.operations import kind_fields
 
 
 def register(app: typer.Typer) -> None:
@@ -20,14 +19,15 @@ def register(app: typer.Typer) -> None:
 def show(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="KIND[.FIELD]", help="A kind, and what of it; all if left out."),
+        typer.Argument(metavar="KIND[.FIELD]", help="A kind, or a field of one. Default: all."),
     ] = None,
     *,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
-    """List the kinds, or the fields of one, with what each means.
+    """List the kinds, or the fields of one kind.
 
-    -o json prints the JSON Schema of a kind, for editors.
+    Each field is shown with its type, default, meaning and an example. -o json prints the JSON
+    Schema of a kind, for editors.
 
     Example: muster schema job
 
@@ -35,11 +35,13 @@ def show(
     """
     if what is None:
         for kind in kinds.KINDS:
-            terminal.out.print(f"{kind}: {schema.of_kind(kind)['description']}", markup=False)
+            terminal.out.print(
+                f"{kind}: {kind_fields.schema_of(kind)['description']}", markup=False
+            )
         return
     word, _, below = what.partition(".")
     kind = _kind(word)
-    whole = schema.of_kind(kind)
+    whole = kind_fields.schema_of(kind)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(whole, output)
         return
@@ -71,25 +73,20 @@ def _kind(word: str) -> str:
     if kind is None:
         there = ", ".join(kinds.KINDS)
         hint = suggestions.hint(word.lower(), by_lower)
-        terminal.fail(f"there is no kind {word}{hint}; there are {there}", terminal.USAGE)
+        terminal.fail(f"no kind named {word!r}{hint}. Kinds: {there}.", terminal.USAGE)
     return kind
 
 
-def _rows(whole: schema.Schema) -> list[tuple[str, ...]]:
-    """Field, value, default, meaning and example of all that is built."""
-    spec = kind_fields.below_of(whole, whole["properties"]["spec"])
-    found = [
-        *kind_fields.rows(whole, whole["$defs"]["Metadata"], "metadata."),
-        *(kind_fields.rows(whole, spec, "spec.") if spec is not None else ()),
-    ]
+def _rows(whole: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return field, value, default, meaning and example of all fields that are built."""
     return [
         tuple(cell.replace("`", "").replace("\\|", "|") for cell in row)
-        for row in found
-        if len(row) == 5  # what is not built has two
+        for row in kind_fields.rows_of(whole)
+        if len(row) == 5  # fields that are not built have two cells
     ]
 
 
 def _is_below(field: str, asked: str) -> bool:
-    """Whether a field is the one asked for, or stands in it; with or without ``spec.`` before."""
+    """Return True if a field is the requested one or below it; `spec.` may be left out."""
     plain, wanted = field.replace("[]", "").lower(), asked.replace("[]", "").lower()
     return any(plain == one or plain.startswith(f"{one}.") for one in (wanted, f"spec.{wanted}"))

@@ -1,8 +1,7 @@
-"""What became of each revision, as the audit log tells it.
+"""Entries of the audit log: one per revision, with its commits, changes and result.
 
-One entry a revision: its commits with who made them, what they changed, and the outcome. Another
-kind tells that old entries were dropped. ``auditlog`` keeps them in a file that tells when it was
-tampered with; ``auditkeeping`` takes away what is over age.
+Another kind of entry records that old entries were dropped. ``audit_log`` keeps entries in a file
+that shows tampering; ``retention`` drops old ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +23,9 @@ NOTHING = desired.Desired(structure=job_defaults.EMPTY.structure)
 
 
 class CommitEntry(msgspec.Struct, frozen=True):
-    """A commit of a revision: who it says made it and for whom, and who has signed that.
+    """A commit of a revision: its claimed author, its submitter, and its verified signer.
 
-    ``signer`` is as whom it counts, empty where that is nobody; unset where nobody looked, and the
-    commit is taken at its word.
+    ``signer`` is the identity, empty if there is none; unset if signatures were not checked.
     """
 
     id: str
@@ -38,7 +36,7 @@ class CommitEntry(msgspec.Struct, frozen=True):
 
 
 class ProblemEntry(msgspec.Struct, frozen=True):
-    """What was refused or held."""
+    """A refusal or a hold."""
 
     rule: str
     object: str
@@ -65,18 +63,19 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """What became of one revision, or what was dropped of this log.
+    """Result of one revision, or lines that were dropped from this log.
 
     Attributes:
-        at: when, in seconds since the epoch. duration_s: how long it took to read and judge.
-        revision: attempted; where lines were dropped, the one whose setting said so.
+        at: seconds since the epoch.
+        duration_s: time to read and check the revision.
+        revision: attempted; for dropped lines, the revision whose retention setting applied.
         result: as ``SyncStatus.sync``.
         structure_revision, jobs_revision: in force afterwards.
-        commits: what it brought, the oldest first; the last ``LISTED_MAX`` of them.
-        added, changed, removed: labels of objects that are other than before, by count;
+        commits: of the revision, oldest first; the last ``LISTED_MAX`` of them.
+        added, changed, removed: counts of objects that differ from before, by label.
         objects: the first of them with ``+``, ``~`` or ``-`` in front.
         message, problems: of what was refused or held.
-        dropped: lines of this log that were dropped; unset where this is about a revision.
+        dropped: lines of this log that were dropped; unset if the entry is about a revision.
     """
 
     at: float
@@ -105,15 +104,16 @@ def entry_of(
     at: float,
     duration_s: float,
 ) -> AuditEntry:
-    """What became of a revision.
+    """Return the entry of a revision.
 
     Args:
-        status: after it was looked at.
-        line: its commits, the oldest first.
-        signers: as whom they count, by id, as far as that was looked at; empty: as nobody.
-        before: what was in force before (``NOTHING``: nothing was); None: that is not known.
+        status: after the revision was read.
+        line: its commits, oldest first.
+        signers: verified signers by commit id, as far as checked; empty: nobody.
+        before: what was in force before (``NOTHING``: nothing was); None: unknown.
         after: what is in force now.
-        at: seconds since the epoch. duration_s: how long it took.
+        at: seconds since the epoch.
+        duration_s: time it took.
     """
     marks = list(_marks(before, after)) if before is not None else []
     counts = {mark: sum(one[0] == mark for one in marks) for mark in "+~-"}
@@ -147,7 +147,7 @@ def entry_of(
 
 
 def withdrawing(entry: AuditEntry, numbers: Sequence[int]) -> AuditEntry:
-    """An entry that says of earlier ones that nothing of what they tell came into force."""
+    """Return an entry recording that nothing in earlier entries came into force."""
     several = len(numbers) > 1
     told = (
         f"entr{'ies' if several else 'y'} {', '.join(map(str, sorted(numbers)[-LISTED_MAX:]))} "
@@ -177,7 +177,7 @@ def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:
 
 
 def is_news(entry: AuditEntry, last: AuditEntry | None) -> bool:
-    """Whether an entry tells anything that the last one did not."""
+    """Return True if an entry differs from the last one."""
 
     def outcome(of: AuditEntry) -> tuple[object, ...]:
         return (of.revision, of.result, of.structure_revision, of.message)

@@ -1,10 +1,8 @@
-"""The audit log's files: they only grow, and tell when they were tampered with.
+"""Files of the audit log: append-only, with a hash chain that shows tampering.
 
-One line an entry. Each line carries the hash of the one before it, so that a line that was changed,
-removed or put in breaks the chain. The newest hash is told in git too (the note on the revision),
-outside of this machine. Once a file has become large, or old, it is put aside whole, and the chain
-goes on in the next one. What is over age leaves by whole files (``auditkeeping``), and a line says
-so: from there the chain begins.
+Each line carries the hash of the line before it, so that a changed, removed or inserted line breaks
+the chain. The newest hash is also in git, in the note on the revision. A file that is large or old
+is closed, and the chain continues in the next one; ``retention`` drops whole files.
 """
 
 import contextlib
@@ -32,7 +30,7 @@ _NUMBER_DIGITS = 12
 
 
 class ChainEntry(msgspec.Struct, frozen=True):
-    """An entry in the chain."""
+    """An entry of the chain."""
 
     number: int
     previous: str
@@ -41,14 +39,15 @@ class ChainEntry(msgspec.Struct, frozen=True):
 
 
 class ChainVerdict(msgspec.Struct, frozen=True):
-    """What came of going along the chain.
+    """Result of verifying the chain.
 
     Attributes:
-        lines: the number of the last line that is good. last: its hash.
+        lines: number of the last intact line.
+        last: its hash.
         wrong: what is wrong after it.
-        anchor: the line that says that all before the first one there is were dropped.
-        torn: whether the last line is half written, as a crash leaves it: without its line end.
-        marked: the hash of the line that was asked for; empty where it is not there any more.
+        anchor: the line that records that all lines before the first one were dropped.
+        torn: True if the last line is incomplete, as after a crash: without its line end.
+        marked: hash of the requested line; empty if that line is gone.
     """
 
     lines: int
@@ -61,24 +60,24 @@ class ChainVerdict(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(ChainEntry).decode
-#: Stands in no line but those that tell of dropped ones: in texts the quotes are escaped.
+#: Only lines about dropped ones contain this: in texts the quotes are escaped.
 _DROPPED_MARK = b'"dropped":{'
 
 
 def hash_of(line: ChainEntry) -> str:
-    """The hash of a line, over its number, its predecessor and its entry."""
+    """Return the hash of a line, over its number, its predecessor and its entry."""
     return hashlib.sha256(_encode(msgspec.structs.replace(line, hash=""))).hexdigest()
 
 
 class Log:
-    """The files: the one that grows, and those put aside. One process appends; any may read."""
+    """Files of the log: the current one, and closed ones. One process appends; any may read."""
 
     def __init__(self, path: Path, part_bytes_max: int = PART_BYTES_MAX) -> None:
         self.path = path
         self._part_bytes_max = part_bytes_max
 
     def parts(self) -> list[Path]:
-        """The files that were put aside, the oldest first; each is named by its last number."""
+        """Return the closed files, oldest first; each is named by its last number."""
         digits = "[0-9]" * _NUMBER_DIGITS
         return sorted(self.path.parent.glob(f"{self.path.stem}-{digits}{self.path.suffix}"))
 
@@ -120,7 +119,7 @@ class Log:
     def _is_full(
         self, descriptor: int, entry: audit_entries.AuditEntry, part_s: float | None
     ) -> bool:
-        """Whether an entry goes into the next file."""
+        """Return True if an entry goes into the next file."""
         size = os.fstat(descriptor).st_size
         if size == 0 or entry.dropped is not msgspec.UNSET:
             return False
@@ -133,13 +132,13 @@ class Log:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _put_aside(self) -> Iterator[bytes]:
-        """The lines of what was put aside, the last first."""
+        """Yield the lines of closed files, last first."""
         for part in reversed(self.parts()):
             yield from lines_backwards(part)
 
     @staticmethod
     def _drop_torn(descriptor: int) -> None:
-        """Cut off what a crash has left half written: nobody was told of it."""
+        """Cut off an incomplete line of a crash, which was never reported as written."""
         end = size = os.lseek(descriptor, 0, os.SEEK_END)
         while end > 0:
             start = max(0, end - LINE_BYTES_MAX)
@@ -152,27 +151,27 @@ class Log:
             os.ftruncate(descriptor, end)
 
     def tail(self, limit: int) -> list[ChainEntry]:
-        """The last entries, the newest first.
+        """Return the last entries, newest first.
 
         Raises:
-            ValueError: one can't be read.
+            ValueError: an entry can't be read.
         """
         return list(itertools.islice(self.newest_first(), limit))
 
     def newest_revision(self) -> ChainEntry | None:
-        """The last entry about a revision, None: there is none.
+        """Return the last entry about a revision; None if there is none.
 
         Raises:
-            ValueError: one can't be read.
+            ValueError: an entry can't be read.
         """
         lines = self.newest_first()
         return next((one for one in lines if one.entry.dropped is msgspec.UNSET), None)
 
     def newest_first(self, *, only_dropped: bool = False) -> Iterator[ChainEntry]:
-        """All lines, or those alone that tell of dropped ones.
+        """Yield all lines, or only those about dropped lines, newest first.
 
         Raises:
-            ValueError: one can't be read.
+            ValueError: a line can't be read.
         """
         growing = lines_backwards(self.path, grows=True)
         for text in itertools.chain(growing, self._put_aside()):
@@ -205,10 +204,10 @@ class Log:
         return walk.verdict()
 
     def state(self) -> tuple[tuple[str, int, int, int], ...]:
-        """Of each file what changes with it: name, inode, size, time of its last change in ns.
+        """Return name, inode, size and time of last change (ns) of each file.
 
         Raises:
-            OSError: a file can't be looked at.
+            OSError: a file can't be read.
         """
         found = []
         for path in (*self.parts(), self.path):
@@ -218,16 +217,16 @@ class Log:
         return tuple(found)
 
     def _files(self) -> Iterator[tuple[BinaryIO, bool]]:
-        """All files, the oldest first, and whether it is the one that grows.
+        """Yield all files, oldest first, each with True if it is the current one.
 
-        They are as they were when the last of them was opened, whatever is put aside meanwhile.
+        They are as they were when the last of them was opened, whatever is closed meanwhile.
         """
         with contextlib.ExitStack() as stack:
             growing: BinaryIO | None = None
             with contextlib.suppress(FileNotFoundError):
                 growing = stack.enter_context(self.path.open("rb"))
             for part in self.parts():
-                # of one that was dropped meanwhile the last file tells
+                # dropped meanwhile; the last file records it
                 with contextlib.suppress(FileNotFoundError), part.open("rb") as file:
                     if growing is None or not os.path.sameopenfile(file.fileno(), growing.fileno()):
                         yield file, False
@@ -256,7 +255,7 @@ class ChainWalk:
         self._newest: audit_entries.Dropped | None = None
         self._ends: dict[int, str] = {}
         self._wrong = ""
-        #: The number of the first line, where it is one of those that were said to be gone.
+        #: Number of the first line, if it is one that was recorded as dropped.
         self._early = 0
         self._torn = False
         self.number = first - 1
@@ -298,11 +297,11 @@ class ChainWalk:
             self._marked = self.hash
 
     def end_file(self) -> None:
-        """The next line is in another file."""
+        """Continue with the next file."""
         self._ends[self.number] = self.hash
 
     def verdict(self) -> ChainVerdict:
-        """How far the chain is good."""
+        """Return how far the chain is intact."""
         if self._early:
             told = (
                 f"the log begins with line {self._early}, before line {self._first}: without a "
@@ -333,7 +332,7 @@ class ChainWalk:
         return ""
 
     def _wrong_with_drop(self, at: float, told: audit_entries.Dropped) -> str:
-        """What can't be true of what a line says was dropped."""
+        """Return what is impossible in a line about dropped lines; empty if nothing is."""
         if not 1 <= told.begins <= told.first <= told.last <= self.number:
             return f"it says that lines {told.first} to {told.last} were dropped, which can't be"
         if told.newest_at > at - told.keep_s:
@@ -367,18 +366,18 @@ class ChainWalk:
 
 
 def oldest_of(path: Path) -> ChainEntry:
-    """The first line of a file.
+    """Return the first line of a file.
 
     Raises:
         OSError: the file can't be read.
-        ValueError: the line can't be.
+        ValueError: the line can't be read.
     """
     with path.open("rb") as file:
         return _read(path, file.readline(LINE_BYTES_MAX))
 
 
 def newest_of(path: Path) -> ChainEntry:
-    """The last line of a file; raises as ``oldest_of``."""
+    """Return the last line of a file; raise as ``oldest_of``."""
     return _read(path, next(lines_backwards(path), b""))
 
 
@@ -390,9 +389,9 @@ def _read(path: Path, text: bytes) -> ChainEntry:
 
 
 def lines_backwards(path: Path, *, grows: bool = False) -> Iterator[bytes]:
-    """The lines of a file, the last first; of one that is not there: none.
+    """Yield the lines of a file, last first; none if the file does not exist.
 
-    ``grows``: it is the one that is added to, and what lacks its line end is half written.
+    ``grows`` is True for the current file: a line without its end is incomplete.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -441,7 +440,7 @@ def _add(descriptor: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was put aside or taken away is so on disk before anything is told of it."""
+    """Sync a folder, so that closed and dropped files are durable before they are reported."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,12 +13,12 @@ import msgspec
 from reconciler.model.values import quantities, times
 from reconciler.operations.audit import audit_entries, audit_log
 
-#: A file holds so large a part of the time that lines are kept, where it is not full before.
+#: Part of the retention time that one file covers, unless it is full before.
 PARTS = 10
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A file that was put aside: its ends, and when the newest of its lines was written."""
+    """A closed file: its first and last line, and the time of its newest line."""
 
     first: audit_log.ChainEntry
     last: audit_log.ChainEntry
@@ -66,7 +66,7 @@ def drop(
 
 
 def _verified(path: Path, following: Path) -> _Part:
-    """A file that is whole and to which the next one belongs.
+    """Return a file that is intact and continued by the next one.
 
     Raises:
         ValueError: it is not.
@@ -95,7 +95,7 @@ def _verified(path: Path, following: Path) -> _Part:
 def _entry(
     log: audit_log.Log, part: _Part, *, keep_s: int, now: float, revision: str
 ) -> audit_entries.AuditEntry:
-    """What tells that a file is gone."""
+    """Return the entry recording that a file is gone."""
     first, last = part.first, part.last
     which = f"lines {first.number} to {last.number}"
     if first.number == last.number:
@@ -132,6 +132,6 @@ def _begins(log: audit_log.Log, first: audit_log.ChainEntry) -> int:
 
 
 def _names(line: audit_log.ChainEntry) -> tuple[int, str] | None:
-    """The last line that a line says was dropped."""
+    """Return the last line that an entry records as dropped."""
     told = line.entry.dropped
     return None if told is msgspec.UNSET else (told.last, told.hash)

@@ -1,7 +1,7 @@
-"""Goes along an audit log's chain: what the controller's server runs as a process.
+"""Verification of the audit log, run by the server as a separate process.
 
-It takes seconds for a large log, and whoever has a token may ask for it: agents are answered as
-quickly meanwhile.
+It takes seconds for a large log, and any caller with a token may request it: agents are answered
+quickly meanwhile. It prints the result as JSON.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.operations.audit import audit_log
 
-#: The exit status where the log can't be read; why is on stdout.
+#: Exit status if the log can't be read; stdout has the reason.
 UNREADABLE = 4
 
 

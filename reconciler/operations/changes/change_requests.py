@@ -1,6 +1,6 @@
-"""What a person asks to be changed, what comes of it, and how a refusal says so.
+"""Requests for changes, their results, and how refusals are worded.
 
-Nouns alone: ``changing`` carries changes out, ``submitting`` those that are jobs in a clone.
+``local_changes`` carries requests out; ``submission`` carries out jobs in a clone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,28 +16,28 @@ Verb = remote_changes.ChangeVerb
 _Asked = TypeVar("_Asked")
 
 DONE = {
-    "cancel": "removed from the repository",
+    "cancel": "cancelled, its YAML deleted",
     "hold": "held",
     "release": "released",
-    "rerun": "runs once more",
-    "prune": "its file removed from the repository",
+    "rerun": "runs again",
+    "prune": "file deleted",
     "drain": "drained",
     "undrain": "back in service",
     "approve": "approved",
     "suspend": "suspended",
     "resume": "resumed",
 }
-#: The word with which what was done is told, by what was asked for.
+#: The word for a finished change, by its verb.
 WORDS = {**DONE, "submit": "submitted"}
 
 
 class ChangeError(Exception):
-    """A change was not made; says why.
+    """Error: a change was not made; the message says why.
 
     Attributes:
-        refused: whether safety, policy or access said no.
+        refused: True if safety, policy or access refused it.
         problems: what is wrong with what was written, one text each.
-        unreachable: whether it was git that did not take it.
+        unreachable: True if git could not be reached.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ UNCHANGED = "it is so already"
 
 
 class ChangeResult(msgspec.Struct, frozen=True):
-    """What was done; ``pushed``: the commit was made in a clone, and pushed.
+    """Result of a change; ``pushed``: the commit was made in a clone, and pushed.
 
-    ``withheld``: why the commit does not apply by itself; empty where nothing is known of that.
-    ``refused``: it is so by a refusal, and not since the controller can't read git for now.
+    ``withheld`` is why the commit does not apply by itself; empty if nothing is known about that.
+    ``refused`` is True if that is a refusal, and not a controller that can't read git now.
     """
 
     name: str
@@ -120,7 +120,7 @@ def each(
 
 
 def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
-    """One error of those of several changes, of which none was made."""
+    """Return one error for several changes, of which none was made."""
     first = errors[0]
     if count == 1:
         return first
@@ -136,14 +136,14 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
 
 #: Where a commit is that was pushed nowhere: so far as the clone can tell, and where the
 #: controller is seen to have read it.
-LOCAL = "; committed in this clone, which pushes nowhere"
-READ_HERE = "; committed in this clone, which the controller reads"
+LOCAL = "; committed locally; this clone has no remote"
+READ_HERE = "; committed locally; the controller reads this clone"
 
 
 def said(
     name: str, outcome: working_clone.CloneOutcome, message: str, already: str = UNCHANGED
 ) -> ChangeResult:
-    """What is said of a change that was made in a clone; ``already``: where it was so before."""
+    """Return the message of a change in a clone; ``already``: nothing had to be changed."""
     if outcome.status == "unchanged":
         is_approval = outcome.commit is not None and not outcome.path
         told = requests.approved_already(outcome.commit or "") if is_approval else already
@@ -155,18 +155,18 @@ def said(
 
 
 def is_there(one: ChangeResult) -> bool:
-    """Whether the very same was there before, so that nothing was done."""
+    """Return True if everything was as requested before, so that nothing was done."""
     there = one.message in {UNCHANGED, requests.IS_HELD, requests.IS_THERE}
     return there or requests.is_approved_already(one.message)
 
 
 def placed(message: str, commit: str, told: Mapping[str, Any] | None) -> str:
-    """What is said of a change, once the controller is seen to have read the commit in the clone.
+    """Return the message of a change, once the controller has read the commit in the clone.
 
     Args:
-        message: as ``said`` has it.
+        message: of ``said``.
         commit: the last one that was made.
-        told: what the controller says of its repository; None: nothing.
+        told: the controller's sync status; None: unknown.
     """
     is_read = told is not None and told.get("attemptedRevision") == commit
     return message.replace(LOCAL, READ_HERE) if is_read else message

@@ -1,8 +1,7 @@
-"""Why what is committed now does not apply by itself, in words, from what a controller says of git.
+"""Reasons, in words, why a commit does not apply by itself, from a controller's sync status.
 
-A commit is made and pushed whether or not the controller may apply it: whoever asks for a drain has
-to hear that the head of the branch is held, or that its structure is refused, since nothing of
-what was asked for happens before somebody lets it.
+A commit is pushed even if the controller may not apply it. Whoever requests a drain must learn that
+the branch is held or its structure refused, because nothing happens before somebody approves it.
 """
 
 from typing import Any
@@ -14,11 +13,11 @@ Json = Any
 
 
 def revision(sync: Json, commit: str | None = None) -> str:
-    """Why no revision that follows the newest one applies; empty where one may.
+    """Return why no revision after the newest one applies; empty if one may.
 
     Args:
-        sync: what ``/v1/sync`` says; None: nothing is known.
-        commit: the revision that was just made, which what is said then names.
+        sync: from ``/v1/sync``; None: unknown.
+        commit: the revision that was just made, to be named in the text.
     """
     if not sync:
         return ""
@@ -36,7 +35,7 @@ def revision(sync: Json, commit: str | None = None) -> str:
 
 
 def job(sync: Json, name: str) -> str:
-    """Why a job is not in force as it is written now; empty where nothing is said against it."""
+    """Return why a job is not in force as written; empty if nothing prevents it."""
     for problem in (sync or {}).get("problems") or ():
         if problem["severity"] == "error" and problem["object"] == f"Job/{name}":
             return f"Job/{name} is refused: {problem['message']}"
@@ -44,10 +43,10 @@ def job(sync: Json, name: str) -> str:
 
 
 def is_of(digest: str, other: str) -> bool:
-    """Whether two digests name the same change, or one that names two parts the other's as well.
+    """Return True if two digests name the same change, or one of two parts that the other names.
 
-    How much may end stands behind, and makes no difference. What is held as a whole is told part by
-    part once another revision has come.
+    The end of a digest, how much may end, makes no difference. A change that is held as a whole is
+    shown part by part once another revision has come.
     """
     one, two = (digests.parse_digest(text) or digests.Digest() for text in (digest, other))
     same = one.structure and one.structure == two.structure
@@ -55,7 +54,7 @@ def is_of(digest: str, other: str) -> bool:
 
 
 def approval(sync: Json, digest: str) -> str:
-    """Why an approval that was read lets nothing apply; empty where nothing is said against it."""
+    """Return why an approval that was read lets nothing apply; empty if nothing prevents it."""
     told = sync or {}
     held = [str(one.get("digest") or "") for one in told.get("held") or ()]
     held = [one for one in held if is_of(digest, one)]
@@ -63,20 +62,20 @@ def approval(sync: Json, digest: str) -> str:
         return ""
     for problem in told.get("problems") or ():
         if problem["rule"] == review_findings.UNDECIDED and not problem["object"]:
-            return f"{digest} is held on: {problem['message']}"
+            return f"{digest} is still held: {problem['message']}"
     if digest in held or not _ends_more(held[0], digest):
         return (
-            f"{digest} is held on: who signed the commit may not approve, by the Access in force "
-            "(`muster access can EMAIL approve` tells)"
+            f"{digest} is still held: the signer of the commit may not approve, by the Access in "
+            "force (`muster access can EMAIL approve`)"
         )
     return (
-        f"the change ends more running work than {digest} covers: `muster approve {held[0]}` "
-        "covers what it ends now"
+        f"the change now ends more running work than {digest} covers. To fix: `muster approve "
+        f"{held[0]}`"
     )
 
 
 def _ends_more(digest: str, than: str) -> bool:
-    """Whether the change of one digest ends more running work than another covers."""
+    """Return True if the change of one digest ends more running work than another covers."""
     one, other = digests.parse_digest(digest), digests.parse_digest(than)
     if one is None or other is None:
         return False
@@ -84,7 +83,7 @@ def _ends_more(digest: str, than: str) -> bool:
 
 
 def emptied(sync: Json) -> str:
-    """Why what brings nothing back does not apply: the newest revision leaves nothing there was."""
+    """Return why a change does not apply if the newest revision removes everything."""
     for problem in (sync or {}).get("problems") or ():
         if problem["rule"] == review_findings.EMPTIED:
             return f"nor does what follows it: {problem['message']}"
@@ -92,36 +91,36 @@ def emptied(sync: Json) -> str:
 
 
 def elsewhere(sync: Json, branch: str) -> str:
-    """Why a commit on a branch does not apply by itself; empty where it is the one that is read.
+    """Return why a commit on a branch does not apply by itself; empty if that branch is read.
 
     Args:
-        sync: what ``/v1/sync`` says; None: nothing is known.
-        branch: where it went; empty: where the controller itself puts it.
+        sync: from ``/v1/sync``; None: unknown.
+        branch: of the commit; empty: the controller's own.
     """
-    read = (sync or {}).get("branch")  # older controllers tell none
+    read = (sync or {}).get("branch")  # older controllers do not send it
     if not read or not branch or branch == read:
         return ""
     return (
-        f"the controller reads the branch {read}, and this is on {branch}: it applies once it is "
-        "merged there"
+        f"the controller reads branch {read}, but the commit is on {branch}: it applies after a "
+        "merge"
     )
 
 
 def structure(sync: Json) -> str:
-    """Why no change of structure applies although revisions do; empty where one may."""
+    """Return why no change of structure applies although revisions do; empty if one may."""
     if not sync:
         return ""
     for one in sync.get("held") or ():
         if one["part"] == "structure":
             return (
-                "the structure of the newest revision is held, and this change with it: "
-                "`muster status` tells why, and what approves it; where nothing does, revert the "
-                "commit that is held (`git revert COMMIT`)"
+                "the structure of the newest revision is held, and this change with it. To fix: "
+                "`muster status` shows why and what approves it; if nothing does, `git revert "
+                "COMMIT` the held commit"
             )
     kept, newest = sync.get("structureRevision"), sync.get("jobsRevision")
     if newest is not None and kept != newest:
         return (
             "the structure of the newest revision is refused, and this change with it: `muster "
-            "status` tells what to correct"
+            "status` shows what to correct"
         )
     return ""

@@ -14,7 +14,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 class JobOptions(msgspec.Struct, frozen=True):
-    """What ``submit`` and ``run`` may be told about a job; None: left out of the document."""
+    """Options of a job for ``submit`` and ``run``; None: left out of the document."""
 
     name: str
     command: tuple[str, ...]
@@ -36,7 +36,7 @@ class JobOptions(msgspec.Struct, frozen=True):
 
 
 def job_document(options: JobOptions) -> dict[str, object]:
-    """The document, in the order in which people write fields."""
+    """Return the document, with fields in the order in which people write them."""
     resources = {
         key: value
         for key, value in (
@@ -76,19 +76,20 @@ def job_document(options: JobOptions) -> dict[str, object]:
 
 
 def _whole(amount: float | None) -> float | int | None:
-    """A whole number as people write it."""
+    """Return a whole number as people write it."""
     return int(amount) if amount is not None and amount.is_integer() else amount
 
 
 def job_text(options: JobOptions) -> str:
-    """The document as YAML."""
+    """Return the document as YAML."""
     return msgspec.yaml.encode(job_document(options)).decode()
 
 
 def owned(text: str, owner: str) -> str:
-    """A text of jobs in which those that say no owner have one; else as it was written.
+    """Return a text of jobs with an owner added to those without one; else as it was written.
 
-    What is no document of a job, or can't be edited, stays as it is: who checks the text says why.
+    A document that is not a job, or can't be edited, stays as it is: the check of the text says
+    why.
     """
     try:
         for document in yaml_edit.documents(text):
@@ -96,7 +97,7 @@ def owned(text: str, owner: str) -> str:
                 continue
             name = (document.get("metadata") or {}).get("name")
             written = (document.get("spec") or {}).get("owner")
-            if isinstance(name, str) and written in (None, ""):  # both say nobody
+            if isinstance(name, str) and written in (None, ""):  # both mean no owner
                 text = yaml_edit.set_fields(text, "Job", name, ((("spec", "owner"), owner),))
     except (yaml_edit.EditError, AttributeError):
         return text
@@ -104,11 +105,12 @@ def owned(text: str, owner: str) -> str:
 
 
 def placed(problem: str, asked: str, sent: str, place: str) -> str:
-    """A problem of a text that was sent, with the file and line where somebody wrote it.
+    """Return a problem of a submitted text with the file and line in which it was written.
 
     Args:
-        problem: as told, with ``submission:LINE:COLUMN`` before it.
-        asked: the text as it was written. sent: with what was added to it.
+        problem: with ``submission:LINE:COLUMN`` before it.
+        asked: the text as it was written.
+        sent: the text with what was added to it.
         place: its file; empty: none.
     """
     found = _SENT.match(problem)
@@ -132,6 +134,6 @@ def placed(problem: str, asked: str, sent: str, place: str) -> str:
 
 
 def name_from(words: str, suffix: str) -> str:
-    """A job name made of ``words`` (a program's name, say) and a ``suffix`` that tells it apart."""
+    """Return a job name from ``words`` (such as a program's name) and a unique ``suffix``."""
     stem = _NOT_IN_NAMES.sub("-", words.lower()).strip("-") or "job"
     return f"{stem[: 62 - len(suffix)].rstrip('-')}-{suffix}"

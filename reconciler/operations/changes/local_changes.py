@@ -44,7 +44,7 @@ is_there = change_requests.is_there
 
 #: Verbs that change structure, which is held and refused by itself.
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
-#: How long a controller may take to say how a job stands before a clone goes on without it.
+#: How long to wait for a controller's answer about a job before a clone continues without it.
 LOOK_S = 3.0
 
 
@@ -56,10 +56,10 @@ is_digest = pusher.is_digest
 def find_target(
     *, clone: Path | None, server: str | None, token_file: str | None, here: Path
 ) -> Target:
-    """The clone that is named, the one around ``here``, or the controller.
+    """Return the named clone, the clone around ``here``, or the controller.
 
     Raises:
-        ChangeError: there is neither.
+        ChangeError: there is none.
     """
     try:
         return targets.find(clone=clone, server=server, token_file=token_file, here=here)
@@ -101,9 +101,9 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
 def _judged(
     changes: Sequence[Change], done: list[Done], to: Target, been: Mapping[str, previous_runs.Run]
 ) -> list[Done]:
-    """What was done, with why it does not apply by itself where the controller says so.
+    """Return results, with why they do not apply by themselves if the controller says so.
 
-    ``been``: runs that had ended before of what is submitted.
+    ``been`` are earlier runs of what is submitted that have ended.
     """
     if not any(one.commit for one in done):
         return done
@@ -141,7 +141,7 @@ def _judged(
 
 
 def _if_approved(one: Done, learned: dict[str, Any] | None) -> Done:
-    """An approval, with why it does not count where it has been read and the change is held on."""
+    """Return an approval, with why it has no effect if it was read and the change is still held."""
     why = held_changes.approval(learned, one.name)
     if not why or not one.commit:
         return one
@@ -150,7 +150,9 @@ def _if_approved(one: Done, learned: dict[str, Any] | None) -> Done:
 
 
 def standing_of(commit: str, server: str | None, token_file: str | None) -> Done:
-    """A commit that was pushed by other means, with why it does not apply by itself."""
+    """Return the result of a commit that was pushed elsewhere, with why it does not apply by
+    itself.
+    """
     told = None
     with contextlib.suppress(endpoints.EndpointError):
         told = object_folders.standing(endpoints.find(server, token_file, Path.cwd()))
@@ -175,7 +177,9 @@ def _of_api(error: api_client.ApiError) -> ChangeError:
 def _at_controller(
     changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bool
 ) -> list[Done]:
-    """One request for all; of texts each is tried by itself before, to be told its own lines."""
+    """Make all changes in one request; each text is tried alone before, so that errors have its
+    lines.
+    """
     texts = [one for one in changes if isinstance(one, Submit)]
     if not texts:
         return _act_at(changes, api, dry_run=dry_run)
@@ -204,10 +208,10 @@ def _at_controller(
 def _post(
     text: str, owner: str | None, path: str, told: str, api: api_client.ApiClient
 ) -> list[Done]:
-    """What the controller answers to a text of jobs.
+    """Return the controller's answer to a text of jobs.
 
-    Jobs that name no owner get it there: whom the token stands for, and ``owner`` where that is
-    no person.
+    A job without an owner gets the token's person there, or ``owner`` if the token is not a
+    person's.
     """
     query = {"owner": owner} if owner else {}
     try:
@@ -218,7 +222,7 @@ def _post(
 
 
 def _act_at(changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bool) -> list[Done]:
-    """What the controller answers to a verb with its subjects."""
+    """Return the controller's answer to a verb with its subjects."""
     acts = [one for one in changes if not isinstance(one, Submit)]
     ((verb, reason),) = {(one.verb, one.reason) for one in acts}
     names = [
@@ -232,7 +236,7 @@ def _act_at(changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bo
 
 
 def _done(item: dict[str, Any], message: str) -> Done:
-    warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers tell none
+    warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers do not send it
     return Done(
         str(item["name"]), str(item["message"]) or message, item["commit"], warnings=warnings
     )
@@ -241,7 +245,7 @@ def _done(item: dict[str, Any], message: str) -> Done:
 def _at_clone(
     changes: Sequence[Change], clone: working_clone.Clone, target: Target, *, dry_run: bool
 ) -> list[Done]:
-    """All in one push; what was committed is undone where one can't be."""
+    """Make all changes in one push; undo the commits if one can't be made."""
 
     def carry(change: Change, *, dry: bool = False) -> list[Done]:
         return _in_clone(change, clone, target, dry_run=dry)
@@ -255,7 +259,7 @@ def _at_clone(
             done = change_requests.each(changes, carry)
     except working_clone.CloneError as error:
         raise ChangeError(str(error), unreachable=error.unreachable) from error
-    told = {done[0].name: push.told} if done else {}  # once, however many they are
+    told = {done[0].name: push.told} if done else {}  # once for all of them
     return [
         msgspec.structs.replace(
             one, commit=push.now(one.commit), warnings=one.warnings + told.get(one.name, ())
@@ -299,12 +303,12 @@ def _in_clone(
 
 
 def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exception) -> Done:
-    """What is said of a change of a job whose document has left, though it is known.
+    """Return the message about a job that is known, and whose YAML was deleted.
 
-    To cancel it has come true already.
+    It counts as cancelled already.
 
     Raises:
-        ChangeError: of all else, with what is known of the job.
+        ChangeError: for other verbs, with what is known of the job.
     """
     known = None
     if isinstance(change, Act) and endpoint is not None:
@@ -316,26 +320,25 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
     if known is None or not known["removed"] or not isinstance(change, Act):
         raise ChangeError(str(missing)) from missing
     if change.verb == "cancel":
-        return Done(change.name, f"its document has left already; it is {known['state']}")
-    shown = f"`git log -p -- {known['path']}` shows it, and it" if known["path"] else "it"
+        return Done(change.name, f"its YAML is deleted already; the job is {known['state']}")
+    shown = f" (`git log -p -- {known['path']}` shows it)" if known["path"] else ""
     raise ChangeError(
-        f"{change.name} is {known['state']}, and its document has left the repository: "
-        f"{shown} runs once more where it comes back under another name or with spec.run: "
-        f"{known['run'] + 1}"
+        f"{change.name} is {known['state']}, and its YAML was deleted{shown}. To run it again: "
+        f"restore the file with another name, or with spec.run: {known['run'] + 1}"
     ) from missing
 
 
 def _told(verb: Verb, *, dry_run: bool) -> str:
-    """What is said of a verb that succeeded."""
+    """Return the message of a verb that succeeded."""
     if not dry_run:
         return DONE[verb]
-    return "would run once more" if verb == "rerun" else f"would be {DONE[verb]}"
+    return "would run again" if verb == "rerun" else f"would be {DONE[verb]}"
 
 
 def _require_unfinished(
     name: str, clone: working_clone.Clone, endpoint: endpoints.Endpoint
 ) -> None:
-    """Raise ChangeError where the run that the document asks for has ended, as far as is known."""
+    """Raise ChangeError if the run of the document has ended, as far as is known."""
     run = pusher.run_of(clone.document("Job", name))
     try:
         with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
@@ -348,7 +351,9 @@ def _require_unfinished(
 
 
 def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
-    """The revision with which a controller says that a change is held; empty where it says none."""
+    """Return the revision with which a change is held, by the controller; empty if it is
+    not held.
+    """
     told = told or {}
     is_held = any(one.get("digest") == digest for one in told.get("held") or ())
     return str(told.get("attemptedRevision") or "") if is_held else ""
@@ -387,7 +392,7 @@ def _act(
 def _pushed_again(
     clone: working_clone.Clone, path: str, *, dry_run: bool
 ) -> working_clone.CloneOutcome:
-    """What the same command has committed before, and could not push, is pushed now."""
+    """Push what the same command has committed before and could not push."""
     earlier = clone.not_pushed(path)
     if dry_run or earlier is None:
         return working_clone.CloneOutcome("rehearsed", path)

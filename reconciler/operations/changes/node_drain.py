@@ -1,6 +1,6 @@
-"""The overrides of pools that take nodes out of service, as they are to stand in a clone.
+"""Overrides of node pools that take nodes out of service, as they are written in a clone.
 
-Names of nodes come in, and the files of the clone; out comes what each pool's document is to say.
+Names of nodes and files of the clone come in; the new overrides of each pool go out.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Verb = Literal["drain", "undrain"]
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """A pool, its nodes that are meant, and all of its overrides afterwards."""
+    """A pool, the named nodes in it, and all of its overrides afterwards."""
 
     pool: str
     nodes: list[str]
@@ -26,22 +26,22 @@ class Drained(msgspec.Struct, frozen=True):
 
 
 def subject(verb: Verb, nodes: Sequence[str]) -> str:
-    """How the message of the commit begins."""
+    """Return the beginning of the commit's message."""
     return f"{verb.capitalize()} {hostlists.fold(nodes)}"
 
 
 def overrides(
     verb: Verb, nodes: Sequence[str], reason: str, clone: working_clone.Clone
 ) -> list[Drained]:
-    """What becomes of the pools that declare some nodes.
+    """Return the new overrides of the pools that declare the nodes.
 
     Raises:
-        ConflictError: a node is in no pool or not drained, or there is no reason for a drain.
+        ConflictError: a node is in no pool or not drained, or a drain has no reason.
         CloneError, EditError: the clone can't be read.
     """
     if verb == "drain" and not reason:
         what = hostlists.fold(nodes)
-        raise requests.ConflictError(f"draining {what} needs a --reason, for who comes after")
+        raise requests.ConflictError(f"draining {what} needs a --reason")
     by_pool: dict[str, list[str]] = {}
     for node, pool in _pools_of(nodes, clone).items():
         by_pool.setdefault(pool, []).append(node)
@@ -51,9 +51,9 @@ def overrides(
 
 
 def _pools_of(nodes: Sequence[str], clone: working_clone.Clone) -> dict[str, str]:
-    """The pool of each node, in order; raises where one is in none.
+    """Return the pool of each node, in order; raise if a node is in none.
 
-    A mistake in a file refuses all structure, and says nothing of pools that stand in others.
+    An error in a file refuses all structure; it does not matter for pools in other files.
     """
     files = clone.structural_files()  # as they are committed
     found = validate.check(files)
@@ -78,7 +78,7 @@ def _pools_of(nodes: Sequence[str], clone: working_clone.Clone) -> dict[str, str
 def _of_pool(
     verb: Verb, pool: str, nodes: Sequence[str], reason: str, clone: working_clone.Clone
 ) -> list[dict[str, Any]]:
-    """The overrides of a pool with those nodes drained, or no longer drained."""
+    """Return the overrides of a pool with the nodes drained, or no longer drained."""
     before = [dict(entry) for entry in pusher.overrides_of(clone.document("NodePool", pool))]
     if verb == "drain":
         added = {"hosts": hostlists.fold(nodes), "reason": reason}
@@ -98,7 +98,7 @@ def _of_pool(
 
 
 def _without(entry: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any] | None:
-    """An override without some nodes; None when nothing is left of it."""
+    """Return an override without some nodes; None if no node is left."""
     hosts = hostlists.expand(str(entry.get("hosts", "")))
     left = [host for host in hosts if host not in nodes]
     if left == hosts:

@@ -12,16 +12,16 @@ from reconciler.model.state import states
 from reconciler.operations.changes import change_requests
 from reconciler.operations.client import api_client, endpoints
 
-#: The most names of one submission that are asked after; of more none is.
+#: The most names of a submission to look up; for more, none is.
 NAMES_MAX = 50
-#: How long a controller may take to say how one job stands.
+#: How long to wait for a controller's answer about one job.
 LOOK_S = 3.0
-#: What tells a run from another of its job: its number, when it was submitted, how it ended.
+#: Identity of a run: its number, when it was submitted, how it ended.
 Run = tuple[int, str, str]
 
 
 def names_of(changes: Sequence[change_requests.Change]) -> list[str]:
-    """Names of jobs that are submitted, as far as they can be read."""
+    """Return the names of submitted jobs, as far as they can be read."""
     names: dict[str, None] = {}
     for change in changes:
         if isinstance(change, change_requests.Submit):
@@ -34,7 +34,7 @@ def names_of(changes: Sequence[change_requests.Change]) -> list[str]:
 
 
 def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[str, Run]:
-    """Runs that have ended of jobs of these names, as far as a controller says."""
+    """Return ended runs of jobs of these names, as far as a controller knows them."""
     found: dict[str, Run] = {}
     if endpoint is None or not names or len(names) > NAMES_MAX:
         return found
@@ -50,15 +50,15 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
                 if job["state"] in states.FINISHED_JOB_STATES:
                     found[name] = (job["run"], job["submitted"], job["state"])
     except (api_client.ApiError, endpoints.EndpointError):
-        return {}  # who can't be asked warns of nothing
+        return {}  # without an answer there is no warning
     return found
 
 
 def warnings(before: Mapping[str, Run], endpoint: endpoints.Endpoint | None) -> dict[str, str]:
     """By name, what to say of those that stand as ``before`` though their commit has been read."""
     return {
-        name: f"run {run[0]} of it is {run[2]} already, and a run happens once: nothing starts; "
-        f"`muster rerun {name}` starts another"
+        name: f"run {run[0]} is {run[2]} already, and a run happens once, so nothing starts. To "
+        f"run it again: `muster rerun {name}`"
         for name, run in ended(before, endpoint).items()
         if run == before[name]
     }

@@ -38,9 +38,9 @@ class LastRun(msgspec.Struct, frozen=True):
     finished_as: str = ""
 
 
-#: Gives a job's name to its newest run, None where none is known.
+#: Returns the newest run of a job by its name; None if unknown.
 LastRuns = Callable[[str], LastRun | None]
-#: Gives a digest to the revision with which that change is still held; empty where none is known.
+#: Returns the revision with which a change is still held, by its digest; empty if unknown.
 HeldAt = Callable[[str], str]
 #: Tells why a change may not be made, by the documents that it acts upon; empty: it may. It is
 #: asked for at each push, so that what it goes by is what holds then.
@@ -49,7 +49,7 @@ _Document = Mapping[str, Any]
 
 
 class _Asked(NamedTuple):
-    """A request to the writer, and which changes of its group it makes."""
+    """A request to the writer, and the changes of its group that it makes."""
 
     request: requests.Request
     positions: tuple[int, ...]
@@ -92,7 +92,7 @@ class GitPusher:
         self._writer.close()
 
     def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[RemoteChangeResult]]:
-        """One result for each change, in order; of each group all are pushed or none."""
+        """Return one result for each change, in order; of each group all are pushed or none."""
         results: list[list[RemoteChangeResult]] = [[] for _ in groups]
         judge = self._judge()
         for dry_run in (False, True):
@@ -123,7 +123,7 @@ class GitPusher:
     def _requests(
         self, group: Sequence[SubmittedDocument], judge: Judge
     ) -> tuple[list[_Asked], list[RemoteChangeResult]]:
-        """What to ask the writer for; nothing, and what to tell, where that can't be for one."""
+        """Return the requests for the writer; none, with the results, if one can't be made."""
         made: list[_Asked] = []
         bad: dict[int, RemoteChangeResult] = {}
         for positions in self._together(group):
@@ -142,9 +142,9 @@ class GitPusher:
         ]
 
     def _together(self, group: Sequence[SubmittedDocument]) -> Iterable[tuple[int, ...]]:
-        """The places of the changes of a request that are made as one: nodes of one pool are.
+        """Return the positions of changes that make one request: nodes of one pool do.
 
-        A hall of nodes becomes one override in one edit of its pool, as a person would write it.
+        Many nodes become one override in one edit of their pool, as a person would write it.
         """
         found: dict[tuple[object, ...], list[int]] = {}
         pool_of: dict[str, str] | None = None
@@ -160,11 +160,12 @@ class GitPusher:
     def _understood(
         self, changes: Sequence[SubmittedDocument], judge: Judge
     ) -> requests.Request | RemoteChangeResult:
-        """What is asked of the writer, or why nothing: no change costs the others theirs.
+        """Return the request for the writer, or why there is none: no change costs the others
+        theirs.
 
         Args:
-            changes: those that are made as one: several only of nodes of one pool.
-            judge: asked about each of them by itself, under the name that was asked for.
+            changes: those of one request: several only if they are nodes of one pool.
+            judge: checks each of them by itself, under the requested name.
         """
         change = changes[0]
 
@@ -235,10 +236,10 @@ class GitPusher:
         return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
 
     def _ended_run(self, name: str) -> LastRun:
-        """The newest known run of a job, which has ended.
+        """Return the newest known run of a job, which has ended.
 
         Raises:
-            ConflictError: it has not, or there is none.
+            ConflictError: it has not ended, or there is none.
         """
         last = self._last_runs(name)
         if last is None or not last.finished_as:
@@ -261,10 +262,10 @@ class GitPusher:
                 raise requests.ConflictError(told)
 
     def _pool_of_nodes(self) -> dict[str, str]:
-        """The pool of each node; empty where that can't be told, and each is asked about alone."""
+        """Return the pool of each node; empty if unknown, and each node is requested alone."""
         try:
             pools = self._pools()
-        except Exception:  # which each of them meets again, and tells
+        except Exception:  # each of them meets it again, and reports it
             return {}
         return {node: pool for pool, names in pools.items() for node in names}
 
@@ -287,7 +288,7 @@ class GitPusher:
 
 
 def finished(last: LastRun) -> str:
-    """Why a run can't be held."""
+    """Return why a run can't be held."""
     return (
         f"run {last.run} of it is {last.finished_as} already, and can't be held; "
         "`muster rerun` starts another"
@@ -295,10 +296,10 @@ def finished(last: LastRun) -> str:
 
 
 def _spec(document: _Document) -> Mapping[str, Any]:
-    """The spec of a document as somebody wrote it, which may be anything.
+    """Return the spec of a document as written, which may be anything.
 
     Raises:
-        ConflictError: it is no mapping.
+        ConflictError: it is not a mapping.
     """
     spec = document.get("spec")
     if spec is None:
@@ -309,17 +310,17 @@ def _spec(document: _Document) -> Mapping[str, Any]:
 
 
 def _wrong(document: _Document, field: str, found: Any, expected: str) -> str:
-    """That a field has to be mended before anything can be made of it."""
+    """Return the message about a field that has to be corrected first."""
     label = f"{document['kind']}/{document['metadata']['name']}"
     shown = schema_errors.shown(found)
     return f"{field} of {label}: found {shown}, expected {expected}: mend the document first"
 
 
 def run_of(document: _Document) -> int:
-    """The run that a document asks for.
+    """Return the run that a document asks for.
 
     Raises:
-        ConflictError: it says something else than a whole number there.
+        ConflictError: it is not a whole number.
     """
     run = _spec(document).get("run")
     if run is None:
@@ -334,9 +335,10 @@ def _rerunning(document: _Document) -> requests.Fields:
 
 
 def hold_fields(document: _Document, reason: str) -> requests.Fields:
-    """What is set in the document of a job that is held, with why where that is said.
+    """Return the fields to set in the document of a job that is held, with the reason if there is
+    one.
 
-    Nothing where it is held already, and no other reason is given: the first one's stays.
+    Return none if it is held already and no other reason is given: the first reason stays.
     """
     spec = document.get("spec")
     if not reason and isinstance(spec, Mapping) and spec.get("suspend") is True:
@@ -362,10 +364,10 @@ _SIMPLE = {"rerun": _rerunning, "release": _releasing}
 
 
 def overrides_of(document: _Document) -> list[Mapping[str, Any]]:
-    """The overrides of a pool as they are written.
+    """Return the overrides of a pool as written.
 
     Raises:
-        ConflictError: they are no list of mappings.
+        ConflictError: they are not a list of mappings.
     """
     found = _spec(document).get("overrides") or []
     if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
@@ -375,7 +377,7 @@ def overrides_of(document: _Document) -> list[Mapping[str, Any]]:
 
 
 def drains_alike(entry: Mapping[str, Any], added: Mapping[str, Any]) -> bool:
-    """Whether an override drains the very nodes of another for the same reason."""
+    """Return True if two overrides drain the same nodes for the same reason."""
     wanted = ("hosts", "reason")
     return entry.get("drain") is not False and all(entry.get(of) == added[of] for of in wanted)
 
@@ -383,7 +385,7 @@ def drains_alike(entry: Mapping[str, Any], added: Mapping[str, Any]) -> bool:
 def _draining(change: SubmittedDocument, hosts: str) -> Callable[[_Document], requests.Fields]:
     """Add an override behind those that are there."""
     if not change.reason:
-        raise requests.ConflictError(f"draining {hosts} needs a reason, for who comes after")
+        raise requests.ConflictError(f"draining {hosts} needs a reason")
     added = {"hosts": hosts, "reason": change.reason, "owner": change.identity}
 
     def revise(document: _Document) -> requests.Fields:
@@ -431,7 +433,7 @@ def _undraining(nodes: Sequence[str]) -> Callable[[_Document], requests.Fields]:
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text is a digest that a held change can have."""
+    """Return True if a text is a digest that a held change can have."""
     return digests.parse_digest(text) is not None
 
 
@@ -445,7 +447,7 @@ def require_digest(text: str) -> None:
 
 
 def person(identity: str) -> requests.Person:
-    """Whom a commit names as author."""
+    """Return the author of a commit."""
     name, at, _ = identity.partition("@")
     return requests.Person(name, identity if at else f"{identity}@localhost")
 
@@ -464,7 +466,7 @@ _STATUS = {
 
 
 def _result(change: SubmittedDocument, answer: requests.RequestResult) -> RemoteChangeResult:
-    """The writer's answer as the asker sees it."""
+    """Return the writer's answer as a result."""
     status = _STATUS.get(answer.status)
     if answer.status == "missing" and change.verb == "prune":
         return RemoteChangeResult(change.name, 200, "its file has left already")

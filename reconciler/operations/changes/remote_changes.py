@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from reconciler.changes import requests
 from reconciler.desired.checks import submission_checks
-from reconciler.desired.documents import document_reader
+from reconciler.desired.documents import document_reader, object_changes
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
 from reconciler.operations.changes import job_document
@@ -38,11 +39,16 @@ ChangeVerb = Literal[
 ]
 Verb = Literal["submit"] | ChangeVerb
 
+#: The documents of one object as they are written in git.
+Documents = object_changes.Documents
+#: Checks submissions against a structure.
+SubmissionValidator = submission_checks.SubmissionValidator
+
 #: How long the first change of a commit waits for others.
 GATHER_S = 0.03
-#: How many changes are gathered into one commit; it has more where more go together.
+#: The most changes to gather into one commit; a larger group still becomes one.
 COMMIT_MAX = 500
-#: The status of what was not done since another that goes together with it was refused.
+#: Status of a change that goes together with a refused one.
 WITHDRAWN = 424
 #: The most changes that wait; further ones are refused until a commit is made.
 WAITING_MAX = 10_000
@@ -52,18 +58,18 @@ _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
 class SubmittedDocument(msgspec.Struct, frozen=True):
-    """A change that somebody asks for: a document, or a verb with its subject.
+    """A requested change: a document, or a verb with its subject.
 
     Attributes:
-        identity: who asked, as the token says; the commit's author.
+        identity: of the token; the commit's author.
         name: of the job, or of the node for ``drain`` and ``undrain``.
         text: the document, for ``submit``.
-        reason: why, for the commit's message.
-        dry_run: only tell what would become of it.
-        below: only files there may be changed, since elsewhere it would count for nothing.
-        queue, owner: of the job, for ``submit``, as its document says them.
-        above: who asks is above the rules of Access, as an administrator's token is.
-        warnings: what is wrong with the document and doesn't keep it out, a sentence each.
+        reason: for the commit's message.
+        dry_run: only report the result.
+        below: only files in this folder may be changed; elsewhere the commit would have no effect.
+        queue, owner: of the job, for ``submit``, as written.
+        above: the caller is above the rules of Access, as an administrator's token is.
+        warnings: problems of the document that do not refuse it, a sentence each.
     """
 
     verb: Verb
@@ -80,10 +86,10 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
 
 
 class RemoteChangeResult(msgspec.Struct, frozen=True):
-    """What became of a change.
+    """Result of a change.
 
-    ``status`` is as in HTTP: 200 pushed (or there already), 400 invalid, 403 not allowed, 404 no
-    such subject, 409 another document of that name is there, 424 (``WITHDRAWN``) another that goes
+    ``status`` is as in HTTP: 200 pushed (or nothing to do), 400 invalid, 403 not allowed, 404 no
+    such subject, 409 another document has the name, 424 (``WITHDRAWN``) another change that goes
     together with it was refused, 503 git can't be reached.
     """
 
@@ -95,10 +101,20 @@ class RemoteChangeResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+def queues_and_owners(written: Documents) -> list[tuple[str, str]]:
+    """Return queue and owner of each document of a job that can be read."""
+    return object_changes.jobs_of(written)
+
+
+def why_not_signable(path: str, jobs_folder: str) -> str:
+    """Return why the controller's key does not count for a file; empty if it does."""
+    return requests.confined(path, jobs_folder)
+
+
 def withdrawn(name: str) -> RemoteChangeResult:
-    """What becomes of a change that can be made, and goes together with one that can't."""
+    """Return the result of a change that goes together with a refused one."""
     return RemoteChangeResult(
-        name, WITHDRAWN, "not done, since another that goes together with it is refused"
+        name, WITHDRAWN, "not done, because another change of the same request is refused"
     )
 
 
@@ -108,7 +124,7 @@ class Submitter(Protocol):
     async def submit(
         self, documents: list[SubmittedDocument], *, together: bool = False
     ) -> list[RemoteChangeResult]:
-        """One result for each change, in order.
+        """Return one result for each change, in order.
 
         Args:
             documents: the changes.
@@ -125,7 +141,7 @@ class Pusher(Protocol):
     """Makes one commit of some changes and pushes it; runs in a thread, one call at a time."""
 
     def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[RemoteChangeResult]]:
-        """One result for each change, in order; of each group all are pushed or none."""
+        """Return one result for each change, in order; of each group all are pushed or none."""
         ...
 
     def close(self) -> None:
@@ -134,11 +150,11 @@ class Pusher(Protocol):
 
 
 class UnavailableError(Exception):
-    """What a change depends on can't be read now; it was not made."""
+    """Error: something that a change depends on can't be read now; the change was not made."""
 
 
 class InvalidError(ValueError):
-    """What was sent holds no jobs that could run; nothing of it was submitted."""
+    """Error: a text holds no jobs that could run; nothing of it was submitted."""
 
     def __init__(self, message: str, problems: tuple[desired.Problem, ...] = ()) -> None:
         super().__init__(message)
@@ -146,9 +162,9 @@ class InvalidError(ValueError):
 
 
 def wrong_anywhere(text: str) -> tuple[str, ...]:
-    """What is wrong with jobs in a YAML text whatever cluster they are for; one text a problem.
+    """Return what is wrong with jobs in a YAML text in any cluster; one text a problem.
 
-    What they name may be there.
+    References of the jobs count as valid.
     """
     data = text.encode()
     judge = submission_checks.SubmissionValidator(desired.Structure())
@@ -170,19 +186,19 @@ def read(
     known: submission_checks.Known | None = None,
     basis: str = "",
 ) -> list[SubmittedDocument]:
-    """The jobs in a YAML or JSON text, checked each by itself.
+    """Return the jobs in a YAML or JSON text, each checked by itself.
 
     Args:
         text: one or several documents.
-        identity: who asks.
-        judge: of the structure in force, to check them against; None: not known here.
+        identity: of the caller.
+        judge: of the structure in force, to check them against; None: unknown here.
         now: seconds since the epoch, for waivers of policies.
-        owner: of those that name none; empty: they stay without.
-        known: tells of names those that are jobs', for what depends on them; None: nobody can tell.
-        basis: what to say where a name is unknown, of a judge that goes by no newest structure.
+        owner: of jobs without one; empty: they stay without.
+        known: returns which names are jobs, for dependencies; None: unknown.
+        basis: a remark for unknown names, if the judge's structure is not the newest.
 
     Raises:
-        InvalidError: anything is wrong with any of them, or there is none.
+        InvalidError: anything is wrong with any job, or there is none.
     """
     data = text.encode()
     file = document_reader.read(data)
@@ -198,33 +214,10 @@ def read(
         raise InvalidError(f"{many}; nothing was submitted{more}", errors)
     found: list[SubmittedDocument] = []
     for piece, one in _pieces(text, file):
-        if not isinstance(one.part, job_spec.JobDocument):
-            raise InvalidError(
-                f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
-                "to the repository"
-            )
-        whose, written = one.part.spec.owner or "", piece
-        if owner and not whose:
-            whose, written = owner, job_document.owned(piece, owner)
-            if written == piece:  # it would be nobody's, and count under no quota of a person
-                raise InvalidError(
-                    f"{one.label}: its owner can't be written into it, as its text can't be "
-                    f"edited: write `owner: {owner}` under spec:, and leave out directives (%) "
-                    "and lines of `...`"
-                )
-        found.append(
-            SubmittedDocument(
-                "submit",
-                identity,
-                one.name,
-                written,
-                warnings=tuple(each.message for each in problems if each.object == one.label),
-                queue=one.part.spec.queue,
-                owner=whose,
-            )
-        )
+        warnings = tuple(each.message for each in problems if each.object == one.label)
+        found.append(_submitted(piece, one, identity, owner, warnings))
     if not found:
-        raise InvalidError("there is no document in it; send one or several jobs as YAML or JSON")
+        raise InvalidError("no document found; expected one or several jobs as YAML or JSON")
     if len(found) > DOCUMENTS_MAX:
         raise InvalidError(f"{len(found)} documents at once; at most {DOCUMENTS_MAX}")
     names = [one.name for one in found]
@@ -234,13 +227,51 @@ def read(
     return found
 
 
+def _submitted(
+    piece: str,
+    document: document_reader.Document,
+    identity: str,
+    owner: str,
+    warnings: tuple[str, ...],
+) -> SubmittedDocument:
+    """Return the submission of one document, with an owner if one is given.
+
+    Raises:
+        InvalidError: it is not a job, or the owner can't be written into it.
+    """
+    if not isinstance(document.part, job_spec.JobDocument):
+        raise InvalidError(
+            f"{document.label or 'a document'} is not a Job; change other kinds by commits to the "
+            "repository"
+        )
+    spec = document.part.spec
+    whose, written = spec.owner or "", piece
+    if owner and not whose:
+        whose, written = owner, job_document.owned(piece, owner)
+        if written == piece:  # without an owner it would count under no person's quota
+            raise InvalidError(
+                f"{document.label}: the owner can't be added, because the text can't be edited. "
+                f"To fix: write `owner: {owner}` under spec:, and leave out directives (%) and "
+                "lines of `...`"
+            )
+    return SubmittedDocument(
+        "submit",
+        identity,
+        document.name,
+        written,
+        warnings=warnings,
+        queue=spec.queue,
+        owner=whose,
+    )
+
+
 def _pieces(
     text: str, file: document_reader.File
 ) -> Iterator[tuple[str, document_reader.Document]]:
-    """The text of each document by itself, with what stands in it.
+    """Yield the text of each document by itself, with what it holds.
 
     Raises:
-        InvalidError: two can't be told apart, as YAML has other ends of lines as well.
+        InvalidError: two documents can't be separated, because YAML has other line ends as well.
     """
     starts = [match.start() for match in _SEPARATOR.finditer(text)]
     if not starts and len(file.documents) == 1:
@@ -282,7 +313,7 @@ class Batcher:
     async def submit(
         self, documents: list[SubmittedDocument], *, together: bool = False
     ) -> list[RemoteChangeResult]:
-        """One result for each change, in order, when all are pushed or refused."""
+        """Return one result for each change, in order, when all are pushed or refused."""
         if self._count + len(documents) > WAITING_MAX:
             told = f"{self._count} changes wait to be pushed already; come again"
             return [RemoteChangeResult(one.name, 503, told) for one in documents]
@@ -313,7 +344,7 @@ class Batcher:
             self._pusher.close()
 
     def _batch(self) -> list[SubmissionRequest]:
-        """What is pushed next: as much as fits, and one group at the least."""
+        """Return the changes to push next: as many as fit, and at least one group."""
         batch: list[SubmissionRequest] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].changes) <= COMMIT_MAX):
@@ -342,5 +373,5 @@ class Batcher:
 def _all(
     groups: Sequence[Sequence[SubmittedDocument]], status: int, told: str
 ) -> list[list[RemoteChangeResult]]:
-    """The same for each change."""
+    """Return the same result for each change."""
     return [[RemoteChangeResult(change.name, status, told) for change in group] for group in groups]

@@ -23,18 +23,20 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 class RollbackError(Exception):
-    """It can't be made; says why."""
+    """Error: a rollback can't be made; the message says why."""
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """A commit that is made and not in any branch yet, and what it changes.
+    """A commit that is in no branch yet, and what it changes.
 
     Attributes:
-        commit: it. head: the commit on top of which it is, and ``onto`` the branch that was there.
-        found: what changes, all that is pushed with it. problems: what would be wrong then.
-        along: commits that are not pushed yet and go along, each with its subject, newest first.
-        unread: files that stay as they are: they can't be read, and what they held then is nothing.
-        drains: nodes that somebody drained since, and that take work again, each with the reason.
+        commit: its id.
+        head: the commit below it, and ``onto`` the branch that was checked out.
+        found: what changes, with all that is pushed with it.
+        problems: errors that the commit would have.
+        along: commits that are not pushed yet and are pushed with it, with subjects, newest first.
+        unread: files that stay as they are, because their earlier version can't be read.
+        drains: nodes that were drained since and take work again, each with the reason.
     """
 
     commit: str
@@ -48,7 +50,7 @@ class Rollback(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> tuple[diff.DocumentDiff, ...]:
-        """The objects that differ, removals first."""
+        """Return the objects that differ, removals first."""
         return self.found.changes
 
 
@@ -116,7 +118,7 @@ def _ended_drains(found: revisions.Comparison) -> Iterator[str]:
 
 
 def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
-    """The last commit that is pushed, and those behind it; ``head`` where nowhere is pushed to."""
+    """Return the last commit that is pushed, and those after it; ``head`` if there is no remote."""
     upstream = ("rev-parse", "--verify", "--quiet", "HEAD@{upstream}")
     pushed = git_commands.run(clone, *upstream, good=(0, 1, 128)).stdout.decode().strip()
     common = git_commands.run(clone, "merge-base", pushed or head, head, good=(0, 1)).stdout
@@ -174,7 +176,7 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
 
 
 def _checked_out(clone: Path) -> str:
-    """The branch; empty: there is none."""
+    """Return the branch that is checked out; empty: none."""
     said = git_commands.run(clone, "symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1))
     return said.stdout.decode().strip()
 
@@ -201,7 +203,7 @@ def _commit_of(clone: Path, revision: str) -> str:
 def _paths(
     clone: Path, sub_path: str, head: str, target: str, *, jobs: bool
 ) -> tuple[list[str], list[str]]:
-    """The files that have to be as they were, and those of which nobody can tell what they are."""
+    """Return the files to restore, and those that can't be read."""
     arguments = ["diff", "--name-only", "--no-renames", "-z", head, target]
     if sub_path:
         arguments += ["--", f"{sub_path}/"]
@@ -225,13 +227,13 @@ def _paths(
 
 
 def _read(clone: Path, commit: str, path: str) -> document_reader.File | None:
-    """What a file holds in a commit; None where it is not there."""
+    """Return the content of a file in a commit; None if it does not exist there."""
     shown = git_commands.run(clone, "show", f"{commit}:{path}", good=(0, 128))
     return None if shown.returncode else document_reader.read(shown.stdout)
 
 
 def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) -> str:
-    """The commit, made beside the index and the work tree."""
+    """Return a new commit, made beside the index and the work tree."""
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         git_commands.run(clone, "read-tree", head, extra=index)
@@ -266,7 +268,7 @@ def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) ->
 
 
 def here(folder: Path) -> Path:
-    """The clone around a folder.
+    """Return the clone around a folder.
 
     Raises:
         RollbackError: there is none.

@@ -26,10 +26,10 @@ def submit(
     dry_run: bool,
     standing: Mapping[str, Any] | None = None,
 ) -> list[change_requests.ChangeResult]:
-    """A commit for each job of a text that is not there as it is written in it.
+    """Commit each job of a text that is not in the clone as written.
 
-    A file of the clone that holds the text, and that is not committed so, is committed itself.
-    ``standing``: what the controller says of what is in force.
+    A file of the clone that holds the text, and is not committed so, is committed itself.
+    ``standing`` is the controller's sync status.
 
     Raises:
         ChangeError, CloneError, InvalidError: it can't be done.
@@ -90,12 +90,13 @@ def _submit_file(
     *,
     dry_run: bool,
 ) -> working_clone.CloneOutcome:
-    """Commit a file of the clone as somebody has written it there."""
+    """Commit a file of the clone as it is."""
     for one in jobs:
         present = clone.find("Job", one.name)
         if present not in (None, path):
             raise change_requests.ChangeError(
-                f"another job of the name {one.name} stands in {present}"
+                f"a different job {one.name} already exists ({present}). To fix: edit and submit "
+                "that file, or use another name"
             )
     before = clone.committed(path)
     kept = {f"Job/{one.name}" for one in jobs}
@@ -104,8 +105,8 @@ def _submit_file(
     ]
     if lost:
         raise change_requests.ChangeError(
-            f"{path} as it is committed holds {lost[0]} as well, which a submission takes from "
-            "nobody: commit the file by hand, or put it back"
+            f"{path} in git also holds {lost[0]}, which a submission never removes. To fix: put it "
+            "back, or commit the file by hand"
         )
     names = [f"Job/{one.name}" for one in jobs]
     shown = ", ".join(names[:NAMES_MAX]) + (" and more" if len(names) > NAMES_MAX else "")
@@ -114,16 +115,16 @@ def _submit_file(
 
 
 def owned(change: change_requests.Submit) -> str:
-    """The text that is committed: with an owner, where one is known."""
+    """Return the text to commit: with an owner, if one is known."""
     return job_document.owned(change.text, change.owner) if change.owner else change.text
 
 
 def _stands(
     job: remote_changes.SubmittedDocument, written: Json, clone: working_clone.Clone
 ) -> str:
-    """The file in which a job stands in the clone, committed, as written or with its owner.
+    """Return the file in which a job is committed in the clone, as written or with its owner.
 
-    Empty where it stands nowhere so.
+    Return an empty string if there is none.
     """
     path = clone.find("Job", job.name)
     if path is None:
@@ -136,5 +137,5 @@ def _stands(
 
 
 def placed(change: change_requests.Submit, read: str, problems: Sequence[str]) -> tuple[str, ...]:
-    """What is wrong with a text, as it was ``read``, at the lines of the file somebody wrote."""
+    """Return problems of a text with the lines of the file in which it was written."""
     return tuple(job_document.placed(one, change.text, read, change.place) for one in problems)

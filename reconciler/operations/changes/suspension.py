@@ -1,6 +1,6 @@
 """Suspending and resuming: ``spec.suspend`` of the cluster or a queue, in a clone or a controller.
 
-Jobs are held and released instead, which is the same field of theirs.
+Jobs are held and released instead, by the same field.
 """
 
 from typing import Literal
@@ -13,31 +13,35 @@ _KINDS = {"cluster": "Cluster", "queue": "Queue"}
 JOB = "job/"
 
 
+class SubjectError(requests.ConflictError):
+    """Error: a text names nothing that can be suspended."""
+
+
 def parse(subject: str) -> tuple[str, str]:
-    """Kind and name of ``cluster``, or ``queue/NAME``; the name of the cluster is empty.
+    """Return kind and name of ``cluster`` or ``queue/NAME``; the name of the cluster is empty.
 
     Raises:
-        ConflictError: it is neither.
+        SubjectError: it is neither.
     """
     word, _, name = subject.partition("/")
     kind = _KINDS.get(word.lower())
     if kind is None or (kind == "Queue") is not bool(name):
-        raise requests.ConflictError(f"{subject} is none of cluster, queue/NAME, job/NAME")
+        raise SubjectError(f"{subject}: expected cluster, queue/NAME or job/NAME")
     return kind, name
 
 
 def canonical(subject: str) -> str:
-    """The one way to write a subject: ``cluster`` or ``queue/NAME``, as overrides have it.
+    """Return the only form of a subject, as overrides have it: ``cluster`` or ``queue/NAME``.
 
     Raises:
-        ConflictError: it is neither.
+        SubjectError: it is neither.
     """
     kind, name = parse(subject)
     return f"{kind.lower()}/{name}" if name else kind.lower()
 
 
 def fields(verb: str) -> requests.Fields:
-    """What is to stand in the document."""
+    """Return the fields to set in the document."""
     return ((("spec", "suspend"), True if verb == "suspend" else yaml_edit.REMOVED),)
 
 

@@ -1,4 +1,4 @@
-"""Where a change is made: in the clone that somebody names or stands in, or at the controller."""
+"""Targets of changes: the clone that is named or around the current folder, or the controller."""
 
 import contextlib
 import shlex
@@ -15,10 +15,10 @@ from reconciler.operations.validate import object_folders
 
 
 class ChangeTarget:
-    """Where changes are made: a clone, or a controller.
+    """Target of changes: a clone, or a controller.
 
-    Beside a clone the endpoint, where there is one, is asked how jobs stand and what of the
-    repository is read, and no more; ``standing`` is what it said of that (``/v1/sync``).
+    With a clone, ``endpoint`` is only asked for the state of jobs and the repository that is read;
+    ``standing`` is its answer from ``/v1/sync``.
     """
 
     def __init__(
@@ -33,28 +33,28 @@ class ChangeTarget:
         self.standing = standing
 
     def describe(self) -> str:
-        """The place, in words: whose folder, or which controller."""
+        """Return the place in words: the folder, or the controller."""
         if self.clone is not None:
             return f"clone {self.clone.root}"
         return f"controller {self.endpoint.url}" if self.endpoint else "nowhere"
 
     @property
     def way(self) -> str:
-        """Which way a change went, behind its commit."""
+        """The way in which a change was made, to be shown after its commit."""
         return "by the controller" if self.clone is None else f"in {self.clone.root.name}/"
 
 
 def find(
     *, clone: Path | None, server: str | None, token_file: str | None, here: Path
 ) -> ChangeTarget:
-    """The clone that is named, the one around ``here``, or the controller.
+    """Return the named clone, the clone around ``here``, or the controller.
 
-    Where a ``server`` is named the clone around ``here`` is taken as long as it is one of what
-    that controller reads. Where that can't be told, it may be another cluster's.
+    If a ``server`` is named, the clone around ``here`` is used only if that controller reads its
+    repository: otherwise it may be another cluster's.
 
     Raises:
-        CloneError: there is no clone where one is named, or it can't be told what of it is meant.
-        EndpointError: there is no controller either, or the one named does not say what it reads.
+        CloneError: the named clone does not exist, or has several clusters.
+        EndpointError: there is no controller either, or the named one does not tell what it reads.
     """
     server = server or None  # of an empty variable
     if clone is not None or _is_desired_clone(here):
@@ -70,34 +70,36 @@ def find(
                 told = object_folders.standing(endpoint)
             found = object_folders.clone_of(clone or here, endpoint, told)
             return ChangeTarget(clone=found, endpoint=endpoint, standing=told)
-        return ChangeTarget(endpoint=endpoint)  # who has no name in git has one at the controller
+        return ChangeTarget(
+            endpoint=endpoint
+        )  # without an identity in git the controller's is used
     return ChangeTarget(endpoint=endpoints.find(server, token_file, here))
 
 
 def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:
-    """What a controller that is named says of its repository.
+    """Return the sync status of a named controller.
 
     Raises:
-        EndpointError: it says nothing, so that it can't be told whether the clone around ``here``
-            is one of that repository.
+        EndpointError: it does not answer, so it is unknown if the clone around ``here`` is of its
+            repository.
     """
     try:
         return object_folders.asked(endpoint)
     except (api_client.ApiError, endpoints.EndpointError) as error:
         raise endpoints.EndpointError(
-            f"nothing was changed: it can't be told whether the clone around {here} is one of what "
-            f"the controller at {endpoint.url} reads ({error}); where it is, name it with --clone "
-            f"{shlex.quote(str(here))}, and else try again once that controller tells it"
+            f"nothing was changed: the controller at {endpoint.url} does not tell which repository "
+            f"it reads ({error}). To fix: if it is that of this clone, use --clone "
+            f"{shlex.quote(str(here))}, otherwise try again later"
         ) from error
 
 
 def structure_of(
     clone: working_clone.Clone, standing: Mapping[str, Any] | None = None
 ) -> tuple[desired.Structure | None, tuple[str, ...]]:
-    """What is committed in a clone beside jobs, and a warning where that is wrong.
+    """Return the committed structure of a clone, and a warning if that has errors.
 
-    Then it is what is in force instead, as far as ``standing`` tells the revision and the clone has
-    it; else None.
+    With errors it is the structure in force instead, if ``standing`` has the revision and the clone
+    contains it; else None.
     """
     found = validate.check(clone.structural_files())
     wrong = [one for one in found.status.problems if one.severity == "error"]
@@ -115,7 +117,7 @@ def structure_of(
 
 
 def _is_desired_clone(here: Path) -> bool:
-    """Whether ``here`` is in a work tree whose files, as committed, are desired state."""
+    """Return True if ``here`` is in a work tree whose committed files are desired state."""
     try:
         top = git_commands.run(here, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
         found = git_commands.run(
@@ -127,7 +129,7 @@ def _is_desired_clone(here: Path) -> bool:
 
 
 def _has_identity(here: Path) -> bool:
-    """Whether git knows in whose name a commit would be."""
+    """Return True if git has an identity for commits."""
     try:
         git_commands.run(here, "var", "GIT_AUTHOR_IDENT")
     except (git_commands.GitError, OSError):

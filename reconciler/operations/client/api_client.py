@@ -1,9 +1,8 @@
-"""The users' API as functions: what the command line knows of a running controller.
+"""Client of the controller's API.
 
-Answers come back as plain values in the shapes of INTERFACES; a refusal comes back as an
-``ApiError`` with the controller's own words. It stands on ``http.client``: most commands send one
-or two requests, and a larger client takes longer to import than they take. The controller is asked
-directly: proxies of the environment are not used.
+Answers are plain values; a refusal is an ``ApiError`` with the controller's message. It uses
+``http.client``: most commands send one or two requests, and a larger client takes longer to import.
+Proxies of the environment are not used.
 """
 
 import http.client
@@ -36,13 +35,13 @@ _SAFE = "/:@!$&'()*+,;=~%"
 
 
 class ApiError(Exception):
-    """The controller said no, or could not be asked.
+    """Error: the controller refused, or could not be reached.
 
     Attributes:
-        status: HTTP status, 0 where there was no answer.
-        problems: what is wrong with what was sent, one text each.
-        rules: the rules by which it is wrong, one for each of these.
-        unreachable: whether there was no controller, or it left in the middle of its answer.
+        status: HTTP status, 0 if there was no answer.
+        problems: what is wrong with the request, one text each.
+        rules: the rule of each problem.
+        unreachable: True if there was no controller, or its answer broke off.
     """
 
     def __init__(
@@ -62,12 +61,12 @@ class ApiError(Exception):
 
     @property
     def refused(self) -> bool:
-        """Whether safety, policy or access said no (exit code 3)."""
+        """True if safety, policy or access refused (exit code 3)."""
         return self.status in (401, 403) or review_findings.by_policy(self.rules)
 
 
 class ApiClient:
-    """A connection to one controller; one of its own for each thread that asks."""
+    """A connection to one controller; use one for each thread."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class ApiClient:
         self._all.clear()
 
     def get(self, path: str, **query: str | float | None) -> Json:
-        """The JSON of a GET.
+        """Return the JSON of a GET.
 
         Raises:
             ApiError: anything but success.
@@ -109,12 +108,13 @@ class ApiClient:
         return self._json(path, self._send("GET", _target(path, parameters)))
 
     def data(self, path: str, meanwhile: Callable[[], object] | None = None) -> bytes:
-        """The body of a GET as it is.
+        """Return the body of a GET as it is.
 
         Args:
-            path: what is asked for.
-            meanwhile: what to do while the controller makes it; has to raise no ``OSError``, which
-                would be taken for one of the connection.
+            path: of the request.
+            meanwhile: called while the controller works; must not raise ``OSError``, which would be
+                taken
+                for an error of the connection.
 
         Raises:
             ApiError: anything but success.
@@ -130,7 +130,7 @@ class ApiClient:
         kind: str = "",
         query: Mapping[str, str] | None = None,
     ) -> Json:
-        """The JSON of a POST of JSON, or of ``content`` of the media type ``kind``.
+        """Return the JSON of a POST of JSON, or of ``content`` of the media type ``kind``.
 
         Raises:
             ApiError: anything but success.
@@ -142,7 +142,7 @@ class ApiClient:
         return self._json(path, self._send("POST", _target(path, query or {}), content, headers))
 
     def delete(self, path: str) -> Json:
-        """The JSON of a DELETE.
+        """Return the JSON of a DELETE.
 
         Raises:
             ApiError: anything but success.
@@ -150,7 +150,7 @@ class ApiClient:
         return self._json(path, self._send("DELETE", _target(path, {})))
 
     def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
-        """The body of a GET, piece by piece as it arrives, over a connection of its own.
+        """Yield the body of a GET piece by piece as it arrives, over another connection.
 
         Raises:
             ApiError: anything but success.
@@ -173,7 +173,7 @@ class ApiClient:
             connection.close()
 
     def items(self, path: str, **query: str | float | None) -> list[Json]:
-        """All items of a list, however many pages it has."""
+        """Return all items of a list, from all of its pages."""
         found: list[Json] = []
         after: str | None = None
         for _ in range(10_000):
@@ -256,7 +256,7 @@ class ApiClient:
         return content
 
     def _has_another_token(self) -> bool:
-        """Whether the file holds another token by now: `muster up` makes one at each start."""
+        """Return True if the file holds another token now: `muster up` makes one at each start."""
         try:
             found = _bearer(self._endpoint.token())
         except endpoints.EndpointError:
@@ -265,7 +265,7 @@ class ApiClient:
         return found != before
 
     def _content(self, answer: http.client.HTTPResponse) -> bytes:
-        told = answer.length  # of a body whose length is told only a whole read sees a cut end
+        told = answer.length  # with a known length, only a read of the whole body detects a cut end
         if told is None or told > ANSWER_BYTES_MAX:
             content = answer.read(ANSWER_BYTES_MAX + 1)
             if len(content) > ANSWER_BYTES_MAX:
@@ -327,12 +327,14 @@ def _bearer(token: str | None) -> dict[str, str]:
 
 
 def _is_success(answer: http.client.HTTPResponse) -> bool:
-    """Whether what was asked was done; a redirection, which is not followed, is no success."""
+    """Return True if a request succeeded; a redirection, which is not followed, is not a
+    success.
+    """
     return 200 <= answer.status < 300
 
 
 def _is_readable(of: socket.socket) -> bool:
-    """Whether an idle connection has something to read: its end."""
+    """Return True if an idle connection has something to read: its end."""
     poller = select.poll()
     poller.register(of, select.POLLIN)
     return bool(poller.poll(0))

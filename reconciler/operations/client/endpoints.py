@@ -1,10 +1,9 @@
-"""Which controller a command talks to, and with which token.
+"""Address and token of the controller that a command uses.
 
-In order: what the command line says, ``MUSTER_SERVER`` and ``MUSTER_TOKEN_FILE`` (an empty one is
-as good as none), then the file ``.muster/endpoint.json`` of this folder or the nearest one above
-it, which ``muster up`` writes. Whoever writes such a file hears a token, so that one is taken only
-where ``muster up`` of this user, or of root, may have left it: not from a folder that others write
-to, not out of a repository, and for a controller of this machine.
+In order: the command line, ``MUSTER_SERVER`` and ``MUSTER_TOKEN_FILE`` (empty ones count as unset),
+then the nearest ``.muster/endpoint.json`` at or above this folder, which ``muster up`` writes. Such
+a file receives a token, so it is used only if this user or root wrote it, in a folder that others
+can't write to, outside of any repository, for a controller on this machine.
 """
 
 import os
@@ -28,7 +27,7 @@ class EndpointError(Exception):
 
 
 def wrong_with_url(url: str) -> str:
-    """Why no controller can be at a URL, whatever runs where; empty where one can."""
+    """Return why no controller can be at a URL; empty if one can."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # which is read only now
@@ -46,7 +45,7 @@ class Endpoint(msgspec.Struct, frozen=True, rename="camel"):
     token_file: str | None = None
 
     def token(self) -> str | None:
-        """The token.
+        """Return the token.
 
         Raises:
             EndpointError: the file can't be read, is empty, or others may read it.
@@ -58,7 +57,7 @@ _DECODE = msgspec.json.Decoder(Endpoint).decode
 
 
 def read_token(path: Path) -> str:
-    """The only line of a token file that nobody but its owner may read."""
+    """Return the only line of a token file that nobody but its owner may read."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -85,10 +84,10 @@ def write(folder: Path, endpoint: Endpoint) -> None:
 
 
 def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
-    """The endpoint to use.
+    """Return the endpoint to use.
 
     Raises:
-        EndpointError: none is named anywhere.
+        EndpointError: none is configured.
     """
     server = server or os.environ.get("MUSTER_SERVER")
     token_file = token_file or os.environ.get("MUSTER_TOKEN_FILE") or None
@@ -107,7 +106,7 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
 
 
 def _read(path: Path) -> Endpoint:
-    """What an endpoint file says, if it is one that can be believed."""
+    """Return the content of an endpoint file, if the file can be trusted."""
     try:
         why = _strange(path)
         found = _DECODE(path.read_bytes())
@@ -126,10 +125,10 @@ def _read(path: Path) -> Endpoint:
 
 
 def _strange(path: Path) -> str:
-    """Why somebody else may have written an endpoint file; empty where nobody has.
+    """Return why somebody else may have written an endpoint file; empty if nobody has.
 
     Raises:
-        OSError: it can't be looked at.
+        OSError: the file can't be checked.
     """
     own = {os.geteuid(), 0}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
@@ -146,7 +145,7 @@ def _strange(path: Path) -> str:
 
 
 def _is_tracked(path: Path) -> bool:
-    """Whether a file came out of a git repository."""
+    """Return True if a file is tracked by a git repository."""
     if not any((folder / ".git").exists() for folder in path.parents):
         return False
     done = subprocess.run(

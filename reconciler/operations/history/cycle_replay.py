@@ -21,8 +21,8 @@ class ReplayError(Exception):
 class ReplayedCall(msgspec.Struct, frozen=True):
     """One call of ``reconcile``.
 
-    ``step`` counts the calls of one commit from 0: those that led to nothing worth a commit are
-    committed with the next one that did. ``muster`` is the version that decided then.
+    ``step`` counts the calls of one commit from 0: calls without a change are committed with the
+    next one that has any. ``muster`` is the version that decided then.
     """
 
     epoch: int
@@ -35,11 +35,11 @@ class ReplayedCall(msgspec.Struct, frozen=True):
 def replay(
     reader: StoreReader, *, cycle: int | None = None, at: float | None = None
 ) -> ReplayedCall:
-    """The last call of a cycle, or the last one at or before a moment, with what came of it.
+    """Return the last call of a cycle, or the last one at or before a moment, with its result.
 
     Args:
         reader: the store.
-        cycle: number of a commit; of two leaders' cycles of one number the newer leader's.
+        cycle: number of a commit; if two leaders have the number, the newer leader's.
         at: seconds since the epoch.
 
     Raises:
@@ -82,7 +82,7 @@ def replay_all(reader: StoreReader) -> Iterator[ReplayedCall]:
 
 
 def _entry_at(reader: StoreReader, at: float) -> tuple[journal_entries.JournalEntry, int | None]:
-    """The entry and the step of the last call at or before a moment; None: its last step."""
+    """Return the entry and the step of the last call at or before a moment; None: its last step."""
     across = journal_entries.entry_across(reader, at)
     if across is not None and across.replayable:
         inputs = _inputs(across)
@@ -98,7 +98,7 @@ def _entry_at(reader: StoreReader, at: float) -> tuple[journal_entries.JournalEn
 
 
 def _through(reader: StoreReader, entry: journal_entries.JournalEntry) -> Iterator[ReplayedCall]:
-    """The calls from the nearest snapshot to the end of an entry."""
+    """Return the calls from the nearest snapshot to the end of an entry."""
     which = f"cycle {entry.cycle}, of {times.format_time(entry.at)},"
     if not entry.replayable:
         raise ReplayError(
@@ -117,7 +117,9 @@ def _through(reader: StoreReader, entry: journal_entries.JournalEntry) -> Iterat
 def _calls(
     reader: StoreReader, start: journal_entries.JournalPosition, last: int | None
 ) -> Iterator[ReplayedCall]:
-    """The calls from a snapshot through a cycle, or through all that its leader journalled."""
+    """Yield the calls from a snapshot through a cycle, or through all that its leader
+    journalled.
+    """
     body = journal_entries.snapshot(reader, start)
     if body is None:
         raise ReplayError(_missing(start.cycle))
@@ -150,7 +152,7 @@ def _missing(cycle: int) -> str:
 
 
 def _reach(reader: StoreReader) -> str:
-    """How far back a replay can go, as the end of a sentence."""
+    """Return how far back a replay can go, as the end of a sentence."""
     oldest = journal_entries.oldest(reader)
     if oldest is None:
         return "; it holds nothing that can be replayed"

@@ -1,8 +1,8 @@
-"""Why a job was as it was at a moment in the past: the cycle of that moment, decided again.
+"""Reasons of a job at a moment in the past: the cycle of that moment, decided again.
 
-The answer has the shape of the live one, out of the records as they stood after that cycle. A
-replay may take as long as its cycles took, and it is computing throughout: whoever serves others
-meanwhile runs this module as a process of its own, which prints the answer as JSON.
+The answer has the shape of the live one, from the records as they were after that cycle. A replay
+computes as long as its cycles took, so the server runs this module as a separate process, which
+prints the answer as JSON.
 """
 
 import argparse
@@ -40,15 +40,15 @@ NICENESS = 10
 
 
 class UnknownJobError(Exception):
-    """There was no job of that name then."""
+    """Error: there was no job of that name then."""
 
 
 class ReplayedCycle(json_format.View, frozen=True):
-    """Which cycle an answer about the past is taken from.
+    """The cycle of an answer about the past.
 
-    ``asked`` is the moment that was asked for, ``decided`` that of the cycle. ``revision`` is the
-    one whose jobs were in force, ``structureRevision`` that of all else. ``disagreements`` names
-    the parts of the cycle's outcome that came out otherwise than they were recorded.
+    ``asked`` is the requested moment, ``decided`` that of the cycle. ``revision`` is the one whose
+    jobs were in force, ``structureRevision`` that of all else. ``disagreements`` names the parts of
+    the result that differ from the recorded ones.
     """
 
     asked: str
@@ -62,18 +62,17 @@ class ReplayedCycle(json_format.View, frozen=True):
 
 
 class Borrower(json_format.View, frozen=True):
-    """A queue that holds more than is guaranteed to it; ``over`` says how much more."""
+    """A queue above its guarantee; ``over`` is by how much."""
 
     name: str
     over: view_types.AmountsView
 
 
 class SilentNode(json_format.View, frozen=True):
-    """A node that has tasks of the job and that nobody hears of.
+    """A silent node with tasks of the job.
 
-    ``lastHeard`` is null where it was never heard of; ``givenUp`` is when its tasks are started
-    elsewhere at the earliest, null where none of them has a lease; ``endless`` counts those that
-    have none.
+    ``lastHeard`` is null if it never reported; ``givenUp`` is when its tasks start elsewhere at the
+    earliest, null if none has a lease; ``endless`` counts tasks without a lease.
     """
 
     node: str
@@ -85,7 +84,7 @@ class SilentNode(json_format.View, frozen=True):
 
 
 class Explained(json_format.View, frozen=True):
-    """A job at a moment, with its queue then and what had happened until then."""
+    """A job at a moment, with its queue then and its events until then."""
 
     job: view_types.JobView
     queue: view_types.QueueView | None
@@ -97,9 +96,10 @@ class Explained(json_format.View, frozen=True):
 
 
 def not_reclaimed(spec: desired.Job, view: view_types.JobView, queues: Sequence[Usage]) -> str:
-    """Why no other queue gives back what it borrowed so that a job has room; empty: not for this.
+    """Return why no other queue returns what it borrowed so that a job fits; empty: for other
+    reasons.
 
-    A queue takes from others as far as its fair share goes, and with the job it would be above it.
+    A queue reclaims up to its fair share, and the job would put it above that.
     """
     own = next((one for one in queues if one.name == spec.queue), None)
     if own is None or not view.reasons or view.reasons[0].code not in _OF_ROOM:
@@ -120,10 +120,10 @@ def not_reclaimed(spec: desired.Job, view: view_types.JobView, queues: Sequence[
 
 
 def borrowers(queues: Sequence[outcome.QueueUsage], own: str, most: int = 5) -> list[Borrower]:
-    """The queues without children that hold the most over their guarantees, first by GPUs.
+    """Return the leaf queues furthest above their guarantees, first by GPUs.
 
-    ``own`` is left out: what a queue has over its own guarantee it took from none of the others.
-    CPUs and memory count where some are guaranteed to a queue: else nobody rations them.
+    ``own`` is left out: it took nothing from itself. CPUs and memory count if some are guaranteed
+    to a queue: otherwise they are not rationed.
     """
     parents = {queue.parent for queue in queues}
     over = []
@@ -145,7 +145,7 @@ def borrowers(queues: Sequence[outcome.QueueUsage], own: str, most: int = 5) -> 
 def silent(
     attempts: Iterable[records.AttemptRecord], nodes: Mapping[str, records.NodeRecord]
 ) -> list[SilentNode]:
-    """The nodes of a job's attempts that are not heard of, by name."""
+    """Return the silent nodes of a job's attempts, by name."""
     found: dict[str, list[records.AttemptRecord]] = {}
     for attempt in attempts:
         node = nodes.get(attempt.node)
@@ -169,7 +169,7 @@ def _silent(node: records.NodeRecord, attempts: Sequence[records.AttemptRecord])
 
 
 def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Explained:
-    """A job as it was after the last cycle at or before ``at``.
+    """Return a job as it was after the last cycle at or before ``at``.
 
     Args:
         reader: the store.
@@ -223,7 +223,7 @@ def _job(
     then: observed_state.ObservedState,
     call: cycle_journal.JournalledCycle,
 ) -> tuple[view_types.JobView, desired.Job | None] | None:
-    """The job as the records have it, as git had it where it could never run, or as it ended."""
+    """Return the job from the records, from git if it could never run, or as it ended."""
     wanted, now = call.wanted, call.now
     record = then.jobs.get(name)
     if record is None and name in wanted.refused:
@@ -249,7 +249,7 @@ def _job(
 def _attempts(
     reader: StoreReader, job: records.JobRecord, then: observed_state.ObservedState, now: float
 ) -> list[records.AttemptRecord]:
-    """The attempts of that moment: those under way as they were, those concluded as they are."""
+    """Return the attempts of that moment: active ones as they were, concluded ones as they are."""
     under_way = [attempt for attempt in then.attempts.values() if attempt.job_key == job.key]
     known = {attempt.id for attempt in under_way}
     concluded = [
@@ -267,7 +267,7 @@ def _attempts(
 
 
 def _place(job: records.JobRecord, then: observed_state.ObservedState) -> int | None:
-    """The place in the queue, in the order of ``StoreReader.places``."""
+    """Return the place in the queue, in the order of ``StoreReader.places``."""
     if job.state is not JobState.PENDING or _in_vain(job, then):
         return None
 

@@ -1,7 +1,7 @@
-"""A whole cluster on this machine: a controller and the virtual nodes that its pools ask for.
+"""A whole cluster on this machine: a controller and the virtual nodes of its pools.
 
-``muster up`` and ``muster demo`` are this and nothing more. Tokens, sockets, store and the nodes'
-folders stand below one state folder; stopping ends every process that was started.
+``muster up`` and ``muster demo`` use it. Tokens, sockets, store and the nodes' folders are below
+one state folder; stopping ends every process that was started.
 """
 
 import fcntl
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from agents import virtual
 from agents.host import processes
@@ -29,12 +31,12 @@ LOOK_S = 0.5
 FOLLOW_POOLS_S = 2.0
 #: Held by the cluster of a folder, in its state folder.
 LOCK = "up.lock"
-#: After how long it is told why a controller that answers isn't ready.
+#: After how long the reason is shown why a controller isn't ready.
 TELL_AFTER_S = 3.0
 
 
 class ClusterError(Exception):
-    """The cluster could not be started; says what to look at."""
+    """Error: the cluster could not be started; the message has what to check."""
 
 
 class StartStoppedError(Exception):
@@ -51,7 +53,7 @@ def unsaid(_: str) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """Return a port of loopback on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -74,7 +76,7 @@ def parse_address(listen: str) -> tuple[str, int]:
 
 
 def _require_free(place: tuple[str, int], listen: str) -> None:
-    """Raise ClusterError where nobody could listen there now."""
+    """Raise ClusterError if the address is in use."""
     family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
     try:
         with socket.socket(family) as probe:
@@ -116,85 +118,80 @@ def require_repository(address: str) -> None:
         ) from None
 
 
-class LocalCluster:
-    """A controller and virtual nodes over one repository.
+class LocalClusterOptions(msgspec.Struct, kw_only=True):
+    """Options of a cluster on this machine.
 
-    Args:
-        folder: the commands of this folder and those below it find the cluster; its state is in
+    Attributes:
+        folder: commands in this folder and below find the cluster; its state is in
             ``folder/.muster``.
-        repository: path or URL. branch, sub_path: what of it is in force.
+        repository: path or URL.
+        branch, sub_path: branch to read, and folder of it with the cluster's YAML.
         listen: address and port of the API.
-        identity: who the user's token stands for.
-        provisioners: folder of scripts that pools with ``provisioner: exec`` may name.
-        nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
-        isolate: give each node a network, a host name and cores of its own, where that can be.
-        accept_revision: a revision to take although it does not follow the one in force.
-        secrets: folder with secrets of jobs, as agents have it. notify_secrets: with keys and
-            tokens of notifications, as the controller has it; None: in the state folder.
-        log_format: form of the logs of the controller and the agents.
-        controller_module: what is run as the controller.
+        identity: of the user's token.
+        nodes: number of virtual nodes, whatever the pools declare; None: as many as they declare.
+        signing_key: SSH key that signs the controller's commits.
+        provisioners: folder of scripts for pools with ``provisioner: exec``.
+        isolation: of tasks, as agents have it.
+        isolate: give each node its own network, host name and cores, if possible.
+        accept_revision: a revision to accept although it does not follow the one in force.
+        secrets: folder with secrets of jobs, as agents have it.
+        notify_secrets: folder with keys and tokens of notifications; None: in the state folder.
+        log_format: format of the logs of the controller and the agents.
+        controller_module: module to run as the controller.
     """
 
-    def __init__(
-        self,
-        *,
-        folder: Path,
-        repository: str,
-        branch: str,
-        sub_path: str = "",
-        listen: str = "127.0.0.1:7420",
-        identity: str = "local",
-        nodes: int | None = None,
-        signing_key: Path | None = None,
-        provisioners: Path | None = None,
-        isolation: str = "auto",
-        isolate: bool = False,
-        accept_revision: str | None = None,
-        secrets: Path | None = None,
-        notify_secrets: Path | None = None,
-        log_format: str = "readable",
-        controller_module: str = local_controller.MODULE,
-    ) -> None:
-        self.signing_key = signing_key
-        self.provisioners = provisioners
-        self.accept_revision = accept_revision
-        self.secrets = secrets
-        self.notify_secrets = notify_secrets
-        self.log_format = log_format
-        self.folder = folder.resolve()
+    folder: Path
+    repository: str
+    branch: str
+    sub_path: str = ""
+    listen: str = "127.0.0.1:7420"
+    identity: str = "local"
+    nodes: int | None = None
+    signing_key: Path | None = None
+    provisioners: Path | None = None
+    isolation: str = "auto"
+    isolate: bool = False
+    accept_revision: str | None = None
+    secrets: Path | None = None
+    notify_secrets: Path | None = None
+    log_format: str = "readable"
+    controller_module: str = local_controller.MODULE
+
+
+class LocalCluster:
+    """A controller and virtual nodes over one repository."""
+
+    def __init__(self, options: LocalClusterOptions) -> None:
+        self.options = options
+        self.folder = options.folder.resolve()
         self.state = self.folder / ".muster"
-        self.repository = repository
-        self.branch = branch
-        self.sub_path = sub_path
-        self.listen = listen
-        self.identity = identity
-        self.node_count = nodes
-        self.isolation = isolation
         self.nodes: virtual.VirtualNodes | None = None
-        #: The network of the nodes; None: they share that of the machine, and why where it was
-        #: asked for.
+        #: Why nodes share the machine's network although ``isolate`` is set.
         self.not_isolated = ""
-        self.network = network_namespaces.Network(self.state) if isolate else None
+        self.network = network_namespaces.Network(self.state) if options.isolate else None
         self._controller = local_controller.ControllerProcess(
             self.state,
-            ("--repo", repository, "--branch", branch, "--path", sub_path, "--listen", listen),
-            controller_module,
+            (
+                *("--repo", options.repository, "--branch", options.branch),
+                *("--path", options.sub_path, "--listen", options.listen),
+            ),
+            options.controller_module,
         )
         self._api: api_client.ApiClient | None = None
         self._following: local_nodes.PoolNodes | None = None
-        #: Why what the repository says is not in force, as told last.
+        #: The last message about why the repository's state is not in force.
         self._obstacle = ""
         #: Held while this cluster is the one of its folder.
         self._lock: int | None = None
 
     @property
     def url(self) -> str:
-        """Where the API is."""
-        return f"http://{self.listen}"
+        """URL of the API."""
+        return f"http://{self.options.listen}"
 
     @property
     def endpoint(self) -> endpoints.Endpoint:
-        """How a user reaches it."""
+        """Address and token for users."""
         return endpoints.Endpoint(url=self.url, token_file=str(self.state / "token"))
 
     def claim(self) -> None:
@@ -203,15 +200,15 @@ class LocalCluster:
         Raises:
             ClusterError: they are not, or the folder has a cluster that is up; nothing is left.
         """
-        require_repository(self.repository)
-        place = parse_address(self.listen)
+        require_repository(self.options.repository)
+        place = parse_address(self.options.listen)
         self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
         ignored = self.state / ".gitignore"
         if not ignored.exists():  # the folder is often a clone's, and holds tokens
             ignored.write_text("*\n", encoding="utf-8")
         self._take_folder()
         try:
-            _require_free(place, self.listen)
+            _require_free(place, self.options.listen)
         except ClusterError:
             self.stop()
             raise
@@ -240,13 +237,13 @@ class LocalCluster:
             self.state / "nodes",
             token_file=self.state / "node-token",
             shared=self.state / "shared",
-            isolation=self.isolation,
+            isolation=self.options.isolation,
             options=(
-                *("--log-format", self.log_format),
-                *(("--secrets", str(self.secrets)) if self.secrets else ()),
+                *("--log-format", self.options.log_format),
+                *(("--secrets", str(self.options.secrets)) if self.options.secrets else ()),
             ),
         )
-        self._following = local_nodes.PoolNodes(self.nodes, self.network, self.node_count)
+        self._following = local_nodes.PoolNodes(self.nodes, self.network, self.options.nodes)
         try:
             self.follow_pools()
         except api_client.ApiError:
@@ -269,7 +266,7 @@ class LocalCluster:
             self.network = None
 
     def _take_folder(self) -> None:
-        """One cluster a folder: a second one would take tokens and endpoint from the first."""
+        """Lock the folder: a second cluster would take tokens and endpoint from the first."""
         lock = os.open(self.state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -282,18 +279,18 @@ class LocalCluster:
         self._lock = lock
 
     def is_up(self) -> bool:
-        """Whether a cluster, this one or another, is up in the folder."""
+        """Return True if a cluster, this one or another, is up in the folder."""
         return processes.is_locked(str(self.state / LOCK))
 
     def start_controller(self) -> None:
         """Start the controller process alone."""
         self._controller.start(
             {
-                "--signing-key": self.signing_key,
-                "--provisioners": self.provisioners,
-                "--accept-revision": self.accept_revision,
-                "--notify-secrets": self.notify_secrets,
-                "--log-format": self.log_format,
+                "--signing-key": self.options.signing_key,
+                "--provisioners": self.options.provisioners,
+                "--accept-revision": self.options.accept_revision,
+                "--notify-secrets": self.options.notify_secrets,
+                "--log-format": self.options.log_format,
             }
         )
 
@@ -303,12 +300,12 @@ class LocalCluster:
 
     @property
     def controller_alive(self) -> bool:
-        """Whether the controller process runs."""
+        """True if the controller process runs."""
         return self._controller.is_alive
 
     @property
     def controller_exit_code(self) -> int | None:
-        """How the controller process ended; None while it runs or was never started."""
+        """Exit code of the controller process; None while it runs or was never started."""
         return self._controller.exit_code
 
     def wait_ready(
@@ -354,13 +351,13 @@ class LocalCluster:
         self._obstacle = told
 
     def shortfall(self) -> str:
-        """What to say where not as many nodes are declared as were asked for; else nothing."""
+        """Return a message if fewer nodes are declared than requested; else an empty string."""
         if self._following is not None and (told := self._following.left_out()):
             return told
         declared = len(self.nodes.names()) if self.nodes is not None else 0
-        if self.node_count is None or declared >= self.node_count:
+        if self.options.nodes is None or declared >= self.options.nodes:
             return ""
-        asked = quantities.counted(self.node_count, "node", one="was", many="were")
+        asked = quantities.counted(self.options.nodes, "node", one="was", many="were")
         return (
             f"{asked} asked for, and the virtual pools declare {declared}: "
             "raise `count` of a pool and commit"
@@ -448,7 +445,7 @@ class LocalCluster:
         for name, text in (
             ("token", f"{user}\n"),
             ("node-token", f"{node}\n"),
-            ("tokens", f"{user} {self.identity} admin\n{node} * node\n"),
+            ("tokens", f"{user} {self.options.identity} admin\n{node} * node\n"),
         ):
             path = self.state / name
             path.unlink(missing_ok=True)
@@ -458,7 +455,7 @@ class LocalCluster:
 
 
 def obstacle(sync: dict[str, Any]) -> str:
-    """Why what a repository says is not in force, of ``/v1/sync``; empty: it is."""
+    """Return why a repository's state is not in force, from ``/v1/sync``; empty: it is."""
     if sync["sync"] == "Synced":
         return ""
     held = [str(one["message"]) for one in sync.get("held") or []]

@@ -1,7 +1,6 @@
-"""The controller process of a cluster on this machine: started, ended, and how it ended.
+"""The controller process of a cluster on this machine: start, end and exit message.
 
-It writes its log into the state folder and dies with this process. Whoever looks after it learns
-from here whether it runs and, where it has ended, what it said last.
+It writes its log into the state folder and ends with this process.
 """
 
 import os
@@ -16,17 +15,17 @@ from agents.logs import rotation
 MODULE = "reconciler.controller.process"
 #: How long the controller may take to leave before it is killed.
 STOP_S_MAX = 15.0
-#: The longest reason that is told of a controller that has ended.
+#: The longest reason to show of a controller that has ended.
 _WORDS_MAX = 400
 
 
 class ControllerProcess:
-    """A controller that can be started again and again with the same options.
+    """A controller that can be restarted with the same options.
 
     Args:
-        state: the folder of its store, its tokens and its log.
-        options: of ``muster controller``, without those that the folder gives.
-        module: what is run; another than the controller's may give it another core.
+        state: folder of its store, its tokens and its log.
+        options: of ``muster controller``, without those that follow from the folder.
+        module: to run; another one than the controller's may have another core.
     """
 
     def __init__(self, state: Path, options: Sequence[str], module: str = MODULE) -> None:
@@ -42,12 +41,12 @@ class ControllerProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """True if the process runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """How the process ended; None while it runs or was never started."""
+        """Exit code of the process; None while it runs or was never started."""
         return None if self._process is None else self._process.poll()
 
     def start(self, if_given: Mapping[str, str | Path | None]) -> None:
@@ -82,9 +81,10 @@ class ControllerProcess:
             self.kill()
 
     def last_words(self) -> str:
-        """How it ended, and why: what it said last that was no mere information.
+        """Return how the process ended and why: its last message that is a warning or an error.
 
-        Who is killed says nothing of it: what stands last in its log is told, and not as a cause.
+        A killed process logs nothing about it: then the last line of its log is shown, not as a
+        cause.
         """
         try:
             size = self._log.stat().st_size
@@ -105,5 +105,5 @@ class ControllerProcess:
 
 
 def _is_information(line: str) -> bool:
-    """Whether a line of the controller's log is no warning and no error."""
+    """Return True if a line of the controller's log is neither a warning nor an error."""
     return any(f" {level} " in line or f'"level":"{level}"' in line for level in ("INFO", "DEBUG"))

@@ -1,8 +1,8 @@
-"""The virtual nodes of a cluster on this machine, as its pools ask for them.
+"""Virtual nodes of a cluster on this machine, as its pools declare them.
 
-What pools in force say comes in as the API tells it; agents are started, stopped, and started anew
-where their pool declares something else of them, each as soon as nothing runs there. Virtual nodes
-are given what they offer as they start, so that a change of their pool would else never come true.
+Pools in force come in from the API. Agents are started, stopped, and restarted if their pool
+declares something else, each as soon as nothing runs there: a virtual node gets its resources at
+the start.
 """
 
 import math
@@ -15,7 +15,7 @@ from agents.isolation import network_namespaces
 from reconciler.model.values import hostlists
 from reconciler.operations.client import api_client
 
-#: Memory of a simulated GPU whose pool says nothing of it.
+#: Memory of a simulated GPU if its pool sets none.
 SIMULATED_GPU_MEMORY = "16Gi"
 
 
@@ -35,10 +35,10 @@ class PoolNodes:
         self._nodes = nodes
         self._network = network
         self._most = most
-        #: As what each was started, and which are declared and not started, as told last.
+        #: Properties with which each was started, and declared nodes last reported missing.
         self._shapes: dict[str, virtual.VirtualNode] = {}
         self._left_out: list[str] = []
-        #: Which are to be started anew and have tasks.
+        #: Nodes to restart that still have tasks.
         self._waiting: set[str] = set()
 
     def follow(self, api: api_client.ApiClient) -> list[str]:
@@ -54,7 +54,7 @@ class PoolNodes:
             if name not in self._nodes.names():
                 self._start(node)
                 done.append(f"started {name}")
-        # one whose agent was killed on purpose is left to whoever did it
+        # an agent that was killed on purpose is not restarted
         alive = [name for name in self._nodes.names() if self._nodes.alive(name)]
         others = [name for name in alive if wanted.get(name) != self._shapes.get(name)]
         busy = _busy(api) if others else set()
@@ -83,14 +83,14 @@ class PoolNodes:
         self._shapes[node.name] = node
 
     def _beyond(self, names: list[str]) -> list[str]:
-        """What to say of nodes declared beyond those that were asked for, when it changes."""
+        """Return a message about declared nodes beyond the requested number, when it changes."""
         if names == self._left_out:
             return []
         self._left_out = names
         return [told] if (told := self.left_out()) else []
 
     def left_out(self) -> str:
-        """What to say of nodes that are declared and not started; empty where all are."""
+        """Return a message about declared nodes that are not started; empty if all are."""
         names = self._left_out
         if not names:
             return ""

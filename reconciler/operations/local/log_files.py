@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agents.logs import rotation
 
-#: The most bytes of a log; beside it as many are kept in a file whose name ends in ``.1``.
+#: The most bytes of a log; as many older ones are kept in a file with the suffix ``.1``.
 LOG_BYTES_MAX = 32 * 2**20
 
 

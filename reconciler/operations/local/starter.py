@@ -1,7 +1,7 @@
-"""A repository to begin with: files of a small cluster, and one commit of them.
+"""The starter repository: files of a small cluster, in one commit.
 
-Who is told why it could not be made, as where git does not know who commits, can mend that and say
-the same again: what was made till then is gone.
+If it can't be made, for example because git has no identity, everything that was made is removed,
+so that the user can correct the cause and try again.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ _COMMANDS = (
     ("git", "add", "--all"),
     ("git", "commit", "--quiet", "--message", "Start a cluster with Muster"),
 )
-#: What tells git of a repository's objects that they lie elsewhere: a hook of a server has them.
+#: Variables that point git to objects elsewhere: a server's hook has them.
 _OBJECTS_ELSEWHERE = ("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES")
 
 
 class StarterError(Exception):
-    """It can't be made, and nothing of it is left."""
+    """Error: the repository can't be made, and nothing of it is left."""
 
 
 def begin(folder: Path) -> None:
@@ -41,7 +41,7 @@ def begin(folder: Path) -> None:
 
 def _begin(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
-        raise StarterError(f"{folder} is there and not empty; name a new folder")
+        raise StarterError(f"{folder} exists and is not empty; name a new folder")
     with _whole(folder):
         shutil.copytree(package_data.starter(), folder, dirs_exist_ok=True)
         (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")
@@ -69,7 +69,7 @@ def _whole(folder: Path) -> Iterator[None]:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        with contextlib.suppress(OSError):  # somebody else has put something there, or took it away
+        with contextlib.suppress(OSError):  # another process has added or removed a file there
             for one in made:
                 one.rmdir()
         raise

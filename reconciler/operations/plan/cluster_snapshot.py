@@ -36,24 +36,26 @@ _LEVEL = 1
 
 
 class SnapshotError(Exception):
-    """It can't be read; says why."""
+    """Error: a snapshot can't be read; the message says why."""
 
 
 class NotAllowedError(SnapshotError):
-    """The controller is there, and does not give it to who asks; says why."""
+    """Error: the controller does not give its snapshot to this caller; the message says why."""
 
 
 class Live(msgspec.Struct, frozen=True):
-    """A controller's knowledge at one moment.
+    """A controller's state at one moment.
 
     Attributes:
         muster: the version that wrote it.
         at: seconds since the epoch.
-        revision: the commit that jobs in force are of; structure_revision: and the structure.
+        revision: the commit of the jobs in force.
+        structure_revision: the commit of the structure in force.
         observed: every record.
         pools: those in force, with what the controller's own options add to them.
-        held: jobs in force whose documents have left, since their removal is held: by name, what
-            names that removal.
+        held: jobs in force whose files were deleted, because their removal is held; by name, with
+            the
+            digest of that removal.
     """
 
     muster: str
@@ -76,15 +78,15 @@ class DigestedSnapshot(msgspec.Struct, frozen=True):
 
 
 def pack(live: Live) -> bytes:
-    """A snapshot as bytes."""
+    """Return a snapshot as bytes."""
     return MAGIC + zlib.compress(msgspec.msgpack.encode(live), _LEVEL)
 
 
 def unpack(data: bytes, where: str) -> DigestedSnapshot:
-    """A snapshot from bytes; ``where`` they come from is named in errors.
+    """Return a snapshot from bytes; errors name ``where`` they come from.
 
     Raises:
-        SnapshotError: it is none, too large, or of another version of Muster.
+        SnapshotError: it is not a snapshot, too large, or of another version of Muster.
     """
     if not data.startswith(MAGIC):
         raise SnapshotError(
@@ -105,7 +107,7 @@ def unpack(data: bytes, where: str) -> DigestedSnapshot:
 
 
 def read(path: Path) -> DigestedSnapshot:
-    """A snapshot from a file.
+    """Return a snapshot from a file.
 
     Raises:
         SnapshotError: it can't be read.
@@ -119,14 +121,14 @@ def read(path: Path) -> DigestedSnapshot:
 
 
 def fetch(api: api_client.ApiClient, meanwhile: Callable[[], object] | None = None) -> bytes:
-    """A snapshot of a running controller.
+    """Return a snapshot of a running controller.
 
     Args:
         api: the controller.
-        meanwhile: what to do while it makes one.
+        meanwhile: called while it makes one.
 
     Raises:
-        ApiError: it can't be had.
+        ApiError: there is no answer, or a refusal.
     """
     return api.data("/v1/snapshot/records", meanwhile)
 
@@ -136,16 +138,16 @@ def find(
     endpoint: Callable[[str | None], endpoints.Endpoint],
     meanwhile: Callable[[], object] | None = None,
 ) -> DigestedSnapshot:
-    """The snapshot of a file, or of the controller at a URL, or of the one that is known here.
+    """Return the snapshot of a file, of the controller at a URL, or of the configured one.
 
     Args:
         against: a URL, a file, or None.
-        endpoint: where the controller of a URL is, or the one that is known here.
-        meanwhile: what to do while a controller makes it.
+        endpoint: returns the controller of a URL, or the configured one.
+        meanwhile: called while a controller makes it.
 
     Raises:
-        NotAllowedError: the controller does not give it to who asks.
-        SnapshotError: it can't be had or read.
+        NotAllowedError: the controller does not give it to this caller.
+        SnapshotError: it can't be fetched or read.
     """
     if against is not None and "://" not in against:
         return read(Path(against))
@@ -159,14 +161,14 @@ def find(
 def standing(
     against: str | None, endpoint: Callable[[str | None], endpoints.Endpoint]
 ) -> tuple[str | None, str | None]:
-    """The revisions that jobs and structure in force are of: what a snapshot is not needed for.
+    """Return the revisions of jobs and structure in force, for which no snapshot is needed.
 
     Args:
         against: a URL, or None.
         endpoint: as for :func:`find`.
 
     Raises:
-        SnapshotError: the controller can't be asked.
+        SnapshotError: the controller can't be reached.
     """
 
     def asked(api: api_client.ApiClient) -> tuple[str | None, str | None]:
@@ -198,10 +200,10 @@ def _ask(
 
 
 def age_s(live: Live, now: float) -> float:
-    """How old it is."""
+    """Return the age of a snapshot in seconds."""
     return max(0.0, now - live.at)
 
 
 def shown(live: Live) -> str:
-    """When it was taken, for a message."""
+    """Return when a snapshot was taken, for a message."""
     return times.format_time(live.at)

@@ -1,7 +1,7 @@
-"""What differs between two desired states, object by object, in the words of documents.
+"""Differences between two desired states, object by object, in the words of documents.
 
-Both sides are normalised, so that a default that is written out, a comment or another order of keys
-is no difference. Removals come first, since they are what a reader has to see.
+Both sides are normalised, so that an explicit default, a comment or another order of keys is not a
+difference. Removals come first, because a reviewer must see them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,16 +14,15 @@ from reconciler.model.policy import access
 from reconciler.operations.plan import document_fields
 
 Operation = Literal["remove", "change", "add"]
-#: What is told of a job whose document is refused.
+#: Note on a job whose document is refused.
 REFUSED = "its document is refused as it stands"
 
 
 class DocumentDiff(msgspec.Struct, frozen=True):
-    """One object that differs between two revisions.
+    """An object that differs between two revisions.
 
-    ``fields`` maps dotted paths, as documents have them, to (before, after), None for what is not
-    there; empty for added and removed. ``summary`` says of those what they are. ``path`` is the
-    file of a job.
+    ``fields`` maps dotted paths, as in documents, to (before, after), None if there is no value; it
+    is empty for added and removed objects, which have a ``summary``. ``path`` is the file of a job.
     """
 
     operation: Operation
@@ -40,7 +39,7 @@ class DocumentDiff(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A job of which no version is known to be in force, since its document is refused."""
+    """A job of which no version is known to be in force, because its document is refused."""
 
     name: str
 
@@ -57,7 +56,7 @@ KINDS: dict[str, str] = {
     "quotas": "Quota",
     "reservations": "Reservation",
 }
-#: The order in which kinds are told: what others need stands before them, and leaves after them.
+#: Order of kinds: those that others refer to are added before them, and removed after them.
 _ORDER = ("Cluster", "Access", "Person", "Role", "Policy", "Removal", "PriorityClass", "NodePool",
           "Volume", "Queue", "Quota", "Reservation", "Job")  # fmt: skip
 _RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
@@ -101,7 +100,7 @@ _Place = tuple[int, int, str]
 
 
 def _by(queues: Mapping[str, desired.Queue]) -> Callable[[_Key], _Place]:
-    """Where an object is told: by kind, queues below those that they are in, and by name."""
+    """Return the order of an object: by kind, queues below their parents, and by name."""
     parents = {name: queue.parent for name, queue in queues.items()}
 
     def place(key: _Key) -> _Place:
@@ -113,7 +112,7 @@ def _by(queues: Mapping[str, desired.Queue]) -> Callable[[_Key], _Place]:
 
 
 def _from_leaves(place: _Place) -> _Place:
-    """The reverse, but for names."""
+    """Return the reverse order, except for names."""
     rank, depth, name = place
     return (-rank, -depth, name)
 
@@ -130,7 +129,7 @@ def _changed(
 
 
 def _named(value: Any) -> str:
-    """The name of the document of an object that is the only one of its kind."""
+    """Return the name of the document of an object that is the only one of its kind."""
     return str(getattr(value, "name", ""))
 
 
@@ -145,10 +144,10 @@ def _whole(operation: Operation, kind: str, name: str, value: Any) -> DocumentDi
 
 
 def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:
-    """The fields that differ between two versions of one object, by path, in order of the path.
+    """Return the fields that differ between two versions of one object, by path, in order.
 
-    Of what only one version has, its defaults are not told, since nobody wrote them: only that it
-    is there, where there is no more to it.
+    Defaults are left out for an object that only one version has, because nobody wrote them; if it
+    has nothing else, only its presence is shown.
     """
     old, new = document_fields.told(before), document_fields.told(after)
     found: dict[str, tuple[str | None, str | None]] = {}
@@ -163,7 +162,7 @@ def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:
             found[path] = (was and was.text, is_ and is_.text)
         elif one is not None and one.how == "there":
             only.append(path)
-    for path in sorted(only, key=len, reverse=True):  # what stands in others comes before them
+    for path in sorted(only, key=len, reverse=True):  # inner fields come before the outer ones
         if not any(other.startswith(f"{path}.") for other in found):
             found[path] = ("{}" if path in old else None, "{}" if path in new else None)
     return dict(sorted(found.items()))

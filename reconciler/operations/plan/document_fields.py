@@ -22,10 +22,10 @@ Texts = dict[str, str]
 
 
 class FieldText(NamedTuple):
-    """The text of a field, and how it comes to be there.
+    """The text of a field, and its origin.
 
-    ``written``: somebody wrote it. ``default``: it is what holds where nobody does. ``there``: it
-    is no field with a value, but something in which fields may stand.
+    ``written``: somebody wrote it. ``default``: its value if nobody writes one. ``there``: not a
+    field with a value, but an object that fields may be in.
     """
 
     text: str
@@ -35,7 +35,7 @@ class FieldText(NamedTuple):
 _HOUR_S = 3600.0
 #: So many numbers that follow each other are a range.
 RANGE_MIN = 3
-#: The most fields of an object that comes or goes that are told.
+#: The most fields to show of an object that is added or removed.
 SUMMARY_FIELDS_MAX = 24
 
 
@@ -72,7 +72,7 @@ def _drains(of: Mapping[str, desired.NodeDrain]) -> dict[str, dict[str, str]]:
 
 
 def _schedule(fields: tuple[tuple[int, ...] | None, ...]) -> str:
-    """The five fields of a cron line, with ranges where three or more follow each other."""
+    """Return the five fields of a cron line, with ranges for three or more consecutive values."""
     return " ".join("*" if one is None else ",".join(_ranges(one)) for one in fields)
 
 
@@ -89,7 +89,7 @@ def _ranges(numbers: tuple[int, ...]) -> Iterator[str]:
 
 
 def _windows(windows: tuple[desired.SyncWindow, ...]) -> str:
-    """One a line, as a document has an item of the list."""
+    """Return windows, one a line, as items of a document's list."""
     return "\n".join(
         f"{{kind: {'allow' if one.allow else 'deny'}, "
         f'schedule: "{_schedule(one.schedule)}", '
@@ -126,7 +126,7 @@ def _duration(seconds: float) -> str:
 
 
 def _unless_zero(show: Callable[[Any], str]) -> Callable[[Any], str | None]:
-    """How a number is shown of which 0 says that nobody wrote it: not at all."""
+    """Return the text of a number, or none for 0, which means that nobody wrote it."""
     return lambda value: show(value) if value else None
 
 
@@ -278,13 +278,13 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (Resources, "gpu_milli"): ("gpu", quantities.format_gpu),
     (desired.QuotaAmounts, "gpu_milli"): ("gpu", quantities.format_gpu),
 }
-#: How a number is shown whose name ends so; the ending is no part of the name in a document.
+#: Format of a number by the end of its field's name; documents leave that end out.
 _UNITS: dict[str, Show] = {
     "_milli": quantities.format_cpu,
     "_bytes": quantities.format_memory,
     "_s": _duration,
 }
-#: What follows from another field that is told by itself.
+#: Fields that follow from another one, which is shown.
 _DERIVED = frozenset({(health_checks.CheckPlan, "gpus")})
 #: What is no field of a document.
 _NOT_SHOWN = frozenset({"name", "path", "hash"})
@@ -293,18 +293,20 @@ _NOTHING: tuple[Any, ...] = (None, "", (), {})
 
 
 def camel(name: str) -> str:
-    """A field's name as documents have it."""
+    """Return a field's name as in documents."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 
 
 def fields(of: Any) -> Texts:
-    """The fields of a normalised object by dotted path, each as a text; empty ones left out."""
+    """Return the fields of a normalised object by dotted path, each as a text, without
+    empty ones.
+    """
     return {path: one.text for path, one in told(of).items() if one.how != "there"}
 
 
 def told(of: Any) -> dict[str, FieldText]:
-    """The same with how each comes to be there, and with what fields stand in."""
+    """Return the same with the origin of each, and with the objects that fields are in."""
     if not isinstance(of, msgspec.Struct):
         return {"value": FieldText(text(of), "written")}
     found = dict(_flat("", of, "written"))
@@ -323,7 +325,7 @@ def told(of: Any) -> dict[str, FieldText]:
 def _flat(
     path: str, value: Any, how: Literal["written", "default"], known_by: str = ""
 ) -> Iterator[tuple[str, FieldText]]:
-    """All that stands in a value; ``known_by``: the field that its path says already."""
+    """Yield everything in a value; ``known_by`` is the field that its path contains already."""
     if value in _NOTHING:
         return
     if isinstance(value, msgspec.Struct):
@@ -346,7 +348,7 @@ def _flat(
 
 
 def _how(field: msgspec.structs.FieldInfo, value: Any) -> Literal["written", "default"]:
-    """Whether a value is the one that holds where nobody writes another."""
+    """Return the origin of a value: written, or the default."""
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = field.default_factory()
@@ -370,7 +372,7 @@ def _items(of: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _key(item: Any) -> tuple[str, str]:
-    """What an item of a list is known by, and the field that says so; empty for nothing."""
+    """Return what identifies an item of a list, and the field that has it; empty for nothing."""
     for field in ("name", "job", "key", "device", "object"):
         found = getattr(item, field, None)
         if found not in _NOTHING:
@@ -379,7 +381,7 @@ def _key(item: Any) -> tuple[str, str]:
 
 
 def _field(kind: type, name: str, value: Any) -> tuple[str, Any]:
-    """The path of a field in a document, and its value as shown there."""
+    """Return the path of a field in a document, and its value as shown there."""
     known = RENAMED.get((kind, name))
     if known is not None:
         path, show = known
@@ -397,7 +399,7 @@ def _join(path: str, name: str) -> str:
 
 
 def text(value: Any) -> str:
-    """A single value as a document would have it, on one line unless it has several."""
+    """Return a single value as a document would have it, on one line unless it has several."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -410,7 +412,7 @@ def text(value: Any) -> str:
 
 
 def _item(value: Any) -> str:
-    """An item of a list: quoted where a reader could not tell where it ends."""
+    """Return an item of a list, quoted if a reader could not tell where it ends."""
     shown = text(value)
     return f'"{shown}"' if any(c in shown for c in ' ,[]"') or not shown else shown
 
@@ -431,7 +433,7 @@ def amounts(of: Resources) -> str:
 
 
 def summary(of: Any) -> str:
-    """One line on an object that comes or goes; empty where its name says it all."""
+    """Return one line on an object that is added or removed; empty if its name is enough."""
     if isinstance(of, desired.Job):
         return _job_summary(of)
     if isinstance(of, desired.Pool):
@@ -450,8 +452,10 @@ def summary(of: Any) -> str:
 
 
 def _fields_summary(said: Mapping[str, str]) -> str:
-    """What an object says, on one line. What is not told is counted: a waiver or a rule of access
-    that comes last is what somebody who reads a plan has to know of."""
+    """Return the fields of an object on one line, with a count of those left out.
+
+    A reviewer must know about a waiver or an access rule that comes last.
+    """
     lines = [f"{path}: {value}" for path, value in said.items() if "\n" not in value]
     shown = lines[:SUMMARY_FIELDS_MAX]
     more = len(said) - len(shown)

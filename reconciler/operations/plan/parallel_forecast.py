@@ -25,10 +25,10 @@ def forecast(
     now: float,
     horizon_s: float = cluster_forecast.HORIZON_S,
 ) -> forecast_diff.Forecast:
-    """As ``shifts.forecast``.
+    """Return a forecast as ``cluster_forecast.forecast`` does, on two processors.
 
     Raises:
-        SimulationError: controller and nodes find no rest.
+        SimulationError: controller and nodes do not come to rest.
     """
     nodes = frozenset(base.structure.pool_of_node())
 
@@ -50,5 +50,7 @@ def forecast(
 
 
 def _is_worth_it(observed: records.Observed) -> bool:
-    """Whether there is work for two, a processor for each, and no thread that a fork would lose."""
+    """Return True if there is work and a processor for two, and no thread that a fork
+    would lose.
+    """
     return len(observed.jobs) >= JOBS_MIN and forked_worker.processors() > 1

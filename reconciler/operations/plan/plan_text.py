@@ -1,7 +1,7 @@
-"""A plan as text for a terminal: what goes first, then impact, forecast, findings, verdict.
+"""A plan as text for a terminal: revisions, changes, impact, forecast, findings, verdict.
 
-Lines come out with the name of a style each; who prints them decides about colours. Nothing is
-wider than ``WIDTH`` but names and values that are, and nothing is cut: a plan is read to the end.
+Each line has the name of a style; the printer chooses colours. Nothing is wider than ``WIDTH``
+except long names and values, and nothing is cut: a plan is read to the end.
 """
 
 import difflib
@@ -14,7 +14,7 @@ from reconciler.operations.plan import plan_types
 from reconciler.operations.plan.plan_types import Plan
 
 WIDTH = 80
-#: Jobs told one by one; what is more is counted.
+#: The most jobs to list; further ones are counted.
 JOBS_MAX = 20
 MARKS = {"remove": "-", "change": "~", "add": "+"}
 STYLES = {"remove": "red", "change": "yellow", "add": "green"}
@@ -31,14 +31,14 @@ _HOW = {
 
 
 class PlanLine(msgspec.Struct, frozen=True):
-    """One line; ``style`` is empty for plain text."""
+    """A line; ``style`` is empty for plain text."""
 
     text: str
     style: str = ""
 
 
 def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
-    """The whole plan; ``moments`` writes the times in a sentence as their reader wants them."""
+    """Yield the whole plan; ``moments`` formats the times in a sentence for the reader."""
     yield from head(plan)
     if plan.held:
         yield PlanLine("")
@@ -68,7 +68,7 @@ def _section(title: str, inner: Iterator[PlanLine]) -> Iterator[PlanLine]:
 
 
 def head(plan: Plan) -> Iterator[PlanLine]:
-    """Which revisions, and against which cluster."""
+    """Return which revisions are compared, and with which cluster."""
     merged = ", as merged; as a force push it would be held" if plan.merged else ""
     onto = plan.head[:12] or "a commit on top"  # one that is yet to be made has no name
     yield PlanLine(f"{plan.base[:12]} -> {onto}{merged}")
@@ -86,7 +86,9 @@ def head(plan: Plan) -> Iterator[PlanLine]:
 
 
 def pushed(plan: Plan) -> str:
-    """What becomes of a revision that does not follow the first, and is not merged with it."""
+    """Return what happens to a revision that does not follow the first, and is not merged
+    with it.
+    """
     if plan.apart == "unrelated":
         return (
             f"{plan.head[:12]} has no commit in common with {plan.base[:12]}, as far as this clone "
@@ -99,7 +101,7 @@ def pushed(plan: Plan) -> str:
 
 
 def in_force(of: plan_types.SnapshotView) -> str:
-    """What is in force, with its verb; where the newest is held or refused, what of which."""
+    """Return what is in force, with its verb; if the newest is held or refused, which part."""
     jobs, structure = ((one or "none")[:12] for one in (of.revision, of.structure_revision))
     if jobs == structure:
         return f"{jobs} is"
@@ -109,7 +111,7 @@ def in_force(of: plan_types.SnapshotView) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """One sentence."""
+    """Return the verdict in one sentence."""
     counted = (
         f"{plan.count('add')} to add, {plan.count('change')} to change, "
         f"{plan.count('remove')} to remove"
@@ -126,7 +128,7 @@ def verdict(plan: Plan) -> str:
 
 
 def refused(plan: Plan) -> str:
-    """What of a revision does not apply."""
+    """Return what of a revision does not apply."""
     errors = [one for one in plan.findings if one.severity == "error" and one.is_new]
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
     if plan.structure_refused:
@@ -140,7 +142,9 @@ def refused(plan: Plan) -> str:
 
 
 def old_refused(plan: Plan) -> str:
-    """What is said of objects that the change does not write and would refuse today."""
+    """Return a sentence on objects that the change does not touch and that would be
+    refused today.
+    """
     labels = {
         one.object
         for one in plan.findings
@@ -154,7 +158,7 @@ def old_refused(plan: Plan) -> str:
 
 
 def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
-    """What will wait after the merge, by which limit, and what approves it."""
+    """Yield what will wait after the merge, by which limit, and what approves it."""
     for one in plan.held:
         yield from (
             PlanLine(part, _COLOURS["held"])
@@ -178,7 +182,7 @@ def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Plan
 
 
 def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
-    """What waits already, which the revision changes nothing of."""
+    """Yield what waits already, unchanged by the revision."""
     for one in plan.waiting:
         start = f"Held before, and not by this change: {_PARTS[one.part]}"
         yield from (PlanLine(part) for part in _reasons(start, one, moments))
@@ -189,7 +193,9 @@ def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[P
 def _reasons(
     start: str, of: plan_types.HeldPartView, moments: Callable[[str], str]
 ) -> Iterator[str]:
-    """Why something is held: one reason in the same sentence, of several each on its own line."""
+    """Return why something is held: one reason in the same sentence, several on lines of
+    their own.
+    """
     if len(of.reasons) > 1:
         yield from paragraphs.wrapped(f"{start}, for {len(of.reasons)} reasons:", WIDTH)
         for reason in of.reasons:
@@ -203,7 +209,7 @@ def _reasons(
 
 
 def change_lines(change: plan_types.ChangeView) -> Iterator[PlanLine]:
-    """One object with its fields."""
+    """Yield one object with its fields."""
     style = STYLES[change.operation]
     label = f"{change.kind}/{change.name}" if change.name else change.kind
     yield PlanLine(f"{MARKS[change.operation]} {label}", style)
@@ -218,7 +224,7 @@ def change_lines(change: plan_types.ChangeView) -> Iterator[PlanLine]:
 
 
 def field_lines(path: str, before: str | None, after: str | None, width: int) -> Iterator[PlanLine]:
-    """One field: on one line where it fits, a text of several lines as a difference."""
+    """Yield one field: on one line if it fits, a text of several lines as a difference."""
     if "\n" in (before or "") or "\n" in (after or ""):
         yield PlanLine(f"    {path}")
         for text in text_difference(before or "", after or ""):
@@ -236,7 +242,7 @@ def field_lines(path: str, before: str | None, after: str | None, width: int) ->
 
 
 def text_difference(before: str, after: str) -> list[str]:
-    """What differs between two texts of several lines, with two lines around it."""
+    """Yield the difference of two texts of several lines, with two lines of context."""
     found = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
     return [line for line in found if not line.startswith(("---", "+++"))]
 
@@ -285,7 +291,7 @@ def impact_lines(plan: Plan) -> Iterator[PlanLine]:
 
 
 def above_text(of: plan_types.AboveView) -> str:
-    """A queue in which more runs than it may from now on."""
+    """Return a sentence on a queue in which more runs than its new limit allows."""
     jobs = "1 job holds" if of.jobs == 1 else f"{of.jobs} jobs hold"
     where = f" in pool {of.pool}" if of.pool else ""
     fate = "they go on, nothing new starts until less is in use, and it is told as drift"
@@ -298,7 +304,7 @@ def above_text(of: plan_types.AboveView) -> str:
 
 
 def ended_text(job: plan_types.EndedView) -> str:
-    """What becomes of running work."""
+    """Return what happens to running work."""
     lost = f", losing {hours(job.gpu_hours_lost)}" if job.gpu_hours_lost else ""
     how = _HOW.get(job.how, job.how)
     if job.how == "drained" and job.leaves_in_s is not None:
@@ -311,7 +317,7 @@ def ended_text(job: plan_types.EndedView) -> str:
 
 
 def eviction_text(of: plan_types.EvictionView) -> str:
-    """Who is evicted, for whom, and until when."""
+    """Return which job is evicted, for which job, and until when."""
     what = "is preempted" if of.reason == "Preempted" else f"leaves ({of.reason})"
     whom = f" for {of.by.partition('[')[0]}" if of.by else ""
     when = " at once" if of.in_s < 2 else f" in {duration(of.in_s)}"
@@ -341,7 +347,7 @@ def _forecast_title(plan: Plan) -> str:
 
 
 def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
-    """Which jobs start when, and what that means for queues."""
+    """Yield which jobs start when, and the effect on queues."""
     found = plan.forecast
     if found is None:
         yield from _paragraph(f"none: {plan.no_forecast}")
@@ -363,7 +369,7 @@ def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[
 
 
 def new_text(shift: plan_types.ShiftView, decided_s: float) -> str:
-    """When a new job starts."""
+    """Return when a new job starts."""
     if shift.after_s is None:
         return f"new: does not start ({shift.reason or 'within ' + duration(decided_s)})"
     about = "about " if shift.estimated else ""
@@ -375,7 +381,7 @@ def new_text(shift: plan_types.ShiftView, decided_s: float) -> str:
 
 
 def shift_text(shift: plan_types.ShiftView, decided_s: float) -> str:
-    """How much sooner or later a job starts."""
+    """Return how much sooner or later a job starts."""
     about = "about " if shift.estimated else ""
     if shift.after_s is None:
         why = f" ({shift.reason})" if shift.reason else ""
@@ -393,7 +399,7 @@ def shift_text(shift: plan_types.ShiftView, decided_s: float) -> str:
 
 
 def queue_text(of: plan_types.QueueShiftView) -> str:
-    """A queue in one sentence."""
+    """Return a queue in one sentence."""
     parts = [
         f"{count} {word}"
         for count, word in (
@@ -416,7 +422,7 @@ def queue_text(of: plan_types.QueueShiftView) -> str:
 
 
 def caveats(found: plan_types.ForecastView) -> Iterator[str]:
-    """What the forecast does not know."""
+    """Return what the forecast does not know."""
     if found.decided_s < found.horizon_s:
         yield (
             f"Decided cycle by cycle for {duration(found.decided_s)} ({found.cycles} cycles); "
@@ -434,7 +440,7 @@ def caveats(found: plan_types.ForecastView) -> Iterator[str]:
 
 
 def finding_lines(plan: Plan) -> Iterator[PlanLine]:
-    """Findings with their place; what was there before is said to have been."""
+    """Yield findings with their place; older ones are marked."""
     for one in plan.findings:
         style = "" if not one.is_new else "red" if one.severity == "error" else "yellow"
         before = "" if one.is_new else " (as before)"
@@ -472,7 +478,7 @@ def _more(count: int) -> Iterator[PlanLine]:
 
 
 def duration(span_s: float) -> str:
-    """A span as people say it: ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    """Return a span as people write it: ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
     whole = round(span_s)
     if whole < 60:
         return f"{whole}s"
@@ -484,7 +490,7 @@ def duration(span_s: float) -> str:
 
 
 def gpus(count: float) -> str:
-    """So many GPUs, in words."""
+    """Return a number of GPUs in words."""
     return f"{count:g} GPU{'' if count == 1 else 's'}"
 
 

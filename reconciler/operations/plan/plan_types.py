@@ -1,7 +1,7 @@
-"""The shape of a plan: what JSON has, and what text and comments are made of.
+"""Types of a plan: the shape of its JSON, and the input of text and comments.
 
-Nothing is worked out here: ``planning`` makes these values, ``plantext`` and ``plancomment`` show
-them, the server sends them.
+Nothing is computed here: ``planner`` makes these values, ``plan_text`` and ``pull_request_comment``
+show them, the server sends them.
 """
 
 from typing import Literal
@@ -17,9 +17,9 @@ Apart = Literal["", "unrelated", "behind"]
 
 
 class ChangeView(json_format.View, frozen=True):
-    """One object that differs; ``fields`` maps dotted paths to (before, after).
+    """An object that differs; ``fields`` maps dotted paths to (before, after).
 
-    ``note``: why what the fields say is not what happens at once; empty: it is.
+    ``note`` is why the fields do not take effect at once; empty if they do.
     """
 
     operation: str
@@ -32,7 +32,7 @@ class ChangeView(json_format.View, frozen=True):
 
 
 class AmountView(json_format.View, frozen=True):
-    """A guarantee or limit that changes, in the words of documents; null: nothing is said."""
+    """A guarantee or limit that changes, in the words of documents; null: none is set."""
 
     object: str
     field: str
@@ -60,8 +60,9 @@ class EndedView(json_format.View, frozen=True):
 class AboveView(json_format.View, frozen=True):
     """A queue in which more is running than its new limit allows.
 
-    ``limit`` and ``used`` in the words of documents; ``pool``: of a limit there, else empty.
-    ``remedied``: what may be evicted leaves, as policy has such drift made right; else all goes on.
+    ``limit`` and ``used`` are in the words of documents; ``pool`` is that of a limit in a pool,
+    else empty. ``remedied``: the drift policy evicts preemptible work; otherwise everything
+    continues.
     """
 
     queue: str
@@ -74,7 +75,9 @@ class AboveView(json_format.View, frozen=True):
 
 
 class ImpactView(json_format.View, frozen=True):
-    """The change in the cluster's own units. ``approval`` is what approving it names."""
+    """The impact of a change in the cluster's own units. ``approval`` is the digest that approves
+    it.
+    """
 
     gpus_before: int
     gpus_after: int
@@ -95,8 +98,8 @@ class ImpactView(json_format.View, frozen=True):
 class HeldPartView(json_format.View, frozen=True):
     """A part of a change that waits, after the merge or already, and what lets it apply.
 
-    ``jobs``: those whose removal it is. ``message`` has figure and limit; ``digest`` is empty where
-    nobody can approve it. ``until``: when it is looked at again by itself. ``reasons``: each why by
+    ``jobs`` are those that it removes. ``message`` has figure and limit; ``digest`` is empty if
+    nobody can approve it. ``until`` is when it is evaluated again. ``reasons`` has each reason by
     itself.
     """
 
@@ -111,7 +114,7 @@ class HeldPartView(json_format.View, frozen=True):
 
 
 class EvictionView(json_format.View, frozen=True):
-    """An element that has to leave because of the change, for whom, and until when."""
+    """A job element that is evicted by the change, for which job, and until when."""
 
     job: str
     element: int | None
@@ -126,7 +129,7 @@ class EvictionView(json_format.View, frozen=True):
 
 
 class ShiftView(json_format.View, frozen=True):
-    """A job that starts otherwise; seconds from the snapshot on, null: not within the horizon."""
+    """A job whose start changes; seconds from the snapshot on, null: not within the horizon."""
 
     job: str
     queue: str
@@ -139,7 +142,7 @@ class ShiftView(json_format.View, frozen=True):
 
 
 class QueueShiftView(json_format.View, frozen=True):
-    """What becomes of the jobs that wait in a queue."""
+    """Effect on the jobs that wait in a queue."""
 
     queue: str
     waiting: int
@@ -187,10 +190,10 @@ class FindingView(json_format.View, frozen=True):
 
 
 class SnapshotView(json_format.View, frozen=True):
-    """The cluster that it was planned against.
+    """The cluster that the plan was made against.
 
-    ``revision`` is that of the jobs in force. ``structureRevision`` is another where the structure
-    of that one is held or refused.
+    ``revision`` is that of the jobs in force. ``structureRevision`` differs if the structure of
+    that revision is held or refused.
     """
 
     at: str
@@ -228,7 +231,7 @@ class Plan(json_format.View, frozen=True):
     not_allowed: str = ""
 
     def count(self, operation: str) -> int:
-        """How many objects are added, changed or removed."""
+        """Return how many objects are added, changed or removed."""
         return sum(change.operation == operation for change in self.changes)
 
 
@@ -236,7 +239,7 @@ HIDDEN = "(not shown)"
 
 
 def without_settings(plan: Plan) -> Plan:
-    """A plan for who may not know what everybody's jobs run: that it changes, and not to what."""
+    """Return a plan for a caller who may not see everybody's jobs: what changes, without values."""
 
     def shown(pair: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
         before, after = (None if side is None else HIDDEN for side in pair)
@@ -259,7 +262,7 @@ def without_settings(plan: Plan) -> Plan:
 
 
 def _unquoted(finding: FindingView) -> FindingView:
-    """The finding without what was found where not everybody may see that."""
+    """Return the finding without the value that was found, if not everybody may see it."""
     if not finding.found or redaction.may_quote(finding.object, finding.field):
         return finding
     message = finding.message.replace(said_found(finding.found), "", 1)
@@ -267,5 +270,5 @@ def _unquoted(finding: FindingView) -> FindingView:
 
 
 def said_found(found: str) -> str:
-    """How a message says what was found."""
+    """Return the part of a message about the value that was found."""
     return f"; found {found}"

@@ -1,6 +1,6 @@
-"""The plan of a revision against a store: what the controller's server runs as a process.
+"""The plan of a revision against a store: the server runs it as a separate process.
 
-Apart from ``planning`` for the sake of the command line, which has no store and starts without it.
+It is apart from ``planner`` because the command line has no store and starts without it.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class PlanError(Exception):
 def of_store(
     repository: Path, sub_path: str, *, head: str, base: str | None, reader: StoreReader, now: float
 ) -> plan_types.Plan:
-    """The plan of a revision of the repository that is in force.
+    """Return the plan of a revision of the repository that is in force.
 
     Raises:
         PlanError: nothing is in force yet.

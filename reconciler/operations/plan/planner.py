@@ -1,8 +1,8 @@
-"""What a revision would do before it is merged: one value that text, JSON and comments are made of.
+"""Plans: the effect of a revision before it is merged, as one value for text, JSON and comments.
 
-Two revisions, and what a live controller knows, come in. Out come the objects that change, what
-that does to GPUs, guarantees and running work, what both futures look like, what is wrong with the
-revision, and a digest of all that. Without a controller there is no forecast, and the plan says so.
+Two revisions and a live controller's state come in. Changed objects, impact on GPUs, guarantees and
+running work, forecasts, findings and a digest go out. Without a controller there is no forecast,
+and the plan says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from reconciler.operations.validate import introduced
 if TYPE_CHECKING:
     from reconciler.simulation.forecast import cluster_forecast, forecast_diff
 
-#: How far is looked ahead where nobody says how far.
+#: Default horizon of the forecast.
 HORIZON_S = 24 * 3600.0
 
 
@@ -126,7 +126,7 @@ def _digest(found: revisions.Comparison, snapshot: cluster_snapshot.DigestedSnap
 
 
 def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desired.Desired:
-    """The state with what the controller's own options add to its pools."""
+    """Return the state with what the controller's own options add to its pools."""
     structure = wanted.structure
     changed = {
         name: msgspec.structs.replace(
@@ -142,9 +142,9 @@ def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desir
 def _apart(
     found: revisions.Comparison, held: list[plan_types.HeldPartView], before: Mapping[str, str]
 ) -> tuple[revisions.Comparison, list[plan_types.HeldPartView], list[plan_types.HeldPartView]]:
-    """What the revision itself changes and has held, and what was held before it and goes on so.
+    """Return what the revision itself changes and has held, and what was held before and still is.
 
-    What goes on waiting stays in force, with or without the revision, and is none of its changes.
+    Objects that still wait stay in force, with or without the revision, and are not its changes.
 
     Args:
         found: both revisions, the second with all that was held before it.
@@ -177,9 +177,9 @@ def _held(
     at: float,
     before: Mapping[str, str],
 ) -> list[plan_types.HeldPartView]:
-    """What waits after the merge: judged as the controller will, by the limits in force.
+    """Return what waits after the merge, by the limits in force, as the controller decides it.
 
-    ``before``: jobs whose removal is held already, with what names it.
+    ``before`` are jobs whose removal is held already, with its digest.
     """
     base, head = found.base, found.head
     holds = sync_holds.Holds(dict(before))
@@ -213,7 +213,7 @@ def _held(
 
 
 def _looked_at(one: desired.HeldPart) -> str | None:
-    """When what is held is looked at again; None also where that would be in vain."""
+    """Return when a held change is evaluated again; None also if that would change nothing."""
     if one.until is None or any(sync_limits.NO_TIME in reason for reason in one.reasons):
         return None
     return format_time(one.until)
@@ -223,7 +223,7 @@ def _looked_at(one: desired.HeldPart) -> str | None:
 
 
 def change_view(of: diff.DocumentDiff, note: str = "") -> plan_types.ChangeView:
-    """One object that differs, as plans show it."""
+    """Return an object that differs, as plans show it."""
     return plan_types.ChangeView(
         of.operation, of.kind, of.name, of.path, of.summary, of.fields, note
     )
@@ -234,7 +234,9 @@ def _note(
     found: revisions.Comparison,
     snapshot: cluster_snapshot.DigestedSnapshot | None,
 ) -> str:
-    """Why a change of an object is more, or less, than it looks; empty where it is not."""
+    """Return why a change of an object has more or less effect than it seems; empty if it
+    has not.
+    """
     if change.kind != "Job" or found.runs_known:
         return _ignored(change, found.base, found.head, snapshot)
     if change.operation == "remove" and change.name not in found.base.jobs:
@@ -256,7 +258,7 @@ def _ignored(
     head: desired.Desired,
     snapshot: cluster_snapshot.DigestedSnapshot | None,
 ) -> str:
-    """Why a change of what a job executes has no effect on its run; empty where it has."""
+    """Return why a change of execution fields has no effect on a job's run; empty if it has one."""
     if (change.operation, change.kind) != ("change", "Job"):
         return ""
     old, new = base.jobs.get(change.name), head.jobs.get(change.name)
@@ -414,7 +416,7 @@ def _eviction_view(
 
 
 def _findings(found: revisions.Comparison) -> list[plan_types.FindingView]:
-    """What is wrong with the head, what is new first."""
+    """Return what is wrong with the head, new findings first."""
     before = {introduced.identity(one) for one in found.base.status.problems}
     rules = found.base.structure.policies | found.head.structure.policies
     shown = [
@@ -431,7 +433,7 @@ def _findings(found: revisions.Comparison) -> list[plan_types.FindingView]:
 
 
 def _waiver(of: desired.Problem, rules: Mapping[str, desired.AdmissionPolicy]) -> str:
-    """Who may let a violation of a policy pass, and how; empty for what nobody may."""
+    """Return who may waive a violation of a policy, and how; empty if nobody may."""
     rule = rules.get(of.rule.removeprefix("policy/")) if of.rule.startswith("policy/") else None
     if rule is None or of.severity != "error":
         return ""
@@ -473,7 +475,7 @@ def _finding_view(
 def in_force(
     snapshot: cluster_snapshot.DigestedSnapshot | None,
 ) -> revisions.ControllerRevision | None:
-    """What a revision is compared with; None where nobody knows what is in force."""
+    """Return the state that a revision is compared with; None if it is unknown."""
     live = snapshot.live if snapshot is not None else None
     if live is None or live.revision is None:
         return None

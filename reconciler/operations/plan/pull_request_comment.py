@@ -1,8 +1,8 @@
 """A plan as one comment of a pull request, which the next plan replaces.
 
-A hidden marker lets whoever posts it find the one of before. The verdict comes first, then what a
-reviewer must not miss (findings, removals, impact), then the rest, folded. What is too long is cut
-in the middle; one comment is never split, since half of a plan reads like a whole one.
+A hidden marker lets the poster find the previous comment. The verdict comes first, then findings,
+removals and impact, then the rest, folded. A plan that is too long is cut in the middle and never
+split over two comments, because half of a plan looks like a whole one.
 """
 
 import re
@@ -29,13 +29,13 @@ _CUT = (
 
 
 def marker(name: str) -> str:
-    """The hidden first line of the comments of one cluster."""
+    """Return the hidden first line of the comments of one cluster."""
     return MARKER.format(name="".join(c for c in name if c.isalnum() or c in "-_") or "main")
 
 
 def render(plan: Plan, name: str = "main", limit: int = CHARACTERS_MAX) -> str:
-    """The comment; ``limit`` is how many characters it may have."""
-    # each removal that is held stands there by itself, however many there are
+    """Return the comment, of at most ``limit`` characters."""
+    # every held removal has its own entry
     head = cut("\n".join(_head(plan, name)), limit // 2) + "\n"
     body = "\n".join(_body(plan))
     tail = "\n" + "\n".join(_tail(plan)) + "\n"
@@ -80,7 +80,7 @@ def cut(text: str, most: int) -> str:
 
 
 def _heading(before: list[str], back: list[str]) -> list[str]:
-    """Which object the first lines of a fence are about, that begin in the middle of it."""
+    """Return the object that the first lines of a fence are about, if they begin in its middle."""
     if not back or _OBJECT.match(back[0]):
         return []
     for line in reversed(before):
@@ -92,7 +92,7 @@ def _heading(before: list[str], back: list[str]) -> list[str]:
 
 
 def _table(before: list[str], line: str) -> list[str]:
-    """The heading of the table that a line is a row of, which is text without one."""
+    """Return the heading of the table that a line is a row of."""
     if not line.startswith("|"):
         return []
     rules = [at for at, one in enumerate(before) if one.startswith("| ---")]
@@ -100,7 +100,7 @@ def _table(before: list[str], line: str) -> list[str]:
 
 
 def _open(lines: list[str]) -> tuple[int, bool]:
-    """How many folds, and whether a fence, are open behind these lines."""
+    """Return how many folds are open after these lines, and True if a fence is."""
     folds, fenced = 0, False
     for line in lines:
         if line.startswith("```"):
@@ -129,7 +129,7 @@ def _head(plan: Plan, name: str) -> Iterator[str]:
 
 
 def _held(plan: Plan) -> Iterator[str]:
-    """What waits: first of all, with the command that lets it apply in a block to copy."""
+    """Return what waits, first of all, with the command that approves it in a block to copy."""
     if plan.held:
         yield from _fenced(line.text for line in plan_text.held_lines(plan))
     if plan.waiting:
@@ -232,7 +232,7 @@ def _diff(changes: list[plan_types.ChangeView]) -> Iterator[str]:
 
 
 def diff_lines(change: plan_types.ChangeView) -> Iterator[str]:
-    """One object as lines of a difference: the sign is the first character, so that it is coloured.
+    """Yield one object as lines of a difference: the sign is the first character, for its colour.
 
     GitHub colours ``!`` as changed, and does nothing with ``~``.
     """

@@ -27,15 +27,14 @@ RevisionError = scratch_repository.RevisionError
 
 
 class ControllerRevision(msgspec.Struct, frozen=True):
-    """What a controller has in force, where that is not one revision as a whole.
+    """The state in force at a controller, if that is not one revision as a whole.
 
     Attributes:
-        revision: that its jobs are of.
-        structure: that its structure is of, where that of ``revision`` is held or refused.
-        staying: jobs in force whose documents have left, since their removal is held; by name.
-        jobs: jobs in force, by name, as they run; None where nobody tells. Those may be among them
-            whose documents have left.
-        begun: of jobs, those whose newest run has begun or ended, with its key.
+        revision: of its jobs.
+        structure: of its structure, if that of ``revision`` is held or refused.
+        staying: jobs in force whose files were deleted, because their removal is held; by name.
+        jobs: jobs in force, by name, as they run; None if unknown. Some of them may have no file.
+        begun: jobs whose newest run has begun or ended, with its key.
     """
 
     revision: str
@@ -84,7 +83,7 @@ class Comparison(msgspec.Struct, frozen=True):
     runs_known: bool = False
 
     def changes_to(self, head: desired.Desired) -> tuple[diff.DocumentDiff, ...]:
-        """What differs from the first to another state than the second."""
+        """Return the differences from the first state to another one than the second."""
         return diff.between(self.base, head, runs_known=self.runs_known)
 
 
@@ -98,20 +97,22 @@ def compare(
     live: ControllerRevision | None = None,
     read: parallel_reader.Read | None = None,
 ) -> Comparison:
-    """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
+    """Return the changes from ``base`` to ``head``, or to the merge of both if they have diverged.
 
-    For such a merge, which nobody has signed yet, the commits of ``head`` answer.
+    Nobody has signed such a merge yet, so the commits of ``head`` count.
 
     Args:
         repository: a clone, or a bare repository.
-        sub_path: the folder of it that is read.
+        sub_path: folder of it with the cluster's YAML.
         base, head: anything that names a commit.
-        before: revisions that were in force before ``base``, the oldest first: where the structure
-            of ``base`` was refused, theirs is in force. Those that are not there are left out.
-        live: what a controller has in force. Where ``base`` is its newest revision, or follows it,
-            what that one left held is held at ``base``: with what is in force is compared. A
-            structure whose revision is not there is left out.
-        read: what blobs of them are known to hold already.
+        before: revisions in force before ``base``, oldest first: if the structure of ``base`` was
+            refused, theirs is in force. Those that do not exist are left out.
+        live: what a controller has in force. If ``base`` is its newest revision, or follows it,
+            then
+            what that one left held is held at ``base``, and the comparison is with what is in
+            force.
+            A structure whose revision does not exist is left out.
+        read: content of blobs that was read already.
 
     Raises:
         RevisionError: the repository or a revision can't be read, or the two can't be merged.
@@ -137,7 +138,7 @@ def compare(
 
 
 def _at(folder: Path, base: str, live: ControllerRevision | None) -> ControllerRevision | None:
-    """What is in force, if that is what ``base`` stands on."""
+    """Return what is in force, if ``base`` is based on it."""
     newest = scratch_repository.known_commit(folder, live.revision) if live is not None else None
     if newest is None:
         return None
@@ -148,7 +149,7 @@ def _at(folder: Path, base: str, live: ControllerRevision | None) -> ControllerR
 
 
 def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comparison:
-    """The comparison with jobs before it that are in force and written nowhere."""
+    """Return the comparison, with jobs before it that are in force and have no file."""
     if not staying.keys() - found.base.jobs.keys():
         return found
     base = msgspec.structs.replace(found.base, jobs={**staying, **found.base.jobs})
@@ -157,8 +158,10 @@ def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comp
 
 
 class _Known(NamedTuple):
-    """What is known before two revisions are read: the jobs in force at the first, None where
-    nobody knows, whose runs have begun, and what blobs hold."""
+    """Facts that are known before two revisions are read.
+
+    They are the jobs in force at the first (None: unknown), jobs whose runs have begun, and blobs.
+    """
 
     jobs: Mapping[str, desired.Job] | None
     begun: jobs_in_force.Begun
@@ -167,7 +170,7 @@ class _Known(NamedTuple):
     def loader(
         self, copy: source.GitSource, gate: review_findings.ChangeGate | None = None
     ) -> loader.Loader:
-        """A loader that knows it too."""
+        """Return a loader with these facts."""
         return loader.Loader(copy, gate=gate, read=self.read, begun=self.begun)
 
 
@@ -199,7 +202,7 @@ class _Pair(msgspec.Struct, frozen=True):
         return source.GitSource(str(self.repository), branch="main", sub_path=self.sub_path)
 
     def load(self, loading: loader.Loader, commit: str, *after: str) -> desired.Desired:
-        """What a loader makes of a commit; those that came before it need not lead to it."""
+        """Return what a loader makes of a commit; earlier commits need not lead to it."""
         scratch_repository.git(self.repository, "update-ref", "refs/heads/main", commit)
         if not all(
             scratch_repository.is_ancestor(self.repository, one, commit)
@@ -253,7 +256,7 @@ def _between(
     before: Sequence[str],
     runs: _Known,
 ) -> Comparison:
-    """What changes from one to the other, both as the repository has them."""
+    """Return the changes from one to the other, both as the repository has them."""
     with _pair(folder, sub_path, *both) as pair:
         known = (scratch_repository.known_commit(folder, one) for one in before)
         order = [*(one for one in known if one and one != pair.first), pair.first, pair.goal]
@@ -285,7 +288,9 @@ def _from_in_force(
     both: tuple[str, str],
     runs: _Known,
 ) -> Comparison:
-    """What changes to the second from the structure of ``kept`` with the jobs of the first."""
+    """Return the changes to the second from the structure of ``kept`` with the jobs of the
+    first.
+    """
     with _pair(folder, sub_path, *both) as pair:
         first, goal = pair.first, pair.goal
         copy = pair.source()
@@ -329,7 +334,7 @@ def _from_in_force(
 
 
 def _without_hold(state: desired.Desired) -> desired.Desired:
-    """The state without what is said of a hold that somebody else judges and words."""
+    """Return the state without messages about a hold, which the caller decides and words."""
     rest = tuple(one for one in state.status.problems if one.rule not in review_findings.RULES)
     status = msgspec.structs.replace(state.status, problems=rest, held=())
     return msgspec.structs.replace(state, status=status)
@@ -353,12 +358,12 @@ class _StructureStays:
 
 
 def _is_refused(state: desired.Desired, commit: str) -> bool:
-    """Whether the structure in force is that of an earlier revision."""
+    """Return True if the structure in force is that of an earlier revision."""
     return state.status.structure_revision != commit
 
 
 def _touches_structure(copy: source.GitSource, before: str, after: str) -> bool:
-    """Whether files differ that hold, or may hold, other objects than jobs."""
+    """Return True if files differ that hold, or may hold, objects other than jobs."""
     differing = copy.differences(before, after)
     ids = {blob for _, *both in differing for blob in both if blob is not None}
     files = map(document_reader.read, copy.blobs(ids))
@@ -380,7 +385,7 @@ def _commit_of(folder: Path, revision: str) -> str:
 
 
 def has_commit(repository: Path, revision: str) -> bool:
-    """Whether a repository has a commit."""
+    """Return True if a repository has a commit."""
     return (
         scratch_repository.known_commit(Path(scratch_repository.git_folder(repository)), revision)
         is not None
@@ -415,10 +420,10 @@ def uncommitted(repository: Path, sub_path: str) -> list[str]:
 
 
 def default_base(repository: Path, head: str) -> str:
-    """What a revision is compared with where nobody says: the branch that it is to go into.
+    """Return the revision to compare with by default: the target branch.
 
-    That is the remote's main branch, else ``main`` or ``master``; where that is the revision
-    itself, or there is none, its parent.
+    That is the remote's main branch, else ``main`` or ``master``; if that is the revision itself,
+    or there is none, its parent.
 
     Raises:
         RevisionError: there is nothing to compare it with.

@@ -15,7 +15,7 @@ from reconciler.store import StoreError, StoreReader
 
 
 def take(reader: StoreReader, now: float) -> bytes:
-    """A snapshot of what a store holds.
+    """Return a snapshot of a store.
 
     Raises:
         StoreError: the store can't be read.

@@ -1,8 +1,8 @@
-"""The past of a task's metrics as curves: read from what its node keeps, drawn for a terminal.
+"""Past metrics of a task as curves: read from what its node keeps, drawn for a terminal.
 
-Rows are JSON lines, one of each point in time with the series that it has; between them stand the
-headings of attempts. A curve goes over all attempts: where one began again from a checkpoint, its
-steps are drawn over those that were lost.
+Rows are JSON lines, one for each point in time with its series; headings of attempts are between
+them. A curve goes over all attempts: if one restarts from a checkpoint, its steps are drawn over
+the lost ones.
 """
 
 import json
@@ -21,14 +21,14 @@ _BLANK = 0x2800
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """One series. ``points`` are (step or None, time, value), as they were written."""
+    """A series. ``points`` are (step or None, time, value), as they were written."""
 
     name: str
     points: tuple[tuple[float | None, float, float], ...]
 
     @property
     def has_steps(self) -> bool:
-        """Whether all of its points have a step."""
+        """True if all of its points have a step."""
         return all(step is not None for step, _, _ in self.points)
 
     def along(self, axis: str) -> list[tuple[float, float]]:
@@ -42,7 +42,8 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What was read: curves by name, the headings of attempts, and what could not be read.
+    """Metrics that were read: curves by name, headings of attempts, and lines that could not be
+    read.
 
     ``is_cut``: there were more series than are kept.
     """
@@ -86,7 +87,7 @@ def read(lines: Iterable[bytes]) -> Past:
 
 
 def number(value: float) -> str:
-    """A value in few characters."""
+    """Return a value in few characters."""
     return f"{value:.4g}"
 
 
@@ -119,7 +120,9 @@ def draw(points: Sequence[tuple[float, float]], *, width: int, height: int) -> l
 
 
 def _part(value: float, least: float, most: float) -> float:
-    """How far a value is on the way; halves, because a difference of two may be infinite."""
+    """Return how far a value is between two others; by halves, because their difference may
+    overflow.
+    """
     if most <= least:
         return 0.5
     part = (value / 2 - least / 2) / (most / 2 - least / 2) if most / 2 > least / 2 else 0.5

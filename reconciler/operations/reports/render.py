@@ -10,8 +10,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.operations.reports import usage_reports
-from reconciler.simulation.traces import plots
+from reconciler.operations.reports import trace_plots, usage_reports
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +37,7 @@ _DRAWN = {
 }
 #: Of fairness among those to whom nothing is promised: the second is written beside the bar only.
 _DRAWN_PARTS = ("allocated", "share")
-#: What their bars are called, where the column's name alone does not say it.
+#: Names of bars, if the column's name is not enough.
 _LABELS = {
     ("usage", "used"): "used (a kernel ran)",
     ("waiting", "p90"): "p90: nine of ten jobs started within",
@@ -51,20 +50,20 @@ _AXES = {"waiting": "time from submission to start, in "}
 
 
 def title(report: usage_reports.UsageReport) -> str:
-    """What it is over."""
+    """Return the title: subject and span of a report."""
     began, ended = (text[:16].replace("T", " ") for text in (report.began, report.ended))
     head = TITLES[report.what] if _promises(report) else PARTS
     return f"{head}, {began} to {ended} UTC"
 
 
 def _promises(report: usage_reports.UsageReport) -> bool:
-    """Whether it is none of fairness among those to whom nothing is promised."""
+    """Return False for a report of fairness in which nothing is guaranteed to anybody."""
     names = {column.name for column in report.columns}
     return report.what != "fairness" or "guaranteed" in names
 
 
 def cell(value: usage_reports.Value, unit: str) -> str:
-    """A value as text."""
+    """Return a value as text."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -81,7 +80,7 @@ def cell(value: usage_reports.Value, unit: str) -> str:
 
 
 def _span(span_s: float) -> str:
-    """A span with two units at the most."""
+    """Return a span with at most two units."""
     if span_s < 60:
         return f"{span_s:.0f}s"
     minutes = round(span_s / 60)
@@ -106,7 +105,7 @@ def headings(report: usage_reports.UsageReport) -> list[str]:
 
 
 def units(report: usage_reports.UsageReport) -> str:
-    """Which columns are in which unit, where their values don't say it."""
+    """Return the units of columns whose values do not show them."""
     by_unit: dict[str, list[str]] = {}
     for column in report.columns:
         if column.unit not in {"s", "ratio", "jobs", "attempts", ""}:
@@ -141,14 +140,14 @@ def as_csv(report: usage_reports.UsageReport) -> str:
 
 
 def _plain(value: usage_reports.Value, unit: str) -> str | float:
-    """A value for programs: counts without a point, nothing where nothing is known."""
+    """Return a value for programs: counts without a point, nothing if unknown."""
     if value is None:
         return ""
     return int(value) if unit in {"jobs", "attempts"} else value
 
 
 def png(report: usage_reports.UsageReport) -> bytes:
-    """The picture as PNG.
+    """Return the plot as PNG.
 
     Raises:
         PicturesMissingError: there is no matplotlib.
@@ -159,7 +158,7 @@ def png(report: usage_reports.UsageReport) -> bytes:
 
 
 def page(report: usage_reports.UsageReport) -> str:
-    """The page: picture and table.
+    """Return an HTML page with plot and table.
 
     Raises:
         PicturesMissingError: there is no matplotlib.
@@ -169,7 +168,7 @@ def page(report: usage_reports.UsageReport) -> str:
     drawing = buffer.getvalue().decode()
     head = _line("th", headings(report), len(report.by))
     rows = "".join(_line("td", row, len(report.by)) for row in cells(report))
-    return plots.frame(
+    return trace_plots.frame(
         title(report),
         drawing[drawing.index("<svg") :],
         f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>",
@@ -177,7 +176,7 @@ def page(report: usage_reports.UsageReport) -> str:
 
 
 def _line(tag: str, texts: Sequence[str], names: int) -> str:
-    """A line of a table; the first ``names`` columns are words, and begin at the left."""
+    """Return a line of a table; the first ``names`` columns are words, aligned to the left."""
     found = [
         f'<{tag} class="{"word" if position < names else "number"}">{html.escape(text)}</{tag}>'
         for position, text in enumerate(texts)
@@ -186,7 +185,7 @@ def _line(tag: str, texts: Sequence[str], names: int) -> str:
 
 
 def _draw(report: usage_reports.UsageReport, to: io.BytesIO, form: str) -> None:
-    plots.require()
+    trace_plots.require()
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
 
     positions = {column.name: place for place, column in enumerate(report.columns)}
@@ -213,7 +212,7 @@ def _draw(report: usage_reports.UsageReport, to: io.BytesIO, form: str) -> None:
 def _largest(
     rows: Sequence[tuple[usage_reports.Value, ...]], *columns: int
 ) -> list[tuple[usage_reports.Value, ...]]:
-    """The rows that a picture has room for, those with the longest bars, in the report's order."""
+    """Return the rows that fit into a plot, those with the longest bars, in the report's order."""
     ranked = sorted(rows, key=lambda row: -max(float(row[one] or 0) for one in columns))
     chosen = {id(row) for row in ranked[:BARS_MAX]}
     return [row for row in rows if id(row) in chosen]
@@ -234,8 +233,9 @@ def _bars(
     rows: Sequence[tuple[usage_reports.Value, ...]],
     columns: tuple[int, int],
 ) -> None:
-    """A bar a group for each column of the first's unit, one behind the other, the first group on
-    top; beside them the values of all columns.
+    """Draw a bar per group for each column of the first column's unit, the first group on top.
+
+    The values of all columns are beside the bars.
     """
     places = list(range(len(names)))[::-1]
     units = {column: report.columns[column].unit for column in columns}
@@ -277,6 +277,6 @@ def _bars(
 
 
 def _short(name: str) -> str:
-    """A name that leaves room for its bar: its ends tell it from others."""
+    """Return a name that leaves room for its bar: its end distinguishes it."""
     half = (NAME_MAX - 1) // 2
     return name if len(name) <= NAME_MAX else f"{name[:half]}…{name[-half:]}"

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.metrics import usage_accounting
+from reconciler.model.rules import usage_charges
 from reconciler.model.state import usage_rollups
 from reconciler.model.values import times
 from reconciler.operations.views import job_views
@@ -24,18 +24,18 @@ Value = str | float | None
 
 
 class ReportError(ValueError):
-    """What was asked for can't be reported; says what can."""
+    """Error: the requested report does not exist; the message has what does."""
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column. ``unit`` is ``GPU-hours``, ``s``, ``ratio``, ``jobs`` or a currency."""
+    """A column. ``unit`` is ``GPU-hours``, ``s``, ``ratio``, ``jobs`` or a currency."""
 
     name: str
     unit: str = ""
 
 
 class UsageReport(msgspec.Struct, frozen=True):
-    """A table. ``began`` and ``ended`` are RFC 3339; a value is None where nothing is known."""
+    """A table. ``began`` and ``ended`` are RFC 3339; a value is None if unknown."""
 
     what: What
     began: str
@@ -46,7 +46,7 @@ class UsageReport(msgspec.Struct, frozen=True):
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What an hour costs: of a GPU by model, of one that is not listed, of a CPU."""
+    """Prices of an hour: of a GPU by model, of a GPU that is not listed, of a CPU."""
 
     currency: str = "EUR"
     gpu_hour: dict[str, float] = {}
@@ -55,9 +55,9 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
 
 
 class ReportPeriod(msgspec.Struct, frozen=True):
-    """What a report is over: the hours that begin from ``began`` on and before ``ended``.
+    """Period of a report: the hours that begin from ``began`` on and before ``ended``.
 
-    ``now`` is up to when what still runs is charged.
+    Running work is charged up to ``now``.
     """
 
     began: float
@@ -67,10 +67,10 @@ class ReportPeriod(msgspec.Struct, frozen=True):
 
 
 def make(what: What, reader: StoreReader, asked: ReportPeriod) -> UsageReport:
-    """A report.
+    """Return a report.
 
     Raises:
-        ReportError: the times are none.
+        ReportError: the times are invalid.
     """
     began, ended, by = asked.began, asked.ended, asked.by
     if not began < ended:
@@ -102,7 +102,7 @@ def _used(reader: StoreReader, asked: ReportPeriod) -> dict[tuple[str, ...], usa
 
 
 def _allocated(reader: StoreReader, asked: ReportPeriod) -> dict[rollups.Group, float]:
-    """The GPU-seconds of ``_used``."""
+    """Return the GPU-seconds of ``_used``."""
     found = rollups.allocated(reader, asked.began, asked.ended, asked.by)
     for group, usage in _going_on(reader, asked):
         found[group] = found.get(group, 0.0) + usage.gpu_s
@@ -112,14 +112,12 @@ def _allocated(reader: StoreReader, asked: ReportPeriod) -> dict[rollups.Group, 
 def _going_on(
     reader: StoreReader, asked: ReportPeriod
 ) -> Iterator[tuple[rollups.Group, usage_rollups.Usage]]:
-    """What attempts that are not concluded used up to now, in the hours asked for."""
+    """Return the usage of active attempts up to now, in the requested hours."""
     first, last = int(asked.began // HOUR_S), -int(-asked.ended // HOUR_S)
     nodes = {node.name: node for node in reader.nodes()}
     for attempt, job in rollups.open_attempts(reader):
         spec = job.spec if job is not None else None
-        for key, usage in usage_accounting.usage_of(
-            attempt, spec, nodes.get(attempt.node), asked.now
-        ):
+        for key, usage in usage_charges.usage_of(attempt, spec, nodes.get(attempt.node), asked.now):
             if first <= key.hour < last:
                 yield tuple(getattr(key, rollups.USAGE_COLUMNS[one]) for one in asked.by), usage
 
@@ -192,7 +190,7 @@ def _waiting(reader: StoreReader, asked: ReportPeriod) -> _Table:
 
 
 def quantile_of(buckets: Mapping[int, usage_rollups.WaitTotals], quantile: float) -> float:
-    """The wait that this part of the jobs did not exceed, to within 5 %."""
+    """Return the wait that this part of the jobs did not exceed, to within 5 %."""
     jobs = sum(wait.jobs for wait in buckets.values())
     seen = 0
     for bucket in sorted(buckets):
@@ -209,8 +207,10 @@ def _fairness(reader: StoreReader, asked: ReportPeriod) -> _Table:
 
 
 def _of_queues(reader: StoreReader, asked: ReportPeriod) -> _Table:
-    """What was promised, and came of it in the time in which cycles counted both (``counted``,
-    ``of-fair``); beside that what was allocated in all, as in other reports."""
+    """Return guarantees and what was received of them, in the time in which cycles counted both.
+
+    That time is ``counted``, ``of-fair``. Beside it is the total allocation, as in other reports.
+    """
     columns = (
         Column("guaranteed", "GPU-hours"),
         Column("fair", "GPU-hours"),
@@ -241,7 +241,7 @@ def _of_queues(reader: StoreReader, asked: ReportPeriod) -> _Table:
 
 
 def _of_queues_in_pools(reader: StoreReader, asked: ReportPeriod) -> _Table:
-    """As of queues; where no queue has amounts by pools only what was allocated is known."""
+    """Return the same by pool; only the allocation if no queue has amounts by pools."""
     columns = (
         Column("guaranteed", "GPU-hours"),
         Column("fair", "GPU-hours"),
@@ -305,7 +305,7 @@ def _of_everything(reader: StoreReader, asked: ReportPeriod) -> _Table:
 
 
 def _parents(reader: StoreReader) -> dict[str, str | None]:
-    """The queue above each queue, as they are now."""
+    """Return the parent of each queue, as they are now."""
     return {one.name: one.parent for one in job_views.stored_queues(reader.view(job_views.QUEUES))}
 
 
@@ -336,10 +336,10 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def priced(report: UsageReport, prices: Prices, by: Sequence[By]) -> UsageReport:
-    """A report of usage by ``(*by, "model")`` with its cost, summed up over models again.
+    """Return a report of usage by ``(*by, "model")`` with its cost, summed over models.
 
     Raises:
-        ReportError: the report is none of usage by model.
+        ReportError: it is not a report of usage by model.
     """
     if report.what != "usage" or report.by != (*by, "model"):
         raise ReportError("a cost is made of usage by model")

@@ -12,7 +12,7 @@ from reconciler.simulation.scenarios import known_differences, runner, schema
 
 #: The most files of one call.
 FILES_MAX = 100_000
-#: What is said of what is there and can't be read to an end.
+#: Message about a file that can't be read to its end.
 _NO_FILE = "is no file, but a device, a pipe or a socket: name a file or a folder"
 
 
@@ -21,10 +21,10 @@ class PathError(Exception):
 
 
 class Diverging(msgspec.Struct, frozen=True):
-    """A document that does not agree in its states.
+    """A document whose states differ from the expected ones.
 
-    ``expected`` and ``found`` are by job or task; ``found`` has ``*`` for a document that could
-    not be run. ``meant`` is the reason, where the divergence is on purpose.
+    ``expected`` and ``found`` are by job or task; ``found`` has ``*`` for a document that could not
+    be run. ``meant`` is the reason of an intended difference.
     """
 
     file: str
@@ -47,14 +47,14 @@ class FolderScores(msgspec.Struct):
 
 
 class ScenarioReport(msgspec.Struct, frozen=True):
-    """All folders by name, and what is wrong with documents that can't be read."""
+    """Results of all folders by name, and what is wrong with documents that can't be read."""
 
     folders: dict[str, FolderScores]
     errors: list[str]
 
     @property
     def agrees(self) -> bool:
-        """Whether every document agrees in states or is listed as meant."""
+        """True if every document agrees in states or is listed as an intended difference."""
         kinds = (one.meant for folder in self.folders.values() for one in folder.diverging)
         return not self.errors and all(kinds)
 
@@ -132,10 +132,10 @@ def _documents(path: Path, errors: list[str]) -> Iterator[runner.ScenarioVerdict
 
 
 def _read(path: Path) -> bytes:
-    """What a file holds.
+    """Return the content of a file.
 
     Raises:
-        PathError: it can't be read; says why.
+        PathError: it can't be read; the message says why.
     """
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise PathError(_NO_FILE)
@@ -150,7 +150,7 @@ def _could_not_run(why: str) -> runner.ScenarioVerdict:
 
 
 def _place(data: bytes, number: int, where: str) -> yaml_reader.LineColumn:
-    """Where a dotted path stands; a field that does not belong there, by its key."""
+    """Return where a dotted path is in a document; an unexpected field by its key."""
     path: list[str | int] = []
     for step in where.replace("[", ".[").split("."):
         if step.startswith("["):

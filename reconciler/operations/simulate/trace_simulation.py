@@ -1,16 +1,16 @@
-"""Simulations that people ask for: what is replayed, under which policies, and its figures."""
+"""Simulations: the source is read, replayed under each policy, and results are returned."""
 
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from reconciler.desired.documents import schema_errors
+from reconciler.desired.documents import schema_errors, yaml_reader
 from reconciler.model import desired
 from reconciler.model.values import suggestions
 from reconciler.operations.validate import folder_check
@@ -22,18 +22,21 @@ from reconciler.simulation.traces import trace_replay, trace_results, workloads
 #: The policy that is the project's own controller.
 OWN = "muster"
 POLICIES = (OWN, *gpu_pool.POLICIES)
+#: Options of the controller and the nodes that are simulated.
+ReplayOptions = trace_replay.Options
+#: The begin of virtual time, in seconds since the epoch.
+BEGIN = trace_replay.BEGIN
 
-
-#: Of a trace without any job that can be read, so many rows are told.
+#: The most malformed rows to show of a trace without any valid job.
 _REFUSED_TOLD = 3
-#: What is further away than that does not come in any simulation, in seconds.
+#: Seconds after which an event is too late for any simulation.
 SPAN_S_MAX = 10 * 366 * 86_400.0
 
 
 class SimulateError(Exception):
-    """A simulation that can't be run as asked; says why.
+    """Error: a simulation can't be run as requested; the message says why.
 
-    ``is_usage``: it is so whatever there is, by how it was asked for.
+    ``is_usage`` is True if the request is wrong whatever files there are.
     """
 
     def __init__(self, message: str, *, is_usage: bool = False) -> None:
@@ -42,17 +45,17 @@ class SimulateError(Exception):
 
 
 class SimulationRequest(msgspec.Struct, frozen=True):
-    """What to simulate.
+    """A request for a simulation.
 
     Attributes:
-        source: folder of a desired state, a trace, or None for made-up jobs.
+        source: folder of a desired state, a trace, or None for generated jobs.
         form: ``philly`` or ``swf``; None: by the file's name.
-        nodes, per_node: the cluster, for what brings none of its own.
-        jobs: how many made-up jobs, or how many of a trace from its beginning; None: all.
-        load: of made-up jobs, as a share of the cluster.
-        speed_up: how many times as fast jobs arrive.
+        nodes, per_node: the cluster, for a source without one.
+        jobs: number of generated jobs, or of a trace's first jobs; None: all.
+        load: of generated jobs, as a share of the cluster.
+        speed_up: factor by which jobs arrive faster.
         over_estimate: sigma of the log-normal over-estimates of time limits.
-        default_run_s: stands for the time limit of desired jobs without one.
+        default_run_s: replaces the time limit of desired jobs without one.
         scheduling: changes to the scheduler's settings.
     """
 
@@ -67,16 +70,16 @@ class SimulationRequest(msgspec.Struct, frozen=True):
     seed: int = 1
     over_estimate: float = 1.0
     default_run_s: float = 3600.0
-    options: trace_replay.Options = trace_replay.Options()
+    options: ReplayOptions = ReplayOptions()
     scheduling: Mapping[str, Any] = {}
 
 
 class Prepared(msgspec.Struct):
     """A simulation that can begin: a workload and its structure, or a desired state.
 
-    ``total`` is how many jobs there are; ``never``: what belongs to a moment of the calendar that
-    virtual time never comes to; ``is_limited``: every job of a trace has a time limit of its own,
-    so that none is drawn.
+    ``total`` is the number of jobs. ``never`` are things at a date that virtual time does not
+    reach. ``is_limited`` is True if every job of a trace has its own time limit, so that none is
+    random.
     """
 
     request: SimulationRequest
@@ -90,6 +93,23 @@ class Prepared(msgspec.Struct):
 
 
 Progress = Callable[[str, int], None]
+
+
+def scheduling_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return settings of the scheduler from texts of the form ``KEY=VALUE``.
+
+    Raises:
+        SimulateError: a text has another form, or a key is given twice.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise SimulateError(f"--scheduling {pair}: expected KEY=VALUE", is_usage=True)
+        if key in found:
+            raise SimulateError(f"--scheduling: {key} is given twice", is_usage=True)
+        found[key] = yaml_reader.scalar(value)
+    return found
 
 
 def prepare(request: SimulationRequest) -> Prepared:
@@ -137,12 +157,12 @@ def prepare(request: SimulationRequest) -> Prepared:
 
 
 def _shown(path: Path | str) -> str:
-    """A path as text: what is no UTF-8 in it can't be printed everywhere."""
+    """Return a path as text; bytes that are not UTF-8 can't be printed everywhere."""
     return str(path).encode(errors="replace").decode()
 
 
 def _refused(workload: workloads.Workload) -> str:
-    """Which rows of a trace are malformed, and why, of the first of them."""
+    """Return which of the first rows of a trace are malformed, and why."""
     named = [f"line {row.line}: {row.why}" for row in workload.malformed[:_REFUSED_TOLD]]
     more = workload.malformed_count - len(named)
     told = "; ".join(named) + (f"; and {more:,} more" if more else "")
@@ -150,7 +170,7 @@ def _refused(workload: workloads.Workload) -> str:
 
 
 def _settings(changes: Mapping[str, Any], base: desired.ClusterSettings) -> desired.ClusterSettings:
-    """These settings, with the changes that somebody asked for."""
+    """Return the settings with the requested changes."""
     missing: dict[str, None] = {}
     try:
         settings = builder.settings_of(dict(changes), missing, base)
@@ -173,9 +193,9 @@ def _settings(changes: Mapping[str, Any], base: desired.ClusterSettings) -> desi
 
 
 def _wrong_value(changes: Mapping[str, Any]) -> str:
-    """The first value that a document of the kind Cluster could not have, and what it takes.
+    """Return the first value that a Cluster document could not have, and what is expected.
 
-    Empty: it is one of a few words, or all are such values.
+    Return an empty string if all values are possible or one of a few words.
     """
     scheduling: dict[str, Any] = {}
     for key, value in changes.items():
@@ -237,7 +257,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _never(wanted: desired.Desired) -> tuple[str, ...]:
-    """Deadlines and windows of one time that lie too far behind the begin of virtual time."""
+    """Return deadlines and single windows that are too far after the begin of virtual time."""
     latest = trace_replay.BEGIN + SPAN_S_MAX
     late = [name for name, job in wanted.jobs.items() if (job.deadline or 0.0) > latest]
     windows = wanted.structure.reservations.items()
@@ -270,10 +290,10 @@ def _workload(request: SimulationRequest) -> workloads.Workload:
 def read_file(
     path: Path, read: Callable[[Iterator[str]], workloads.Workload]
 ) -> workloads.Workload:
-    """A workload from a file, unpacked where it is gzip.
+    """Return a workload from a file, unpacked if it is gzip.
 
     Raises:
-        SimulateError: it can't be read, or is of another form.
+        SimulateError: it can't be read, or has another format.
     """
     try:
         with _lines(path) as lines:
@@ -300,10 +320,10 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
 
 
 def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
-    """The lines, as long as there are no more, and none longer, than of a trace.
+    """Yield the lines, if there are no more and no longer ones than in a trace.
 
     Raises:
-        WorkloadError: there are, or one is.
+        WorkloadError: there are.
     """
     for number in range(1, workloads.LINES_MAX + 2):
         line = text.readline(workloads.LINE_MAX + 1)
@@ -318,10 +338,10 @@ def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def run(prepared: Prepared, progress: Progress | None = None) -> Iterator[trace_results.Run]:
-    """Each policy over the same jobs, with the same time limits, one after the other.
+    """Yield the run of each policy over the same jobs, with the same time limits.
 
     Args:
-        progress: is told the policy and how many jobs have ended in it.
+        progress: called with the policy and the number of its jobs that have ended.
 
     Raises:
         SimulateError: the simulation met a limit.

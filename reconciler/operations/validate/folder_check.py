@@ -1,6 +1,6 @@
-"""Reading a folder that is being edited, as it would stand if it were committed now.
+"""Check of a folder that is being edited, as if it were committed now.
 
-It goes through the same loader as the controller's, in a repository of its own that nobody sees.
+It uses the controller's own loader, on a temporary repository.
 """
 
 import contextlib
@@ -18,16 +18,19 @@ from reconciler.model import desired
 from reconciler.operations import scratch_repository
 from reconciler.operations.validate import introduced
 
+#: Files that were read already, by blob.
+ReadFiles = parallel_reader.Read
+
 _NOTHING = last_good.LastGood()
 
 #: A folder or revision can't be read; says why.
 RevisionError = scratch_repository.RevisionError
-#: The rule by which a folder without any YAML is told.
+#: Rule of the warning about a folder without any YAML.
 NOTHING_WRITTEN = "nothing-written"
 
 
 def read_folder(folder: Path) -> desired.Desired:
-    """The desired state in a folder as it is now, committed or not.
+    """Return the desired state in a folder as it is now, committed or not.
 
     Raises:
         RevisionError: the folder can't be read.
@@ -38,16 +41,16 @@ def read_folder(folder: Path) -> desired.Desired:
 def check_folder(
     folder: Path, *, staged: bool = False, since: str | None = None
 ) -> tuple[desired.Desired, Mapping[str, int]]:
-    """As :func:`read_folder`, with how many objects of each kind are written in it.
+    """Return the same as :func:`read_folder`, with the number of objects of each kind.
 
-    Files that git ignores are left out, as they would be from a commit. Of two objects of one name
-    that one is new which the last commit does not have.
+    Files that git ignores are left out, as from a commit. Of two objects of one name, the one that
+    the last commit does not have is the new one.
 
     Args:
-        folder: where the YAML stands.
-        staged: take what is staged for the next commit instead of what is on disk. Errors that
-            stood in the last commit, in documents that it leaves, are warnings then.
-        since: the same of this revision, or of where the last commit has parted from it.
+        folder: with the YAML.
+        staged: check what is staged for the next commit instead of what is on disk. Errors of the
+            last commit, in documents that do not change, become warnings.
+        since: the same for this revision, or for where the last commit diverged from it.
 
     Raises:
         RevisionError: the folder, or the revision, can't be read.
@@ -86,13 +89,13 @@ def _since(
     *,
     staged: bool,
 ) -> desired.Desired:
-    """What was found in a tree, as far as a revision before it does not have it too.
+    """Return the problems of a tree, with those of an earlier revision as warnings.
 
     Args:
-        repository: where ``written``, a tree and the folder of it that is read, is.
+        repository: of ``written``, a tree and the folder of it that is read.
         folder: in the repository of the revision.
-        found: what was found there.
-        since: the revision; None: the last commit, where there is one.
+        found: the problems.
+        since: the revision; None: the last commit, if there is one.
         staged: ``written`` is of the whole repository.
     """
     start = _start(folder, since)
@@ -130,7 +133,7 @@ def _since(
 
 
 def _start(folder: Path, since: str | None) -> str | None:
-    """The commit that what is written is compared with; None: there is none yet.
+    """Return the commit to compare with; None: there is none yet.
 
     Raises:
         RevisionError: there is no such revision.
@@ -154,7 +157,7 @@ def _start(folder: Path, since: str | None) -> str | None:
 
 
 def _nothing(found: desired.Desired) -> desired.Desired:
-    """What was found where there is no YAML at all, with a warning that says so."""
+    """Return the result for a folder without any YAML, with a warning."""
     told = desired.Problem(
         NOTHING_WRITTEN,
         "warning",
@@ -169,7 +172,7 @@ def _nothing(found: desired.Desired) -> desired.Desired:
 def _load_tree(
     repository: Path, tree: str, below: str, before: last_good.LastGood = _NOTHING
 ) -> tuple[desired.Desired, Mapping[str, int], last_good.LastGood]:
-    """What a loader makes of a tree, how much is written in it, and which object is whose."""
+    """Return a tree's state, the number of its objects, and the file of each object."""
     commit = scratch_repository.git(repository, "commit-tree", tree, "-m", "as edited")
     scratch_repository.git(repository, "update-ref", "refs/heads/main", commit)
     repo = source.GitSource(str(repository), branch="main", sub_path=below)
@@ -188,7 +191,7 @@ def _load_tree(
 def _with_all_problems(
     found: desired.Desired, repo: source.GitSource, commit: str
 ) -> desired.Desired:
-    """What was found in a commit, with all that its jobs name and is written nowhere."""
+    """Return a commit's state, with problems for references of its jobs to missing objects."""
     present = [one for one in repo.files(commit).files if one.blob is not None]
     blobs = repo.blobs([one.blob or "" for one in present])
     files = {one.path: data for one, data in zip(present, blobs, strict=True)}
@@ -200,7 +203,7 @@ def _with_all_problems(
 def _before(
     repository: Path, folder: Path, tree: str, below: str, *, staged: bool
 ) -> last_good.LastGood:
-    """Which object of a name stood where in the last commit that is other than ``tree``."""
+    """Return the file of each object in the last commit that differs from ``tree``."""
     if not staged:
         try:
             scratch_repository.share_objects(
@@ -222,21 +225,21 @@ def _before(
 
 
 def place_of(folder: Path) -> str:
-    """The path of a folder below the top of its repository; empty at the top, or without one."""
+    """Return the path of a folder in its repository; empty at the top, or without one."""
     try:
         return scratch_repository.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
     except RevisionError:
         return ""
 
 
-def read(repository: Path, sub_path: str, revision: str) -> parallel_reader.Read:
-    """What the blobs of a revision hold; none of them where it can't be read.
+def read(repository: Path, sub_path: str, revision: str) -> ReadFiles:
+    """Return the content of a revision's blobs; empty if it can't be read.
 
-    Whoever compares it finds out why, and says so.
+    A later comparison reports why.
 
     Args:
         repository: a clone, or a bare repository.
-        sub_path: the folder of it that is read.
+        sub_path: folder of it with the cluster's YAML.
         revision: anything that names a commit.
     """
     found: dict[str, document_reader.File] = {}

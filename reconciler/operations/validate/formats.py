@@ -14,17 +14,17 @@ from reconciler import __version__
 from reconciler.model import desired
 
 _LEVELS = {"error": "error", "warning": "warning"}
-#: GitHub shows no more annotations of one step; what is more is told in one line.
+#: GitHub shows no more annotations of one step; further ones become one line.
 ANNOTATIONS_MAX = 50
 
 
 def place(problem: desired.Problem, prefix: str) -> str:
-    """The path of a problem from the top of its repository."""
+    """Return the path of a problem from the top of its repository."""
     return "/".join(part for part in (prefix.strip("/"), problem.path) if part)
 
 
 def message(problem: desired.Problem) -> str:
-    """What is wrong, without where."""
+    """Return what is wrong, without the place."""
     subject = ": ".join(part for part in (problem.object, problem.field) if part)
     text = f"{subject}: {problem.message}" if subject else problem.message
     if problem.found:
@@ -35,10 +35,10 @@ def message(problem: desired.Problem) -> str:
 
 
 def sarif(problems: Sequence[desired.Problem], prefix: str) -> dict[str, Any]:
-    """A SARIF 2.1.0 log, as code scanning takes it.
+    """Return a SARIF 2.1.0 log for code scanning.
 
-    A result has a fingerprint without its line, so that it stays the same finding while lines are
-    put in above it.
+    The fingerprint of a result leaves out its line, so that the finding stays the same when lines
+    are inserted above it.
     """
     rules = sorted({problem.rule for problem in problems})
     seen: collections.Counter[str] = collections.Counter()
@@ -67,7 +67,7 @@ def sarif(problems: Sequence[desired.Problem], prefix: str) -> dict[str, Any]:
 
 
 def _rule(rule: str) -> dict[str, Any]:
-    """What code scanning shows of a rule: it takes none without these texts."""
+    """Return the description of a rule, which code scanning requires."""
     _, of_policy, policy = rule.partition("policy/")
     what = f"The policy {policy} of this repository" if of_policy else f"Muster's check {rule}"
     return {
@@ -79,7 +79,7 @@ def _rule(rule: str) -> dict[str, Any]:
 
 
 def _mark(problem: desired.Problem, prefix: str) -> str:
-    """What a finding is known by, wherever in its file it stands."""
+    """Return the fingerprint of a finding, independent of its line."""
     told = "\0".join((problem.rule, place(problem, prefix), problem.object, problem.field))
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 

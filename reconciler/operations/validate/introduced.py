@@ -1,7 +1,7 @@
-"""Which errors of a tree a change brings, and which stood before it in documents that it leaves.
+"""Separates errors that a change introduces from those in documents that it does not touch.
 
-What a change does not bring must not block it: a job that a policy came to after its run was
-admitted is in force as it is, whatever else is committed.
+An old error must not block a change: a job that a new policy would refuse stays in force if its run
+was admitted before.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import msgspec
 from reconciler.desired.documents import yaml_reader
 from reconciler.model import desired
 
-#: The bytes of a file, None where there is none.
+#: Returns the bytes of a file; None if it does not exist.
 Read = Callable[[str], bytes | None]
 _POLICY = "policy/"
 
@@ -23,14 +23,14 @@ def weakened(
     old: Read,
     new: Read,
 ) -> tuple[desired.Problem, ...]:
-    """The problems of a tree; as warnings those errors that the change from another doesn't bring.
+    """Return the problems of a tree, with errors that the change does not introduce as warnings.
 
     Args:
-        now: what is wrong with the tree.
-        before: what is wrong with that before it.
+        now: problems of the tree.
+        before: problems of the tree before it.
         changed: files that differ.
         old: reads a file of the tree before.
-        new: reads one of the tree.
+        new: reads a file of the tree.
     """
     known = {identity(one) for one in before}
     documents = _Documents(old, new)
@@ -52,7 +52,7 @@ def weakened(
 
 
 def identity(of: desired.Problem) -> tuple[str, ...]:
-    """What makes a problem the same one in another revision, wherever it stands there."""
+    """Return what identifies a problem in another revision, independent of its place."""
     return (of.rule, of.path, of.object, of.field, of.message, of.found)
 
 
@@ -64,7 +64,7 @@ class _Documents:
         self._known: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
 
     def same(self, path: str, label: str) -> bool:
-        """Whether an object stands in a file as it stood there before."""
+        """Return True if an object is in a file as it was before."""
         if path not in self._known:
             self._known[path] = _written(self._old(path)), _written(self._new(path))
         before, after = self._known[path]
@@ -72,7 +72,7 @@ class _Documents:
 
 
 def _written(data: bytes | None) -> dict[str, object]:
-    """The documents of a file by label; of one that can't be read, none."""
+    """Return the documents of a file by label; none if it can't be read."""
     if data is None:
         return {}
     try:

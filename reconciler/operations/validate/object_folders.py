@@ -1,8 +1,8 @@
-"""Where in a clone desired state begins: a repository may hold several clusters, one a folder.
+"""The folder of a clone in which a cluster's desired state begins; a repository may hold several.
 
-What the controller says that it reads comes first: a job that is written elsewhere is never seen.
-Where no controller can be asked it is the folder with the ``Cluster`` that somebody stands in or
-names, and else the whole repository, as long as that holds one cluster at most.
+The folder that the controller reads comes first: a job elsewhere is never seen. Without a
+controller it is the named or current folder with a ``Cluster``, else the whole repository if that
+holds at most one cluster.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
 from reconciler.operations.client import api_client, endpoints
 
-#: How long a controller may take to say what it reads before a clone goes on without it.
+#: How long to wait for a controller's sync status before a clone continues without it.
 LOOK_S = 3.0
 #: How long a command waits to learn what becomes of what it pushed, and how often it asks.
 LEARN_S, LEARN_EVERY_S = 3.0, 0.1
@@ -27,7 +27,7 @@ _CLUSTER = r"""^ *['"]?kind['"]?: *['"]?Cluster['"]? *$"""
 
 
 def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
-    """What the controller says of its repository (``/v1/sync``); None where it can't be asked."""
+    """Return the controller's sync status (``/v1/sync``); None if it can't be asked."""
     if endpoint is None:
         return None
     try:
@@ -37,10 +37,10 @@ def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
 
 
 def asked(endpoint: endpoints.Endpoint) -> dict[str, Any]:
-    """What the controller says of its repository (``/v1/sync``).
+    """Return the controller's sync status (``/v1/sync``).
 
     Raises:
-        ApiError: it can't be asked, or doesn't tell whoever has this token.
+        ApiError: it can't be asked, or does not answer this token.
         EndpointError: the token can't be used.
     """
     with api_client.ApiClient(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
@@ -49,15 +49,15 @@ def asked(endpoint: endpoints.Endpoint) -> dict[str, Any]:
 
 
 def is_read(folder: Path, told: Mapping[str, Any]) -> bool:
-    """Whether the clone around a folder is one of the repository that a controller reads.
+    """Return True if the clone around a folder is of the repository that a controller reads.
 
-    It is one where it has what the controller has read. A clone that is behind is brought to know
-    what is pushed (``git fetch``) before that is denied.
+    It is, if it has the commit that the controller has read. A clone that is behind is updated
+    (``git fetch``) before the answer is False.
 
     Args:
         folder: in the clone.
-        told: what the controller says. Where it has read nothing yet, nothing can be compared, and
-            the clone is taken for one of it.
+        told: the controller's sync status. If it has read nothing yet, nothing can be compared, and
+            the answer is True.
 
     Raises:
         CloneError: nothing can be committed in the clone.
@@ -80,13 +80,13 @@ def learned(
     commit: str,
     before: dict[str, Any],
 ) -> dict[str, Any]:
-    """What the controller says once it has read a commit; ``before`` where it has not in time.
+    """Return the sync status once the controller has read a commit; ``before`` if it has not in
+    time.
 
-    It is asked to look at its repository, and given ``LEARN_S``. One that can't read git now, that
-    reads what the clone does not know, or that has come to another commit meanwhile that does not
-    lead to this one, is not waited for. Of a commit that it has made itself (``clone``: None) it is
-    asked the same: what comes to another one first may have come past it. It may also be short of
-    it: what was wrong before is then left out, as that very commit may mend it.
+    It is asked to read its repository, and given ``LEARN_S``. There is no wait if it can't read git
+    now, reads a commit unknown to the clone, or has reached a commit that does not lead to this
+    one. The same holds for a commit that it made itself (``clone``: None): it may have read past
+    it, or be before it. Problems of before are then left out, because this commit may correct them.
     """
     read = before.get("attemptedRevision")
     if endpoint is None or not read or before.get("sync") == "Unknown":
@@ -112,15 +112,15 @@ def learned(
 
 
 def _is_on_the_way(clone: working_clone.Clone | None, revision: str | None, commit: str) -> bool:
-    """Whether a controller has come to a commit before the one that is waited for.
+    """Return True if a controller has reached a commit before the expected one.
 
-    So it is where it reads the very clone in which several are made one after another.
+    This happens if it reads this very clone, in which several commits are made one after another.
     """
     return clone is not None and bool(revision) and clone.leads_to(str(revision), commit)
 
 
 def _without_known(told: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """What a controller says, but for what it has said was wrong before."""
+    """Return the sync status without problems that were known before."""
 
     def what(problem: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(problem.get(part) for part in ("rule", "object", "message"))
@@ -133,18 +133,19 @@ def _without_known(told: dict[str, Any], before: Mapping[str, Any]) -> dict[str,
 def clone_of(
     folder: Path, endpoint: endpoints.Endpoint | None, told: dict[str, Any] | None
 ) -> working_clone.Clone:
-    """The clone around a folder, from where its desired state begins.
+    """Return the clone around a folder, from where its desired state begins.
 
     Args:
-        folder: where somebody stands, or what they named.
-        endpoint: of the controller. told: what it says of its repository.
+        folder: the current or the named one.
+        endpoint: of the controller.
+        told: the controller's sync status.
 
     Raises:
-        CloneError: there is none, or it can't be told which of its clusters is meant.
+        CloneError: there is none, or it has several clusters.
     """
     found = working_clone.Clone(folder)
     own = _own(folder.resolve(), found.root.resolve())
-    read = None if told is None else told.get("folder")  # older controllers tell none
+    read = None if told is None else told.get("folder")  # older controllers do not send it
     if isinstance(read, str) and (found.root / read).is_dir():
         if own is not None and not _is_within(own, read) and not _is_within(read, own):
             url = endpoint.url if endpoint is not None else "there"
@@ -164,7 +165,7 @@ def clone_of(
 
 
 def _own(folder: Path, root: Path) -> str | None:
-    """The nearest folder at or above one, below the root, in which a Cluster stands."""
+    """Return the nearest folder at or above one, below the root, that has a Cluster."""
     for one in (folder, *folder.parents):
         if not one.is_relative_to(root):
             return None
@@ -181,7 +182,7 @@ def _is_within(inner: str, outer: str) -> bool:
 
 
 def _clusters(root: Path) -> list[str]:
-    """The folders of a work tree in which, as committed or staged, a Cluster stands."""
+    """Return the folders of a work tree that have a Cluster, committed or staged."""
     try:
         found = git_commands.run(root, "grep", "-E", "-l", "-z", "-e", _CLUSTER, good=(0, 1)).stdout
     except git_commands.GitError:

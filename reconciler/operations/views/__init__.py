@@ -1,1 +1,1 @@
-"""What users see of jobs, nodes, queues, quotas and sync."""
+"""Views of jobs, nodes, queues, quotas and sync for users."""

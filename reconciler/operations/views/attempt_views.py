@@ -5,6 +5,9 @@ clock shows, are not passed on.
 """
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.state import records, states
@@ -12,12 +15,19 @@ from reconciler.model.values import times
 from reconciler.operations.views import gpu_views, json_format, view_types
 
 
+class TaskReports(NamedTuple):
+    """Newest metrics and usage of attempts, by their id."""
+
+    metrics: Mapping[str, task_reports.TaskMetrics] = MappingProxyType({})
+    uses: Mapping[str, task_usage.TaskUse] = MappingProxyType({})
+
+
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
 def metrics_view(of: task_reports.TaskMetrics) -> view_types.MetricsView:
-    """What a task has written of its work."""
+    """Return the metrics that a task has logged."""
     series = [
         view_types.MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
         for one in of.metrics
@@ -26,14 +36,14 @@ def metrics_view(of: task_reports.TaskMetrics) -> view_types.MetricsView:
 
 
 def _moment(at: float) -> str:
-    """A time that a node tells, whatever it is."""
+    """Return a time that a node reported, whatever it is."""
     return times.format_time(min(max(0.0, at), gpu_views.LATEST_TIME))  # in this order NaN loses
 
 
 def use_view(
     of: records.AttemptRecord, sampled: task_usage.TaskUse | None
 ) -> view_types.UseView | None:
-    """What a try uses: as sampled while it runs, as its node said when it has ended."""
+    """Return the usage of an attempt: the last sample while it runs, the total after its end."""
     if of.state is states.AttemptState.ENDED:
         if of.started_at is None:
             return None
@@ -63,7 +73,7 @@ def attempt_view(
     metrics: task_reports.TaskMetrics | None = None,
     use: task_usage.TaskUse | None = None,
 ) -> view_types.AttemptView:
-    """One try."""
+    """Return the view of an attempt."""
     saved, early = of.saved, of.state in states.START_PHASES
     leaves = of.stop is not None and of.state is not states.AttemptState.ENDED
     return view_types.AttemptView(

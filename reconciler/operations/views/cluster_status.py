@@ -1,8 +1,7 @@
-"""How everything stands, on two axes that are never mixed: is it as git says, and is it well.
+"""Status of the cluster and its objects on two axes that are never mixed: sync and health.
 
-Lists as the API gives them come in; each pool and queue comes out with both, and the cluster with
-the worst of each. A queue can be as git says and suspended; a pool can be other than git says and
-well.
+Lists of the API come in; each pool and queue comes out with both, and the cluster with the worst of
+each. A queue can be in sync and suspended; a pool can be out of sync and healthy.
 """
 
 import string
@@ -47,7 +46,7 @@ _Word = TypeVar("_Word")
 
 
 class ObjectStatus(msgspec.Struct, frozen=True):
-    """One object on both axes; ``why`` is empty where all is well."""
+    """An object on both axes; ``why`` is empty if all is well."""
 
     object: str
     sync: Sync
@@ -56,7 +55,7 @@ class ObjectStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_well(self) -> bool:
-        """Whether there is nothing to say of it."""
+        """True if the object is in sync and healthy."""
         return (self.sync, self.health) == ("Synced", "Healthy")
 
 
@@ -68,7 +67,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     objects: tuple[ObjectStatus, ...]
 
 
-#: From the least to the most severe; of equal ones the first is told.
+#: From the least to the most severe; of equal ones the first is shown.
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -96,7 +95,9 @@ def roll_up(
 
 
 def drift_line(drift: Iterable[Json]) -> str:
-    """How many differences there are, the worst of them, and where to read on; empty: none."""
+    """Return the number of differences, the worst of them, and the command for more;
+    empty: none.
+    """
     rows = [row for row in drift if row["action"] != "ignore"]
     if not rows:
         return ""
@@ -107,7 +108,7 @@ def drift_line(drift: Iterable[Json]) -> str:
 
 
 def short_subject(text: str) -> str:
-    """What a difference is of, for a table: of a whole commit its first digits, as elsewhere."""
+    """Return the subject of a difference for a table; a commit by its first digits."""
     whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
     return text[:12] if whole else text
 
@@ -163,7 +164,7 @@ def _why(parts: Sequence[str], mine: Sequence[Json]) -> str:
 
 
 def age(since: str, now: float) -> str:
-    """How long ago a moment was, in the two largest units."""
+    """Return how long ago a moment was, in the two largest units."""
     left = max(0, int(now - times.parse_time(since)))
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
@@ -174,6 +175,6 @@ def age(since: str, now: float) -> str:
 
 
 def shown(found: ClusterStatus) -> dict[str, Any]:
-    """For scripts."""
+    """Return the status for scripts."""
     made: dict[str, Any] = msgspec.to_builtins(found)
     return made

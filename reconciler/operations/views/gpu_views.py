@@ -14,7 +14,7 @@ LATEST_TIME = 4.1e9
 
 
 class MigView(json_format.View, frozen=True):
-    """One MIG device, and the attempt that has it as far as its node has said so."""
+    """A MIG device, with the attempt that has it as far as its node has reported that."""
 
     uuid: str
     profile: str
@@ -26,15 +26,14 @@ class MigView(json_format.View, frozen=True):
 
 
 class MigLayoutView(json_format.View, frozen=True):
-    """How far a device is with the MIG layout of its pool: fits, waiting, blocked, needs-reset or
-    failed."""
+    """State of a device's MIG layout: fits, waiting, blocked, needs-reset or failed."""
 
     state: str
     message: str
 
 
 class XidView(json_format.View, frozen=True):
-    """An error event of the driver, how often it came, and when last."""
+    """An error event of the driver, with its count and last time."""
 
     number: int
     count: int
@@ -42,7 +41,7 @@ class XidView(json_format.View, frozen=True):
 
 
 class GpuUsageView(json_format.View, frozen=True):
-    """What a GPU does; null for what its driver does not tell."""
+    """Usage of a GPU; null for what its driver does not report."""
 
     at: str
     utilization: float | None
@@ -57,9 +56,9 @@ class GpuUsageView(json_format.View, frozen=True):
 
 
 class GpuView(json_format.View, frozen=True):
-    """One device, the attempt that holds it, and what it did when its node last said so.
+    """A device, the attempt that holds it, and its last reported usage.
 
-    ``state`` is ok, lost, missing, failed or unresponsive; only an ok one takes work.
+    ``state`` is ok, lost, missing, failed or unresponsive; only an ok device takes work.
     """
 
     index: int
@@ -102,12 +101,12 @@ class GpuProcessView(json_format.View, frozen=True):
 
 
 def _told_time(at: float) -> str:
-    """A time that a node chose, which may be no time at all."""
+    """Return a time that a node reported, which may be no time at all."""
     return format_time(at if 0 < at < LATEST_TIME else 0.0)
 
 
 def gpu_usage_view(of: devices.GpuUsage) -> GpuUsageView:
-    """What a GPU did."""
+    """Return the usage of a GPU."""
     return GpuUsageView(
         at=_told_time(of.at),
         utilization=of.utilization_ratio,
@@ -125,7 +124,7 @@ def gpu_usage_view(of: devices.GpuUsage) -> GpuUsageView:
 
 
 def gpu_view(of: records.Gpu, attempt: str | None, usage: devices.GpuUsage | None) -> GpuView:
-    """A device. What it did before it failed is not what it does."""
+    """Return the view of a device. Usage from before a failure is left out."""
     return GpuView(
         index=of.index,
         uuid=of.uuid,
@@ -148,7 +147,7 @@ def gpu_view(of: records.Gpu, attempt: str | None, usage: devices.GpuUsage | Non
 
 
 def _mig(of: records.Gpu, usage: devices.GpuUsage | None) -> list[MigView]:
-    """The MIG devices of a GPU."""
+    """Return the MIG devices of a GPU."""
     told = {one.uuid: one for one in usage.instances} if usage is not None else {}
     nothing = devices.MigUsage("")
     return [
@@ -166,10 +165,10 @@ def _mig(of: records.Gpu, usage: devices.GpuUsage | None) -> list[MigView]:
 
 
 def driver_view(of: devices.GpuDriver) -> GpuDriverView:
-    """A node's driver."""
+    """Return the view of a node's driver."""
     return GpuDriverView(of.state, of.message, of.version, of.cuda_version)
 
 
 def process_view(of: devices.GpuProcess) -> GpuProcessView:
-    """A process that is no task's."""
+    """Return the view of a process that belongs to no task."""
     return GpuProcessView(of.pid, of.gpu, of.name, of.user, of.memory_bytes, of.detail)

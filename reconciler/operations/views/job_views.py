@@ -15,7 +15,7 @@ import msgspec
 
 from reconciler.core import overrides
 from reconciler.model import desired
-from reconciler.model.observed import devices, task_reports, task_usage
+from reconciler.model.observed import devices
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import events, instance_records, outcome, records
@@ -53,7 +53,7 @@ _REFUSED = msgspec.msgpack.Decoder(dict[str, str])
 
 
 def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
-    """What to store for showing after a cycle, where it may be other than before."""
+    """Return the views to store after a cycle, if they may have changed."""
     found = {}
     if decided.queues is not None:
         found[QUEUES] = msgspec.msgpack.encode(decided.queues)
@@ -63,7 +63,7 @@ def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
 
 
 def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
-    """What to store for showing when the desired state is another."""
+    """Return the views to store after a change of desired state."""
     return {
         POOLS: msgspec.msgpack.encode(tuple(wanted.structure.pools.values())),
         STRUCTURE: msgspec.msgpack.encode(wanted.structure),
@@ -73,7 +73,7 @@ def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
 
 
 def _stored(name: str, body: bytes | None, decoder: msgspec.msgpack.Decoder[_T], empty: _T) -> _T:
-    """What a stored view holds.
+    """Return the content of a stored view.
 
     Raises:
         DamagedError: it can't be read.
@@ -90,32 +90,32 @@ def _stored(name: str, body: bytes | None, decoder: msgspec.msgpack.Decoder[_T],
 
 
 def stored_queues(body: bytes | None) -> tuple[outcome.QueueUsage, ...]:
-    """The queues' arithmetic from its stored view."""
+    """Return the amounts of queues from their stored view."""
     return _stored(QUEUES, body, _QUEUES, ())
 
 
 def stored_expected(body: bytes | None) -> dict[str, outcome.ExpectedStart]:
-    """When jobs are expected to start, from its stored view."""
+    """Return estimated starts of jobs from their stored view."""
     return _stored(EXPECTED, body, _EXPECTED, {})
 
 
 def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
-    """The pools in force from their stored view."""
+    """Return the pools in force from their stored view."""
     return _stored(POOLS, body, _POOLS, ())
 
 
 def stored_structure(body: bytes | None) -> desired.Structure | None:
-    """The structure in force from its stored view; None where none was stored yet."""
+    """Return the structure in force from its stored view; None if none was stored yet."""
     return _structure(body) if body else None
 
 
-@functools.lru_cache(maxsize=2)  # it is asked for at every submission and seldom changes
+@functools.lru_cache(maxsize=2)  # every submission needs it, and it seldom changes
 def _structure(body: bytes) -> desired.Structure | None:
     return _stored(STRUCTURE, body, _STRUCTURE, None)
 
 
 def stored_sync(body: bytes | None) -> desired.SyncStatus:
-    """How the repository stands, from its stored view."""
+    """Return the sync status from its stored view."""
     return _sync(body) if body else desired.SyncStatus()
 
 
@@ -130,7 +130,7 @@ def stored_refused(body: bytes | None) -> dict[str, str]:
 
 
 def amounts(of: Resources) -> view_types.AmountsView:
-    """What something has or takes."""
+    """Return resources as JSON shows them."""
     return view_types.AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
 
 
@@ -143,9 +143,13 @@ def vector(of: Sequence[int | None]) -> view_types.AmountsView:
 
 
 def reason_view(of: Reason) -> view_types.ReasonView:
-    """Why something waits."""
+    """Return the view of a reason."""
     funnel = [view_types.FunnelView(step.count, step.why) for step in of.funnel]
     return view_types.ReasonView(of.code, of.message, funnel, of.unblocks)
+
+
+#: Of attempts about which no node has reported.
+NO_REPORTS = attempt_views.TaskReports()
 
 
 def job_view(
@@ -155,11 +159,10 @@ def job_view(
     reasons: Iterable[Reason] = (),
     place: int | None = None,
     expected: outcome.ExpectedStart | None = None,
-    metrics: Mapping[str, task_reports.TaskMetrics] = {},
-    uses: Mapping[str, task_usage.TaskUse] = {},
+    reports: attempt_views.TaskReports = NO_REPORTS,
     running: int = 0,
 ) -> view_types.JobView:
-    """A job's run with what belongs to it; ``running``: how many of its tasks do."""
+    """Return the view of a job's run; ``running`` is the number of its running tasks."""
     spec = of.spec
     array = spec.array_count is not None
     takes = sum(
@@ -184,8 +187,8 @@ def job_view(
             attempt_views.attempt_view(
                 attempt,
                 array=array,
-                metrics=metrics.get(attempt.id),
-                use=uses.get(attempt.id),
+                metrics=reports.metrics.get(attempt.id),
+                use=reports.uses.get(attempt.id),
             )
             for attempt in attempts
         ],
@@ -206,7 +209,7 @@ def job_view(
 
 
 def _tasks(spec: desired.Job, running: int) -> view_types.TasksView | None:
-    """How an elastic gang stands; None of all else."""
+    """Return the tasks of an elastic gang; None for other jobs."""
     if spec.array_count is not None or not spec.is_elastic:
         return None
     enough = (one.count if one.minimum is None else one.minimum for one in spec.groups)
@@ -222,7 +225,7 @@ def node_view(
     attempts: Iterable[records.AttemptRecord],
     gpu_usage: Iterable[devices.GpuUsage] = (),
 ) -> view_types.NodeView:
-    """A node with the attempts on it that have not ended."""
+    """Return the view of a node with its active attempts."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     holder = {device: attempt.id for attempt in alive for device in attempt.devices}
     inventory, usage = of.inventory, of.usage
@@ -259,7 +262,7 @@ def node_view(
 
 
 def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
-    """Why jobs that are known go on as they are, or wait: no cycle passes with what is written."""
+    """Return why known jobs continue unchanged, or wait: their new version can't be decided."""
     kind = "Job/"
     return {
         one.object.removeprefix(kind): Reason(
@@ -271,8 +274,10 @@ def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
 
 
 def refused_view(name: str, problem: str, seen_at: float) -> view_types.JobView:
-    """A job that is written, and has no run: it is ``Invalid``, who writes it may not, or nobody
-    said that it is new."""
+    """Return the view of a job that has no run.
+
+    It is ``Invalid``, its author may not submit it, or nobody has adopted it.
+    """
     held = problem == desired.AWAITS_ADOPTION
     why = view_types.ReasonView(
         ReasonCode.INVALID, problem, [], "correct its document, and commit it"
@@ -311,7 +316,7 @@ def refused_view(name: str, problem: str, seen_at: float) -> view_types.JobView:
 
 
 def usage_view(of: records.NodeUsage) -> view_types.NodeUsageView:
-    """What a node uses."""
+    """Return the view of a node's usage."""
     return view_types.NodeUsageView(
         at=format_time(of.at),
         cpu_percent=of.cpu_percent,
@@ -331,7 +336,9 @@ def queue_view(
     suspended: Mapping[str, float] = _NOBODY,
     said: desired.Queue | None = None,
 ) -> view_types.QueueView:
-    """A queue; ``suspended`` as ``SyncStatus`` has it, ``said``: as git has the queue."""
+    """Return the view of a queue; ``suspended`` is from ``SyncStatus``, ``said`` is the queue in
+    git.
+    """
     lends = {one.pool: one.lending_limit for one in said.flavors} if said else {}
     since = suspended.get(f"Queue/{of.name}", suspended.get("Cluster"))
     return view_types.QueueView(
@@ -369,9 +376,9 @@ def pool_view(
     nodes: Mapping[str, records.NodeRecord],
     provision: instance_records.Provision | None = None,
 ) -> view_types.PoolView:
-    """A pool with what is known of its nodes; those never seen count as ``Missing``.
+    """Return the view of a pool with its nodes; those never seen count as ``Missing``.
 
-    ``provision``: what is known of its instances, where they come and go.
+    ``provision`` has the instances of a pool that creates and deletes nodes.
     """
     hosts, scales = of.nodes, of.provisioning
     instances: Counter[str] = Counter()
@@ -402,7 +409,7 @@ def pool_view(
 
 
 def drift_view(of: drift_kinds.Drift) -> view_types.DriftView:
-    """A difference."""
+    """Return the view of a difference."""
     return view_types.DriftView(
         kind=of.kind,
         subject=of.subject,
@@ -423,7 +430,9 @@ def drift_view(of: drift_kinds.Drift) -> view_types.DriftView:
 
 
 def override_view(of: records.Override, *, signed: bool = False) -> view_types.OverrideView:
-    """A cancel or drain that is not committed; ``signed``: where people have to sign commits."""
+    """Return the view of an override that is not committed; ``signed``: commits have to be
+    signed.
+    """
     return view_types.OverrideView(
         of.verb,
         of.subject,
@@ -461,7 +470,7 @@ def sync_view(
     branch: str = "",
     untold: Iterable[loop_messages.Untold] = (),
 ) -> view_types.SyncView:
-    """How the repository stands, of which ``folder`` is read on ``branch``, and who is not told."""
+    """Return the view of the sync status, for ``folder`` of ``branch``."""
     return view_types.SyncView(
         sync=of.sync,
         branch=branch,

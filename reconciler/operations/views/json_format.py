@@ -1,7 +1,7 @@
-"""How every view is written as JSON: what the API, plans and ``-o json`` have in common.
+"""JSON format of every view, common to the API, plans and ``-o json``.
 
-Camel case as in documents; a duration keeps the ``_s`` of its unit, ``later_s``, so that no reader
-takes it for a plural or for a time.
+Names are in camel case as in documents; a duration keeps the ``_s`` of its unit, ``later_s``, so
+that no reader takes it for a plural or for a time.
 """
 
 import msgspec
@@ -10,7 +10,9 @@ from reconciler.model.values import times
 
 
 def name(field: str) -> str:
-    """The JSON name of a field: ``estimated_start`` is ``estimatedStart``, ``in_s`` is ``in_s``."""
+    """Return the JSON name of a field: ``estimated_start`` is ``estimatedStart``, ``in_s`` is
+    ``in_s``.
+    """
     stem, unit = (field[:-2], "_s") if field.endswith("_s") else (field, "")
     first, *others = stem.split("_")
     return first + "".join(part[:1].upper() + part[1:] for part in others) + unit

@@ -1,8 +1,8 @@
-"""How full quotas are: what the core's gate counts for each, as JSON shows it.
+"""Views of quotas: what the core counts for each, as JSON shows it.
 
-The structure in force and what holds something come in; for each quota goes out what it caps, how
-much of that is in use, and when some of it comes back at the latest. The arithmetic is the gate's
-own (``core.quotas``), so that what is shown is what the next start is measured by.
+The structure in force and active work come in; for each quota its caps, usage and the next end go
+out. The arithmetic is the core's own (``core.quota``), so that what is shown decides the next
+start.
 """
 
 import math
@@ -18,11 +18,11 @@ from reconciler.operations.views import job_views, json_format, view_types
 
 
 class BudgetView(json_format.View, frozen=True):
-    """A budget in GPU-hours: settled within the window, and set aside for what runs.
+    """A budget in GPU-hours: spent within the window, and reserved for running work.
 
-    ``returns`` is when the first of it comes back at the latest: of what was spent, or of what runs
-    and has a time limit; null where nobody knows.
-    ``onExhausted``: whether what runs then goes on (``wait``) or leaves (``end``).
+    ``returns`` is when the first of it comes back at the latest: from spending that leaves the
+    window, or from running work with a time limit; null if unknown. ``onExhausted``: running work
+    continues (``wait``) or ends (``end``).
     """
 
     gpu_hours: float
@@ -34,8 +34,11 @@ class BudgetView(json_format.View, frozen=True):
 
 
 class EndsView(json_format.View, frozen=True):
-    """When the first of what holds some of it has ended at the latest, by the time limits of its
-    tasks; null where nobody knows. ``running``: of whole jobs, whatever they hold."""
+    """The latest time at which the first holder of each resource ends, by time limits; null if
+    unknown.
+
+    ``running`` is about whole jobs, whatever they hold.
+    """
 
     cpu: str | None
     memory: str | None
@@ -44,10 +47,10 @@ class EndsView(json_format.View, frozen=True):
 
 
 class QuotaView(json_format.View, frozen=True):
-    """A quota and what counts for it. Of ``user``, ``group``, ``queue`` and ``pool`` one is said.
+    """A quota and what counts for it. One of ``user``, ``group``, ``queue`` and ``pool`` is set.
 
-    ``used`` is what it counts in all, ``limit`` null where it caps nothing; ``running`` are jobs
-    that hold something, of a pool null.
+    ``used`` is the total, ``limit`` null if it caps nothing; ``running`` are jobs that hold
+    something, null for a pool.
     """
 
     name: str
@@ -70,11 +73,11 @@ NOBODY_KNOWS = EndsView(None, None, None, None)
 def quota_views(
     structure: desired.Structure, observed: records.Observed, now: float
 ) -> list[QuotaView]:
-    """All quotas by name.
+    """Return all quotas by name.
 
     Args:
         structure: in force.
-        observed: attempts that are not concluded, their jobs, and what is remembered.
+        observed: active attempts, their jobs, and remembered usage.
         now: seconds since the epoch.
     """
     if not structure.quotas:
@@ -99,7 +102,7 @@ def _of(account: quota_accounts.QuotaAccount, accounts: quota_usage.QuotaAccount
 
 
 def _first_ends(account: quota_accounts.QuotaAccount) -> EndsView:
-    """Of each resource the first end of an element that has some of it, and the first of a job."""
+    """Return the first end of an element for each resource, and the first end of a job."""
     ends = [
         min((end for end, part, *_ in account.parts if part[index]), default=math.inf)
         for index in range(3)
@@ -111,7 +114,7 @@ def _first_ends(account: quota_accounts.QuotaAccount) -> EndsView:
 def _of_pool(
     quota: desired.Quota, structure: desired.Structure, observed: records.Observed
 ) -> QuotaView:
-    """A quota of a pool counts whatever is on its nodes."""
+    """Return the usage of a pool's quota, which counts everything on its nodes."""
     pool = structure.pools.get(quota.pool)
     nodes = frozenset(pool.nodes if pool is not None else ())
     used = sum(

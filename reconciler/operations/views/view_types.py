@@ -1,7 +1,7 @@
-"""The JSON shapes of the API and of ``-o json``: structs whose field names are the JSON names.
+"""JSON shapes of the API and of ``-o json``: structs whose field names are the JSON names.
 
 Times are RFC 3339 in UTC, memory is in bytes, CPUs and GPUs are decimal, durations are in seconds
-with ``_s``. ``views`` makes them out of the model's values.
+with ``_s``. ``job_views`` and its neighbours make them from the model's values.
 """
 
 from reconciler.model.state.pending_reasons import ReasonCode
@@ -9,7 +9,7 @@ from reconciler.operations.views import gpu_views, json_format
 
 
 class AmountsView(json_format.View, frozen=True):
-    """CPUs and GPUs decimal, memory in bytes; null where nothing is said."""
+    """Amounts of resources: CPUs and GPUs decimal, memory in bytes; null if unset."""
 
     cpu: float | None
     memory: int | None
@@ -17,7 +17,7 @@ class AmountsView(json_format.View, frozen=True):
 
 
 class MetricView(json_format.View, frozen=True):
-    """The newest value of a series that a task writes; null where it is infinite or no number."""
+    """The newest value of a series that a task logs; null if it is infinite or not a number."""
 
     name: str
     value: float | None
@@ -26,7 +26,7 @@ class MetricView(json_format.View, frozen=True):
 
 
 class MetricsView(json_format.View, frozen=True):
-    """What a task has written; ``problem`` is the newest line that was not understood."""
+    """Metrics of a task; ``problem`` is about the newest invalid line."""
 
     series: list[MetricView]
     lines: int
@@ -45,7 +45,7 @@ class CheckpointView(json_format.View, frozen=True):
 
 
 class GpuUseView(json_format.View, frozen=True):
-    """What a task has on one GPU; ``memory`` is null where the driver does not tell."""
+    """Usage of one GPU by a task; ``memory`` is null if the driver does not report it."""
 
     gpu: int
     processes: int
@@ -53,11 +53,11 @@ class GpuUseView(json_format.View, frozen=True):
 
 
 class UseView(json_format.View, frozen=True):
-    """What a try uses, or has used: memory in bytes, ``read`` and ``written`` from and to storage.
+    """Usage of an attempt: memory in bytes, ``read`` and ``written`` from and to storage.
 
-    While it runs it is what was sampled at ``at``. Once it has ended it is what it used in all, and
-    ``at``, ``processes`` and ``memory`` are null. ``read`` and ``written`` are null where nobody
-    may know.
+    While it runs it is the sample of ``at``. After its end it is the total, and ``at``,
+    ``processes`` and ``memory`` are null. ``read`` and ``written`` are null if they can't be
+    measured.
     """
 
     at: str | None
@@ -73,11 +73,10 @@ class UseView(json_format.View, frozen=True):
 class AttemptView(json_format.View, frozen=True):
     """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
 
-    ``phase`` says how far a start is that takes its time: ``Fetching`` its image or data, ``Ready``
-    and waiting for the rest of its gang; else null. ``killAt`` is when one that was asked to leave,
-    and is still there, is ended by force. ``metrics`` is null where nothing was written, or nothing
-    is known of it any more; ``use`` until something was sampled. ``asked`` is what the task was
-    given, to be held against ``use``.
+    ``phase`` is the phase of a slow start: ``Fetching`` its image or data, ``Ready`` and waiting
+    for its gang; else null. ``killAt`` is when a stopping attempt is killed. ``metrics`` is null if
+    there are none any more; ``use`` until the first sample. ``asked`` is the task's request, to
+    compare with ``use``.
     """
 
     id: str
@@ -103,14 +102,14 @@ class AttemptView(json_format.View, frozen=True):
 
 
 class FunnelView(json_format.View, frozen=True):
-    """So many nodes drop out for this."""
+    """A number of nodes that are excluded for one reason."""
 
     count: int
     why: str
 
 
 class ReasonView(json_format.View, frozen=True):
-    """Why a job waits."""
+    """A reason for which a job waits."""
 
     code: ReasonCode
     message: str
@@ -119,7 +118,7 @@ class ReasonView(json_format.View, frozen=True):
 
 
 class TasksView(json_format.View, frozen=True):
-    """How many tasks of an elastic gang run, how many are enough, and up to how many it grows."""
+    """Tasks of an elastic gang: running, minimum and maximum."""
 
     running: int
     min: int
@@ -127,16 +126,14 @@ class TasksView(json_format.View, frozen=True):
 
 
 class JobView(json_format.View, frozen=True):
-    """A job's run. ``place`` counts from 1 among those that wait in its queue and not in vain:
-    what nothing but another commit or other nodes let start has none, and takes nobody's.
+    """A job's run. ``place`` counts from 1 among jobs of its queue that wait and can start.
 
     ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
     ``dependsOn`` names the jobs that it waits for, or waited for. ``estimatedCertain``: it starts
-    by ``latestStart`` as long as what runs keeps to its limits; else others may take that room back
-    first. ``estimatedStart`` goes by how long work runs as a rule, so it may be earlier; with
-    ``startTakesBack`` other queues have to give up by then what they have too much of. ``tasks``:
-    of a job that may run with fewer tasks than it would take, all its groups together; null of
-    others, and of arrays, whose elements are gangs each.
+    by ``latestStart`` if running work keeps to its limits; otherwise others may take that capacity
+    first. ``estimatedStart`` uses typical run times, so it may be earlier; with ``startTakesBack``
+    other queues have to return borrowed capacity by then. ``tasks`` is set for elastic jobs, over
+    all groups; null for others, and for arrays, whose elements are gangs each.
     """
 
     name: str
@@ -167,7 +164,7 @@ class JobView(json_format.View, frozen=True):
 
 
 class NodeUsageView(json_format.View, frozen=True):
-    """What a node said it uses."""
+    """Usage that a node reported."""
 
     at: str
     cpu_percent: float
@@ -178,7 +175,7 @@ class NodeUsageView(json_format.View, frozen=True):
 
 
 class DrainView(json_format.View, frozen=True):
-    """Who took a node out of service, and why; until when, where it is an override."""
+    """A drain: who took a node out of service, why, and until when if it is an override."""
 
     reason: str
     owner: str
@@ -186,17 +183,16 @@ class DrainView(json_format.View, frozen=True):
 
 
 class NodeVolumeView(json_format.View, frozen=True):
-    """What a node finds of a volume that it is to have; ``problem`` empty: it is there."""
+    """State of a volume on a node; ``problem`` is empty if it is there."""
 
     name: str
     problem: str
 
 
 class NodeView(json_format.View, frozen=True):
-    """A node: what it has, what is given away, what it does.
+    """A node: its capacity, its allocation and its usage.
 
-    ``message`` says why it is in its state, ``notice`` what its agent can't do that keeps no task
-    from running.
+    ``message`` is why it is in its state, ``notice`` what its agent can't do without harm to tasks.
     """
 
     name: str
@@ -223,7 +219,7 @@ class NodeView(json_format.View, frozen=True):
 
 
 class QueueInPoolView(json_format.View, frozen=True):
-    """What a queue has in one pool; ``named``: the queue has amounts there itself."""
+    """Amounts of a queue in one pool; ``named``: the queue itself sets amounts there."""
 
     pool: str
     allocated: AmountsView
@@ -236,11 +232,11 @@ class QueueInPoolView(json_format.View, frozen=True):
 
 
 class QueueView(json_format.View, frozen=True):
-    """A queue's arithmetic. ``parent`` is null for a root.
+    """Amounts of a queue. ``parent`` is null for a root.
 
-    ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
-    ``suspended``: since when nothing new starts, by the word of git or an override, on
-    it or on the whole cluster. ``lendingLimit`` is null where only what it uses is told.
+    ``fairShare`` is null if it is not measured; ``demand`` is allocation and requests together.
+    ``suspended`` is since when nothing new starts, by git or an override, in it or the whole
+    cluster. ``lendingLimit`` is null if only the usage is known.
     """
 
     name: str
@@ -262,8 +258,8 @@ class QueueView(json_format.View, frozen=True):
 class PoolView(json_format.View, frozen=True):
     """A pool: its nodes, and nodes by state.
 
-    Where nodes come and go, ``nodes`` and ``hosts`` are those that are to be there now, ``min``
-    and ``max`` how many there may be, and ``instances`` counts what is behind them by state.
+    If the pool creates and deletes nodes, ``nodes`` and ``hosts`` are those that should exist now,
+    ``min`` and ``max`` bound their number, and ``instances`` counts instances by state.
     """
 
     name: str
@@ -283,11 +279,11 @@ class PoolView(json_format.View, frozen=True):
 
 
 class DriftView(json_format.View, frozen=True):
-    """One difference between git and what is.
+    """A difference between git and the cluster.
 
-    ``wanted`` and ``found`` are the evidence. ``remedy`` says how making it right stands, after
-    ``tries`` tries; ``given_up``: Muster does nothing more about it. What it is of is named where
-    it is of one pool, node, job or attempt.
+    ``wanted`` and ``found`` are the evidence. ``remedy`` is the state of its remediation, after
+    ``tries`` tries; ``given_up``: Muster does nothing more about it. Its pool, node, job or attempt
+    is named if there is one.
     """
 
     kind: str
@@ -308,9 +304,9 @@ class DriftView(json_format.View, frozen=True):
 
 
 class OverrideView(json_format.View, frozen=True):
-    """A cancel or drain that git does not say yet. ``commit`` is the command that makes it.
+    """An override that is not in git yet. ``commit`` is the command that commits it.
 
-    ``committed``: git says it in this commit, which is not in force yet.
+    ``committed`` is the commit that has it and is not in force yet.
     """
 
     verb: str
@@ -353,7 +349,7 @@ class ProblemView(json_format.View, frozen=True):
 class HeldView(json_format.View, frozen=True):
     """A part of a change that waits: why, what approves it, and for how long.
 
-    ``message`` is all of it in one; ``reasons`` are each why by itself.
+    ``message`` is all of it in one text; ``reasons`` has each reason by itself.
     """
 
     part: str
@@ -365,9 +361,9 @@ class HeldView(json_format.View, frozen=True):
 
 
 class UntoldView(json_format.View, frozen=True):
-    """A channel, or ``git notes``, that can't be told what becomes of the cluster.
+    """A channel, or ``git notes``, to which notifications can't be delivered.
 
-    ``since`` the first try that failed; ``tries`` since then, and ``why`` the last one did.
+    ``since`` is the first failed try; ``tries`` is their number since then, ``why`` the last error.
     """
 
     channel: str
@@ -377,7 +373,9 @@ class UntoldView(json_format.View, frozen=True):
 
 
 class SyncView(json_format.View, frozen=True):
-    """How the repository stands; ``folder`` of ``branch`` is read, all where that is empty."""
+    """Sync status of the repository; ``folder`` of ``branch`` is read, everything if it is
+    empty.
+    """
 
     sync: str
     branch: str

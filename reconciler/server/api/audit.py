@@ -23,9 +23,9 @@ _DECODE_VERDICT = msgspec.json.Decoder(audit_log.ChainVerdict).decode
 
 
 class CommitView(json_format.View, frozen=True):
-    """A commit: who it says made it and for whom, and who has signed that.
+    """A commit: its claimed author, its submitter, and its verified signer.
 
-    ``signer`` is as whom it counts, empty where that is nobody, null where nobody looked.
+    ``signer`` is the identity, empty if there is none, null if signatures were not checked.
     """
 
     id: str
@@ -36,7 +36,7 @@ class CommitView(json_format.View, frozen=True):
 
 
 class RefusalView(json_format.View, frozen=True):
-    """What was refused or held."""
+    """A refusal or a hold."""
 
     rule: str
     object: str
@@ -59,7 +59,7 @@ class DroppedView(json_format.View, frozen=True):
 
 
 class EntryView(json_format.View, frozen=True):
-    """What became of one revision, or, with ``dropped``, which old lines left this log."""
+    """Result of one revision, or, with ``dropped``, the old lines that left this log."""
 
     number: int
     hash: str
@@ -80,16 +80,17 @@ class EntryView(json_format.View, frozen=True):
 
 
 class Entries(envelopes.Envelope, frozen=True, kw_only=True):
-    """The newest first."""
+    """Entries, newest first."""
 
     items: list[EntryView]
 
 
 class Verified(json_format.View, frozen=True):
-    """The number of the last line that is good, its hash, and what is wrong after it.
+    """Result of a verification: number and hash of the last intact line, and what is wrong after
+    it.
 
-    ``anchor``: the line that says that all before the first one there is were dropped; ``torn``:
-    the last line is half written, as a crash leaves it, and is not counted.
+    ``anchor`` is the line that records that all lines before the first one were dropped. ``torn``
+    means that the last line is incomplete, as after a crash, and is not counted.
     """
 
     lines: int
@@ -113,7 +114,7 @@ class Verifications(worker_processes.WorkerSlots):
         self._asked: dict[_Question, asyncio.Task[audit_log.ChainVerdict]] = {}
 
     async def verdict(self, first: int) -> audit_log.ChainVerdict:
-        """What comes of going along the chain from a number on.
+        """Return the result of verifying the chain from a number on.
 
         Raises:
             Failure: too many wait already, it took too long, or the log can't be read.
@@ -193,7 +194,7 @@ def _dropped_view(of: audit_entries.Dropped) -> DroppedView:
 async def entries(
     state: State, limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100
 ) -> Entries:
-    """The commits of each, what they changed, and the outcome."""
+    """Return entries with their commits, changes and result."""
     log = _log(state.services)
     try:
         found = await asyncio.to_thread(log.tail, limit)

@@ -1,8 +1,8 @@
-"""What a client says that it takes: the headers ``Accept`` and ``Accept-Encoding``."""
+"""Content negotiation by the headers ``Accept`` and ``Accept-Encoding``."""
 
 
 def weight(header: str, name: str) -> float:
-    """How much of ``name`` somebody wants, from 0 to 1; the most where it is named twice."""
+    """Return the weight of ``name``, from 0 to 1; the largest if it is named twice."""
     most = 0.0
     for one in header.split(","):
         named, *parameters = (part.strip().lower() for part in one.split(";"))

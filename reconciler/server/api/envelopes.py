@@ -1,4 +1,4 @@
-"""The envelopes in which answers come: what was asked for, as of when, of which revision."""
+"""Envelopes of answers: the content, its time, and its revision."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ from reconciler.server import services
 
 
 class Envelope(json_format.View, frozen=True, kw_only=True):
-    """What every answer has. ``revision`` is null while none is in force."""
+    """Fields of every answer. ``revision`` is null while none is in force."""
 
     api_version: str = job_views.API_VERSION
     as_of: str
@@ -69,25 +69,24 @@ class Events(Envelope, frozen=True, kw_only=True):
 
 
 class Sync(Envelope, frozen=True, kw_only=True):
-    """How the repository stands."""
+    """Sync status of the repository."""
 
     sync: view_types.SyncView
 
 
 class JobEnvelope(Envelope, frozen=True, kw_only=True):
-    """One job."""
+    """Envelope of one job."""
 
     job: view_types.JobView
 
 
 class Explanation(Envelope, frozen=True, kw_only=True):
-    """Why a job is as it is: its reasons in order, its queue's arithmetic, and its story so far.
+    """Reasons of a job in order of precedence, the amounts of its queue, and its events.
 
-    ``borrowers`` are the queues that hold the most over what is guaranteed to them, where the job
-    waits; ``notReclaimed`` says why they give nothing back for it, where that is known. ``silent``
-    are the nodes with tasks of it that nobody hears of.
-    ``replayed`` says which cycle an answer about the past is taken from; ``asOf`` and ``revision``
-    are that cycle's then. It is null in an answer about now.
+    ``borrowers`` are the queues furthest above their guarantee, if the job waits. ``notReclaimed``
+    is why they return nothing for it, if known. ``silent`` are the silent nodes with tasks of the
+    job. ``replayed`` is the cycle of an answer about the past; ``asOf`` and ``revision`` are then
+    that cycle's. It is null in an answer about now.
     """
 
     job: view_types.JobView
@@ -101,7 +100,7 @@ class Explanation(Envelope, frozen=True, kw_only=True):
 
 
 class SnapshotEnvelope(Envelope, frozen=True, kw_only=True):
-    """All at once; of jobs those submitted last."""
+    """Envelope of everything at once; of jobs those submitted last."""
 
     jobs: list[view_types.JobView]
     nodes: list[view_types.NodeView]
@@ -112,13 +111,13 @@ class SnapshotEnvelope(Envelope, frozen=True, kw_only=True):
 
 
 class ReportEnvelope(Envelope, frozen=True, kw_only=True):
-    """A table of sums over a span of time."""
+    """Envelope of a table of sums over a span of time."""
 
     report: usage_reports.UsageReport
 
 
 def head(service: services.Services) -> dict[str, Any]:
-    """The fields that every envelope begins with."""
+    """Return the fields that every envelope begins with."""
     published = service.link.published
     at = time.time() if published is None else published.at
     return {

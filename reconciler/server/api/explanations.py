@@ -1,8 +1,8 @@
-"""Why a job is as it is, now or at a moment in the past.
+"""Explanations of a job, now or at a moment in the past.
 
-About now, the store is read. About the past, its cycle is decided again, which is computing for as
-long as the cycles took: in a process of its own, so that agents are answered as quickly meanwhile,
-one at a time, and not without end.
+For now, the store is read. For the past, the cycle is decided again, which takes as long as the
+cycles took: it runs in another process, so that agents are answered quickly, one at a time, and
+with a time limit.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from reconciler.server.process import worker_processes
 
 #: The longest that one replay may take.
 REPLAY_S_MAX = 75.0
-#: A clock that is ahead by less is not told off.
+#: How far a caller's clock may be ahead.
 AHEAD_S = 5.0
-#: The most nodes that nobody hears of that are told of one job.
+#: The most silent nodes to list for one job.
 SILENT_MAX = 50
 _DECODE_EXPLAINED = msgspec.json.Decoder(past_reasons.Explained).decode
 
@@ -39,10 +39,10 @@ class Replays(worker_processes.WorkerSlots):
         super().__init__(store_url, "replays", REPLAY_S_MAX)
 
     async def explain(self, name: str, at: float, limit: int) -> past_reasons.Explained:
-        """A job at a moment.
+        """Return a job at a moment.
 
         Raises:
-            Failure: there is nothing to tell, or it can't be told now.
+            Failure: there is nothing to show, or it can't be computed now.
         """
         status, told = await self.run(
             past_reasons.__name__, "--job", name, "--at", repr(at), "--limit", str(limit)
@@ -124,7 +124,7 @@ def _now(service: services.Services, name: str, limit: int) -> envelopes.Explana
 
 
 def _silent(service: services.Services, job: records.JobRecord) -> list[past_reasons.SilentNode]:
-    """The nodes with tasks of a job that nobody hears of, of a large job those of its first."""
+    """Return the silent nodes with tasks of a job; for a large job those of its first tasks."""
     doubtful = [
         one
         for one in service.reader.attempts(job.name, job.spec.run, alive=True)

@@ -34,7 +34,7 @@ class Health(msgspec.Struct, frozen=True):
 
 @get("/healthz", opt=_OPEN, summary="Whether this process answers")
 async def healthz() -> Health:
-    """It does."""
+    """Return success: the server runs."""
     return Health("ok")
 
 
@@ -60,10 +60,10 @@ async def readyz(state: State) -> Health:
     summary="The cluster's series, for Prometheus",
 )
 async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Response[bytes]:
-    """The page as the loop published it after its last cycle, and what the server counted.
+    """Return the page that the loop published after its last cycle, and the server's own series.
 
-    As OpenMetrics, with a job as the exemplar of each bucket of waiting times, where that is asked
-    for; else in Prometheus' text format.
+    In OpenMetrics, if requested, each bucket of waiting times has a job as its exemplar; otherwise
+    the format is Prometheus' text.
     """
     service: services.Services = state.services
     published = service.link.published
@@ -91,7 +91,7 @@ async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Re
 async def node_metrics(
     node: FromPath[str], request: Request[Any, Any, State], state: State
 ) -> Response[bytes]:
-    """The page of one node, as it was made when the node last reported."""
+    """Return the page of one node, as of its last report."""
     service: services.Services = state.services
     try:
         page = await service.node_pages.page(node)
@@ -133,7 +133,7 @@ def counted(app: ASGIApp) -> ASGIApp:
 
 
 class ScrapeTarget(msgspec.Struct, frozen=True):
-    """What Prometheus is to scrape (its ``http_sd`` format)."""
+    """A target for Prometheus (its ``http_sd`` format)."""
 
     targets: list[str]
     labels: dict[str, str]
@@ -145,10 +145,10 @@ class ScrapeTarget(msgspec.Struct, frozen=True):
     summary="What to scrape, in the format of Prometheus' http_sd",
 )
 async def targets(state: State, request: Request[Any, Any, Any]) -> list[ScrapeTarget]:
-    """The cluster page and one page a node, which are kept up to date from then on.
+    """Return the cluster page and one page per node, which are kept up to date from then on.
 
-    They are where this was asked for: what the server listens on, such as 0.0.0.0, or is behind a
-    proxy, is no address for others.
+    Their address is the one of this request: the listening address, such as 0.0.0.0 or one behind a
+    proxy, is of no use to others.
     """
     asked = request.headers.get("host", "")
     address = asked if _HOST.fullmatch(asked) else state.address

@@ -1,8 +1,7 @@
-"""What a revision would do, and the snapshot that such a plan is made against.
+"""The plan of a revision, and the snapshot that such a plan is made against.
 
-Both go through everything that the store holds, and a plan decides many cycles: each is made in a
-process of its own, so that agents are answered as quickly meanwhile, one at a time, and not without
-end.
+Both read the whole store, and a plan decides many cycles: each runs in another process, so that
+agents are answered quickly, one at a time, and with a time limit.
 """
 
 import asyncio
@@ -45,10 +44,10 @@ class Plans(worker_processes.WorkerSlots):
     summary="All that the controller knows, whole and packed: what `muster plan --against` takes",
 )
 async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[bytes]:
-    """As of the last commit of the store.
+    """Return the state as of the last commit of the store.
 
-    Commands and settings of everybody's jobs are in it: with roles in ``Access`` it takes one that
-    allows ``snapshot``.
+    It contains commands and settings of everybody's jobs: with roles in ``Access`` it needs one
+    that allows ``snapshot``.
     """
     service: services.Services = state.services
     caller = authentication.identity_of(request)

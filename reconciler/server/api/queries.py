@@ -1,4 +1,4 @@
-"""What users read over HTTP: each call reads the store once and shows what it holds."""
+"""Read access over HTTP: each call reads the store once and shows what it holds."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import JobState
 from reconciler.model.values import suggestions, times
-from reconciler.operations.views import job_views, quota_views, view_types
+from reconciler.operations.views import attempt_views, job_views, quota_views, view_types
 from reconciler.server import errors, services
 from reconciler.server.api import envelopes
 from reconciler.server.auth import authentication, authorization, tokens
@@ -23,7 +23,7 @@ from reconciler.server.loop_link import LinkDownError
 from reconciler.store.store_reader import cursor, parse_cursor
 
 LIMIT_MAX = 1000
-#: The most jobs whose names are compared with one that is not known.
+#: The most job names to compare with an unknown one.
 ALIKE_MAX = 200
 #: How long a reader of events may wait for news.
 FOLLOW_S_MAX = 60.0
@@ -62,13 +62,13 @@ def show_jobs(
 
 
 def undecided_jobs(service: services.Services) -> dict[str, tuple[Reason, ...]]:
-    """What is told first of jobs that are known, and not decided as they are written."""
+    """Return messages about jobs that are known and not decided as written, to show first."""
     sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
     return {name: (reason,) for name, reason in job_views.undecided_jobs(sync).items()}
 
 
 def job_or_404(service: services.Services, name: str, run: int | None) -> records.JobRecord:
-    """A job, or the answer that there is none."""
+    """Return a job, or raise the answer that there is none."""
     found = service.reader.job(name, run)
     if found is None:
         if run is not None and service.reader.job(name) is not None:
@@ -95,7 +95,7 @@ def show_refused(service: services.Services, prefix: str) -> list[view_types.Job
 
 
 def is_structure_refused(service: services.Services) -> bool:
-    """Whether an older structure is in force than the one in git, because that has errors."""
+    """Return True if an older structure is in force because that in git has errors."""
     sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
     return sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision
 
@@ -103,7 +103,7 @@ def is_structure_refused(service: services.Services) -> bool:
 def refused_or_none(
     service: services.Services, name: str, run: int | None = None
 ) -> view_types.JobView | None:
-    """A job that is written and never could run, where that is what is known of it."""
+    """Return a job that is written and never could run, if nothing else is known of it."""
     if run is not None or service.reader.job(name) is not None:
         return None
     return next((one for one in show_refused(service, name) if one.name == name), None)
@@ -137,7 +137,7 @@ def jobs(
     limit: Limit = 200,
     after: Filter = None,
 ) -> envelopes.Jobs:
-    """The newest run of each job."""
+    """Return the newest run of each job."""
     service: services.Services = state.services
     if after is not None:
         try:
@@ -173,7 +173,7 @@ def job(
     ] = None,
     attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = job_views.ATTEMPTS_IN_JOB,
 ) -> envelopes.JobEnvelope:
-    """One run of a job, the newest unless ``run`` is given."""
+    """Return one run of a job, the newest unless ``run`` is given."""
     service: services.Services = state.services
     refused = refused_or_none(service, name, run)
     if refused is not None:
@@ -197,8 +197,7 @@ def job(
     shown = job_views.job_view(
         found,
         attempts=tries,
-        metrics=written,
-        uses=used,
+        reports=attempt_views.TaskReports(written, used),
         reasons=(*undecided, *reasons.get(found.reason_key, ())),
         place=service.reader.places([name]).get(name),
         expected=job_views.stored_expected(service.reader.view(job_views.EXPECTED)).get(name),
@@ -208,7 +207,7 @@ def job(
 
 
 def show_nodes(service: services.Services) -> list[view_types.NodeView]:
-    """All nodes with what runs there."""
+    """Return all nodes with their tasks."""
     by_node: dict[str, list[records.AttemptRecord]] = {}
     for attempt in service.reader.attempts_alive():
         by_node.setdefault(attempt.node, []).append(attempt)
@@ -219,7 +218,7 @@ def show_nodes(service: services.Services) -> list[view_types.NodeView]:
 
 
 def show_queues(service: services.Services) -> list[view_types.QueueView]:
-    """All queues, parents first."""
+    """Return all queues, parents first."""
     usages = job_views.stored_queues(service.reader.view(job_views.QUEUES))
     suspended = dict(job_views.stored_sync(service.reader.view(job_views.SYNC)).suspended)
     for one in service.reader.overrides():
@@ -231,7 +230,7 @@ def show_queues(service: services.Services) -> list[view_types.QueueView]:
 
 
 def show_pools(service: services.Services) -> list[view_types.PoolView]:
-    """All pools."""
+    """Return all pools."""
     declared = job_views.stored_pools(service.reader.view(job_views.POOLS))
     known = {node.name: node for node in service.reader.nodes()}
     instances = service.reader.provisions()
@@ -239,7 +238,7 @@ def show_pools(service: services.Services) -> list[view_types.PoolView]:
 
 
 def show_sync(service: services.Services, caller: tokens.Caller) -> view_types.SyncView:
-    """How the repository stands; what jobs run only to who may have that of everybody's."""
+    """Return the sync status; commands of jobs only for callers who may see everybody's."""
     published = service.link.published
     sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
     if authorization.why_not_snapshot(service.reader, caller):
@@ -254,21 +253,21 @@ def show_sync(service: services.Services, caller: tokens.Caller) -> view_types.S
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")
 def nodes(state: State) -> envelopes.NodesEnvelope:
-    """All nodes by name."""
+    """Return all nodes by name."""
     service: services.Services = state.services
     return envelopes.NodesEnvelope(items=show_nodes(service), **envelopes.head(service))
 
 
 @get("/v1/queues", sync_to_thread=True, responses=FAILS, summary="Queues")
 def queues(state: State) -> envelopes.Queues:
-    """All queues as of the last cycle."""
+    """Return all queues as of the last cycle."""
     service: services.Services = state.services
     return envelopes.Queues(items=show_queues(service), **envelopes.head(service))
 
 
 @get("/v1/quotas", sync_to_thread=True, responses=FAILS, summary="Quotas")
 def quotas(state: State) -> envelopes.Quotas:
-    """All quotas, and what counts for each as of the last cycle."""
+    """Return all quotas and their usage as of the last cycle."""
     service: services.Services = state.services
     structure = job_views.stored_structure(service.reader.view(job_views.STRUCTURE))
     head, items = envelopes.head(service), []
@@ -280,7 +279,7 @@ def quotas(state: State) -> envelopes.Quotas:
 
 @get("/v1/pools", sync_to_thread=True, responses=FAILS, summary="Node pools")
 def pools(state: State) -> envelopes.Pools:
-    """All pools of the structure in force."""
+    """Return all pools of the structure in force."""
     service: services.Services = state.services
     return envelopes.Pools(items=show_pools(service), **envelopes.head(service))
 
@@ -293,7 +292,7 @@ def drift(
     pool: Filter = None,
     everything: Annotated[bool, QueryParameter(name="all")] = False,  # noqa: FBT002
 ) -> envelopes.Drifts:
-    """All differences as of the last cycle; ``all``: those that a policy ignores, too."""
+    """Return all differences as of the last cycle; with ``all`` also ignored ones."""
     service: services.Services = state.services
     found = [
         job_views.drift_view(one)
@@ -344,7 +343,7 @@ async def events(
     limit: Limit = 200,
     wait_s: Annotated[float, Parameter(ge=0, le=FOLLOW_S_MAX)] = 0.0,
 ) -> envelopes.Events:
-    """The newest events, or those behind ``after``, for which it waits up to ``wait_s``."""
+    """Return the newest events, or those after ``after``, waiting up to ``wait_s`` for them."""
     service: services.Services = state.services
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + wait_s
@@ -366,7 +365,7 @@ async def events(
 
 
 class Hooked(msgspec.Struct, frozen=True):
-    """Whether the loop was told at once; else it is told in a moment, as it was told just now."""
+    """Result of a hint: True if the loop gets it at once; otherwise it got one just now."""
 
     told: bool
 
@@ -379,7 +378,7 @@ class Hooked(msgspec.Struct, frozen=True):
     summary="The repository may have changed (the body is not read)",
 )
 async def git_hook(state: State) -> Hooked:
-    """A hint: the loop looks at the repository itself, so there is nothing to trust."""
+    """Tell the loop to read the repository. It is a hint, so there is nothing to trust."""
     service: services.Services = state.services
     try:
         return Hooked(told=service.hint())
@@ -388,7 +387,7 @@ async def git_hook(state: State) -> Hooked:
 
 
 class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which jobs are new; ``everything`` says that all are."""
+    """Jobs to run after the store was lost; ``everything`` means all."""
 
     names: list[str] = []
     everything: bool = False

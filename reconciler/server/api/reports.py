@@ -14,7 +14,7 @@ from reconciler.operations.reports import usage_reports
 from reconciler.server import errors, services
 from reconciler.server.api import envelopes
 
-#: What a report is over where nothing is said.
+#: Default period of a report.
 SPAN_S = 30 * 86_400.0
 _convert_groups = decoders.converter(tuple[usage_reports.By, ...])
 
@@ -29,7 +29,7 @@ def _time(name: str, text: str | None, otherwise: float) -> float:
 
 
 def _groups(text: str) -> tuple[usage_reports.By, ...]:
-    """What stands between the commas, each once."""
+    """Return the words between commas, each once."""
     try:
         return _convert_groups(list(dict.fromkeys(text.split(","))))
     except msgspec.ValidationError:

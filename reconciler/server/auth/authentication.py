@@ -1,7 +1,7 @@
-"""Who may call: bearer tokens from a file, each with an identity and a role.
+"""Authentication: bearer tokens from a file, each with an identity and a role.
 
-Without a token file, which is possible on loopback only, every program is ``local`` and may all,
-but no web page that somebody looks at here.
+Without a token file, which is possible on loopback only, every program is ``local`` and may do
+everything, but no web page in a browser on this machine.
 """
 
 import hmac
@@ -32,10 +32,10 @@ class Authenticator:
         self._tokens = tokens
 
     def identify(self, header: str | None) -> Caller:
-        """The identity behind an ``Authorization`` header.
+        """Return the identity of an ``Authorization`` header.
 
         Raises:
-            Failure: 401, where there is none.
+            Failure: 401, if there is none.
         """
         if self._tokens is None:
             return LOCAL
@@ -43,7 +43,7 @@ class Authenticator:
         given = token.strip().encode(errors="replace")
         found = None
         for known, identity in self._tokens.items():
-            # every token is compared, so that the time tells nothing
+            # every token is compared, so that the time reveals nothing
             if hmac.compare_digest(known, given):
                 found = identity
         if kind.lower() != "bearer" or found is None:
@@ -75,6 +75,6 @@ class Authenticator:
 
 
 def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
-    """Who was let through."""
+    """Return the authenticated caller."""
     found: Caller = connection.scope["state"]["identity"]
     return found

@@ -1,7 +1,7 @@
-"""Whether a caller may do what it asks for: the rules of ``Access``, by the token's identity.
+"""Authorization of callers: the rules of ``Access``, by the token's identity.
 
-The same rules decide on signed commits (``desired.provenance``). A token with the role ``admin`` is
-above them, as is everybody where there is no token file: it is for who runs the controller.
+The same rules decide on signed commits (``desired.authorize``). A token with the role ``admin`` is
+above them, as is everybody without a token file: it belongs to whoever runs the controller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,6 @@ from typing import Protocol
 
 import msgspec
 
-from reconciler.changes import requests
-from reconciler.desired.documents import object_changes
 from reconciler.model import desired
 from reconciler.model.policy import access
 from reconciler.model.state import records
@@ -22,30 +20,30 @@ from reconciler.server.auth import tokens
 from reconciler.store import StoreReader
 
 ADMIN = "admin"
-#: Verbs that act upon the document of a job, which says whose it is.
+#: Verbs that change the document of a job, which has its owner.
 OF_DOCUMENTS = frozenset({"cancel", "hold", "release", "rerun", "prune"})
 
 
 class AuthorizationContext(Protocol):
-    """What is looked up of the store to judge a change."""
+    """Reads from the store that a decision on a change needs."""
 
     def view(self, name: str) -> bytes | None:
-        """What the loop keeps for showing."""
+        """Return a view that the loop has stored."""
         ...
 
     def job(self, name: str) -> records.JobRecord | None:
-        """The newest run of a job."""
+        """Return the newest run of a job."""
         ...
 
     def node(self, name: str) -> records.NodeRecord | None:
-        """A node."""
+        """Return a node."""
         ...
 
 
 class Once:
-    """A store whose views are read once, however many changes are judged by them.
+    """A store whose views are read once, however many changes are decided by them.
 
-    Whoever asks makes one after the question came, so that nobody is judged by what stood before.
+    Make one after a request came, so that no request is decided by an older state.
     """
 
     def __init__(self, reader: StoreReader) -> None:
@@ -53,25 +51,25 @@ class Once:
         self._views: dict[str, bytes | None] = {}
 
     def view(self, name: str) -> bytes | None:
-        """What the loop keeps for showing."""
+        """Return a view that the loop has stored."""
         if name not in self._views:
             self._views[name] = self._reader.view(name)
         return self._views[name]
 
     def job(self, name: str) -> records.JobRecord | None:
-        """The newest run of a job."""
+        """Return the newest run of a job."""
         return self._reader.job(name)
 
     def node(self, name: str) -> records.NodeRecord | None:
-        """A node."""
+        """Return a node."""
         return self._reader.node(name)
 
 
 def are_signed(reader: AuthorizationContext) -> bool:
-    """Whether people have to sign their commits.
+    """Return True if people have to sign their commits.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     return structure is not None and structure.settings.verification == "required"
@@ -84,19 +82,18 @@ def uncommittable(
     key: str | None,
     now: float,
 ) -> dict[int, str]:
-    """Positions of the changes that count for nothing when the controller commits them, and why.
+    """Return positions of the changes that have no effect if the controller commits them, and why.
 
-    Where signatures are required, its key counts for jobs and approvals only.
+    If signatures are required, the controller's key counts for jobs and approvals only.
 
     Args:
-        reader: what is known.
-        changes: what is asked for.
-        key: the public key of the one that the controller signs with; empty: it can't be told;
-            None: there is none.
+        reader: the store.
+        changes: the requested changes.
+        key: the public key that the controller signs with; empty: unknown; None: there is none.
         now: seconds since the epoch: keys expire.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
@@ -132,12 +129,14 @@ def elsewhere(
     *,
     jobs_folder: str,
 ) -> dict[int, str]:
-    """Positions of the jobs whose newest run is written where no commit of the controller's counts.
+    """Return positions of the jobs whose newest run is in a file where the controller's key is
+    invalid.
 
-    Where a document stands when it is changed, git alone knows (``confined``): this saves asking.
+    Only git knows where a document is when it is changed (``confined``): this check saves asking
+    git.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
@@ -145,14 +144,18 @@ def elsewhere(
     found: dict[int, str] = {}
     for position, change in enumerate(changes):
         record = reader.job(change.name)
-        why = requests.confined(record.spec.path, jobs_folder) if record is not None else ""
+        why = (
+            remote_changes.why_not_signable(record.spec.path, jobs_folder)
+            if record is not None
+            else ""
+        )
         if why:
             found[position] = why
     return found
 
 
 def _wrong_key(known: access.Access, key: str | None, now: float) -> str:
-    """Why nothing that the controller signs counts; empty where its key is somebody's."""
+    """Return why the controller's signatures do not count; empty if they do."""
     if key is None:
         return "this controller has no --signing-key"
     if not key:
@@ -181,12 +184,12 @@ def confined(
     *,
     jobs_folder: str,
 ) -> list[remote_changes.SubmittedDocument]:
-    """The same changes, which touch nothing where the controller's key does not count.
+    """Return the same changes, limited to files in which the controller's key counts.
 
-    Where a document stands is known when it is changed: there may be another of its name.
+    Where a document is, is known when it is changed: another one may have its name.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
@@ -201,18 +204,18 @@ NOTHING_IN_FORCE = (
 
 
 def canonical_names(verb: remote_changes.Verb, names: list[str]) -> list[str]:
-    """The names of a request, each in the one way to write it: as such all of it is gone by.
+    """Return the names of a request, each in its only form, which everything after this uses.
 
-    What the right is asked for is then what is acted upon, and an override has one name.
+    The permission is then checked for the same name that is changed, and an override has one name.
 
     Raises:
-        Failure: a name of what is to be suspended or resumed is none.
+        Failure: a subject can't be suspended or resumed.
     """
     if verb not in {"suspend", "resume"}:
         return names
     try:
         return [suspension.canonical(name) for name in names]
-    except requests.ConflictError as error:
+    except suspension.SubjectError as error:
         raise errors.Failure(400, f"names: {error}") from None
 
 
@@ -220,19 +223,20 @@ def refusals(
     reader: AuthorizationContext,
     caller: tokens.Caller,
     changes: Sequence[remote_changes.SubmittedDocument],
-    written: Mapping[str, object_changes.Documents] | None = None,
+    written: Mapping[str, remote_changes.Documents] | None = None,
 ) -> dict[int, str]:
-    """Positions of the changes that the caller may not make, and the rule that says so.
+    """Return positions of the changes that the caller may not make, and the rule that refuses them.
 
     Args:
-        reader: what is known.
-        caller: who asks.
-        changes: what for.
-        written: the documents of jobs, by name, that are acted upon; of others it is the newest run
-            that is known.
+        reader: the store.
+        caller: the authenticated caller.
+        changes: the requested changes.
+        written: the documents of jobs that are changed, by name; for other jobs the newest known
+            run
+            is used.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     if caller.role == ADMIN:
         return {}
@@ -256,13 +260,14 @@ def early_refusals(
     caller: tokens.Caller,
     changes: Sequence[remote_changes.SubmittedDocument],
 ) -> dict[int, str]:
-    """As ``refusals``, of those changes that can be judged before git is asked.
+    """Return refusals as ``refusals`` does, of changes that can be decided before git is asked.
 
-    Whose a document is that leaves or is edited, and in which queue, it says itself: ``at_commit``.
-    Who may change no job at all has nothing looked up where everybody's changes wait in one line.
+    The owner and the queue of a changed document are in the document: ``at_commit`` decides. A
+    caller who may change no job at all is refused here, without a lookup in the queue of
+    everybody's changes.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     at = [position for position, one in enumerate(changes) if one.verb not in OF_DOCUMENTS]
     found = refusals(reader, caller, [changes[position] for position in at])
@@ -275,7 +280,7 @@ def early_refusals(
 
 
 def _why_no_job(reader: AuthorizationContext, who: str) -> str:
-    """Why there is no job that somebody may change; empty where there may be one."""
+    """Return why a person may change no job at all; empty if there may be one."""
     structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     sync = job_views.stored_sync(reader.view(job_views.SYNC))
     if structure is None or sync.structure_revision is None:
@@ -287,27 +292,27 @@ def _why_no_job(reader: AuthorizationContext, who: str) -> str:
 def at_commit(
     reader: AuthorizationContext,
     change: remote_changes.SubmittedDocument,
-    written: object_changes.Documents,
+    written: remote_changes.Documents,
 ) -> str:
-    """Why a change may not be made, by what holds when it is committed; empty: it may.
+    """Return why a change may not be made, by what is in force when it is committed; empty: it may.
 
     Args:
-        reader: what is known.
-        change: what was asked for, and of whom.
-        written: the documents of the job that it acts upon.
+        reader: the store.
+        change: the requested change, with its caller.
+        written: the documents of the job that is changed.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     caller = tokens.Caller(change.identity, ADMIN if change.above else "user")
     return refusals(reader, caller, [change], {change.name: written}).get(0, "")
 
 
 def why_not_snapshot(reader: StoreReader, caller: tokens.Caller) -> str:
-    """Why a caller may not take the records of everybody's jobs away; empty where it may.
+    """Return why a caller may not read the records of everybody's jobs; empty if it may.
 
     Raises:
-        StoreError: it can't be told.
+        StoreError: the store can't be read.
     """
     if caller.role == ADMIN:
         return ""
@@ -328,16 +333,16 @@ def _decision(
     structure: desired.Structure,
     who: str,
     change: remote_changes.SubmittedDocument,
-    written: object_changes.Documents,
+    written: remote_changes.Documents,
 ) -> access.Decision:
-    """Whether somebody may make a change; of what nobody can tell whose it is: no."""
+    """Return the decision on a change; refused if nobody can tell whose object it is."""
     known = structure.access
     if change.verb == "approve":
         return access.of_approval(known, who)
     if change.verb in {"suspend", "resume"}:
         try:
             kind, name = suspension.parse(change.name)  # by which it is also acted upon
-        except requests.ConflictError as error:
+        except suspension.SubjectError as error:
             return access.Decision(allowed=False, why=str(error))
         label = f"{kind}/{name}" if name else structure.settings.label
         return access.of_object(known, who, "change", label)
@@ -348,9 +353,9 @@ def _decision(
         return access.of_object(known, who, "drain", f"NodePool/{pool}")
     holders = [(change.queue, change.owner)]
     if change.verb != "submit":
-        holders = object_changes.jobs_of(written)
+        holders = remote_changes.queues_and_owners(written)
         record = reader.job(change.name) if len(holders) < max(len(written), 1) else None
-        if record is not None:  # what can't be read where it is written is still somebody's
+        if record is not None:  # an unreadable document still has an owner
             holders.append((record.spec.queue, record.spec.owner))
     if not holders:
         told = (
@@ -366,10 +371,10 @@ def _decision(
 def _of_node_without_pool(
     reader: AuthorizationContext, known: access.Access, who: str, node: str
 ) -> access.Decision:
-    """Whether somebody may drain a node that no pool in force declares.
+    """Return the decision on draining a node that no pool in force declares.
 
-    Its pool has left, or is held or refused in git: whose node it is nobody can tell, and so the
-    right to all pools is asked.
+    Its pool was deleted, or is held or refused in git. Nobody can tell whose node it is, so the
+    right to all pools is required.
     """
     decision = access.of_kind(known, who, "drain", "NodePool")
     if decision.allowed:

@@ -16,9 +16,9 @@ JSON = frozenset({"application/json"})
 MSGPACK = frozenset({"application/msgpack", "application/vnd.msgpack", "application/x-msgpack"})
 #: JSON is YAML.
 YAML = JSON | {"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"}
-#: A handler's option: the media types of its body; JSON where it says nothing.
+#: A handler's option: the media types of its body. Default: JSON.
 OPTION = "media_types"
-#: How much of what a caller says is said again.
+#: The most characters of a caller's text to quote.
 _SHOWN_MAX = 100
 
 
@@ -47,10 +47,10 @@ def refuse_pages(origins: Iterable[str], hosts: Iterable[str]) -> None:
 
 
 def refuse_type(header: str | None, types: frozenset[str]) -> None:
-    """Take a body that says to be of one of ``types``, or nothing at all.
+    """Accept a body of one of the ``types``, or of no declared type.
 
     Raises:
-        Failure: 415, it is said to be something else.
+        Failure: 415, the body has another type.
     """
     if header is None:
         return

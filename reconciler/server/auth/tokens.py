@@ -14,14 +14,14 @@ TOKENS_MAX = 10_000
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who is calling."""
+    """An authenticated caller."""
 
     name: str
     role: str
 
 
 class TokenError(ValueError):
-    """The token file can't be used."""
+    """Error: the token file can't be used."""
 
 
 def load(path: pathlib.Path) -> dict[bytes, Caller]:

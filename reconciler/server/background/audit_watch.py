@@ -32,9 +32,9 @@ SEEN_FILE = "audit.seen.json"
 
 
 class AuditPosition(msgspec.Struct, frozen=True):
-    """The last look after which the log was whole: its last line, and when, since the epoch.
+    """The last line of the log when it was last intact, with the time in seconds since the epoch.
 
-    ``hash``: of that line; who makes the log anew from some line on changes all that follow.
+    ``hash`` is that line's: whoever rewrites the log changes the hashes of all lines that follow.
     """
 
     lines: int = 0
@@ -46,7 +46,7 @@ _DECODE_SEEN = msgspec.json.Decoder(AuditPosition).decode
 
 
 class AuditWatchStoppedError(Exception):
-    """The server stops while the log is gone along."""
+    """Error: the server stops while the log is being verified."""
 
 
 class AuditWatch:
@@ -120,7 +120,9 @@ class AuditWatch:
         return wrong
 
     def _wrong_with(self, found: audit_log.ChainVerdict) -> str:
-        """What is wrong with a whole chain by what was seen of it before; empty: nothing."""
+        """Return what is wrong with an intact chain compared with what was seen before; empty:
+        nothing.
+        """
         seen = self._seen
         if found.lines < seen.lines:
             return f"it ends with line {found.lines}, and line {seen.lines} was there before"
@@ -142,7 +144,7 @@ class AuditWatch:
 
 
 def _seen_in(path: Path) -> AuditPosition:
-    """What a file says of the last look; nothing where it can't be read."""
+    """Return the stored position; None if the file can't be read."""
     try:
         return _DECODE_SEEN(path.read_bytes())
     except FileNotFoundError:

@@ -38,7 +38,7 @@ _PAGE = 1000
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """What came of one time: files that left, their commits, and jobs that may not be changed."""
+    """Result of one pruning: deleted files, their commits, and jobs that may not be changed."""
 
     left: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Housekeeping:
         structure = job_views.stored_structure(body)
         said = structure.settings.retain_files if structure is not None else None
         if said is None:
-            # from the moment on at which it is asked for, not for what was missed before
+            # from the moment of the request on, not for missed times before
             if await asyncio.to_thread(periodic.last, self._service.reader, CHORE) is not None:
                 await asyncio.to_thread(periodic.forget, self._service.reader, CHORE)
             return None
@@ -138,7 +138,7 @@ class Housekeeping:
     def _chosen(
         self, said: desired.FileRetention, now: float
     ) -> tuple[list[remote_changes.SubmittedDocument], dict[str, str]]:
-        """The changes to ask for, and jobs that they may not be asked for, with the rule."""
+        """Return the changes to request, and jobs that may not be changed, with the rule."""
         reader = self._service.reader
         seen: list[job_pruning.PrunableJob] = []
         after: str | None = None

@@ -1,8 +1,8 @@
-"""What is said to a change that somebody asks for, before git is asked and once git has it.
+"""Review of a requested change, before git is asked and after it is committed.
 
-Before: its documents are read and judged beside the structure in force, and whether the caller may
-do it is looked up. After: whether what was committed applies by itself. Changes that come at the
-same time are weighed together, by one look into the store.
+Before: its documents are checked against the structure in force, and the caller's permission is
+checked. After: the answer says if the commit applies by itself. Changes that come at the same time
+are reviewed together, with one read of the store.
 """
 
 import time
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.desired.checks import submission_checks
 from reconciler.model import desired
 from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
@@ -19,20 +18,20 @@ from reconciler.server import services
 from reconciler.server.auth import authorization, tokens
 from reconciler.server.process import batching
 
-#: A larger text is weighed by itself: nobody waits for what somebody else's takes.
+#: A larger text is reviewed by itself, so that other callers do not wait for it.
 SHARED_BYTES_MAX = 32 * 2**10
-#: As are more changes of what is there already: each is looked up.
+#: More changes of existing objects are reviewed alone too: each is looked up.
 SHARED_CHANGES_MAX = 50
 PENDING = (
-    "committed, and not in force before the structure in git is mended (`muster status` says "
+    "committed, but not in force until the structure in git is corrected (`muster status` shows "
     "what is wrong)"
 )
 STRUCTURE_HELD = (
-    "committed, and not in force before the structure that is held is approved or reverted "
-    "(`muster status` says what it waits for)"
+    "committed, but not in force until the held structure is approved or reverted (`muster status` "
+    "shows what it waits for)"
 )
 HELD = (
-    "committed, and not in force before the newest revision may apply (`muster status` says what "
+    "committed, but not in force until the newest revision may apply (`muster status` shows what "
     "it waits for)"
 )
 #: Verbs that change structure, which is held and refused by itself.
@@ -43,8 +42,8 @@ class ChangesUnderReview(NamedTuple):
     """Changes that go together, or the text that they are to be read from.
 
     Attributes:
-        caller: who asks.
-        changes: empty where there is a ``text``.
+        caller: the authenticated caller.
+        changes: empty if there is a ``text``.
         owner: of the jobs of the text that name none.
     """
 
@@ -59,7 +58,7 @@ class Weighed(NamedTuple):
     """Changes as they were read, and why some may not be made, by position.
 
     Attributes:
-        wanted: the others, confined to where a commit of the controller's counts.
+        wanted: the other changes, limited to files in which the controller's key counts.
     """
 
     changes: Sequence[remote_changes.SubmittedDocument]
@@ -68,32 +67,32 @@ class Weighed(NamedTuple):
 
 
 class ChangeReview:
-    """Weighs what comes at the same time together."""
+    """Reviewer of changes that come at the same time."""
 
     def __init__(self, service: services.Services) -> None:
         self._service = service
-        self._judge: tuple[desired.Structure, submission_checks.SubmissionValidator] | None = None
+        self._judge: tuple[desired.Structure, remote_changes.SubmissionValidator] | None = None
         self._before = batching.StoreReadBatcher(self._weigh)
         self._large = batching.StoreReadBatcher(self._weigh)
         self._after = batching.StoreReadBatcher(self._told)
 
     async def weigh(self, asked: ChangesUnderReview) -> Weighed:
-        """What is to be said before git is asked.
+        """Return the review of a change before git is asked.
 
         Raises:
             Failure: too many wait.
             InvalidError: the text holds no jobs that could run.
-            StoreError: it can't be told.
+            StoreError: the store can't be read.
         """
         is_large = len(asked.text) > SHARED_BYTES_MAX or len(asked.changes) > SHARED_CHANGES_MAX
         return await (self._large if is_large else self._before).ask(asked)
 
     async def told(self, verb: remote_changes.Verb) -> str:
-        """What is said of what was just committed where it does not apply by itself; else empty.
+        """Return why a commit does not apply by itself; empty if it does.
 
         Raises:
             Failure: too many wait.
-            StoreError: it can't be told.
+            StoreError: the store can't be read.
         """
         return await self._after.ask(verb)
 
@@ -125,12 +124,12 @@ class ChangeReview:
     def _read(
         self, asked: ChangesUnderReview, known: authorization.Once
     ) -> list[remote_changes.SubmittedDocument]:
-        """The jobs of a text, judged by the structure in force where there is one."""
+        """Return the jobs of a text, checked against the structure in force if there is one."""
         structure = job_views.stored_structure(known.view(job_views.STRUCTURE))
         judge = None
         if structure is not None and structure.queues:
             if self._judge is None or self._judge[0] is not structure:
-                self._judge = structure, submission_checks.SubmissionValidator(structure)
+                self._judge = structure, remote_changes.SubmissionValidator(structure)
             judge = self._judge[1]
         found = remote_changes.read(
             asked.text,
@@ -162,7 +161,7 @@ class ChangeReview:
 
 
 def _basis(sync: desired.SyncStatus) -> str:
-    """What jobs are judged by, where that is not the newest structure in git."""
+    """Return which structure jobs are checked against, if it is not the newest in git."""
     if sync.sync != "OutOfSync" or sync.structure_revision == sync.attempted_revision:
         return ""
     of = f", of {sync.structure_revision[:12]}" if sync.structure_revision else ""

@@ -16,14 +16,14 @@ from reconciler.server.changes import change_review
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
-#: The most reasons, and names with one reason, that an error tells.
+#: The most reasons, and names with one reason, in an error.
 TOLD_MAX = 20
 #: Before why a file of a job that is over does not leave.
 STAYS = "its file stays: "
 
 
 class ResultView(msgspec.Struct, frozen=True):
-    """What became of one document or subject; ``warnings`` did not keep a document out."""
+    """Result of one document or subject; ``warnings`` do not refuse a document."""
 
     name: str
     status: int
@@ -33,7 +33,7 @@ class ResultView(msgspec.Struct, frozen=True):
 
 
 class Results(envelopes.Envelope, frozen=True, kw_only=True):
-    """One result for each, in order; all of them are pushed, in one go."""
+    """One result for each change, in order; all of them are pushed together."""
 
     items: list[ResultView]
 
@@ -57,10 +57,12 @@ def _results(
     *,
     together: bool = True,
 ) -> Results:
-    """The answer, where every one was pushed; where each is by itself, those not allowed stay.
+    """Return the answer if every change was pushed; if each stands alone, refused ones are left
+    out.
 
     Raises:
-        Failure: any was not; it says why of each, and what became of the others.
+        Failure: a change was not pushed; the message has the reason of each, and the others'
+            results.
     """
     failed = [one for one in found if one.status >= 400 and (together or one.status != 403)]
     bad = [one for one in failed if one.status != remote_changes.WITHDRAWN]
@@ -81,7 +83,7 @@ def _results(
 
 
 def _told(bad: list[remote_changes.RemoteChangeResult]) -> str:
-    """Why some were refused, each with its name; what is true of several once."""
+    """Return why some were refused, each with its name; a common reason once."""
     names: dict[str, list[str]] = {}
     for one in bad:
         names.setdefault(one.message, []).append(one.name)
@@ -156,17 +158,18 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
     summary="Check jobs as POST /v1/jobs would, and submit none",
 )
 async def rehearse(request: Request[Any, Any, State], state: State) -> Results:
-    """The answer is what that of `POST /v1/jobs` would be, without a commit."""
+    """Return what the answer of `POST /v1/jobs` would be, without a commit."""
     return await _submitted(request, state, dry_run=True)
 
 
 async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run: bool) -> Results:
-    """What became of the jobs of a body; one that names no owner belongs to whom the token is for.
+    """Return the results of the jobs of a body. A job without an owner belongs to the token's
+    person.
 
-    A token that stands for no person (it has no address) takes the word of who sends it.
+    A token without an address stands for no person: the sender may then name the owner.
 
     Raises:
-        Failure: anything is wrong with any of them.
+        Failure: anything is wrong with any job.
     """
     _submitter(state)
     caller = authentication.identity_of(request)
@@ -212,7 +215,9 @@ async def change(
 
 
 async def _judged(state: State, results: Results, verb: remote_changes.Verb) -> Results:
-    """The same results; of what was committed and does not apply by itself they say so."""
+    """Return the same results, with a message on those that are committed and do not apply by
+    themselves.
+    """
     told = await _weighing(state).told(verb)
     if told:
         pending = [

@@ -22,7 +22,7 @@ from reconciler.server import errors, services
 from reconciler.server.api import envelopes, queries
 from reconciler.server.auth import authentication, authorization, tokens
 
-#: How long an override lasts where nothing is said, and at the most.
+#: Default and longest duration of an override.
 FOR_S_DEFAULT = 4 * 3600
 FOR_S_MAX = records.OVERRIDE_S_MAX
 REASON_CHARACTERS_MAX = 1000
@@ -30,7 +30,7 @@ REASON_CHARACTERS_MAX = 1000
 GIT_PATIENCE_S = 10.0
 
 
-#: The kind of override of each word, and what ending one is to who may do what.
+#: The kind of override of each verb, and the verb of the permission to end it.
 _UNDOING: dict[str, tuple[records.OverrideVerb, remote_changes.Verb]] = {
     "cancel": ("cancel", "cancel"),
     "drain": ("drain", "undrain"),
@@ -39,7 +39,7 @@ _UNDOING: dict[str, tuple[records.OverrideVerb, remote_changes.Verb]] = {
 
 
 class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked for, and for how long unless git says the same before.
+    """A request for overrides, and how long they last unless git agrees before.
 
     ``names`` are jobs to cancel, nodes to drain, or ``cluster`` and ``queue/NAME`` to suspend.
     """
@@ -51,10 +51,10 @@ class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OverrideResult(msgspec.Struct, frozen=True):
-    """What became of one subject: the ``commit`` where git took it, else the ``override``.
+    """Result of one subject: the ``commit`` if git took it, else the ``override``.
 
-    Both where git took a drain or a suspension and the structure there is held or refused: the
-    override holds until it applies.
+    Both, if git took a drain or a suspension and the structure there is held or refused: the
+    override applies until it does.
     """
 
     name: str
@@ -70,7 +70,7 @@ class OverrideResults(envelopes.Envelope, frozen=True, kw_only=True):
 
 @get("/v1/overrides", sync_to_thread=True, responses=queries.FAILS, summary="Overrides in force")
 def overrides(state: State) -> envelopes.Overrides:
-    """What is done behind git and not committed, oldest first."""
+    """Return overrides that are not committed, oldest first."""
     service: services.Services = state.services
     signed = authorization.are_signed(service.reader)
     found = [job_views.override_view(one, signed=signed) for one in service.reader.overrides()]
@@ -150,7 +150,9 @@ async def clear_override(
     request: Request[Any, Any, State],
     state: State,
 ) -> OverrideResults:
-    """A node or queue may work again; a run that was cancelled stays so: a run happens once."""
+    """End an override. A node or queue may work again; a cancelled run stays so: a run happens
+    once.
+    """
     service: services.Services = state.services
     caller = authentication.identity_of(request)
     owner = caller.name
@@ -167,10 +169,10 @@ async def clear_override(
 
 
 def _check(data: OverrideRequest) -> None:
-    """Refuse what can't become an override, whoever asks.
+    """Refuse what can't become an override.
 
     Raises:
-        Failure: what is wrong, and what would be right.
+        Failure: what is wrong, and what was expected.
     """
     if not 1 <= len(set(data.names)) == len(data.names) <= OVERRIDES_MAX:
         raise errors.Failure(
@@ -180,7 +182,7 @@ def _check(data: OverrideRequest) -> None:
         raise errors.Failure(
             400,
             f"reason: found {len(data.reason)} characters, expected 1 to {REASON_CHARACTERS_MAX}: "
-            "an override says why, for who comes after",
+            "an override needs a reason",
         )
     if not 1 <= data.for_s <= FOR_S_MAX:
         raise errors.Failure(
@@ -217,7 +219,7 @@ async def _commit(
     try:
         results = await asyncio.wait_for(asyncio.shield(pushing), GIT_PATIENCE_S)
     except TimeoutError:
-        # it may still be pushed: then git says the same, and the override goes by itself
+        # it may still be pushed: then git agrees, and the override ends by itself
         return {}
     service.pushed()
     wrong = [

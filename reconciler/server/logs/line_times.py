@@ -1,7 +1,7 @@
-"""When the lines of a task's output were written, as far as its node has marked it.
+"""Times at which lines of a task's output were written, as far as its node has marked them.
 
-Pieces of output with their marks come in, text goes out: without the lines of other times, and with
-times before the others where they are wanted. A node that knows no marks loses no line by that.
+Pieces of output with their marks come in; text goes out, without lines of other times, and with the
+time before each line if requested. A node without marks loses no line.
 """
 
 import bisect
@@ -17,9 +17,9 @@ class TimedLines:
     """The output of one attempt, piece by piece.
 
     Args:
-        began: when it was started; nothing was written before.
+        began: start of the attempt; nothing was written before.
         since, until: lines that were certainly not written between them are left out.
-        shown: whether each line begins with its time.
+        shown: True if each line begins with its time.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TimedLines:
         self._inside: bool | None = None
 
     def add(self, piece: agent_messages.LogChunk) -> bytes:
-        """What is to be shown of a piece."""
+        """Return the part of a piece to show."""
         if piece.data and piece.offset != self._end:
             self._inside = None  # the log was cut meanwhile
         offsets = [mark.offset for mark in piece.marks]
@@ -60,7 +60,7 @@ class TimedLines:
         return b"".join(told)
 
     def _is_wanted(self, before: float, written: float | None) -> bool:
-        """Whether a line that was written after ``before``, and then, may be of the span."""
+        """Return True if a line may have been written in the requested span."""
         if written is None:
             return True
         late = self._until is not None and before > self._until

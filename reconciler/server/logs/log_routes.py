@@ -39,12 +39,12 @@ FULL_PIECE_BYTES = 64 * 1024
 
 
 class LogSelection(msgspec.Struct, frozen=True):
-    """Whose output somebody wants to read.
+    """Selection of output to read.
 
-    ``every``: of all attempts at the task that ran between ``since`` and ``until``, the oldest
-    first, and of them the lines of that time; else of the newest, or of ``attempt``.
-    ``any_element`` and ``any_task`` widen that to all elements and to all tasks of them.
-    ``timestamps``: each line begins with the time at which it was written.
+    ``every`` selects all attempts at the task that ran between ``since`` and ``until``, oldest
+    first, and their lines of that time; otherwise the newest attempt, or ``attempt``.
+    ``any_element`` and ``any_task`` extend that to all elements and all tasks. With ``timestamps``
+    each line begins with the time at which it was written.
     """
 
     job: str
@@ -65,7 +65,7 @@ class LogSelection(msgspec.Struct, frozen=True):
 
     @property
     def timed(self) -> bool:
-        """Whether it matters when lines were written."""
+        """True if times of lines matter."""
         asked = self.timestamps or self.since is not None or self.until is not None
         return asked and self.stream != "metrics"
 
@@ -97,7 +97,7 @@ def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
 
 
 def newest_try(service: services.Services, wanted: LogSelection) -> records.AttemptRecord | None:
-    """The attempt that is asked for, or the newest of the task."""
+    """Return the requested attempt, or the newest of the task."""
     found = None
     for attempt in service.reader.attempts(
         wanted.job, wanted.run, element=wanted.element, limit=10_000
@@ -110,7 +110,7 @@ def newest_try(service: services.Services, wanted: LogSelection) -> records.Atte
 
 
 def tries_between(service: services.Services, wanted: LogSelection) -> list[records.AttemptRecord]:
-    """The attempts that ran within the span that is asked for: by element, the oldest first."""
+    """Return the attempts that ran within the requested span: by element, oldest first."""
     since = -math.inf if wanted.since is None else wanted.since
     until = math.inf if wanted.until is None else wanted.until
     element = None if wanted.any_element else wanted.element
@@ -126,7 +126,7 @@ def tries_between(service: services.Services, wanted: LogSelection) -> list[reco
 
 
 def is_over(service: services.Services, wanted: LogSelection) -> bool:
-    """Whether no further attempt at the task can come."""
+    """Return True if no further attempt at the task can follow."""
     job = service.reader.job(wanted.job, wanted.run)
     if job is None or job.finished or wanted.attempt is not None:
         return True
@@ -134,7 +134,7 @@ def is_over(service: services.Services, wanted: LogSelection) -> bool:
 
 
 def heading(attempt: records.AttemptRecord, *, array: bool) -> str:
-    """What stands above the output of an attempt: which, where, when, and how it ended."""
+    """Return the heading of an attempt's output: number, node, times and end."""
     words = f"[{attempt.element}] " if array else ""
     words += f"{attempt.group}-{attempt.index}, try {attempt.try_number} on {attempt.node}"
     if attempt.started_at is not None:
@@ -156,7 +156,7 @@ def _what(wanted: LogSelection) -> str:
 
 
 def _second(at: float) -> str:
-    """A time without its milliseconds."""
+    """Return a time without its milliseconds."""
     return times.format_time(at)[:19] + "Z"
 
 
@@ -167,7 +167,7 @@ def _line(text: str) -> bytes:
 async def text(
     service: services.Services, wanted: LogSelection, tail: int | None
 ) -> AsyncIterator[bytes]:
-    """The output, piece by piece."""
+    """Yield the output, piece by piece."""
     seen: set[str] = set()
     silent: set[str] = set()
     if wanted.every:
@@ -216,7 +216,7 @@ async def text(
 
 
 def unreachable(service: services.Services, attempt: records.AttemptRecord) -> str | None:
-    """Why an attempt's node can't be asked, where that is known; who follows waits for it."""
+    """Return why an attempt's node can't be asked, if known; a reader that follows waits for it."""
     node = service.reader.node(attempt.node)
     if node is None:
         return f"node {attempt.node} is not known any more, and has the output of this try"
@@ -234,9 +234,9 @@ async def one_attempt(
     tail: int | None,
     silent: set[str],
 ) -> AsyncIterator[bytes]:
-    """The output of one attempt, from its start or the last ``tail`` lines.
+    """Yield the output of one attempt, from its start or the last ``tail`` lines.
 
-    The attempt's node is added to ``silent`` where it was waited for in vain.
+    Adds the attempt's node to ``silent`` if it did not answer in time.
     """
     why_not = None if wanted.follow else await asyncio.to_thread(unreachable, service, attempt)
     if why_not is not None:
@@ -261,7 +261,7 @@ async def one_attempt(
                     is_told = False
                     yield data
         except log_relay.Restarted:
-            continue  # the agent that is there now is asked for the rest
+            continue  # the current agent is asked for the rest
         except log_relay.Silent:
             if not is_told:  # once, however long it lasts
                 yield _line(
@@ -358,11 +358,12 @@ async def logs(
     ] = False,
     timestamps: FromQuery[bool] = False,
 ) -> Stream:
-    """What the newest attempt wrote, or the one named; ``follow`` goes on with the next ones.
+    """Stream the output of the newest attempt, or the one named; ``follow`` continues with the next
+    ones.
 
-    ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading of its own,
-    with the lines that it wrote then; with ``widely`` at any task of any element, as far as none is
-    named. ``timestamps``: lines begin with the time at which they were written.
+    ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading, with its
+    lines of that time; with ``widely`` at any task of any element, unless one is named.
+    ``timestamps``: lines begin with the time at which they were written.
     """
     service: services.Services = state.services
     refused = await asyncio.to_thread(queries.refused_or_none, service, name, run)
@@ -404,7 +405,7 @@ async def logs(
 async def post_log(
     node: FromPath[str], request_id: FromPath[str], request: Request[Any, Any, State], state: State
 ) -> Response[None]:
-    """A piece of output from a node (msgpack); 410 when nobody reads any more."""
+    """Take a piece of output from a node (msgpack); 410 if nobody reads any more."""
     service: services.Services = state.services
     try:
         piece = log_relay.decode_piece(await request.body())

@@ -24,7 +24,7 @@ PIECES_MAX = 8
 PIECE_BYTES_MAX = 2 * 2**20
 #: How long a node may take to begin, or to say that it is still there.
 SILENCE_S_MAX = 20.0
-#: A request that may have been lost on its way is told again after this time.
+#: A request that may have been lost is sent again after this time.
 ASK_AGAIN_S = 5.0
 #: How often it is looked whether the agent that sends is still the node's.
 LOOK_EVERY_S = 1.0
@@ -33,7 +33,7 @@ ROOM_S_MAX = 20.0
 
 
 class LogChannel:
-    """One reader's view of one attempt's output."""
+    """A reader's channel to the output of one attempt."""
 
     def __init__(self, node: str, request: agent_messages.LogRequest) -> None:
         self.node = node
@@ -49,11 +49,11 @@ class Restarted(Exception):  # noqa: N818 - an outcome, raised to leave a loop
 
 
 class Silent(Exception):  # noqa: N818 - an outcome, raised to leave a loop
-    """The node has sent nothing for too long."""
+    """Error: the node has sent nothing for too long."""
 
 
 class Relay:
-    """All channels, by the id of their request."""
+    """Channels of all readers, by the id of their request."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -61,11 +61,11 @@ class Relay:
 
     @property
     def full(self) -> bool:
-        """Whether there are as many readers as there may be."""
+        """True if no more readers are accepted."""
         return len(self._channels) >= CHANNELS_MAX
 
     async def post(self, node: str, request_id: str, piece: agent_messages.LogChunk) -> bool:
-        """A piece from a node; False when nobody reads."""
+        """Pass on a piece from a node. Return False if nobody reads."""
         channel = self._channels.get(request_id)
         if channel is None or channel.node != node:
             return False
@@ -118,7 +118,7 @@ class Relay:
             session = self._sessions.get(attempt.node)
             if session is not None:
                 session.log_requests.pop(request.id, None)
-            # whoever waits for room sees that nobody reads
+            # a writer that waits for room sees that nobody reads
             with contextlib.suppress(asyncio.QueueEmpty):
                 while True:
                     channel.pieces.get_nowait()
@@ -161,7 +161,7 @@ class Tail:
         self._held = bytearray(b"".join(lines[-self._lines :]) if self._lines else b"")
 
     def take(self) -> bytes:
-        """The last lines."""
+        """Return the last lines."""
         self._trim()
         held, self._held = bytes(self._held), bytearray()
         return held

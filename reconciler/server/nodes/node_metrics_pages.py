@@ -1,11 +1,8 @@
-"""The nodes' pages for Prometheus, made as reports come: a scrape hands out what is there already.
+"""Prometheus pages of nodes, rendered as reports come: a scrape returns a page that exists already.
 
-A report, or news from the loop, makes a node's page outdated; a task beside the exchanges makes it
-anew in a thread. It does so only for nodes whose pages somebody reads, for each at most every
-``EVERY_S``, and all together in at most ``PART`` of its time: where that is not enough, pages grow
-older, the oldest first in line, and say by their timestamps how old they are. A page that nobody
-has read for a while is the only one that has to be waited for. They are kept packed, as Prometheus
-takes them.
+A report or a message of the loop makes a page outdated; a background task renders it again in a
+thread, compressed. Only pages that somebody reads are rendered, each at most every ``EVERY_S``, and
+all together in at most ``PART`` of the task's time; then pages get older, as their timestamps show.
 """
 
 import asyncio
@@ -23,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 #: The least time between two pages of one node.
 EVERY_S = 5.0
-#: A page of a silent node is made anew so often, since its state may be another one.
+#: How often a silent node's page is rendered again, because its state may have changed.
 SILENT_S = 30.0
 #: How long a page is kept up to date after it was read, or listed as something to read.
 WANTED_S = 600.0
@@ -33,33 +30,33 @@ PART = 0.25
 BATCH = 8
 #: The longest time between two looks.
 LOOK_EVERY_S = 0.25
-#: How long somebody waits for a page that is not there, and how many such pages there may be.
+#: How long a reader waits for a missing page, and the most such pages at a time.
 WAIT_S = 20.0
 WAITED_MAX = 4096
 #: Quick packing: a page shrinks to a tenth all the same.
 _LEVEL = 1
 
-#: Made pages by node, packed; None: no such node; or why it can't be told now.
+#: Rendered pages by node, compressed; None: no such node; or the error.
 Made = dict[str, bytes | StoreError | None]
 
 
 class BusyError(Exception):
-    """A page was not made in time; says why."""
+    """Error: a page was not rendered in time; the message says why."""
 
 
 class PackedPage(msgspec.Struct, frozen=True):
-    """A node's page, packed by gzip, and when it was made by the clock of ``NodePages``."""
+    """A node's page, compressed by gzip, with its time by the clock of ``NodePages``."""
 
     packed: bytes
     made_at: float
 
 
 class NodePages:
-    """The pages of all nodes that somebody reads.
+    """Pages of all nodes that somebody reads.
 
     Args:
-        render: makes a page, None for a node that is not known; called in a thread.
-        clock: seconds that only grow.
+        render: renders a page; None for an unknown node; called in a thread.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class NodePages:
     ) -> None:
         self._render = render
         self._clock = clock
-        #: What was made longest ago stands first.
+        #: The page that was rendered longest ago is first.
         self._pages: dict[str, PackedPage] = {}
         #: When a node's page was last read, or listed.
         self._wanted: dict[str, float] = {}
@@ -85,16 +82,18 @@ class NodePages:
                 self._outdated.setdefault(node)
 
     def told(self, node: str) -> None:
-        """A node has reported, or the loop has said something of it."""
+        """Mark a node's page as outdated: the node reported, or the loop sent something
+        about it.
+        """
         if node in self._wanted:
             self._outdated.setdefault(node)
 
     async def page(self, node: str) -> bytes | None:
-        """A node's page, packed by gzip; None where there is no such node.
+        """Return a node's page, compressed by gzip; None if there is no such node.
 
         Raises:
-            BusyError: it is not there, and was not made in time.
-            StoreError: it is not there, and can't be made now.
+            BusyError: the page does not exist and was not rendered in time.
+            StoreError: the page does not exist and can't be rendered now.
         """
         found = self._pages.get(node)
         if found is not None:
@@ -134,7 +133,7 @@ class NodePages:
             await asyncio.wait_for(self._asked.wait(), LOOK_EVERY_S)
 
     def due(self) -> list[str]:
-        """The next nodes whose pages are to be made; those that somebody waits for first."""
+        """Return the next nodes whose pages to render; those that a reader waits for come first."""
         now = self._clock()
         found = dict.fromkeys(list(self._waited)[:BATCH])
         for node in list(self._outdated):
@@ -187,12 +186,12 @@ class NodePages:
                 continue
             if isinstance(page, StoreError):
                 waited.set_exception(page)
-                waited.exception()  # whoever waited may be gone
+                waited.exception()  # the reader may be gone
             else:
                 waited.set_result(page)
 
     def _failed(self, node: str, now: float) -> None:
-        """A page that could not be made anew stands, and is tried again later."""
+        """Keep a page that could not be rendered again, and try later."""
         before = self._pages.pop(node, None)
         if before is None:
             self._forget(node)

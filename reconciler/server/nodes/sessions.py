@@ -1,17 +1,8 @@
-"""What the server knows of each node between two of its syncs: what to tell it, and who it is.
+"""Sessions of nodes between two syncs: what to send to each, and which agent holds it.
 
-One session a node: the agent that holds it is known by boot id and incarnation. Another one is
-turned away while the holder's connection is open or was heard of a short while ago, unless it
-follows the holder in the same root, whose lock says that the holder is gone.
-
-Leases may be renewed only while the loop can't have given the node's work up, and only so far as
-it will know. It gives work up no sooner than a lease, a grace and a margin after the last contact
-that it knows of, and only where the node has been silent for several polls; so the session keeps
-the time of the newest contact that any cycle which begins later knows of. That is when the node
-was last answered, as far as the loop was told in time, or when a question was asked that it has
-confirmed. While that is less than a lease or two polls ago, whatever cycle is under way has given
-nothing up, and the node is answered at once. Otherwise the loop is asked, and says so by an
-update.
+One session a node: the agent that holds it is known by boot id and incarnation. Another agent is
+refused while the holder is connected or was a short while ago, unless it follows the holder in the
+same root, whose lock proves that the holder is gone. `Session.is_sure` decides on lease renewals.
 """
 
 import asyncio
@@ -42,14 +33,14 @@ UNTOLD_S_MAX = 1.0
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """Why an agent is turned away."""
+    """The reason for which an agent is refused."""
 
     message: str
     retry_after_s: float
 
 
 class Session:
-    """One node."""
+    """Session of one node."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -60,7 +51,7 @@ class Session:
         self.log_requests: dict[str, agent_messages.LogRequest] = {}
         self.holder: tuple[str, str] | None = None
         self.exchange = 0
-        #: The first exchange of the holder: those before it were somebody else's.
+        #: The first sync of the holder; earlier ones are another agent's.
         self.first = 0
         self.open = False
         self.closed = True
@@ -68,10 +59,10 @@ class Session:
         self.told: tuple[object, ...] = ()
         self.changed = asyncio.Event()
         self.released = False
-        #: What the node used when it last said so; when it last said anything, by the wall clock.
+        #: Last reported usage of the node, and the time of its last report by the wall clock.
         self.usage: records.NodeUsage | None = None
         self.reported_at = 0.0
-        #: The shortest lease of what the node has, as the loop last said.
+        #: The shortest lease of the node's tasks, from the loop's last message.
         self.lease_s: float | None = None
         #: When the newest contact was that the loop surely knows of; None: it may know of none.
         self.known_at: float | None = None
@@ -79,7 +70,7 @@ class Session:
         self.question = 0
         self.asked_at = 0.0
         self.asking = False
-        #: What the node's GPUs did when it last said so.
+        #: Last reported usage of the node's GPUs.
         self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
         #: What its tasks last wrote of their work, by attempt, the newest last.
         self.task_metrics: dict[str, task_reports.TaskMetrics] = {}
@@ -100,7 +91,7 @@ class Session:
         self.task_use = {one.attempt: one for one in bounded}
 
     def newest(self, record: records.NodeRecord) -> records.NodeRecord:
-        """A node's record with times and usage as they were told since; those are written late."""
+        """Return a node's record with times and usage reported since; those are stored late."""
         reported_at = max(self.reported_at, record.last_report_at)
         usage = record.usage
         if self.usage is not None and self.usage.at >= usage.at:
@@ -123,17 +114,17 @@ class Session:
         self.changed.set()
 
     def forget_orders(self) -> None:
-        """The loop will say anew what the node has to have; it may be another one."""
+        """Forget the assignments: the loop, possibly another one, sends them again."""
         self.doubt()
         self.epoch, self.version, self.payload = 0, 0, None
         self.acknowledged.clear()
 
     def has_set_for(self, have: tuple[int, int]) -> bool:
-        """Whether the assignments are other than those the node has."""
+        """Return True if the assignments differ from those the node has."""
         return self.payload is not None and have != (self.epoch, self.version)
 
     def has_news_for(self, have: tuple[int, int]) -> bool:
-        """Whether there is anything to tell."""
+        """Return True if there is anything to send."""
         return bool(self.acknowledged or self.log_requests) or self.has_set_for(have)
 
     def enter(
@@ -170,7 +161,7 @@ class Session:
             self.open, self.closed = False, closed
             self.heard_at = now
         elif closed and exchange >= self.first and not self.open:
-            # an older one of the same agent: whoever lost it will come again, or is gone
+            # an older request of the same agent, which will come again or is gone
             self.closed = True
 
     async def wait(self, exchange: int, have: tuple[int, int], wait_s: float) -> None:
@@ -190,9 +181,15 @@ class Session:
         self.known_at = at if self.known_at is None else max(self.known_at, at)
 
     def is_sure(self, now: float, poll_s: float, part: float = 1.0) -> bool:
-        """Whether no cycle can have given the node's work up.
+        """Return True if no cycle can have given the node's work up.
 
-        With a smaller ``part`` than 1: whether it will be so for the rest of that time yet.
+        The loop gives work up no sooner than a lease, a grace and a margin after the last contact
+        it knows of, and only if the node missed several polls. So the session keeps the time of the
+        newest contact that any later cycle knows of: the last answer that the loop was told in
+        time, or the time of a question that it has confirmed. While that is less than a lease or
+        two polls ago, the node is answered at once; otherwise the loop is asked.
+
+        With a ``part`` below 1, return True if that holds for the rest of that time as well.
         """
         if self.known_at is None:
             return False
@@ -206,7 +203,7 @@ class Session:
         self.changed.set()
 
     def may_renew_untold(self, entered_at: float) -> bool:
-        """Whether a request that came in then renews so little that the loop need not know."""
+        """Return True if a request renews so little that the loop need not know."""
         return self.known_at is not None and entered_at - self.known_at <= UNTOLD_S_MAX
 
     def ask(self, now: float) -> int:
@@ -243,38 +240,38 @@ class Session:
 
 
 class Sessions:
-    """All nodes, by name."""
+    """Sessions of all nodes, by name."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._by_node: dict[str, Session] = {}
         self.clock = clock
 
     def get(self, node: str) -> Session | None:
-        """The session of a node that was heard of, or that the loop has something for."""
+        """Return the session of a node that has reported, or that the loop has something for."""
         return self._by_node.get(node)
 
     def counts(self) -> tuple[int, int]:
-        """How many have an open exchange, and how many others were heard of."""
+        """Return how many nodes have an open request, and how many others have reported."""
         held = [one.open for one in self._by_node.values() if one.holder is not None]
         return sum(held), len(held) - sum(held)
 
     def gpu_usage(self, node: str) -> tuple[devices.GpuUsage, ...]:
-        """What a node's GPUs did when it last said so; nothing while nobody has."""
+        """Return the last reported usage of a node's GPUs; empty if there is none."""
         session = self._by_node.get(node)
         return () if session is None else session.gpu_usage
 
     def task_metrics(self, node: str, attempt: str) -> task_reports.TaskMetrics | None:
-        """What a task on a node last wrote of its work, as far as that is still known."""
+        """Return the last metrics of a task on a node, if they are still known."""
         session = self._by_node.get(node)
         return None if session is None else session.task_metrics.get(attempt)
 
     def task_use(self, node: str, attempt: str) -> task_usage.TaskUse | None:
-        """What a task on a node used when that was last sampled, as far as that is known."""
+        """Return the last sampled usage of a task on a node, if known."""
         session = self._by_node.get(node)
         return None if session is None else session.task_use.get(attempt)
 
     def of(self, node: str) -> Session | None:
-        """The session of a node, made where there is room; None where there is none."""
+        """Return the session of a node, created if there is room; None otherwise."""
         session = self._by_node.get(node)
         if session is None and len(self._by_node) < NODES_MAX:
             session = self._by_node[node] = Session(node)
@@ -287,7 +284,7 @@ class Sessions:
             session.update(message)
 
     def forget_orders(self) -> None:
-        """The loop will say anew what every node has to have."""
+        """Forget the assignments of every node: the loop sends them again."""
         for session in self._by_node.values():
             session.forget_orders()
 

@@ -1,1 +1,1 @@
-"""The server as a process: connections, workers, batching."""
+"""Server process: connections, workers, batching."""

@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from reconciler.server import errors
 
-#: The most requests of one call: who waits for the next one waits for all of them.
+#: The most requests of one call: the next call waits for all of them.
 CALL_MAX = 64
-#: The most that wait; more are told to come again.
+#: The most requests that wait; further ones are refused with a retry time.
 WAITING_MAX = 10_000
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
@@ -36,7 +36,7 @@ class StoreReadBatcher(Generic[Asked, Made]):
         self._calls: asyncio.Task[None] | None = None
 
     async def ask(self, asked: Asked) -> Made:
-        """What ``work`` makes of it.
+        """Return the result of ``work`` for one request.
 
         Raises:
             Failure: too many wait.
@@ -58,7 +58,7 @@ class StoreReadBatcher(Generic[Asked, Made]):
                 await self._call([self._waiting.popleft() for _ in range(count)])
         finally:
             self._calls = None
-            for _, future in self._waiting:  # only where it was cancelled: the server ends
+            for _, future in self._waiting:  # only if it was cancelled, because the server stops
                 future.cancel()
             self._waiting.clear()
 
@@ -73,7 +73,7 @@ class StoreReadBatcher(Generic[Asked, Made]):
         except Exception as error:
             found = [error] * len(batch)
         for (_, future), made in zip(batch, found, strict=True):
-            with contextlib.suppress(asyncio.InvalidStateError):  # whoever asked has left
+            with contextlib.suppress(asyncio.InvalidStateError):  # the client has gone
                 if isinstance(made, Exception):
                     future.set_exception(made)
                 else:

@@ -20,19 +20,19 @@ log = logging.getLogger("muster.server")
 
 #: Of the files that the process may open, connections leave so many to all else.
 FILES_KEPT = 256
-#: More files are not asked for: what a system allows can be a billion.
+#: The most files to request: a system may allow a billion.
 FILES_MAX = 65_536
 #: How many of all connections one address may have: a fleet may stand behind one.
 ADDRESS_SHARE = 0.5
-#: What was refused is told so often at most.
+#: Least seconds between two log lines about refused connections.
 TELL_EVERY_S = 60.0
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How many connections there may be, and how long each may take.
+    """Limits on the number of connections and the time that each may take.
 
-    ``request_s`` is how long a request may be on its way up to the end of its headers, from the
-    beginning of the connection or its own first byte; ``body_s`` how long its body may take then.
+    ``request_s`` is the time until the end of a request's headers, from the beginning of the
+    connection or its own first byte; ``body_s`` is the time for its body after that.
     """
 
     connections_max: int
@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def by_files() -> Limits:
-    """As many connections as the process may have files, of which it asks for more before."""
+    """Return limits by the number of files that the process may open, after raising it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -54,7 +54,7 @@ def by_files() -> Limits:
 
 
 def protocol(limits: Limits) -> type[h11_impl.H11Protocol]:
-    """The class of connections that keep within ``limits``, all of it together."""
+    """Return a class of connections that keep within ``limits`` together."""
     doors = _Doors(limits)
 
     class Connection(_Connection):
@@ -89,7 +89,7 @@ class _Doors:
         return False
 
     def leave(self, address: str) -> None:
-        """One that had come in has gone."""
+        """Count a connection that has closed."""
         self._all -= 1
         self._inside[address] -= 1
         if not self._inside[address]:
@@ -97,7 +97,7 @@ class _Doors:
 
 
 class _Connection(h11_impl.H11Protocol):
-    """One connection: what is awaited of it, and until when."""
+    """A connection with the deadline of its next step."""
 
     def __init__(self, doors: _Doors, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -118,7 +118,7 @@ class _Connection(h11_impl.H11Protocol):
         self._await_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has gone."""
+        """Handle the end of the connection."""
         self._stop()
         if self._address is not None:
             self._doors.leave(self._address)
@@ -131,7 +131,7 @@ class _Connection(h11_impl.H11Protocol):
         self._await_more()
 
     def on_response_complete(self) -> None:
-        """The next request may stand there already, in part."""
+        """Wait for the next request, part of which may have come already."""
         super().on_response_complete()
         self._await_more()
 

@@ -30,7 +30,7 @@ class WorkerSlots:
         self._waiting = 0
 
     async def run(self, module: str, *arguments: str) -> tuple[int, bytes]:
-        """The exit status of a module, and what it wrote.
+        """Run a module and return its exit status and output.
 
         Raises:
             Failure: too many wait already, or it took too long.

@@ -350,11 +350,11 @@ def test_a_reader_that_has_had_enough_is_no_error(
 
 
 DRIFT_ASKED = [
-    ("--kind gpu-faild", 64, "there is no kind of drift gpu-faild; did you mean gpu-failed"),
-    ("--kind x", 64, "there is no kind of drift x; there are node-missing, "),
-    ("--node n11", 1, "there is no node n11; did you mean n1"),
-    ("--node nosuch -o json", 1, "there is no node nosuch"),
-    ("--pool cpuu", 1, "there is no pool cpuu; did you mean cpu?"),
+    ("--kind gpu-faild", 64, "no kind of drift named 'gpu-faild'; did you mean gpu-failed"),
+    ("--kind x", 64, "no kind of drift named 'x'. Kinds: node-missing, "),
+    ("--node n11", 1, "no node named 'n11'; did you mean n1"),
+    ("--node nosuch -o json", 1, "no node named 'nosuch'"),
+    ("--pool cpuu", 1, "no pool named 'cpuu'; did you mean cpu?"),
     ("--kind gpu-failed --node n1", 0, "no drift of kind gpu-failed at node n1; "),
     ("--kind node-missing", 2, ""),
     ("--pool cpu", 0, "no drift in pool cpu; "),
@@ -370,7 +370,7 @@ def test_a_job_that_is_not_known_is_told_once(filled: parts.Served) -> None:
         timeout=parts.PATIENCE_S * 3,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "muster: job nosuch is not known\n"
+    assert done.stderr == "muster: job nosuch is unknown\n"
 
 
 def test_drift_is_asked_for_of_what_there_is(filled: parts.Served) -> None:

@@ -126,7 +126,7 @@ def test_the_same_again_is_no_error_and_another_of_the_name_is(
     assert repository.log("%H") == commits
     other = post("/v1/jobs", content=job("a", "date"))
     assert other.status_code == 409
-    assert "another job of the name a" in other.json()["error"]["message"]
+    assert "a different job a already exists" in other.json()["error"]["message"]
 
 
 def test_an_invalid_job_is_refused_with_its_problems(
@@ -279,7 +279,9 @@ def test_a_wrong_name_among_several_changes_nothing(
         local_changes.Submit(job("c")),
         local_changes.Submit(job("a", "date")),
     ]
-    with pytest.raises(local_changes.ChangeError, match=r"^nothing was changed: a: another job"):
+    with pytest.raises(
+        local_changes.ChangeError, match=r"^nothing was changed: a: a different job"
+    ):
         local_changes.carry_out(others, to)
     assert repository.log("%H") == head
     together: list[local_changes.Change] = [
@@ -323,8 +325,8 @@ def test_of_several_all_are_changed_or_none_and_each_that_is_wrong_is_told(
     text = "---\n".join((job("c"), job("a", "date"), job("d"), job("b", "date")))
     code, message = told("/v1/jobs", content=text)
     assert code == 409
-    assert "a: another job of the name a" in message
-    assert "b: another job of the name b" in message
+    assert "a: a different job a already exists" in message
+    assert "b: a different job b already exists" in message
     assert message.endswith("; nothing was changed")
     assert repository.log("%H") == head
     # nodes of one pool and one that is in none

@@ -92,7 +92,7 @@ class Scene:
         scripts.mkdir(mode=0o755)
         (scripts / "cloud").write_text(CLOUD)
         (scripts / "cloud").chmod(stat.S_IRWXU)
-        self.bed.cluster.provisioners = scripts
+        self.bed.cluster.options.provisioners = scripts
         self.strange = contextlib.ExitStack()
 
     def start(self, for_s: int) -> None:

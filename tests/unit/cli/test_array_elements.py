@@ -66,16 +66,17 @@ def test_what_means_no_element_is_answered_with_how_one_is_written(
             read(written)
         assert left.value.exit_code == 64
         told = " ".join(capsys.readouterr().err.split())
-        assert f"{written} names no element of an array: one is written as {like}, by its" in told
+        assert f"{written} is not an array element; expected a number from 0" in told
+        assert f"such as {like}" in told
 
 
 @pytest.mark.parametrize(
     ("element", "expected"),
     [
-        (0, "Element 0 is Running on n1, its try 1."),
-        (1, "Element 1 is Running on n2, its try 2."),
-        (2, "The last try of element 2 that is told, 1, has ended on n3."),
-        (3, "Element 3 waits."),
+        (0, "Element 0: Running on n1 (try 1)."),
+        (1, "Element 1: Running on n2 (try 2)."),
+        (2, "Element 2: last try (1) ended on n3."),
+        (3, "Element 3: waiting."),
     ],
 )
 def test_what_is_told_of_an_element(
@@ -88,15 +89,15 @@ def test_what_is_told_of_an_element(
 def test_an_element_without_tries_may_have_ended() -> None:
     job = HOG | {"elements": {"Succeeded": 1, "Running": 2, "Pending": 1}}
     assert (
-        array_elements.told(job, 3) == "No try of element 3 is told: it waits, or ended long ago."
+        array_elements.told(job, 3) == "Element 3: no tries recorded. It waits, or ended long ago."
     )
 
 
 @pytest.mark.parametrize(
     ("job", "element", "expected"),
     [
-        (HOG, 4, "there is no element 4: hog has 4, counted from 0"),
-        (HOG | {"array": False}, 0, "hog is no array: it has no element 0"),
+        (HOG, 4, "hog has no element 4; its 4 elements count from 0"),
+        (HOG | {"array": False}, 0, "hog is not an array, so it has no element 0"),
     ],
 )
 def test_an_element_that_is_not_there(
@@ -131,7 +132,7 @@ def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
         array_elements.chosen("hog[2]", 3)
     assert left.value.exit_code == 64
-    assert "hog[2] and --element 3 are two elements" in capsys.readouterr().err
+    assert "hog[2] and --element 3 name different elements" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -151,13 +152,13 @@ def test_what_takes_whole_jobs_says_what_to_write(
         call(["train", "hog[2]"])
     assert left.value.exit_code == 64
     told = " ".join(capsys.readouterr().err.split())
-    assert f"hog[2] is one element of an array, and muster {command} takes whole jobs" in told
-    assert f"muster {command} hog is for all of it" in told
+    assert f"hog[2] is one element of an array; muster {command} takes whole jobs" in told
+    assert f"muster {command} hog" in told
 
 
 @pytest.mark.parametrize(
     ("written", "what"),
-    [("hog[2]", "is one element"), ("hog[x]", "means elements"), ("hog[0-3]", "means elements")],
+    [("hog[2]", "is one element"), ("hog[x]", "names elements"), ("hog[0-3]", "names elements")],
 )
 def test_events_of_an_element_are_those_of_its_job(
     written: str, what: str, capsys: pytest.CaptureFixture[str]
@@ -166,8 +167,8 @@ def test_events_of_an_element_are_those_of_its_job(
         inspect_commands.events(written)
     assert left.value.exit_code == 64
     told = " ".join(capsys.readouterr().err.split())
-    assert f"{written} {what} of an array, and muster events takes whole jobs" in told
-    assert "muster events --job hog is for all of it" in told
+    assert f"{written} {what} of an array; muster events takes whole jobs" in told
+    assert "muster events --job hog" in told
 
 
 class Api:
@@ -186,8 +187,8 @@ class Api:
 @pytest.mark.parametrize(
     ("job", "element", "expected"),
     [
-        (HOG | {"array": False}, "0", "hog is no array: it has no element 0"),
-        (HOG, "4", "there is no element 4: hog has 4, counted from 0"),
+        (HOG | {"array": False}, "0", "hog is not an array, so it has no element 0"),
+        (HOG, "4", "hog has no element 4; its 4 elements count from 0"),
     ],
 )
 def test_a_plot_of_an_element_that_is_not_there(
@@ -209,7 +210,7 @@ def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixtur
     whole = {**HOG, "attempts": tries, "run": 1, "queue": "q"}
     show.show_job(whole, [], 1)
     told = capsys.readouterr().out
-    assert "Element   Element 1 is Running on n2, its try 2." in told
+    assert "Element   Element 1: Running on n2 (try 2)." in told
     assert told.count("[1] main-0") >= 2
     assert "[0] main-0" not in told
     show.show_job(whole, [])

@@ -45,7 +45,7 @@ def test_a_word_of_another_system(
     assert run(word, "--whatever", "x") == terminal.USAGE
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"there is no '{word}' here; what you look for: {told}" in said.err
+    assert f"no command '{word}' here. Use: {told}" in said.err
 
 
 def options(command: str) -> set[str]:

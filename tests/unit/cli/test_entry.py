@@ -30,7 +30,7 @@ def test_what_is_missing_is_named_with_what_has_it(words: list[str]) -> None:
     done = muster(*words)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("muster: no package 'typer' here")
+    assert done.stderr.startswith("muster: package 'typer' is not installed")
     assert "pip install 'muster-cluster[controller]'" in done.stderr
     assert "muster-agent" in done.stderr
     assert "Traceback" not in done.stderr

@@ -50,5 +50,5 @@ def test_who_follows_a_job_that_was_there_leaves_it_alone(
         leaving.asked(signal.SIGINT, None)
     assert leaving.at_once("j") == 130
     told = capsys.readouterr().err
-    assert told.count("it was there before this command") == 2
+    assert told.count("it existed before this command") == 2
     assert "cancelling" not in told

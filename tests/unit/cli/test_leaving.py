@@ -152,9 +152,13 @@ def tasks(*names: str, reason: str = "Exited") -> list[dict[str, Any]]:
     ("job", "query", "told"),
     [
         ({}, {}, ""),
-        ({"attempts": tasks("a-0", "a-1")}, {}, "one of 2 tasks (--task NAME shows another, "),
+        ({"attempts": tasks("a-0", "a-1")}, {}, "one of 2 tasks (another: --task NAME; "),
         ({"attempts": tasks("a-0", "a-1")}, {"task": "a-1"}, ""),
-        ({"attempts": [*tasks("a-0"), tasks("a-0")[0] | {"attempt": 2}]}, {}, "try 2 (--try N "),
+        (
+            {"attempts": [*tasks("a-0"), tasks("a-0")[0] | {"attempt": 2}]},
+            {},
+            "try 2 (earlier: --try N",
+        ),
         ({"attempts": [*tasks("a-0"), tasks("a-0")[0] | {"attempt": 2}]}, {"attempt": "1"}, ""),
         ({"array": True, "elements": {"Failed": 1, "Pending": 15}}, {}, "element 0 of 16 "),
         ({"array": True, "elements": {"Failed": 16}}, {"element": "3"}, ""),
@@ -165,7 +169,7 @@ def test_logs_of_one_task_say_that_there_are_more(
 ) -> None:
     log_hints.tell_others(cast("api_client.ApiClient", Api(**job)), "train", query)
     err = " ".join(capsys.readouterr().err.split())
-    assert err.startswith(f"train: this is {told}") if told else not err
+    assert err.startswith(f"train: {told}") if told else not err
 
 
 @pytest.mark.parametrize(
@@ -180,10 +184,10 @@ def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
 @pytest.mark.parametrize(
     ("codes", "told"),
     [
-        (["Held"], "it waits until it is released"),
-        (["OverLimit", "NeverFits"], "as things are it can't start at all"),
+        (["Held"], "the job is on hold"),
+        (["OverLimit", "NeverFits"], "it can't start as things are"),
         (["InsufficientResources"], explain_start.NO_ROOM),
-        (["OverLimit"], "nobody knows when that limit leaves room for it"),
+        (["OverLimit"], "it is unknown when the limit leaves room for it"),
         ([], explain_start.NO_ROOM),
     ],
 )
@@ -195,10 +199,13 @@ def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
 @pytest.mark.parametrize(
     ("unblocks", "told"),
     [
-        (f"a node {pending_reasons.WORK_AGAIN}; so", "nobody knows when its nodes take work again"),
+        (
+            f"a node {pending_reasons.WORK_AGAIN}; so",
+            "it is unknown when its nodes take work again",
+        ),
         (
             f"8 GPUs come free on one node, or a node that is drained {pending_reasons.WORK_AGAIN}",
-            f"{explain_start.NO_ROOM}, or nodes that could hold it take no work",
+            f"{explain_start.NO_ROOM}, or suitable nodes take no work",
         ),
     ],
 )
@@ -210,10 +217,10 @@ def test_of_nodes_that_take_no_work_nobody_expects_room(unblocks: str, told: str
 @pytest.mark.parametrize("code", ["OverLimit", "OverBudget"])
 def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None:
     never = {"code": code, "message": f"8 GPUs asked: {pending_reasons.CAN_NOT_START} it"}
-    assert explain_start.unbounded([never]) == "as things are it can't start at all"
+    assert explain_start.unbounded([never]) == "it can't start as things are"
     # where another pool is open to it, only what it waits for there is told
     other = {"code": "Reserved", "message": "so on the same nodes"}
-    assert explain_start.unbounded([never, other]) == "as things are it can't start at all"
+    assert explain_start.unbounded([never, other]) == "it can't start as things are"
 
 
 NEAR = f"the work that it stays apart from ends, or {pending_reasons.NEAR_STARTS}"
@@ -225,18 +232,18 @@ STRICT = f"first goes first, and {pending_reasons.NOBODY_PASSES} q, which is str
     [
         (
             *("Held", "queue top is suspended", "`muster resume queue/top`"),
-            "it waits until queue top takes work again (`muster resume`)",
+            "queue top is suspended (`muster resume` ends that)",
         ),
         (
             *("Held", "the cluster is suspended: nothing new starts", "`muster resume cluster`"),
-            "it waits until the cluster takes work again (`muster resume`)",
+            "the cluster is suspended (`muster resume` ends that)",
         ),
         (
             *("Held", "held by its document: ada is suspended", "`muster release`, or so"),
-            "it waits until it is released",
+            "the job is on hold",
         ),
-        ("InsufficientResources", "m", NEAR, f"nobody knows when {pending_reasons.NEAR_STARTS}"),
-        ("Behind", STRICT, "first starts, or so", "nobody knows when first starts"),
+        ("InsufficientResources", "m", NEAR, f"it is unknown when {pending_reasons.NEAR_STARTS}"),
+        ("Behind", STRICT, "first starts, or so", "it is unknown when first starts"),
         ("Behind", "it would fit, but others go first: a", "so", explain_start.NO_ROOM),
     ],
 )
@@ -249,14 +256,14 @@ def test_it_is_told_for_whom_it_waits(code: str, message: str, unblocks: str, to
 def test_who_waits_for_one_that_has_a_time_limit_is_not_told_that_nobody_knows_when() -> None:
     helps = f"the end of one of them (the time limit of a {pending_reasons.TIME_IS_UP} noon)"
     found = [{"code": "OverLimit", "message": "m", "unblocks": helps}]
-    assert explain_start.unbounded(found) == "of what comes free then others may have it first"
+    assert explain_start.unbounded(found) == "other jobs may take what becomes free"
 
 
 def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> None:
     busy = {"code": "NoTopologyDomain", "message": "at most 2 in one rack; not within one rack"}
     assert explain_start.unbounded([busy]) == explain_start.NO_ROOM
     none = {"code": "NoTopologyDomain", "message": f"asked; {pending_reasons.NONE_LARGE_ENOUGH}"}
-    assert explain_start.unbounded([none]) == "as things are it can't start at all"
+    assert explain_start.unbounded([none]) == "it can't start as things are"
     limit = {"code": "OverLimit", "message": "4 in use, 6 asked"}
     assert job_list.telling([limit, none]) == none
     assert job_list.telling([limit, busy]) == limit

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.cli import context
-from reconciler.cli.cluster import serve
 from reconciler.demo import environment
+from reconciler.operations import local_git
 from tests.unit.desired.repositories import git
 
 
@@ -28,7 +28,7 @@ def test_branch_and_person_are_those_of_the_place(
     git(mine, "config", "user.email", "ada@example.org")
     monkeypatch.chdir(mine)
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert serve._branch_of(str(mine)) == "work"
+    assert local_git.current_branch(str(mine)) == "work"
     assert context.identity() == "ada@example.org"
 
 

@@ -101,7 +101,7 @@ def test_a_wait_outlives_a_restart(
     assert run("wait", "a", "--server", url) == 0
     out, err = capsys.readouterr()
     assert out == "a: Succeeded\n"
-    assert err.count("asking again for 60s") == 1
+    assert err.count("retrying for 60s") == 1
     assert "the controller is back" in err
 
 
@@ -118,7 +118,7 @@ def test_a_wait_for_what_was_refused_and_has_left_says_why_it_waited(
     assert run("wait", "a", "--server", url) == 1
     err = capsys.readouterr().err
     assert "a never started: Invalid: it has no signature" in err
-    assert "its document has left the repository" in err
+    assert "its YAML was deleted" in err
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_controller_that_stays_away_is_no_failed_job(
     script |= {"/v1/jobs/a": [told(job("Running")), cut]}
     monkeypatch.setattr(retries, "AWAY_S_MAX", 0.0)
     assert run("wait", "a", "--server", url) == 125
-    assert "a goes on without this command: muster wait a" in capsys.readouterr().err
+    assert "a continues without this command: muster wait a" in capsys.readouterr().err
     script["/v1/jobs/a"] = [cut]
     assert run("wait", "a", "--server", url) == 125, "it was never there"
     script |= {"/v1/events": [told(EVENTS), cut]}
@@ -172,7 +172,7 @@ def test_a_controller_that_stays_away_is_no_failed_job(
         "/v1/jobs/a/logs": [text(b"1\n", whole=False)],
     }
     assert run("logs", "-f", "a", "--server", url) == 125
-    assert "a goes on: muster logs -f a" in capsys.readouterr().err
+    assert "a continues: muster logs -f a" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_what_cant_be_written_is_one_line(
         )
     finally:
         os.close(writes)
-    expected = "muster: what it prints can't be written: No space left on device\n"
+    expected = "muster: the output can't be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (status, expected if status else "")
 
 
@@ -320,7 +320,7 @@ def test_what_cant_be_written_is_one_line(
     [
         (["drift"], 2, ""),
         (["drift", "-o", "json"], 2, ""),
-        (["wait", "a"], 125, "nobody reads the output any more; a goes on without this command"),
+        (["wait", "a"], 125, "nobody reads the output any more; a continues without this command"),
     ],
 )
 def test_what_the_exit_code_says_is_said_where_nobody_reads(

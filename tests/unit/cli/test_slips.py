@@ -44,7 +44,7 @@ WHO = "ada@example.org"
             64,
             "--for: found 9d, expected 1s to 7d",
         ),
-        (["approve", "sha256:" + "0" * 16], 1, "is the digest of a plan as a whole"),
+        (["approve", "sha256:" + "0" * 16], 1, "is the digest of a whole plan"),
     ],
 )
 def test_a_slip_is_told(
@@ -90,7 +90,7 @@ def test_a_plan_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> N
     Path(".hidden").mkdir()
     Path(".hidden/x.yaml").write_text("")
     _plan()
-    told = "not in this plan, as it is not committed: cluster.yaml"
+    told = "not in this plan, because not committed: cluster.yaml"
     assert told in capsys.readouterr().err.splitlines()
     Path("jobs/new.yaml").write_text("")
     _plan()
@@ -149,9 +149,9 @@ def test_a_limit_of_no_time_is_refused_and_a_bare_number_told(
 ) -> None:
     for verb in ("submit", "run"):
         assert _run(verb, "--time", "0", "--", "true") == terminal.USAGE
-        assert "for no limit leave --time out" in " ".join(capsys.readouterr().err.split())
+        assert "For no limit, leave out --time" in " ".join(capsys.readouterr().err.split())
     assert _run("submit", "--dry-run", "--time", "5", "--", "true") == terminal.DONE
-    assert "time limit: 5s; a bare number is seconds, for minutes write --time 5m" in " ".join(
+    assert "time limit: 5s (a bare number is seconds; for minutes: --time 5m)" in " ".join(
         capsys.readouterr().err.split()
     )
     assert _run("submit", "--dry-run", "--time", "5m", "--", "true") == terminal.DONE
@@ -171,7 +171,7 @@ def test_a_question_that_nobody_answers_names_the_option(
     with Path(os.devnull).open() as nobody:
         monkeypatch.setattr("sys.stdin", nobody)
         assert _run("rollback", "HEAD~1") == terminal.ERROR
-    assert "nobody answered; --yes does it without asking" in capsys.readouterr().err
+    assert "no answer. To skip the question, use --yes" in capsys.readouterr().err
 
 
 def test_a_rollback_is_tried_and_asked_for(
@@ -192,7 +192,7 @@ def test_a_rollback_is_tried_and_asked_for(
     with Path("yes").open() as answer:
         monkeypatch.setattr("sys.stdin", answer)
         assert _run("rollback", "HEAD~1") == terminal.DONE
-    assert capsys.readouterr().err.startswith("Go back to HEAD~1? [y/N]: \ncommitted in this ")
+    assert capsys.readouterr().err.startswith("Restore HEAD~1? [y/N]: \ncommitted locally; this ")
     assert not Path("more.yaml").exists()
 
 
@@ -224,9 +224,9 @@ def test_a_file_that_is_not_there_is_told_in_words(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (b"\xff\xfe", "standard input is no text in UTF-8"),
-        (b"", "standard input: there is no document in it"),
-        (None, "standard input can't be read: it is closed"),
+        (b"\xff\xfe", "standard input is not UTF-8 text"),
+        (b"", "standard input: no document found"),
+        (None, "standard input can't be read: closed"),
     ],
 )
 def test_documents_that_can_not_be_read_are_told(
@@ -330,9 +330,7 @@ def test_what_says_twice_how_many_tasks_there_are_is_told_as_it_was_written(
     words += ["--min", "1", "--max", "4"]
     assert _run("submit", *words, "--", "true") == terminal.USAGE
     told = " ".join(capsys.readouterr().err.split())
-    assert told == (
-        f"muster: {said} and --max both say how many tasks there are: leave one of them out"
-    )
+    assert told == (f"muster: {said} and --max both set the number of tasks; use one of them")
 
 
 @pytest.mark.parametrize(

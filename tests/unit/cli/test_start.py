@@ -1,6 +1,7 @@
 """What a command costs before it begins: heavy modules are left alone until they are needed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,29 @@ def test_every_command_is_found_in_its_module() -> None:
     assert set(main.application().commands) == set(listed)
     for word in listed:
         assert word in main.application(word).commands
+
+
+def test_modules_that_are_loaded_late_are_those_of_operations() -> None:
+    folder = Path(main.__file__).parent
+    texts = [path.read_text("utf-8") for path in sorted(folder.rglob("*.py"))]
+    names = [name for text in texts for name in re.findall(r'lazy_import\.module\("(.*?)"', text)]
+    allowed = ("reconciler.operations.", "reconciler.model.", "rich.")
+    assert names
+    assert [name for name in names if not name.startswith(allowed)] == []
+
+
+def test_every_command_has_one_section_of_the_help() -> None:
+    commands = [name for names in main.COMMANDS.values() for name in names]
+    assert sorted(name for names in main.SECTIONS.values() for name in names) == sorted(commands)
+
+
+def test_the_help_is_plain_and_fits_80_columns() -> None:
+    text = run("--help").stdout.partition("LOADED ")[0]
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert not [line for line in text.splitlines()[1:] if line.endswith("...")]
+    for section in main.SECTIONS:
+        assert f"\n{section}:\n" in text
 
 
 def test_of_a_word_that_is_none_all_commands_are_known() -> None:

@@ -35,7 +35,7 @@ def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> N
     assert [line for line in lines if "word" in line] == [
         f"OverLimit: {long}",
         f"      2 nodes: {long}",
-        f"  It would end with: {long}.",
+        f"  To fix: {long}.",
     ]
 
 
@@ -126,11 +126,11 @@ Estimated start: 1970-01-01 02:00 (in 1h00m).
         """\
 j is Pending.
 
-Its 4 elements: 4 Pending.
+4 elements: 4 Pending.
 
 InsufficientResources: m
 
-Estimated start of the first element that waits: 1970-01-01 02:00 (in 1h00m).
+Estimated start of the next element: 1970-01-01 02:00 (in 1h00m).
 """,
     ),
     "starts for certain, if not when work runs as a rule": (
@@ -149,7 +149,7 @@ j is Pending.
 
 Reserved: m
 
-Estimated start: 1970-01-01 02:00 (in 1h00m), at the latest 1970-01-01 03:30.
+Estimated start: 1970-01-01 02:00 (in 1h00m), latest 1970-01-01 03:30.
 """,
     ),
     "starts when others have to give room back": (
@@ -164,7 +164,7 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 02:00 (in 1h00m), when it may take room back.
+Estimated start: 1970-01-01 02:00 (in 1h00m), when it may preempt others.
 """,
     ),
     "starts when others have to give room back, and by then for certain": (
@@ -184,8 +184,8 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 02:00 (in 1h00m), when it may take room back, \
-at the latest 1970-01-01 03:30.
+Estimated start: 1970-01-01 02:00 (in 1h00m), when it may preempt others, \
+latest 1970-01-01 03:30.
 """,
     ),
     "should have started": (
@@ -204,8 +204,8 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 00:59, which was 26s ago: it starts once what it waits for has come \
-free, at the latest 1970-01-01 03:30.
+Estimated start: 1970-01-01 00:59, 26s ago: it starts as soon as what it waits for is \
+free, latest 1970-01-01 03:30.
 """,
     ),
     "should have started at the latest": (
@@ -224,7 +224,7 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 00:59, which was 26s ago: it starts once what it waits for has come \
+Estimated start: 1970-01-01 00:59, 26s ago: it starts as soon as what it waits for is \
 free.
 """,
     ),
@@ -244,14 +244,14 @@ NeverFits: m
       1 node:  w
 
 Queue vision:
-                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+               ALLOCATED  GUARANTEED  FAIR SHARE       LIMIT      DEMAND
   GPUs                 6           8           -           -          60
   CPUs                 4           -           -           -         5.5
   memory           3 GiB           -           -           -    1024 GiB
-Over what is guaranteed to them: speech (12 GPUs, 1 CPU).
+Queues above their guarantee: speech (12 GPUs, 1 CPU).
 
 Place in its queue: 2.
-Estimated start: 1970-01-01 02:00 (in 1h00m), unless others take that room back first.
+Estimated start: 1970-01-01 02:00 (in 1h00m), unless other jobs reclaim that capacity first.
 """,
     ),
     "waits in a queue whose guarantee shrank": (
@@ -267,11 +267,11 @@ j is Pending.
 InsufficientResources: m
 
 Queue vision:
-                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+               ALLOCATED  GUARANTEED  FAIR SHARE       LIMIT      DEMAND
   GPUs                 6           8           6           -          60
   CPUs                 4           -           -           -           4
   memory           3 GiB           -           -           -       3 GiB
-Of the 8 GPUs guaranteed to it 6 count now: less is in service than is guaranteed in all.
+Only 6 of its guaranteed 8 GPUs count now: less is in service than all guarantees together.
 
 Estimated start: 1970-01-01 02:00 (in 1h00m).
 """,
@@ -289,7 +289,7 @@ j is Pending.
 InsufficientResources: m
 
 Queue vision:
-                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+               ALLOCATED  GUARANTEED  FAIR SHARE       LIMIT      DEMAND
   GPUs                 6           8           6           -           6
   CPUs                 4           -           -           -           4
   memory           3 GiB           -           -           -       3 GiB
@@ -321,8 +321,8 @@ Estimated start: 1970-01-01 02:00 (in 1h00m).
 j is Pending.
 
 BackingOff: m
-  The last try: main-0, try 2 on n1, after 1m30s: status 3.
-  It would end with: that.
+  Last try: main-0, try 2 on n1, after 1m30s: status 3.
+  To fix: that.
 """,
     ),
     "nothing of it ever ran": (
@@ -345,8 +345,8 @@ no such file
         {"job": _job(place=1), "reasons": [], "queue": None},
         (
             "j is Pending.\n\nPlace in its queue: 1.\n"
-            "No start can be estimated: nobody knows when room for it comes free, as where work "
-            "before it has no time limit.\n"
+            "No estimated start: it is unknown when enough becomes free; work without a time "
+            "limit may run on.\n"
         ),
     ),
     "runs": (
@@ -388,15 +388,15 @@ It was placed at 1970-01-01 00:00:
         """\
 j is Running on n1, n2.
 
-Its 8 elements: 3 Pending, 4 Running, 1 Succeeded.
+8 elements: 3 Pending, 4 Running, 1 Succeeded.
   on n1: 1-2, 5
   on n2: 3
 
-Those that wait:
+Waiting elements:
 
 ArrayLimit: 4 at once
 
-The last of them was placed at 1970-01-01 00:00:
+The last element was placed at 1970-01-01 00:00:
   element 5
 """,
     ),
@@ -412,7 +412,7 @@ j is Pending.
 
 Dependency: afterOk a: waits until it ends
 
-No start can be estimated: it depends on others that have not ended.
+No estimated start: it depends on jobs that have not ended.
 """,
     ),
     "is over its own limit": (
@@ -426,17 +426,17 @@ No start can be estimated: it depends on others that have not ended.
 j is Pending.
 
 OverLimit: m
-  It would end with: that.
-  It needs room on nodes as well, which is looked for only once that has ended.
+  To fix: that.
+  Free nodes are checked once the queue is below its limit.
 
 Queue vision:
-                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+               ALLOCATED  GUARANTEED  FAIR SHARE       LIMIT      DEMAND
   GPUs                 6           8           -           -          60
   CPUs                 4           -           -           -         5.5
   memory           3 GiB           -           -           -    1024 GiB
 
 Place in its queue: 1.
-No start can be estimated: nobody knows when that limit leaves room for it.
+No estimated start: it is unknown when the limit leaves room for it.
 """,
     ),
     "waits for its turn under a quota": (
@@ -452,11 +452,10 @@ No start can be estimated: nobody knows when that limit leaves room for it.
 j is Pending.
 
 OverLimit: m
-  It needs room on nodes as well, which is looked for only once that has ended.
+  Free nodes are checked once the queue is below its limit.
 
 Place in its queue: 1.
-No start can be estimated: its turn comes when one before it has started, and nobody knows when \
-that is.
+No estimated start: a job before it must start first, and it is unknown when.
 """,
     ),
     "can never start under its own limit": (
@@ -469,9 +468,9 @@ that is.
 j is Pending.
 
 OverLimit: Quota q limits a to 1 GPU, and one start asks 2: it can't start under it
-  It would end with: that.
+  To fix: that.
 
-No start can be estimated: as things are it can't start at all.
+No estimated start: it can't start as things are.
 """,
     ),
     "is behind one that nobody passes": (
@@ -484,9 +483,9 @@ No start can be estimated: as things are it can't start at all.
 j is Pending.
 
 Behind: first goes first, and nobody passes it in queue q, which is strict
-  It would end with: first starts.
+  To fix: first starts.
 
-No start can be estimated: nobody knows when first starts.
+No estimated start: it is unknown when first starts.
 """,
     ),
     "can never start": (
@@ -500,9 +499,9 @@ No start can be estimated: nobody knows when first starts.
 j is Pending.
 
 NeverFits: m
-  It would end with: that.
+  To fix: that.
 
-No start can be estimated: as things are it can't start at all.
+No estimated start: it can't start as things are.
 """,
     ),
     "failed": (
@@ -525,7 +524,7 @@ task main-1 ended with status 3 on n1
   1970-01-01 00:01  main-1, try 1 on n1, after 30s: status 3
   1970-01-01 00:02  main-0, try 1 on n1 (GPU 0,3), after 1m00s: status 0
 
-What it wrote: muster logs j --task main-1 --stderr
+Output: muster logs j --task main-1 --stderr
 """,
     ),
     "an element failed": (
@@ -543,7 +542,7 @@ j is Failed.
   1970-01-01 00:02  [0] main-0, try 1 on n1, after 1m00s: status 0
   1970-01-01 00:02  [7] main-0, try 1 on n1, after 1m00s: status 3
 
-What it wrote: muster logs j --task main-0 --element 7 --stderr
+Output: muster logs j --task main-0 --element 7 --stderr
 """,
     ),
     "has run, was evicted, and has run again": (
@@ -614,15 +613,14 @@ j is Succeeded: it waited 50s, ran 8m00s and ended at 1970-01-01 00:09.
         """\
 j is Running on n1, n2.
 
-n1, with 3 tasks of it, was last heard of 4m10s ago, at 1970-01-01 00:55.
-  If that stays so, what has a lease is started elsewhere, not before 1970-01-01 01:06.
-  2 tasks without a lease: started elsewhere only when the node is back, or \
-somebody who knows that it runs nothing says so, by an override with `gone: true` in NodePool a.
+n1, with 3 tasks of this job, last reported 4m10s ago, at 1970-01-01 00:55.
+  If it stays silent, tasks with a lease restart elsewhere at 1970-01-01 01:06 or later.
+  2 tasks without a lease: restarted only after the node is back. To fix: if you know that the \
+node runs nothing, set an override with `gone: true` in NodePool a.
 
-n2, with 1 task of it, was never heard of.
-  1 task without a lease: started elsewhere only when the node is back, or \
-somebody who knows that it runs nothing says so, by an override with `gone: true` in a \
-NodePool that has it.
+n2, with 1 task of this job, never reported.
+  1 task without a lease: restarted only after the node is back. To fix: if you know that the \
+node runs nothing, set an override with `gone: true` in a NodePool that has it.
 """,
     ),
 }
@@ -660,7 +658,7 @@ JOBS = [
 def test_lists_tell_waiting_from_running(capsys: pytest.CaptureFixture[str]) -> None:
     job_list.show(JOBS, 3600.0, wide=False)
     assert capsys.readouterr().out.splitlines() == [
-        "NAME  QUEUE  STATE      WAITED     RAN  WHY",
+        "NAME  QUEUE  STATE      WAITED     RAN  REASON",
         "a     q      Pending     1h00m       -  Behind",
         "    " + " ".join(["long"] * 15),
         "    " + " ".join(["long"] * 5),
@@ -1010,8 +1008,8 @@ def test_reasons_of_what_is_held_stand_each_on_a_line_of_its_own(
     ("count", "told"),
     [
         (3, []),
-        (4, ["Evicted   1 time before these: muster events --job j"]),
-        (9, ["Evicted   6 times before these: muster events --job j"]),
+        (4, ["Evicted   1 time before: muster events --job j"]),
+        (9, ["Evicted   6 times before: muster events --job j"]),
     ],
 )
 def test_a_job_says_that_there_are_more_evictions_than_it_lists(
@@ -1033,9 +1031,9 @@ def test_a_job_says_that_there_are_more_evictions_than_it_lists(
         (
             1,
             ["--from", "3"],
-            "nothing of the chain is verified: the log begins with line 1, before",
+            "no line could be verified: the log begins with line 1, before",
         ),
-        (3, [], "nothing of the chain is verified: line 1: it is number 3, and 1 is due"),
+        (3, [], "no line could be verified: line 1: it is number 3, and 1 is due"),
         (1, ["--from", "9"], "without a first number (--from) it is verified from where it begins"),
     ],
 )
@@ -1071,9 +1069,9 @@ def test_of_elastic_gangs_it_is_told_how_many_tasks_run(
 
 def test_an_elastic_gang_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     gang = _listed("gang", "Running", tasks={"running": 1, "min": 2, "max": 6})
-    assert job_list.tasks_told(gang) == "1 task runs, 2 are enough and 6 the most"
+    assert job_list.tasks_told(gang) == "1 task runs (minimum 2, maximum 6)"
     gang |= {"place": None, "estimatedStart": None, "attempts": []}
     explain._explain_job({"job": gang, "reasons": [], "queue": None}, 0.0)
-    assert "1 task runs, 2 are enough and 6 the most." in capsys.readouterr().out.splitlines()
+    assert "1 task runs (minimum 2, maximum 6)." in capsys.readouterr().out.splitlines()
     show.facts({**gang, "run": 0, "reasons": []}, [])
-    assert "Tasks     1 task runs, 2 are enough and 6 the most" in capsys.readouterr().out
+    assert "Tasks     1 task runs (minimum 2, maximum 6)" in capsys.readouterr().out

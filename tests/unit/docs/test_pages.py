@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from reconciler.cli import main
-from reconciler.cli.repository import reference
 from reconciler.desired.apply import validate
 from reconciler.model import desired
 from tests.unit.docs import pages
+from tools import reference
 
 Documents = dict[tuple[str, str], str]
 
@@ -151,5 +151,5 @@ def test_every_page_is_in_the_index(page: Path) -> None:
 def test_reference_is_current(name: str) -> None:
     path = reference.FOLDER / name
     assert path.read_text(encoding="utf-8") == reference.PAGES[name](), (
-        "run `python -m reconciler.cli.repository.reference` and commit what it writes"
+        "run `python -m tools.reference` and commit what it writes"
     )

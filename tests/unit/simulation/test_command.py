@@ -48,7 +48,7 @@ def test_a_trace_under_every_policy(
         arguments += ["--policy", policy]
     code, out, err = muster(monkeypatch, capsys, *arguments)
     assert code == 0
-    assert "1 malformed row is left out:\n  line 3: it is blank\n" in err
+    assert "skipping 1 malformed row:\n  line 3: it is blank\n" in err
     found = json.loads(out)
     assert found["title"] == "t.csv: 3 jobs on 1 x 4 GPUs"
     assert found["malformed"] == 1
@@ -183,7 +183,7 @@ def test_what_a_time_limit_ended_and_what_comes_later_are_no_others(
     assert told["LOST"] == "0.00%"
     assert err.splitlines()[-2:] == [
         "muster: ended by their time limits: job-000001",
-        "muster: not yet submitted when it stopped: job-000003",
+        "muster: not submitted before the end: job-000003",
     ]
     _, out, _ = muster(monkeypatch, capsys, str(path), "--until", "1h", "-o", "json")
     (run,) = json.loads(out)["runs"]
@@ -228,7 +228,7 @@ def test_a_folder_has_a_cluster_and_jobs_of_its_own(
 ) -> None:
     code, out, err = muster(monkeypatch, capsys, str(folder), option, "3")
     assert (code, out) == (64, "")
-    told = f"{option} is for traces and made-up jobs: a folder says itself what there is"
+    told = f"{option} is for traces and generated jobs; a folder defines its own cluster"
     assert told in " ".join(err.split())
     assert str(folder) in "".join(err.split())
 
@@ -239,23 +239,26 @@ SWF = "1 0 -1 600 4 -1 -1 4 %d -1 1 1 1 -1 1 -1 -1 -1\n"
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("t.csv --load 0.5", "--load is for made-up jobs: t.csv is a trace"),
-        ("gone.csv --load 0.5", "--load is for made-up jobs: gone.csv is a trace"),
-        ("--form swf", "--form says how a trace is read, and none is named"),
-        ("--policy fifo --cycle-every 30s", "--cycle-every is for the policy muster alone"),
-        ("t.csv --policy easy --checkpoint-every 30s", "--checkpoint-every is for the policy"),
+        ("t.csv --load 0.5", "--load is for generated jobs; t.csv is a trace"),
+        ("gone.csv --load 0.5", "--load is for generated jobs; gone.csv is a trace"),
+        ("--form swf", "--form is the format of a trace, but no trace is named"),
+        ("--policy fifo --cycle-every 30s", "--cycle-every applies only to the policy muster"),
+        (
+            "t.csv --policy easy --checkpoint-every 30s",
+            "--checkpoint-every applies only to",
+        ),
         (
             "--policy easy --policy fifo --scheduling backfill=none",
-            "--scheduling is for the policy muster alone, and asked for is easy, fifo: add",
+            "--scheduling applies only to the policy muster, not to easy, fifo. To fix: add",
         ),
-        ("--policy fifo --until 1d", "--until is for the policy muster alone: fifo would run"),
-        ("--policy muster --policy fifo --until 1d", "--until is for the policy muster alone"),
-        ("limited.swf --seed 2", "--seed is for what is drawn: every job of limited.swf has a"),
-        ("limited.swf --over-estimate 2", "--over-estimate is for what is drawn: every job of"),
-        ("t.csv --over-estimate 0 --seed 2", "--seed is for what is drawn: with --over-estimate 0"),
+        ("--policy fifo --until 1d", "--until applies only to the policy muster; fifo would run"),
+        ("--policy muster --policy fifo --until 1d", "--until applies only to the policy muster"),
+        ("limited.swf --seed 2", "--seed has no effect: every job of limited.swf has its"),
+        ("limited.swf --over-estimate 2", "--over-estimate has no effect: every job of"),
+        ("t.csv --over-estimate 0 --seed 2", "--seed has no effect: with --over-estimate 0"),
         (
             "--policy fifo --over-estimate 2",
-            "--over-estimate says how long time limits are, and fifo",
+            "--over-estimate sets time limits, which fifo",
         ),
         ("state --policy fifo", "policy fifo knows traces and made-up jobs only: state is a"),
     ],
@@ -413,7 +416,7 @@ def test_what_waits_for_months_is_simulated_and_what_waits_for_ever_is_given_up(
         assert (run["never_started"], run["gave_up_s"] is not None) == (never, bool(never))
     code, _, err = muster(monkeypatch, capsys, str(folder), "--until", "9000d")
     assert code == 0
-    assert "muster: given up: from " in " ".join(err.split())
+    assert "muster: stopped: nothing ran from " in " ".join(err.split())
 
 
 def test_where_no_job_takes_a_gpu_cpus_are_counted(
@@ -443,7 +446,7 @@ def test_what_belongs_to_another_time_is_told_to_count_for_nothing(
     code, _, err = muster(monkeypatch, capsys, str(folder))
     assert code == 0, err
     assert (
-        "virtual time begins at 1970-01-12T13:46:40.000Z, so that these never come: "
+        "virtual time begins at 1970-01-12T13:46:40.000Z, so these never happen: "
         "the deadline of Job/j, the window of Reservation/once\n"
     ) in err
 
@@ -462,8 +465,8 @@ def test_where_nothing_can_be_written_nothing_is_simulated(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--html", "t.csv"], "t.csv is what is simulated: draw into another file"),
-        (["--png", "a", "--html", "./a"], "--png and --html are both a: name two files"),
+        (["--html", "t.csv"], "t.csv is the input; write the picture elsewhere"),
+        (["--png", "a", "--html", "./a"], "--png and --html are both a; use two files"),
     ],
 )
 def test_a_picture_takes_no_file_that_something_else_is(
@@ -541,7 +544,7 @@ def test_pictures(
         (
             ["--scheduling", "depth=1", "--scheduling", "depth=2"],
             64,
-            "--scheduling: depth is given twice: say one of them",
+            "--scheduling: depth is given twice",
         ),
         (["bad.csv"], 1, "holds no job that could be read: line 2: it has 1 fields; expected 5"),
         (["/dev/null", "--form", "swf"], 1, "/dev/null is no regular file"),

@@ -151,7 +151,7 @@ def test_contradiction(repository: Repository, work: Path) -> None:
 
 def test_refused(repository: Repository, work: Path, tmp_path: Path) -> None:
     mine = working_clone.Clone(work)
-    with pytest.raises(working_clone.CloneError, match="another job"):
+    with pytest.raises(working_clone.CloneError, match="a different job"):
         mine.add_job(job("b", priority=3), "b")
     with pytest.raises(working_clone.CloneError, match="no field `nonsense`"):
         mine.add_job(job("d", nonsense=3), "d")

@@ -69,7 +69,7 @@ def test_submit(repository: Repository, make: Make) -> None:
     ]
     head = git(repository.path, "rev-parse", "main")
     assert results[0].commit == results[2].commit == head
-    assert "choose another name" in results[4].message
+    assert "use another name" in results[4].message
     assert show(repository, "jobs/c.yaml") + "\n" == job("c")
     assert log(repository, "%an|%ae|%cn|%ct")[:2] == [
         f"Bob bob|bob@example.org|muster|{NOW}",
@@ -117,7 +117,7 @@ def test_what_goes_together_is_done_whole_or_not_at_all(repository: Repository, 
         "accepted",
         *("accepted", "unchanged", "accepted"),
     ]
-    assert "choose another name" in results[2].message
+    assert "use another name" in results[2].message
     assert [results[position].commit for position in (0, 1, 3)] == [None] * 3
     listed = git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines()
     assert listed == ["jobs/b.yaml", "jobs/c.yaml", "x.yaml"]

@@ -31,17 +31,17 @@ def clone(starter: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["nofile"], "nofile is no file: expected YAML files"),
-        (["./train.sh"], "./train.sh is no YAML file: expected"),
+        (["nofile"], "nofile does not exist; expected YAML files"),
+        (["./train.sh"], "./train.sh is not a YAML file; expected"),
         (["./train.sh", "--epochs", "3"], "muster submit -- ./train.sh --epochs 3"),
-        (["train.sh"], "train.sh is no YAML file"),
-        (["jobs/hello.yaml", "nofile"], "nofile is no file"),
-        (["sleep", "5"], "to run it on a node: muster submit -- sleep 5"),
+        (["train.sh"], "train.sh is not a YAML file"),
+        (["jobs/hello.yaml", "nofile"], "nofile does not exist"),
+        (["sleep", "5"], "To run it on a node: muster submit -- sleep 5"),
         (["train.sh", "--gpus", "1"], "muster submit --gpus 1 -- ./train.sh"),
         (["train.sh", "-g=1", "--tasks", "2", "x"], "submit -g=1 --tasks 2 -- ./train.sh x"),
         (["train.sh", "--dry-run", "--lr", "1"], "submit --dry-run -- ./train.sh --lr 1"),
-        (["jobs/hello.yaml", "--gpus", "1"], "--gpus: options that say what a job is go with"),
-        (["jobs/hello.yaml", "--dry-run"], "--dry-run stands behind jobs/hello.yaml: options go"),
+        (["jobs/hello.yaml", "--gpus", "1"], "--gpus: job options can't be combined with"),
+        (["jobs/hello.yaml", "--dry-run"], "--dry-run comes after jobs/hello.yaml; options go"),
     ],
 )
 def test_a_word_that_is_no_file_is_no_command(
@@ -70,8 +70,8 @@ def test_options_beside_files_are_refused(
     )
     assert code == terminal.USAGE
     told = " ".join(capsys.readouterr().err.split())
-    assert f"{', '.join(words[::2])}: options that say what a job is go with a command" in told
-    assert "nothing was submitted: write it into other.yaml" in told
+    assert f"{', '.join(words[::2])}: job options can't be combined with YAML files" in told
+    assert "nothing was submitted. To fix: edit other.yaml" in told
 
 
 @pytest.mark.usefixtures("clone")
@@ -105,7 +105,7 @@ def test_other_indices_are_refused(text: str, capsys: pytest.CaptureFixture[str]
     with pytest.raises(typer.Exit) as left:
         submit_options.elements(text)
     assert left.value.exit_code == terminal.USAGE
-    assert "expected how many elements: 10" in " ".join(capsys.readouterr().err.split())
+    assert "expected a number of elements such as 10" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.usefixtures("clone")
@@ -129,7 +129,7 @@ def test_nodes_are_asked_for_by_their_number(
 @pytest.mark.usefixtures("clone")
 def test_more_nodes_than_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert _submit("--nodes", "3", "--tasks", "2", "--", "hostname") == terminal.USAGE
-    assert "at least a task for each node" in " ".join(capsys.readouterr().err.split())
+    assert "at least a task per node" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_of_several_each_is_told_by_its_name(
         (clone.parent / f"{name}.yaml").write_text(text.replace("hello", name))
     commit = r"\([0-9a-f]{12}, in cluster/\)"
     for words, told in (
-        (["submit", "../a.yaml", "../b.yaml"], f"submitted; committed in this clone, .* {commit}"),
+        (["submit", "../a.yaml", "../b.yaml"], f"submitted; committed locally; .* {commit}"),
         (["submit", "../a.yaml", "../b.yaml"], r"it is so already \(clone .*\)"),
-        (["cancel", "a", "b"], f"removed from the repository; committed in .* {commit}"),
+        (["cancel", "a", "b"], f"cancelled, its YAML deleted; committed .*{commit}"),
     ):
         main.application(words[0]).main(words, prog_name="muster", standalone_mode=False)
         said = capsys.readouterr()

@@ -69,7 +69,7 @@ def test_a_node_says_what_it_has_and_when_it_was_heard(capsys: pytest.CaptureFix
     capacity = node.inventory.capacity
     assert ["CPUs", f"{capacity.cpu_milli / 1000:g}"] in lines
     assert ["Memory", f"{capacity.memory_bytes / 2**30:.3g}Gi"] in lines
-    assert ["Heard", "never"] in lines
+    assert ["Reported", "never"] in lines
 
 
 def test_what_an_agent_cannot_do_beside_its_tasks_is_told(
@@ -104,7 +104,7 @@ def test_a_pool_on_observe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     node_details.show(item, is_observed=True)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "observe" in line]
     assert line.startswith("Pool ")
-    assert line.endswith("which is on `observe`: nothing is started there")
+    assert line.endswith("(mode observe: nothing is started here)")
 
 
 @pytest.mark.parametrize(

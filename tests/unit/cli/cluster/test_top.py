@@ -53,20 +53,20 @@ SCREEN = """\
 GPUs [#.............................] 12 of 312
 CPUs [#.............................] 96 of 2496
 GiB  [#.............................] 192 of 9984
-busy [###################...........] 62% of 16 GPUs that tell
+busy [###################...........] 62% of 16 GPUs that report
 
 QUEUE                 RUN  WAIT    GPUS   GUAR  LIMIT  SHARE
 research                3    12      12     16     24  [########..]
 default                 0     0       0      -      -
 
-NODE                STATE           CPUS     GPUS  GIVEN       BUSY
+NODE                STATE           CPUS     GPUS  ALLOCATED   BUSY
 gpu002              Unknown         0/64      0/8  [..........]
 gpu003              Ready          64/64      8/8  [##########]  75%
 gpu001              Ready          32/64      4/8  [#####.....]  50%
 gpu004              Ready           0/64      0/8  [..........]
 ... and 35 more nodes
 
-WHAT CHANGES
+EVENTS
 2023-11-14 22:13  JobRunning       train on gpu001  all its tasks run
 2023-11-14 22:13  NodeUnknown      gpu002  not heard of for long for long for l…"""
 
@@ -87,7 +87,7 @@ def test_it_fits(height: int) -> None:
 def test_a_cluster_that_has_nothing_yet_has_a_screen() -> None:
     empty: dict[str, top.Json] = {"sync": {}, "queues": [], "nodes": [], "drift": []}
     lines = top.picture(empty, [], 80, 24, NOW)
-    assert lines[-1] == "nothing yet"
+    assert lines[-1] == "none yet"
 
 
 @pytest.mark.usefixtures("in_utc")
@@ -99,7 +99,7 @@ def test_what_happens_to_many_jobs_at_once_is_one_line() -> None:
     ]
     other = many[0] | {"job": "eval", "message": "run 1 waits in queue default"}
     lines = top.picture(SEEN, [EVENTS[0], *many, other], 100, 60, NOW)
-    assert lines[lines.index("WHAT CHANGES") + 1 :] == [
+    assert lines[lines.index("EVENTS") + 1 :] == [
         "2023-11-14 22:13  JobRunning       train on gpu001  all its tasks run",
         f"2023-11-14 22:13  JobSubmitted     12 jobs, train-11  {waits}",
         "2023-11-14 22:13  JobSubmitted     eval  run 1 waits in queue default",

@@ -69,7 +69,7 @@ def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
     api = Api({f"main-{number}": [b"x\n"] for number in range(logs.TASKS_MAX + 6)})
     lines, err = shown(api, capfdbinary)
     assert len(lines) == logs.TASKS_MAX
-    assert "job train has 70 tasks, of which the first 64 are shown" in " ".join(err.split())
+    assert "showing the first 64 of 70 tasks of job train" in " ".join(err.split())
 
 
 WIDELY = {"every": "true", "widely": "true"}
@@ -140,4 +140,4 @@ def test_the_newest_try_that_has_output_is_shown(
     logs._show(cast("api_client.ApiClient", api), "train", query)
     out, err = capfdbinary.readouterr()
     assert out == (b"a\nb\n" if kept else none)
-    assert (b"try 3 has no stdout; this is try 1" in err) == kept
+    assert (b"try 3 has no stdout; showing try 1" in err) == kept

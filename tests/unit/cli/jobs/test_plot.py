@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from reconciler.cli.jobs import plot
-from reconciler.operations.reports import job_plots
-from reconciler.simulation.traces import plot_text
+from reconciler.operations.reports import job_plots, plot_text
 
 
 def test_names_of_series_stay_apart_and_within_the_picture() -> None:
@@ -77,14 +76,14 @@ def test_a_series_with_a_strange_name_and_huge_values_is_drawn(
     figure.savefig(io.BytesIO(), format="png")
     (axes,) = figure.axes
     is_cut = any(abs(one) > 1e300 for point in points for one in point if math.isfinite(one))
-    assert ("is drawn there" in axes.get_title("left")) is is_cut
+    assert ("are drawn there" in axes.get_title("left")) is is_cut
 
 
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (0, "job train writes no series 's999'; it writes s000, "),
-        (1, "'s999' is none of the 64 series of job train that are kept, the first that it wrote"),
+        (0, "job train logs no series 's999'; it logs s000, "),
+        (1, "series 's999' is not kept: job train logs many, and only the first 64 are kept"),
     ],
 )
 def test_a_series_that_is_not_kept_is_not_called_unwritten(
@@ -95,5 +94,5 @@ def test_a_series_that_is_not_kept_is_not_called_unwritten(
     past = job_plots.read(rows)
     assert len(past.curves) == job_plots.SERIES_MAX
     with pytest.raises(typer.Exit):
-        plot._chosen("train", past, ["s000", "s999"])
+        plot._chosen("train", past, ["s000", "s999"], None)
     assert told in " ".join(capsys.readouterr().err.split())

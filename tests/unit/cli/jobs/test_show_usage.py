@@ -45,7 +45,7 @@ def test_what_is_used_stands_beside_what_was_asked_for(capsys: pytest.CaptureFix
     assert headings.split() == ["TASK", "TRY", "CPUS", "MEMORY", "PEAK", "READ", "WRITTEN"]
     cells = re.split(r"\s{2,}", row.strip())
     assert cells[2:] == ["1.50 of 16", "300Mi", "1.5Gi of 64Gi", "0", "11Ti"]
-    assert gpus == "    GPU 0: 70Gi in 1 process; GPU 3: memory not told in 2 processes"
+    assert gpus == "    GPU 0: 70Gi in 1 process; GPU 3: memory unknown in 2 processes"
     assert max(map(len, (headings, row, gpus))) <= 80
 
 

@@ -58,7 +58,7 @@ def test_the_schema_itself(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("jobb", "there is no kind jobb; did you mean job?"),
+        ("jobb", "no kind named 'jobb'; did you mean job?"),
         ("job.gpu", "Job has no field gpu; did you mean spec.resources.gpu?"),
     ],
 )

@@ -8,12 +8,12 @@ from reconciler.operations.changes import change_requests
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (None, "submitted; committed in this clone, which pushes nowhere"),
-        ({}, "submitted; committed in this clone, which pushes nowhere"),
-        ({"attemptedRevision": "b"}, "submitted; committed in this clone, which pushes nowhere"),
+        (None, "submitted; committed locally; this clone has no remote"),
+        ({}, "submitted; committed locally; this clone has no remote"),
+        ({"attemptedRevision": "b"}, "submitted; committed locally; this clone has no remote"),
         (
             {"attemptedRevision": "a"},
-            "submitted; committed in this clone, which the controller reads",
+            "submitted; committed locally; the controller reads this clone",
         ),
     ],
 )

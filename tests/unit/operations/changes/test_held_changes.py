@@ -109,7 +109,7 @@ def test_what_of_a_digest_names_the_change(digest: str, held: str, same: bool) -
 def test_an_approval_that_lets_nothing_apply_is_told() -> None:
     told = sync(held=[{"digest": f"{S}j0h0", "message": ""}])
     for digest in (f"{S}j0h0", f"{S}j3h0", f"{S}{R}j0h0"):
-        assert held_changes.approval(told, digest).startswith(f"{digest} is held on: who signed")
+        assert held_changes.approval(told, digest).startswith(f"{digest} is still held: the signer")
     assert held_changes.approval(told, f"{OTHER}j0h0") == ""
     assert held_changes.approval(None, f"{S}j0h0") == ""
 
@@ -117,8 +117,8 @@ def test_an_approval_that_lets_nothing_apply_is_told() -> None:
 def test_an_approval_of_less_than_the_change_ends_by_now_says_what_covers_it() -> None:
     told = sync(held=[{"digest": "", "message": ""}, {"digest": f"{S}j4h2", "message": ""}])
     assert held_changes.approval(told, f"{S}j1h2") == (
-        f"the change ends more running work than {S}j1h2 covers: `muster approve {S}j4h2` covers "
-        "what it ends now"
+        f"the change now ends more running work than {S}j1h2 covers. To fix: "
+        f"`muster approve {S}j4h2`"
     )
 
 
@@ -127,5 +127,7 @@ def test_an_approval_of_what_muster_fails_over_is_not_called_one_of_who_may_not(
     defect = {"rule": "defect", "object": "", "message": "a defect of Muster kept it"}
     of_job = {**defect, "object": "Job/a"}
     told = sync(held=[{"digest": digest, "message": ""}], problems=[of_job, defect])
-    assert held_changes.approval(told, digest) == f"{digest} is held on: a defect of Muster kept it"
-    assert "who signed" in held_changes.approval({**told, "problems": [of_job]}, digest)
+    assert (
+        held_changes.approval(told, digest) == f"{digest} is still held: a defect of Muster kept it"
+    )
+    assert "the signer of" in held_changes.approval({**told, "problems": [of_job]}, digest)

@@ -21,7 +21,7 @@ def test_the_clone_around_you_is_where_you_change(work: Path, below: str) -> Non
     target = find(work / below)
     assert target.clone is not None
     assert target.clone.root == work
-    with pytest.raises(local_changes.ChangeError, match=r"it can't be told whether the clone"):
+    with pytest.raises(local_changes.ChangeError, match=r"does not tell which repository"):
         find(work / below, server="http://127.0.0.1:1")
 
 
@@ -56,7 +56,7 @@ def test_a_clone_tells_what_is_like_a_name_it_does_not_have(work: Path) -> None:
         ):
             local_changes.carry_out([act], target)
     (done,) = local_changes.carry_out([local_changes.Act("cancel", "train")], target, dry_run=True)
-    assert done == local_changes.Done("train", "would be removed from the repository")
+    assert done == local_changes.Done("train", "would be cancelled, its YAML deleted")
     assert (work / "jobs" / "a.yaml").exists()
 
 
@@ -180,7 +180,7 @@ def test_a_wrong_name_among_several_changes_nothing(work: Path, verb: local_chan
     [
         (job("new").replace("command", "comand"), "problems?; nothing was submitted"),
         (job("new", queue="nowhere"), "1 problem; nothing was submitted"),
-        (job("train", command="other"), "another job of the name train"),
+        (job("train", command="other"), "a different job train already exists"),
     ],
 )
 def test_a_rehearsed_job_is_refused_as_a_submitted_one(work: Path, text: str, message: str) -> None:
@@ -330,7 +330,7 @@ def test_what_goes_to_another_branch_than_is_read_is_said_not_to_apply(
     (done,) = local_changes.carry_out([local_changes.Act("hold", "train")], target)
     assert done.refused
     assert "hold not applied yet" in done.message
-    assert "reads the branch main, and this is on side" in done.withheld
+    assert "reads branch main, but the commit is on side" in done.withheld
     target.standing["branch"] = "side"
     (done,) = local_changes.carry_out([local_changes.Act("release", "train")], target)
     assert (done.refused, done.withheld) == (False, "")

@@ -158,9 +158,9 @@ def test_suspend_and_resume(clone: Path) -> None:
 @pytest.mark.parametrize(
     ("subject", "told"),
     [
-        ("pool/p", "none of cluster"),
-        ("queue", "none of"),
-        ("cluster/x", "none of"),
+        ("pool/p", "expected cluster"),
+        ("queue", "expected cluster"),
+        ("cluster/x", "expected cluster"),
         ("cluster", "no Cluster"),
     ],
 )

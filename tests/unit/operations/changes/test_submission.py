@@ -49,9 +49,7 @@ def test_a_file_that_was_changed_is_committed_as_it_is_now(work: Path) -> None:
     assert "run: 2" in remote(work, "jobs/a.yaml")
     assert "owner" not in remote(work, "jobs/a.yaml"), "what was written before is whose it was"
     file.write_text(job("b", run=2))
-    with pytest.raises(
-        local_changes.ChangeError, match=r"a\.yaml as it is committed holds Job/train "
-    ):
+    with pytest.raises(local_changes.ChangeError, match=r"a\.yaml in git also holds Job/train"):
         submit(work, file)
     assert git(work, "status", "--porcelain").split() == ["M", "jobs/a.yaml"]
 
@@ -77,7 +75,9 @@ def test_what_lies_about_in_the_clone_is_in_nobodys_way(work: Path, tmp_path: Pa
 def test_a_name_that_is_taken_is_refused(work: Path) -> None:
     file = work / "mine.yaml"
     file.write_text(job("train", priority=3))
-    with pytest.raises(local_changes.ChangeError, match=r"name train stands in jobs/a\.yaml"):
+    with pytest.raises(
+        local_changes.ChangeError, match=r"job train already exists \(jobs/a\.yaml\)"
+    ):
         submit(work, file)
     assert git(work, "status", "--porcelain") == "?? mine.yaml"
 

@@ -25,7 +25,9 @@ def test_a_second_cluster_leaves_the_first_alone(tmp_path: Path) -> None:
     (state / "tokens").write_text("of the first\n")
     first = endpoints.Endpoint(url="http://127.0.0.1:1", token_file=str(state / "token"))
     endpoints.write(tmp_path, first)
-    second = local_cluster.LocalCluster(folder=tmp_path, repository=str(tmp_path), branch="main")
+    second = local_cluster.LocalCluster(
+        local_cluster.LocalClusterOptions(folder=tmp_path, repository=str(tmp_path), branch="main")
+    )
     try:
         with pytest.raises(local_cluster.ClusterError, match=r"is up in .* already"):
             second.start()
@@ -45,7 +47,7 @@ def made(folder: Path, **options: Any) -> local_cluster.LocalCluster:
         "branch": "main",
         **options,
     }
-    return local_cluster.LocalCluster(folder=folder, **asked)
+    return local_cluster.LocalCluster(local_cluster.LocalClusterOptions(folder=folder, **asked))
 
 
 @pytest.mark.parametrize("of", ["nowhere", "below", "missing"])
@@ -112,7 +114,7 @@ def test_a_second_up_says_nothing_of_a_start(tmp_path: Path) -> None:
     first.claim()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "reconciler.cli.main", "up", "--listen", first.listen],
+            [sys.executable, "-m", "reconciler.cli.main", "up", "--listen", first.options.listen],
             cwd=tmp_path,
             check=False,
             capture_output=True,

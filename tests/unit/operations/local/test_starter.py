@@ -49,7 +49,7 @@ def test_who_could_not_begin_says_the_same_again(
 
 def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(starter.StarterError, match="is there and not empty; name a new folder"):
+    with pytest.raises(starter.StarterError, match="exists and is not empty; name a new folder"):
         starter.begin(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 

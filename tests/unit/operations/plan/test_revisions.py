@@ -190,7 +190,7 @@ def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) ->
 
 
 def test_a_folder_without_yaml_is_no_clean_folder(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("nothing yet")
+    (tmp_path / "README.md").write_text("none yet")
     found, counts = folder_check.check_folder(tmp_path)
     assert not counts
     (told,) = found.status.problems

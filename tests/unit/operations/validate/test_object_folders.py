@@ -149,7 +149,7 @@ def test_another_repository_than_the_controllers_is_left_alone(
 
 def test_where_the_named_controller_can_not_be_asked_nothing_is_changed(work: Path) -> None:
     before = git(work, "rev-parse", "HEAD")
-    told = r"nothing was changed: .* http://127\.0\.0\.1:1 reads \(.*\); .* --clone "
+    told = r"nothing was changed: .* http://127\.0\.0\.1:1 .*\(.*\)\. .* --clone "
     with pytest.raises(local_changes.ChangeError, match=told):
         named(work / "clusters/test", "http://127.0.0.1:1")
     assert git(work, "rev-parse", "HEAD") == before

@@ -146,10 +146,10 @@ def test_a_queue_is_a_queue_however_it_is_written(
 def test_what_can_not_be_suspended_is_refused_before_any_right_is_asked(
     reader: StoreReader, name: str
 ) -> None:
-    with pytest.raises(errors.Failure, match="none of cluster, queue/NAME") as refused:
+    with pytest.raises(errors.Failure, match="expected cluster, queue/NAME") as refused:
         authorization.canonical_names("suspend", ["cluster", name])
     assert refused.value.status == 400
-    assert "none of cluster, queue/NAME" in why_not(reader, "cluster", "suspend", name)
+    assert "expected cluster, queue/NAME" in why_not(reader, "cluster", "suspend", name)
 
 
 @pytest.mark.parametrize("verb", ["submit", *get_args(remote_changes.ChangeVerb)])

@@ -1,6 +1,6 @@
 """The reference pages, made from what they describe: schemas of kinds, parsers of commands.
 
-``python -m reconciler.cli.repository.reference`` writes ``docs/reference/``; a test holds that what
+``python -m tools.reference`` writes ``docs/reference/``; a test holds that what
 is committed is what it writes.
 """
 
@@ -15,15 +15,15 @@ from typing import Any
 from agents import settings
 from reconciler import metrics, package_data
 from reconciler.cli import main
-from reconciler.cli.repository import kind_fields
 from reconciler.controller import process
 from reconciler.desired.documents import schema
 from reconciler.model.documents import kinds
+from reconciler.operations import kind_fields
 
 FOLDER = package_data.checkout() / "docs" / "reference"
 GRAFANA = package_data.checkout() / "grafana"
 
-HEAD = "<!-- Written by `python -m reconciler.cli.repository.reference`; do not edit. -->\n"
+HEAD = "<!-- Written by `python -m tools.reference`; do not edit. -->\n"
 
 KINDS_INTRODUCTION = """\
 # Kinds

@@ -1,6 +1,6 @@
-"""Plots of runs: distributions of waits and slowdown, usage over time, a Gantt chart of nodes.
+"""Plots of simulated runs: waiting and slowdown, usage over time, a Gantt chart of the nodes.
 
-Matplotlib draws (extra ``plots``); a PNG and the SVG of the HTML page are the same drawing.
+Matplotlib draws (extra ``plots``); a PNG and an SVG for the HTML page are the same drawing.
 """
 
 import html
@@ -15,62 +15,61 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reconciler.model.values import times
-from reconciler.simulation.traces import plot_text, trace_results
+from reconciler.operations.reports import plot_text
+from reconciler.simulation.traces import trace_results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: The most bars of a Gantt; of more the largest are drawn.
+#: The most bars of a Gantt chart: the largest.
 BARS_MAX = 20_000
-#: The most nodes of a Gantt, from the first on.
+#: The most nodes of a Gantt chart: the first ones.
 NODES_MAX = 128
-#: Pieces of time into which use is averaged.
+#: Number of intervals over which usage is averaged.
 PIECES = 400
-#: How many times the cluster's size of waiting work is drawn to the scale of what is in use; more
-#: has a scale of its own at the right, or what is in use would be too low to be seen.
+#: More waiting work than so many clusters gets its own scale, to keep usage visible.
 WAITING_SHOWN = 3
-#: The most queues with a colour of their own; the others are one.
+#: The most queues with a colour; the others share grey.
 QUEUES_MAX = 9
-#: Colours that people with colour blindness tell apart (Okabe and Ito), and grey for the rest.
+#: Colours for people with colour blindness (Okabe and Ito), and grey for the rest.
 COLOURS = (
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6D31", "#6A51A3",
     "#B8A800",
 )  # fmt: skip
-#: What tells lines and areas apart besides, for who prints in grey or sees no colours.
+#: Dashes and hatches, for readers without colours.
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "--", "oo", "||", "++")
 _HATCH_INK = "#FFFFFFB0"
-#: About how high the rows of nodes are together.
+#: Approximate height of all rows of nodes.
 _GANTT_INCHES = 4.3
-#: Bars that are thinner than so many dots have neither hatch nor edge, which would hide them.
+#: Bars thinner than this have neither hatch nor edge, which would hide them.
 _THIN_DOTS = 5
-#: Characters of a line of the title, of a name in a legend, of a legend beside a title, and of a
-#: line of one that stands below it.
+#: The most characters of a title's line, of a name, and of legends beside and below a title.
 TITLE_MAX, _NAME_MAX, _BESIDE_MAX, _LINE_MAX = 95, 30, 75, 120
-#: What is counted, by its word in results.
+#: Units by their word in results.
 _UNITS = {"gpu": "GPUs", "cpu": "CPUs"}
 _OTHERS, _INK, _GRID = "#B0B0B0", "#222222", "#DDDDDD"
 _DPI = 150
-#: Time is shown as long as this share of the cluster is in use, or jobs still come.
+#: Time is shown until less than this share of the cluster is in use and no jobs arrive.
 _SHOWN = 0.05
 
 
 class PicturesMissingError(RuntimeError):
-    """Matplotlib is not installed."""
+    """Error: matplotlib is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
-            "pictures need matplotlib, which is not installed: pip install '.[plots]' in a "
+            "pictures need matplotlib, which is not installed. To fix: pip install '.[plots]' in a "
             "checkout, or pip install matplotlib"
         )
 
 
 def require() -> None:
-    """Raise before a long run if no plot can be drawn.
+    """Tell before anything is run for a picture that none can be drawn.
 
     Raises:
-        PicturesMissingError: matplotlib is not installed.
+        PicturesMissingError: there is no matplotlib.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise PicturesMissingError
@@ -80,7 +79,7 @@ def png(runs: Sequence[trace_results.Run], title: str) -> bytes:
     """Return the plot as PNG.
 
     Raises:
-        PicturesMissingError: matplotlib is not installed.
+        PicturesMissingError: there is no matplotlib.
     """
     buffer = io.BytesIO()
     with _drawn(runs, title) as figure:
@@ -92,7 +91,7 @@ def page(runs: Sequence[trace_results.Run], title: str) -> str:
     """Return a self-contained page: the plot as inline SVG, and the figures as a table.
 
     Raises:
-        PicturesMissingError: matplotlib is not installed.
+        PicturesMissingError: there is no matplotlib.
     """
     buffer = io.StringIO()
     with _drawn(runs, "") as figure:
@@ -103,7 +102,7 @@ def page(runs: Sequence[trace_results.Run], title: str) -> str:
 
 
 def frame(title: str, *parts: str) -> str:
-    """Return a page with a title, tables and drawings, in this order."""
+    """Return a page of a title and, in this order, tables and drawings as HTML."""
     body = "\n".join(f'<div class="wide">{part}</div>' for part in parts)
     shown = "".join(one if one.isprintable() else "\ufffd" for one in title)
     return _PAGE.format(title=html.escape(shown), body=body)
@@ -166,7 +165,7 @@ def _table(runs: Sequence[trace_results.Run]) -> str:
 
 @contextmanager
 def _drawn(runs: Sequence[trace_results.Run], title: str) -> Iterator["Figure"]:
-    """Yield the plot, in the style in which it must be saved."""
+    """Return the figure, in the style in which it is to be saved."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra that most never need
         from matplotlib.figure import Figure  # noqa: PLC0415
@@ -190,7 +189,7 @@ def _drawn(runs: Sequence[trace_results.Run], title: str) -> Iterator["Figure"]:
 
 
 def _compose(figure: "Figure", runs: Sequence[trace_results.Run], title: str) -> None:
-    """Draw all parts: distributions, usage, shares, and the nodes if they are known."""
+    """Draw all parts: distributions, usage, shares, and the nodes if known."""
     first = runs[0]
     # beside GPUs, work without any has no lanes
     placed = any(stretch.node and stretch.units for stretch in first.stretches)
@@ -227,7 +226,7 @@ def _compose(figure: "Figure", runs: Sequence[trace_results.Run], title: str) ->
 
 
 def _span_s(runs: Sequence[trace_results.Run]) -> float:
-    """Return the time that is worth showing: until little runs any more."""
+    """Return the time to show: until little is running any more."""
     latest = 1.0
     for run in runs:
         used = trace_results.used(run)
@@ -239,14 +238,14 @@ def _span_s(runs: Sequence[trace_results.Run]) -> float:
 
 
 def _scale(span_s: float) -> tuple[float, str]:
-    """Return the seconds of the unit for a time span, and the unit's name."""
+    """Seconds of the unit in which a span is told, and its name."""
     for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if span_s >= 3 * size:
             return size, name
     return 1.0, "seconds"
 
 
-#: Marks of axes in logarithms, and how they are told.
+#: Marks of logarithmic axes, and their labels.
 _TIMES = {1: "≤1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
           86_400: "1d", 7 * 86_400: "7d", 30 * 86_400: "30d"}  # fmt: skip
 _MARKS_MAX = 9
@@ -254,7 +253,7 @@ _NUMBERS = {step * 10**power: f"{step * 10**power:,}" for power in range(7) for 
 
 
 def _looks() -> Iterator[dict[str, Any]]:
-    """Yield colour and dashes of lines, so that neighbours differ in both."""
+    """Colour and dashes of one line after another, so that each differs in both from the next."""
     yield from (
         {"color": colour, "linestyle": DASHES[place % len(DASHES)]}
         for place, colour in enumerate(COLOURS * 3)
@@ -295,12 +294,12 @@ def _distribution(
 
 
 def _say(axes: "Axes", text: str) -> None:
-    """Write into an empty part of the plot why it is empty."""
+    """Draw why a part of the plot is empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#666666")
 
 
 def _legend_above(axes: "Axes") -> None:
-    """Put the legend beside the title if one line has room for it, else below the title."""
+    """Beside the title where there is room for it in one line, else in lines below the title."""
     handles, names = axes.get_legend_handles_labels()
     widths = [len(name) + 6 for name in names]
     columns = len(names)
@@ -317,7 +316,7 @@ def _legend_above(axes: "Axes") -> None:
 
 
 def _averages(steps: trace_results.StepSeries, edges: Any) -> Any:
-    """Return the mean of an amount between each two edges."""
+    """Mean of an amount over each piece between two edges."""
     if not len(steps.times):
         return np.zeros(len(edges) - 1)
     moments = np.unique(np.concatenate([edges, steps.times]))
@@ -345,13 +344,13 @@ def _use(
 
 
 def _short(name: str) -> str:
-    """Return a name short enough for a legend: the beginning and the end of a long one."""
+    """Return a name that fits into a legend: beginning and end of a long one."""
     half = _NAME_MAX // 2
     return name if len(name) <= _NAME_MAX else f"{name[:half]}…{name[1 - half :]}"
 
 
 def queue_colours(run: trace_results.Run) -> dict[str, str]:
-    """Return a colour for each queue: queues with the most work get their own, the others grey."""
+    """Return a colour for each queue: one of its own for those with the most work, else grey."""
     work: dict[str, float] = {}
     for stretch in run.stretches:
         amount = stretch.units * (stretch.end_s - stretch.begin_s)
@@ -362,7 +361,7 @@ def queue_colours(run: trace_results.Run) -> dict[str, str]:
 
 
 def hatch_of(colour: str) -> str:
-    """Return the hatch of a queue's colour; the others have none."""
+    """Return the hatch that goes with a queue's colour; grey queues have none."""
     return HATCHES[COLOURS.index(colour)] if colour in COLOURS else ""
 
 
@@ -396,7 +395,7 @@ def _shares(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[fl
 
 
 def _waits(axes: "Axes", run: trace_results.Run, edges: Any, unit_s: float) -> float:
-    """Draw the pending amount; return its maximum, or 0 if it has a scale of its own."""
+    """Draw how much waits; its most, or 0 where it has a scale of its own."""
     waiting = _averages(trace_results.waiting(run), edges)
     most = float(waiting.max(initial=0.0))
     line: dict[str, Any] = {"color": _INK, "linewidth": 1.0, "linestyle": ":"}
@@ -475,11 +474,11 @@ def _gantt(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[flo
 
 
 def lanes_of(bars: Sequence[trace_results.Occupancy]) -> list[list[tuple[float, float]]]:
-    """Return for each bar the lowest free lanes of its node, as many as it has units, or a part.
+    """Return, for each bar, the lowest free lanes of its node: one per unit, or a part of one.
 
-    They need not be adjacent, so that no node needs more lanes than its busy units: a bar has
-    several runs of lanes, each from its first to the one behind its last. Bars are placed in order
-    of their start.
+    They need not be adjacent, so that no node has more lanes than units are busy at once: a bar has
+    several runs of lanes, each from its first to the one after its last. Bars are placed in order
+    of their begin, so that those of one moment never overlap.
     """
     lanes: list[list[tuple[float, float]]] = [[] for _ in bars]
     busy: dict[str, list[tuple[float, int, int]]] = {}

@@ -1,7 +1,7 @@
-"""The fields of a kind, a row each, made from its schema: for the reference page and the terminal.
+"""Fields of a kind, a row each, from its schema: for the reference page and the terminal.
 
-A schema comes in; its fields with their path, what they may be, their default, meaning and example
-go out, in the words of Markdown: what is to be written as it stands is between backticks.
+A schema comes in; path, type, default, meaning and example of its fields go out, as Markdown:
+literal text is between backticks.
 """
 
 import json
@@ -17,8 +17,22 @@ QUANTITIES = {
 }
 
 
+def schema_of(kind: str) -> schema.Schema:
+    """Return the JSON Schema of a kind."""
+    return schema.of_kind(kind)
+
+
+def rows_of(whole: schema.Schema) -> list[tuple[str, ...]]:
+    """Return the rows of all fields of a kind: of its metadata, then of its spec."""
+    spec = below_of(whole, whole["properties"]["spec"])
+    return [
+        *rows(whole, whole["$defs"]["Metadata"], "metadata."),
+        *(rows(whole, spec, "spec.") if spec is not None else ()),
+    ]
+
+
 def rows(whole: schema.Schema, part: schema.Schema, path: str) -> Iterator[tuple[str, ...]]:
-    """A row for each field below ``part``: five cells, or two where it is not built."""
+    """Yield a row for each field below ``part``: five cells, or two if it is not built."""
     for name, field in part["properties"].items():
         where = f"{path}{name}"
         if "x-not-built" in field:
@@ -39,7 +53,7 @@ def rows(whole: schema.Schema, part: schema.Schema, path: str) -> Iterator[tuple
 
 
 def _branches(field: schema.Schema) -> list[schema.Schema]:
-    """What a field may be, but null."""
+    """Return the types of a field, except null."""
     return [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
 
 
@@ -48,7 +62,7 @@ def _is_list(field: schema.Schema) -> bool:
 
 
 def below_of(whole: schema.Schema, field: schema.Schema) -> schema.Schema | None:
-    """The object that stands in a field, or in each item of it."""
+    """Return the object in a field, or in each item of it."""
     for one in _branches(field):
         inner = one.get("items", one)
         if "$ref" in inner:
@@ -82,7 +96,9 @@ def _takes_fractions(branches: list[schema.Schema]) -> bool:
 
 
 def _names(whole: schema.Schema, branches: list[schema.Schema], *, many: bool = False) -> str:
-    """What one value, or each of ``many``, may be; any number is a whole one as well."""
+    """Return the types of one value, or of each of ``many``; a number may be a whole one
+    as well.
+    """
     if _takes_fractions(branches):
         branches = [one for one in branches if one.get("type") != "integer"]
     return " or ".join(dict.fromkeys(_name(whole, one, many=many) for one in branches))
@@ -114,4 +130,5 @@ def _bounds(one: schema.Schema) -> str:
 
 
 def cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")

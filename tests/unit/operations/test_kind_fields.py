@@ -2,8 +2,8 @@
 
 import pytest
 
-from reconciler.cli.repository import kind_fields
 from reconciler.desired.documents import schema
+from reconciler.operations import kind_fields
 
 ROWS = {
     (kind, row[0].strip("`")): row

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from reconciler.operations.reports import trace_plots
 from reconciler.simulation.baselines import gpu_pool
-from reconciler.simulation.traces import plots, trace_replay, workloads
+from reconciler.simulation.traces import trace_replay, workloads
 from reconciler.simulation.traces.trace_results import JobResult, Occupancy, Run
 
 
@@ -24,17 +25,17 @@ def runs() -> list[Run]:
 
 
 def test_a_png(runs: list[Run]) -> None:
-    found = plots.png(runs, "a title")
+    found = trace_plots.png(runs, "a title")
     assert found.startswith(b"\x89PNG")
-    assert found == plots.png(runs, "a title")
+    assert found == trace_plots.png(runs, "a title")
 
 
 def test_a_page_that_needs_nothing_else(runs: list[Run]) -> None:
-    found = plots.page(runs, "jobs <of> mine")
+    found = trace_plots.page(runs, "jobs <of> mine")
     assert "jobs &lt;of&gt; mine" in found
     assert "<svg" in found
     assert "fifo" in found
-    assert found == plots.page(runs, "jobs <of> mine")
+    assert found == trace_plots.page(runs, "jobs <of> mine")
     loaded = re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"', found)
     assert loaded == [], "nothing is fetched"
 
@@ -47,8 +48,8 @@ def test_names_of_others_are_drawn_as_they_are() -> None:
     jobs = [JobResult(one.job, one.queue, 1, 0.0, 10.0, start_s=0.0, end_s=10.0) for one in shown]
     run = Run("muster", 8, jobs, shown)
     title = "$\\frac{$ of \x1b\x00"
-    assert plots.png([run], title).startswith(b"\x89PNG")
-    found = plots.page([run], title)
+    assert trace_plots.png([run], title).startswith(b"\x89PNG")
+    found = trace_plots.page([run], title)
     assert "\x1b" not in found
     assert "\x00" not in found
     assert "<h1>$\\frac{$ of " in found
@@ -61,7 +62,7 @@ def test_slowdowns_are_plain_numbers_on_their_axis() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     first = JobResult("j0", "q", 1, 0.0, 100_000.0, start_s=200_000.0, end_s=300_000.0)
     shown = [Occupancy("j0", "q", "n", 1, 200_000, 300_000)]
-    found = plots.page([Run("p", 8, [first], shown)], "a title")
+    found = trace_plots.page([Run("p", 8, [first], shown)], "a title")
     marks = " ".join(re.findall(r">([^<>]*)</text>", found))
     assert "started within 1 2 5 10 0%" in marks
 
@@ -70,7 +71,7 @@ def boxes(run: Run) -> list[tuple[str, Any]]:
     """The title of each part that has a legend, and where the two are on the picture."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     found = []
-    with plots._drawn([run], "a title") as figure:
+    with trace_plots._drawn([run], "a title") as figure:
         figure.savefig(io.BytesIO(), format="png")
         for axes in figure.axes:
             if (shown := axes.get_legend()) is not None:
@@ -99,7 +100,7 @@ def test_what_is_counted_is_said() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult("j", "q", 1, 0.0, 100.0, start_s=0.0, end_s=100.0)]
     run = Run("p", 8, jobs, [Occupancy("j", "q", "n", 1, 0, 100)], unit="cpu")
-    found = plots.page([run], "a title")
+    found = trace_plots.page([run], "a title")
     assert "CPUs in use by queue (p), of 8</text>" in found
     assert "GPU" not in found
     assert "seconds from the first submission on</text>" in found
@@ -107,7 +108,7 @@ def test_what_is_counted_is_said() -> None:
 
 def test_an_empty_part_says_why() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    found = plots.page([Run("p", 8, [], [])], "a title")
+    found = trace_plots.page([Run("p", 8, [], [])], "a title")
     for told in ("no job started", "no job ended", "nothing ran"):
         assert f"{told}</text>" in found
 
@@ -116,7 +117,7 @@ def test_jobs_that_all_start_at_once_are_a_line() -> None:
     """From nobody to the edge of the picture, not a dot on its border."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult("j", "q", 1, 0.0, 100.0, start_s=0.0, end_s=100.0)] * 3
-    with plots._drawn([Run("p", 8, jobs, [])], "a title") as figure:
+    with trace_plots._drawn([Run("p", 8, jobs, [])], "a title") as figure:
         for axes in figure.axes[:2]:
             (line,) = axes.get_lines()
             ends = np.asarray(line.get_xydata())[[0, -1]].tolist()
@@ -125,10 +126,10 @@ def test_jobs_that_all_start_at_once_are_a_line() -> None:
 
 def test_nodes_that_are_left_out_are_counted() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    count = plots.NODES_MAX + 2
+    count = trace_plots.NODES_MAX + 2
     shown = [Occupancy(f"j{n}", "q", f"n{n:03}", 1, 0, 100) for n in range(count)]
-    found = plots.page([Run("p", count, [], shown)], "a title")
-    assert f"the first {plots.NODES_MAX} of {count} nodes</text>" in found
+    found = trace_plots.page([Run("p", count, [], shown)], "a title")
+    assert f"the first {trace_plots.NODES_MAX} of {count} nodes</text>" in found
 
 
 def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() -> None:
@@ -145,7 +146,7 @@ def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() ->
         (shown, (marked,)),
         ([*shown, without], (left_out, marked)),
     ):
-        with plots._drawn([Run("p", 8, [], stretches)], "a title") as figure:
+        with trace_plots._drawn([Run("p", 8, [], stretches)], "a title") as figure:
             nodes = figure.axes[-1]
             title = nodes.get_title(loc="left").replace("\n", " ")
             assert [one for one in (left_out, marked) if one in title] == list(told)
@@ -154,7 +155,7 @@ def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() ->
 
 
 def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
-    assert plots.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
+    assert trace_plots.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -173,8 +174,8 @@ def test_the_axis_of_what_waits_reaches_its_most(
     first, *others = (JobResult(f"j{n}", "q", n, 0.0, 100.0) for n in sizes)
     first = msgspec.structs.replace(first, start_s=0.0, end_s=100.0)
     run = Run("p", 8, [first, *others], [Occupancy(first.name, "q", "n", 1, 0, 100)])
-    assert f"{told}</text>" in plots.page([run], "a title")
-    with plots._drawn([run], "a title") as figure:
+    assert f"{told}</text>" in trace_plots.page([run], "a title")
+    with trace_plots._drawn([run], "a title") as figure:
         shown = [
             (axes, float(patch.get_data().values.max()))
             for axes in figure.axes
@@ -192,19 +193,19 @@ def test_work_without_gpus_among_others_has_no_bar() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult(f"j{n}", "q", n, 0.0, 100.0, start_s=0.0, end_s=100.0) for n in (0, 1)]
     with_gpu = Occupancy("j1", "q", "n", 1, 0, 100)
-    alone = plots.page([Run("p", 8, jobs, [with_gpu])], "a title")
+    alone = trace_plots.page([Run("p", 8, jobs, [with_gpu])], "a title")
     for node in ("n", "a-node-of-cpus"):
         without = Occupancy("j0", "q", node, 0, 0, 100)
-        found = plots.page([Run("p", 8, jobs, [without, with_gpu])], "a title")
+        found = trace_plots.page([Run("p", 8, jobs, [without, with_gpu])], "a title")
         assert found.replace("; work without GPUs is left out", "") == alone
-        assert "<svg" in plots.page([Run("p", 8, jobs, [without])], "a title")
+        assert "<svg" in trace_plots.page([Run("p", 8, jobs, [without])], "a title")
 
 
 def test_queues_beyond_the_colours_share_grey() -> None:
     stretches = [Occupancy(f"j{n}", f"q{n:02}", "n", 1, 0, 100 - n) for n in range(12)]
-    colours = plots.queue_colours(Run("p", 8, [], stretches))
+    colours = trace_plots.queue_colours(Run("p", 8, [], stretches))
     assert list(colours) == [f"q{n:02}" for n in range(12)], "the most work first"
-    assert len(set(colours.values())) == plots.QUEUES_MAX + 1
+    assert len(set(colours.values())) == trace_plots.QUEUES_MAX + 1
     assert colours["q10"] == colours["q11"]
 
 
@@ -216,7 +217,7 @@ def test_bars_of_one_moment_never_overlap() -> None:
         Occupancy("d", "q", "n", 2, 10, 20),
         Occupancy("e", "q", "m", 2, 0, 20),
     ]
-    assert plots.lanes_of(bars) == [[(0, 2)], [(2, 3)], [(2, 3)], [(0, 2)], [(0, 2)]]
+    assert trace_plots.lanes_of(bars) == [[(0, 2)], [(2, 3)], [(2, 3)], [(0, 2)], [(0, 2)]]
 
 
 def test_no_node_has_more_lanes_than_units_are_busy() -> None:
@@ -226,17 +227,17 @@ def test_no_node_has_more_lanes_than_units_are_busy() -> None:
         Occupancy("c", "q", "n", 1, 0, 10),
         Occupancy("d", "q", "n", 2, 5, 10),
     ]
-    assert plots.lanes_of(bars)[3] == [(1, 2), (3, 4)]
+    assert trace_plots.lanes_of(bars)[3] == [(1, 2), (3, 4)]
 
 
 def test_delays_are_told_as_the_terminal_tells_them() -> None:
-    form = next(form for field, _, form in plots._COLUMNS if field == "delay_mean_s")
-    assert plots._told(form, 78_247.0) == "21h44m"
+    form = next(form for field, _, form in trace_plots._COLUMNS if field == "delay_mean_s")
+    assert trace_plots._told(form, 78_247.0) == "21h44m"
 
 
 def test_what_colours_tell_apart_is_told_apart_without_them_too() -> None:
-    assert len(plots.HATCHES) == len(set(plots.HATCHES)) == len(plots.COLOURS)
-    assert plots.hatch_of("#B0B0B0") == ""
-    looks = list(plots._looks())
+    assert len(trace_plots.HATCHES) == len(set(trace_plots.HATCHES)) == len(trace_plots.COLOURS)
+    assert trace_plots.hatch_of("#B0B0B0") == ""
+    looks = list(trace_plots._looks())
     assert len({(look["color"], str(look["linestyle"])) for look in looks}) == len(looks)
-    assert len({str(look["linestyle"]) for look in looks[: len(plots.DASHES)]}) == 5
+    assert len({str(look["linestyle"]) for look in looks[: len(trace_plots.DASHES)]}) == 5

@@ -1,0 +1,30 @@
+"""Git on this machine, for commands: the user's address and the branch of a clone."""
+
+import subprocess
+from pathlib import Path
+
+from reconciler.desired.git import git_commands
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for git: no questions, and no repository chosen by the caller's."""
+    return git_commands.environment()
+
+
+def user_email() -> str | None:
+    """Return the e-mail address of this person's commits, or None."""
+    return _output("config", "user.email") or None
+
+
+def current_branch(address: str) -> str:
+    """Return the current branch of a repository on this machine; ``main`` for others."""
+    if not Path(address).is_dir():
+        return "main"
+    return _output("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
+
+
+def _output(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], env=environment(), capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
