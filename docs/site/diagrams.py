@@ -113,7 +113,7 @@ DIAGRAMS = {
             "commit": Box(0, 0, "cycle_commit", "make it durable", "core"),
             "store": Box(0, 1, "store", "records, journal"),
             "dispatch": Box(1, 0, "dispatcher", "which nodes"),
-            "engine": Box(2, 0, "engines/agents", "set of assignments"),
+            "engine": Box(2, 0, "engines/agents_engine", "set of assignments"),
             "session": Box(3, 0, "server/nodes", "session of the node"),
             "agent": Box(4, 0, "agent", "long poll answered", "node"),
         },

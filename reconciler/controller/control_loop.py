@@ -36,7 +36,7 @@ from reconciler.controller.quarantine import (
     job_bisection,
 )
 from reconciler.core import observed_state, reconcile
-from reconciler.engines import agents
+from reconciler.engines import agents_engine
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -138,7 +138,7 @@ class Loop:
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
         self._link = server_link.LinkServer(socket_path, self._selector)
         self._state = observed_state.ObservedState(store.load(), leader_since=clock())
-        self._engine = agents.AgentsEngine(epoch)
+        self._engine = agents_engine.AgentsEngine(epoch)
         self._decide_by = decide
         self._search = job_bisection.JobBisection(time.monotonic)
         self._adoption = adoption.Adoption(pending=start.adopting)

@@ -14,7 +14,7 @@ import msgspec
 from reconciler.controller import server_link
 from reconciler.controller.quarantine.defects import MARK, Defects, shorten
 from reconciler.core import observed_state
-from reconciler.engines import agents
+from reconciler.engines import agents_engine
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import instance_records, outcome
@@ -38,7 +38,7 @@ class Dispatcher:
     def __init__(
         self,
         server: server_link.LinkServer,
-        engine: agents.AgentsEngine,
+        engine: agents_engine.AgentsEngine,
         provision: Callable[[Iterable[instance_records.Order]], None],
         defects: Defects,
     ) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from reconciler.core import observed_state, reconcile
-from reconciler.engines import agents
+from reconciler.engines import agents_engine
 from reconciler.model import desired
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state import outcome, records
@@ -187,7 +187,7 @@ class Story:
         self.number = 0
         self.memory = observed_state.ObservedState(records.Observed(), leader_since=self.now)
         self.epoch = 1
-        self.engine = agents.AgentsEngine(self.epoch)
+        self.engine = agents_engine.AgentsEngine(self.epoch)
         self.nodes = {name: Node(name, self.random) for name in names}
         self.payloads: dict[str, bytes] = {}
         self.acknowledged: dict[str, list[str]] = {name: [] for name in names}
@@ -408,7 +408,7 @@ class Story:
             self.now,
         )
         self.epoch += 1
-        self.engine = agents.AgentsEngine(self.epoch)
+        self.engine = agents_engine.AgentsEngine(self.epoch)
         for name in self.memory.nodes:
             update = self.engine.update(name, self.structure, self.memory)
             assert update.payload is not None

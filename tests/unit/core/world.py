@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from reconciler.core import observed_state, reconcile
-from reconciler.engines import agents
+from reconciler.engines import agents_engine
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
 from reconciler.model.protocol import agent_messages
@@ -142,7 +142,7 @@ class World:
         self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.status: desired.SyncStatus | None = None
         self.memory = observed_state.ObservedState(records.Observed(), leader_since=self.now)
-        self.engine = agents.AgentsEngine(epoch=1)
+        self.engine = agents_engine.AgentsEngine(epoch=1)
         self.nodes = {name: VirtualNode(name, self.pool) for name in names}
         self.outcomes: list[outcome.Outcome] = []
         self.hear()
