@@ -19,7 +19,7 @@ from reconciler.scheduling.inputs.snapshots import CarriedReservation, Vector
 from reconciler.scheduling.preemption import preemptor
 from reconciler.scheduling.queues import deadlines, job_order
 from reconciler.scheduling.quota import eligibility, quota_ledger
-from reconciler.scheduling.reasons import grouping, reason_explainer
+from reconciler.scheduling.reasons import reason_explainer, reason_groups
 
 
 class Finished(Protocol):
@@ -108,9 +108,9 @@ def _cut(ledger: quota_ledger.QuotaLedger, queue: int, pool: int) -> tuple[Vecto
     return cut(ledger.fair[queue]), cut(ledger.demand[queue]), cut(ledger.charged[queue])
 
 
-def _reasons(cycle: Finished) -> grouping.Reasons:
+def _reasons(cycle: Finished) -> reason_groups.Reasons:
     """Why lines, and claims that differ from their line, wait."""
-    reasons = grouping.Reasons(cycle.explainer)
+    reasons = reason_groups.Reasons(cycle.explainer)
     reasons.lines(cycle.blocked, cycle.columns)
     for queue in cycle.queues:
         for progress in queue.progress.values():

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import EvictionDecision
-from reconciler.scheduling.inputs import grouping, snapshots
+from reconciler.scheduling.inputs import row_groups, snapshots
 from reconciler.scheduling.inputs.snapshots import Mask
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
@@ -110,7 +110,7 @@ class UnschedulableCache:
         self._failed_at: dict[int, object] = {}
         #: By queue; what is known of rooms only grows, so that idle turns stay idle.
         self._tails: dict[int, _Tail] = {}
-        self._by_queue: grouping.Grouping | None = None
+        self._by_queue: row_groups.RowGroups | None = None
         self._devices = np.array(
             [any(group.devices for group in shape.groups) for shape in situation.shapes],
             dtype=np.bool_,
@@ -156,7 +156,7 @@ class UnschedulableCache:
         if ask.missing or ask.firm or not evictor.may_find(ask) or not evictor.has_failed(ask):
             return
         if self._by_queue is None:
-            self._by_queue = grouping.Grouping.of(columns.queue, len(turns.ledger.paths))
+            self._by_queue = row_groups.RowGroups.of(columns.queue, len(turns.ledger.paths))
         queue, line = ask.queue, ask.progress.line
         members = self._by_queue.members(queue)
         at = self._standing(queue)

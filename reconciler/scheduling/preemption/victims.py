@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import flavors, grouping, snapshots
+from reconciler.scheduling.inputs import flavors, row_groups, snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Charge, Vector
 from reconciler.scheduling.quota import quota_ledger
 
@@ -204,7 +204,7 @@ class Victims:
         may = running.free_to_go(situation.now) & (running.queue >= 0)
         self._may = np.flatnonzero(may)
         queues = len(situation.queues.names)
-        self._by_queue = grouping.Grouping.of(running.queue[self._may], queues)
+        self._by_queue = row_groups.RowGroups.of(running.queue[self._may], queues)
 
     def units(self, queue: int) -> VictimColumns:
         """All units of a queue, made when first asked for."""

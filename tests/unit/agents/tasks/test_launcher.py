@@ -16,7 +16,7 @@ from agents.settings import AgentSettings
 from agents.tasks import gates, launcher, start_orders
 from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 from reconciler.model.observed.storage import In, VolumeStore
-from reconciler.model.observed.storage import StagingPlan as Stage
+from reconciler.model.observed.storage import StagingPlan
 from reconciler.model.observed.task_reports import CheckpointRule
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
@@ -148,7 +148,7 @@ def test_who_is_stopped_while_it_is_prepared_is_copied_nothing(
         prepared.set()
 
     monkeypatch.setattr(stager, "prepare", note)
-    plan = Stage(ins=(In("x", VolumeStore("v", str(starts.shared))),))
+    plan = StagingPlan(ins=(In("x", VolumeStore("v", str(starts.shared))),))
     with starts.lock:
         starts.begin("a.1", stage=plan)
         assert prepared.wait(LONG_S)

@@ -8,17 +8,17 @@ import pytest
 from reconciler.desired.apply import file_index, parallel_reader
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import forked_worker
-from tests.unit.desired.repositories import documents as together
+from tests.unit.desired.repositories import documents
 from tests.unit.desired.repositories import job, queue
 
 FILES = [
     job("a").encode(),
-    together(job("b", timeLimit="1h"), queue("q", limit={"gpu": 2}), job("c")).encode(),
+    documents(job("b", timeLimit="1h"), queue("q", limit={"gpu": 2}), job("c")).encode(),
     b"",
     b"# nothing\n",
     b"a: [b\n",
     b"apiVersion: muster/v1\nkind: Jab\nmetadata: {name: d}\n",
-    together(job("e"), job("f", retries=3)).encode(),
+    documents(job("e"), job("f", retries=3)).encode(),
     job("g", priority=2**70).encode(),
     job("h", resources="{cpu: 0.5, gpu: 2}", workingDirectory='"\\u00e9"').encode(),
     *(job(f"j{number}", environment={"A": str(number)}).encode() for number in range(20)),

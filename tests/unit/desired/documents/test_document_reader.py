@@ -4,7 +4,7 @@ import pytest
 
 from reconciler.desired.apply import validate
 from reconciler.desired.documents import document_reader
-from tests.unit.desired.repositories import documents as joined
+from tests.unit.desired.repositories import documents
 from tests.unit.desired.repositories import job, queue
 
 HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  command: [echo]\n"
@@ -54,7 +54,9 @@ def test_everything_wrong_is_told_at_once() -> None:
 
 
 def test_the_rest_of_the_file_is_read() -> None:
-    file = document_reader.read(joined(job("a"), "- x\n", job("b", count=0), queue("q")).encode())
+    file = document_reader.read(
+        documents(job("a"), "- x\n", job("b", count=0), queue("q")).encode()
+    )
     assert [(d.kind, d.name, d.part is not None) for d in file.documents] == [
         ("Job", "a", True),
         ("", "", False),

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Grouping:
+class RowGroups:
     """Rows by the values of a column, each group in the order of the rows."""
 
     order: NDArray[np.intp]
     starts: NDArray[np.intp]
 
     @classmethod
-    def of(cls, column: NDArray[np.int64], groups: int) -> "Grouping":
+    def of(cls, column: NDArray[np.int64], groups: int) -> "RowGroups":
         """Group by the values of a column, which are not negative and below ``groups``."""
         order = np.argsort(column, kind="stable")
         return cls(order, np.searchsorted(column[order], np.arange(groups + 1)))
