@@ -279,8 +279,8 @@ def _outside(until: float) -> review_findings.Finding:
     if until == recurrence.NEVER:
         days = round(recurrence.LOOK_S / 86_400)
         message = (
-            f"it takes something out of service, and {NO_TIME} in the next {days} days: correct "
-            f"them (windows in {_WHERE}), or approve this change"
+            f"it takes something out of service, and {NO_TIME} in the next {days} days. To fix: "
+            f"correct the windows (windows in {_WHERE}), or approve this change"
         )
     else:
         message = (

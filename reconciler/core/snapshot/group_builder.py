@@ -27,7 +27,7 @@ class PendingInput:
     """Pending jobs for the scheduler, and those that wait for something else.
 
     Attributes:
-        made: pending groups.
+        groups: pending groups.
         judged: groups of jobs that no quota has a place for and that could start under none. The
             scheduler only judges if that is still so.
         capped: jobs that a quota applies to, with their kinds.
@@ -40,7 +40,7 @@ class PendingInput:
         in_time: jobs whose deadline can still be met.
     """
 
-    made: pending_cache.PendingGroups
+    groups: pending_cache.PendingGroups
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
@@ -89,14 +89,14 @@ class PendingGroupBuilder:
         self._capped: list[tuple[int, int, records.JobRecord, readiness.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
         self._pending = context.cache.part(pending_cache.PendingCache)
-        self._made = PendingInput(pending_cache.NOTHING)
+        self._input = PendingInput(pending_cache.NOTHING)
 
     def all(self) -> PendingInput:
         """Process all unfinished jobs: plain ones by group, each of the others alone."""
         context = self._context
         self._pending.renew(context, self._shapes)
         numbers = self._shapes.number(self._pending.forms())
-        self._made.pending_jobs = {
+        self._input.pending_jobs = {
             queue: count for queue, count in self._pending.counts.items() if count
         }
         for name in sorted(self._pending.others):
@@ -105,34 +105,34 @@ class PendingGroupBuilder:
             with context.isolate(name):
                 self._job(record)
         self._let_through()
-        self._made.made = self._pending.lines(numbers, self._found)
-        self._made.judged = tuple(
+        self._input.groups = self._pending.lines(numbers, self._found)
+        self._input.judged = tuple(
             pending_cache.line_of(key, self._judged[key]) for key in self._judged
         )
-        return self._made
+        return self._input
 
     def _let_through(self) -> None:
         """Ask quotas about nominated jobs, then pending ones, then those that grow.
 
         Jobs that can never start, by the last cycle, come last and take nobody's place.
         """
-        made, promised = self._made, self._context.observed.promised
+        pending_input, promised = self._input, self._context.observed.promised
         self._capped.sort(key=lambda one: one[:2])
-        made.capped = tuple(
+        pending_input.capped = tuple(
             (record.name, unschedulable.kind_of(record.spec, shape))
             for _, _, record, _, shape in self._capped
         )
-        found = unschedulable.unschedulable_kinds(self._context, made.capped)
+        found = unschedulable.unschedulable_kinds(self._context, pending_input.capped)
         if found and not unschedulable.inputs_changed(self._context):
-            made.let_last = found
+            pending_input.let_last = found
         granted = {
             record.name: self._promised(record, ready)
             for _, _, record, ready, _ in self._capped
             if record.name in promised
         }
         last = []
-        for (name, kind), one in zip(made.capped, self._capped, strict=True):
-            if kind in made.let_last and name not in promised:
+        for (name, kind), one in zip(pending_input.capped, self._capped, strict=True):
+            if kind in pending_input.let_last and name not in promised:
                 last.append(one)
             else:
                 _, _, record, ready, shape = one
@@ -144,14 +144,16 @@ class PendingGroupBuilder:
             self._under_quota(record, ready, shape, None, hopeful=False)
 
     def _job(self, record: records.JobRecord) -> None:
-        spec, made = record.spec, self._made
+        spec, pending_input = record.spec, self._input
         held = spec.suspend or record.state is JobState.HELD
         if job_draft.PENDING not in record.elements and not spec.is_elastic and not held:
             return  # nothing of it is pending
         ready = readiness.readiness(self._context, record, record.elements)
         if job_draft.PENDING in record.elements:
             self._note_deadline(spec)
-            made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
+            pending_input.pending_jobs[spec.queue] = (
+                pending_input.pending_jobs.get(spec.queue, 0) + 1
+            )
         grows = elastic_jobs.is_resizable(spec)
         if ready.reason is not None:
             self._explain(spec.name, ready.reason_key, ready.reason)
@@ -184,14 +186,14 @@ class PendingGroupBuilder:
         """Note if the deadline of a job can still be met, whatever it waits for."""
         latest = self._latest_start(spec)
         if latest < self._at:
-            self._made.unreachable[spec.name] = latest
+            self._input.unreachable[spec.name] = latest
         elif latest < math.inf:
-            self._made.in_time.append(spec.name)
+            self._input.in_time.append(spec.name)
             self._context.wake_schedule(math.nextafter(latest, math.inf))
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
-        self._made.reasons[key] = (reason,)
-        self._made.reason_of[job] = key
+        self._input.reasons[key] = (reason,)
+        self._input.reason_of[job] = key
 
     def _asked(self, spec: desired.Job) -> tuple[tuple[resources.Resources, ...], bool]:
         """Return what an element asks of quotas: all, or its minimum if all is too much."""
@@ -277,7 +279,7 @@ class PendingGroupBuilder:
             capped=capped,
         )
         if slack_s < math.inf:
-            self._made.pressed.append(claim)
+            self._input.pressed.append(claim)
         self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
 
     def _growth(self, record: records.JobRecord, shape: int, claimed: int) -> None:

@@ -237,7 +237,7 @@ class _Kept(cycle_cache.CachePart):
         devices = np.where(self.whole < 0, self.whole, np.maximum(self._devices, 0))
         free = np.maximum(self._free, 0)
         free[:, 2] = np.maximum(devices, 0).sum(axis=1)
-        made = snapshots.NodeColumns(
+        columns = snapshots.NodeColumns(
             names=self.names,
             capacity=self.capacity,
             free=free,
@@ -253,9 +253,9 @@ class _Kept(cycle_cache.CachePart):
             closed=dict(self.closed),
             inner=tuple(self._inner) if self.wants_inner else (),
         )
-        for array in (made.free, made.accepts, made.devices, made.instances):
+        for array in (columns.free, columns.accepts, columns.devices, columns.instances):
             array.setflags(write=False)
-        return made
+        return columns
 
 
 def nodes(

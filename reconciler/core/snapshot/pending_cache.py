@@ -309,13 +309,13 @@ class PendingCache(cycle_cache.CachePart):
         for group in self._stale:
             self._make(group)
         self._stale.clear()
-        slots, made = self._slots, self._line_of[self._slots].tolist()
+        slots, groups = self._slots, self._line_of[self._slots].tolist()
         if more:
-            slots = self._mix(more, made)
+            slots = self._mix(more, groups)
         table = self._table[slots]
         for at in np.flatnonzero(slots < 0).tolist():
-            table[at] = pending_groups.row_of(made[at])
-        return PendingGroups(tuple(made), pending_groups.from_table(table), slots)
+            table[at] = pending_groups.row_of(groups[at])
+        return PendingGroups(tuple(groups), pending_groups.from_table(table), slots)
 
     def _arrange(self, numbers: Mapping[str, int]) -> None:
         """Update the order of groups."""
@@ -352,7 +352,7 @@ class PendingCache(cycle_cache.CachePart):
         self._table[group.slot] = pending_groups.row_of(line)
 
     def _mix(
-        self, more: Mapping[Key, list[snapshots.PendingJob]], made: list[snapshots.PendingGroup]
+        self, more: Mapping[Key, list[snapshots.PendingJob]], groups: list[snapshots.PendingGroup]
     ) -> NDArray[np.int64]:
         """Insert groups with other jobs among those of plain jobs. Return the slots of all."""
         fresh: list[tuple[int, snapshots.PendingGroup]] = []
@@ -366,9 +366,9 @@ class PendingCache(cycle_cache.CachePart):
             group = self._by_slot[known[1]]
             self.slot_reasons[group.slot] = None
             both = [*more[key], *group.claims.values()]
-            made[at], slots[at] = line_of(key, sorted(both, key=_order)), -1
+            groups[at], slots[at] = line_of(key, sorted(both, key=_order)), -1
         for at, line in reversed(fresh):
-            made.insert(at, line)
+            groups.insert(at, line)
         return np.insert(slots, [at for at, _ in fresh], -1)
 
 

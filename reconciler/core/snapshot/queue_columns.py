@@ -49,10 +49,10 @@ def queues(
         firm: the same of work that is not preemptible.
         usage: decayed use of a queue and all below it, as a share of what was offered.
     """
-    made = context.cache.part(_Tree).of(context.desired.structure)
-    taken = _summed(made.names, made.parent, allocated)
-    sure = _summed(made.names, made.parent, firm)
-    faded = np.array([usage.get(name, 0.0) for name in made.names], dtype=np.float64)
+    columns = context.cache.part(_Tree).of(context.desired.structure)
+    taken = _summed(columns.names, columns.parent, allocated)
+    sure = _summed(columns.names, columns.parent, firm)
+    faded = np.array([usage.get(name, 0.0) for name in columns.names], dtype=np.float64)
     for array in (taken, sure, faded):
         array.setflags(write=False)
     behind_git = {
@@ -61,7 +61,7 @@ def queues(
         if one.verb == "suspend" and one.subject.startswith(records.SUSPENDED_QUEUE)
     }
     return dataclasses.replace(
-        made, allocated=taken, firm=sure, usage=faded, suspended_by=behind_git
+        columns, allocated=taken, firm=sure, usage=faded, suspended_by=behind_git
     )
 
 
@@ -179,19 +179,19 @@ def by_pool(
     names = tuple(sorted(named))
     if not names:
         return None
-    made = [_in_pool(tree, name) for name in names]
+    columns = [_in_pool(tree, name) for name in names]
     rows = {name: number for number, name in enumerate(names)}
     table = np.array([*[rows.get(pool, -1) for pool in pools], -1], dtype=np.int64)
     caps = [_cap(quotas, name) for name in names]
     return snapshots.PoolColumns(
         names=names,
         of_node=table[pool_of],
-        guaranteed=np.array([one.guaranteed for one in made]),
-        firm_limit=np.array([one.firm_limit for one in made]),
-        rationed=np.array([one.rationed for one in made]),
-        limit=np.array([one.limit for one in made]),
-        lending=np.array([one.lending for one in made]),
-        weight=np.column_stack([one.weight for one in made]),
+        guaranteed=np.array([one.guaranteed for one in columns]),
+        firm_limit=np.array([one.firm_limit for one in columns]),
+        rationed=np.array([one.rationed for one in columns]),
+        limit=np.array([one.limit for one in columns]),
+        lending=np.array([one.lending for one in columns]),
+        weight=np.column_stack([one.weight for one in columns]),
         cap=np.array([cap for cap, _ in caps], dtype=np.int64),
         capped_by=tuple([quota for _, quota in caps]),
         order=tuple([_order(tree, name, rows) for name in tree]),
@@ -219,16 +219,18 @@ def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueCol
         )
         for name, queue in tree.items()
     }
-    made = _tree(there)
+    columns = _tree(there)
     nothing = desired.QuotaAmounts()
     shared = any(
         one.weight is not None or one.guaranteed != nothing or one.lending_limit != nothing
         for one in flavors.values()
     )
     if shared:
-        return made
-    unbound = np.full_like(made.firm_limit, UNLIMITED)
-    return dataclasses.replace(made, rationed=np.zeros_like(made.rationed), firm_limit=unbound)
+        return columns
+    unbound = np.full_like(columns.firm_limit, UNLIMITED)
+    return dataclasses.replace(
+        columns, rationed=np.zeros_like(columns.rationed), firm_limit=unbound
+    )
 
 
 def _cap(quotas: Iterable[desired.Quota], pool: str) -> tuple[list[int], str]:

@@ -70,7 +70,7 @@ class _Known(cycle_cache.CachePart):
         self._selectors: tuple[Selector, ...] = ()
         self._facts: dict[str, _Facts] = {}
         self.forms: dict[tuple[object, ...], str] = {}
-        self.made: dict[str, tuple[snapshots.Shape, Reason | None]] = {}
+        self.by_form: dict[str, tuple[snapshots.Shape, Reason | None]] = {}
         self.masks: dict[tuple[str, str], snapshots.Mask] = {}
         #: Masks of nodes of some pools with some labels.
         self.opened: dict[tuple[tuple[str, ...], Selector], snapshots.Mask] = {}
@@ -92,14 +92,14 @@ class _Known(cycle_cache.CachePart):
         if (
             same
             and self._selectors == selectors.all
-            and len(self.made) <= FORMS_MAX
+            and len(self.by_form) <= FORMS_MAX
             and all(self._facts.get(name) == _facts(context, name) for name in changed)
         ):
             return
         self._frame, self._selectors = frame, selectors.all
         self._facts = {name: _facts(context, name) for name in context.node_names()}
         self.epoch, self.as_root = object(), None
-        for kept in (self.forms, self.made, self.masks, self.opened, self.eligible):
+        for kept in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
             kept.clear()
 
 
@@ -115,7 +115,7 @@ class Shapes:
     """The shapes of one cycle. Each is computed once, and numbered again in each cycle.
 
     Attributes:
-        made: the shapes of this cycle.
+        numbered: the shapes of this cycle.
         epoch: another object whenever the cache of shapes was cleared.
     """
 
@@ -132,29 +132,29 @@ class Shapes:
         self._known = context.cache.part(_Known)
         self._known.renew(context, nodes, selectors)
         self._number: dict[str, int] = {}
-        self.made: list[snapshots.Shape] = []
+        self.numbered: list[snapshots.Shape] = []
         self.epoch = self._known.epoch
 
     def shape_of(self, spec: desired.Job) -> tuple[int, Reason | None]:
         """Return the shape's index, or the reason why no node may run work of this owner."""
         form = self.form(spec)
-        shape, refusal = self._known.made[form]
+        shape, refusal = self._known.by_form[form]
         number = self._number.get(form)
         if number is None:
-            number = self._number[form] = len(self.made)
-            self.made.append(shape)
+            number = self._number[form] = len(self.numbered)
+            self.numbered.append(shape)
         return number, refusal
 
     def offered(self, spec: desired.Job) -> str | None:
         """Return the form of a job; None if no node may run work of its owner."""
         form = self.form(spec)
-        return form if self._known.made[form][1] is None else None
+        return form if self._known.by_form[form][1] is None else None
 
     def number(self, forms: Iterable[str]) -> Mapping[str, int]:
         """Number forms in an order that depends on them alone."""
         for form in sorted(forms):
-            self._number[form] = len(self.made)
-            self.made.append(self._known.made[form][0])
+            self._number[form] = len(self.numbered)
+            self.numbered.append(self._known.by_form[form][0])
         return dict(self._number)
 
     def form(self, spec: desired.Job) -> str:
@@ -194,7 +194,7 @@ class Shapes:
         form = known.forms.get(key)
         if form is None:
             form = known.forms[key] = hashlib.blake2b(repr(key).encode(), digest_size=6).hexdigest()
-            known.made[form] = self._make(spec, matches, form)
+            known.by_form[form] = self._make(spec, matches, form)
         return form
 
     def _where(self, spec: desired.Job) -> tuple[object, ...]:

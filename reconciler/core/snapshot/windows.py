@@ -12,7 +12,7 @@ def all_of(
     structure: desired.Structure, nodes: node_columns.NodeTable, at: float
 ) -> tuple[snapshots.Window, ...]:
     """Return the windows that hold now or soon, in order of name and time."""
-    made: dict[str, list[snapshots.Window]] = {}
+    windows_by_name: dict[str, list[snapshots.Window]] = {}
     reservations = structure.reservations.values()
     # reservations of named nodes first, because those by amounts avoid their nodes
     for one in sorted(reservations, key=lambda one: one.amounts != desired.QuotaAmounts()):
@@ -21,9 +21,9 @@ def all_of(
         mask = np.zeros(len(nodes.names), dtype=np.bool_)
         mask[[nodes.row_of[name] for name in one.nodes if name in nodes.row_of]] = True
         mask.setflags(write=False)
-        others = [window for windows in made.values() for window in windows]
+        others = [window for windows in windows_by_name.values() for window in windows]
         spans = recurrence.of_reservation(one, at)
-        made[one.name] = [
+        windows_by_name[one.name] = [
             snapshots.Window(
                 one.name,
                 begin,
@@ -34,7 +34,9 @@ def all_of(
             )
             for number, (begin, end) in enumerate(spans, start=1)
         ]
-    return tuple(window for name in structure.reservations for window in made.get(name, ()))
+    return tuple(
+        window for name in structure.reservations for window in windows_by_name.get(name, ())
+    )
 
 
 def _enough(
