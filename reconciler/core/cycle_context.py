@@ -112,9 +112,9 @@ class CycleContext:
         self._added_by_node: dict[str, list[str]] = {}
 
     @staticmethod
-    def isolate(job: str) -> job_errors.Isolation:
+    def isolate(job: str) -> job_errors.JobErrorScope:
         """Return a block in which an error is attributed to a job, which is then quarantined."""
-        return job_errors.Isolation(job)
+        return job_errors.JobErrorScope(job)
 
     # -- reading
 

@@ -9,7 +9,7 @@ class JobError(Exception):
         self.job = job
 
 
-class Isolation:
+class JobErrorScope:
     """A block about one job; what it raises becomes a ``JobError``."""
 
     __slots__ = ("_job",)

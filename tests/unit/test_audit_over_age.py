@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.operations.audit import audit_entries, audit_log
-from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE, Site
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE, RevisionSite
 from tests.unit.controller.quarantine.test_containment_revisions import (
     repository as repository,  # noqa: PLC0414 - fixture
 )
@@ -30,10 +30,10 @@ def test_one_file_that_is_over_age_leaves_at_a_time_and_no_entry_is_written_twic
         )
     files = {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "c.yaml": CLUSTER % retention}
     revision = repository.commit(files)
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     site.until(revision, "Synced")
     site.close()
-    again = Site(tmp_path, repository)
+    again = RevisionSite(tmp_path, repository)
     again.until(revision, "Synced")
     again.close()
     found = log.verify()

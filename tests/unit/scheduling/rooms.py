@@ -155,7 +155,9 @@ def where(tasks: Sequence[TaskPlacement] | None) -> list[int] | None:
     return None if tasks is None else [task.node for task in tasks]
 
 
-def given(tasks: Sequence[TaskPlacement] | None) -> list[tuple[int, tuple[int, ...]]] | None:
+def given_devices(
+    tasks: Sequence[TaskPlacement] | None,
+) -> list[tuple[int, tuple[int, ...]]] | None:
     """(node, devices) in order of the tasks."""
     return None if tasks is None else [(task.node, task.devices) for task in tasks]
 

@@ -15,8 +15,7 @@ from agents.host import trash
 from agents.settings import AgentSettings
 from agents.tasks import gates, launcher, start_orders
 from reconciler.model.observed.health_checks import CheckPlan, CheckResult
-from reconciler.model.observed.storage import In, VolumeStore
-from reconciler.model.observed.storage import StagingPlan
+from reconciler.model.observed.storage import In, StagingPlan, VolumeStore
 from reconciler.model.observed.task_reports import CheckpointRule
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason

@@ -61,7 +61,7 @@ class Told(delivery.Notifier):
         self.notices += notices
 
 
-class Site:
+class RevisionSite:
     """A repository, the git watcher, and a loop driven by hand."""
 
     def __init__(
@@ -147,7 +147,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> repositories.
 def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )
@@ -186,19 +186,19 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
 def test_after_a_restart_it_is_tried_anew_and_nothing_ends(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )
     site.until(good, "Synced")
     site.close()
     bad = repository.commit({"p.yaml": QUEUE})
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     status = site.until(bad, "OutOfSync")
     assert status.jobs_revision == good
     assert site.leader.states() == {"a": JobState.PENDING}
     site.close()
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     site.leader.core.queues = set()  # as another version of Muster may be
     site.until(bad, "Synced")
     assert site.leader.loop._track.desired is not None
@@ -209,7 +209,7 @@ def test_after_a_restart_it_is_tried_anew_and_nothing_ends(
 def test_the_very_first_revision_may_be_the_one(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     bad = site.commit({"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "p.yaml": QUEUE})
     status = site.until(bad, "OutOfSync")
     assert (status.structure_revision, status.jobs_revision) == (None, None)
@@ -241,7 +241,7 @@ def test_nobody_is_told_of_a_revision_before_the_loop_goes_by_it(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
     """However long that takes, because it may be refused."""
-    site = Site(tmp_path, repository, starts=False)
+    site = RevisionSite(tmp_path, repository, starts=False)
     good = repository.commit({"structure.yaml": STRUCTURE.replace("LIMIT", "3")})
     site.reading._load()
     assert not site.reading._has_news()
@@ -275,7 +275,7 @@ def test_nobody_is_told_of_a_revision_before_the_loop_goes_by_it(
 def test_what_people_are_told_of_a_refused_revision_came_to_pass(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )
@@ -307,7 +307,7 @@ def test_a_revision_that_is_refused_twice_is_taken_back_once(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
     """Another look may hand over the same state again before the first refusal is read."""
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     refuse = site.reading.refuse
     tries: list[int] = []
 
@@ -331,7 +331,7 @@ def test_a_revision_that_is_refused_twice_is_taken_back_once(
 def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
     tmp_path: Path, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     refuse = site.reading.refuse
     tries: list[int] = []
     load = site.loader.load

@@ -24,8 +24,7 @@ from reconciler.model.state.states import AttemptState, JobState, NodeState
 from reconciler.operations.history import cycle_replay
 from reconciler.store import StoreReader
 from tests.unit.controller.quarantine.test_containment import POISON, Contained
-from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE
-from tests.unit.controller.quarantine.test_containment_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE, RevisionSite
 from tests.unit.controller.quarantine.test_cycle_input import Site
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -310,14 +309,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> repositories.
 
 
 @pytest.fixture
-def site(tmp_path: Path, repository: repositories.Repository) -> Iterator[Follows]:
-    made = Follows(tmp_path, repository)
+def site(tmp_path: Path, repository: repositories.Repository) -> Iterator[RevisionSite]:
+    made = RevisionSite(tmp_path, repository)
     made.leader.core.queues = set()
     yield made
     made.close()
 
 
-def until(site: Follows, holds: Callable[[], bool]) -> None:
+def until(site: RevisionSite, holds: Callable[[], bool]) -> None:
     ends_at = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < ends_at
@@ -325,7 +324,7 @@ def until(site: Follows, holds: Callable[[], bool]) -> None:
 
 
 def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_long(
-    site: Follows, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
+    site: RevisionSite, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_quarantine, "WAIT_S", 0.5)
     core = Placing(POISON)
@@ -361,7 +360,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
 
 
 def test_it_is_tried_at_once_where_it_is_written_otherwise_and_goes_where_it_is_gone(
-    site: Follows, repository: repositories.Repository
+    site: RevisionSite, repository: repositories.Repository
 ) -> None:
     site.leader.loop._decide_by = Placing(POISON)
     files: dict[str, str | bytes | None] = {

@@ -11,8 +11,7 @@ import pytest
 from reconciler.controller.quarantine import job_bisection
 from reconciler.desired.apply import job_quarantine
 from tests.unit.controller.quarantine.test_containment import POISON
-from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE
-from tests.unit.controller.quarantine.test_containment_revisions import Site as Follows
+from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE, RevisionSite
 from tests.unit.controller.quarantine.test_job_bisection import Placing, until
 from tests.unit.core.world import job
 from tests.unit.desired import repositories
@@ -32,8 +31,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> repositories.
 
 
 @pytest.fixture
-def site(tmp_path: Path, repository: repositories.Repository) -> Iterator[Follows]:
-    made = Follows(tmp_path, repository)
+def site(tmp_path: Path, repository: repositories.Repository) -> Iterator[RevisionSite]:
+    made = RevisionSite(tmp_path, repository)
     made.leader.core.queues = set()
     yield made
     made.close()
@@ -54,7 +53,7 @@ NO_DEPENDENCY = repositories.job(POISON).replace(
     ],
 )
 def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
-    site: Follows, written: str
+    site: RevisionSite, written: str
 ) -> None:
     core = Placing(POISON)
     site.leader.loop._decide_by = core
@@ -86,7 +85,7 @@ def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
 
 
 def test_one_that_is_written_otherwise_and_raises_so_too_makes_neither_be_tried_again(
-    site: Follows,
+    site: RevisionSite,
 ) -> None:
     site.leader.loop._decide_by = Placing(POISON)
     files: dict[str, str | bytes | None] = {

@@ -23,7 +23,11 @@ from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader
 from tests.unit.controller.quarantine.test_containment import POISON, Contained
-from tests.unit.controller.quarantine.test_containment_revisions import QUEUE, STRUCTURE, Site
+from tests.unit.controller.quarantine.test_containment_revisions import (
+    QUEUE,
+    STRUCTURE,
+    RevisionSite,
+)
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
 from tests.unit.test_replay import url
@@ -311,7 +315,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> repositories.
 def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_otherwise(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     site.leader.core.jobs = {POISON}
     good = site.commit(
         {
@@ -367,7 +371,7 @@ def test_a_job_is_tried_again_by_itself_when_its_time_has_come(
     tmp_path: Path, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_quarantine, "WAIT_S", 0.2)
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     site.leader.core.jobs = {POISON}
     bad = site.commit(
         {
@@ -387,7 +391,7 @@ def test_a_job_is_tried_again_by_itself_when_its_time_has_come(
 def test_a_job_and_structure_that_raise_are_told_apart(
     tmp_path: Path, repository: repositories.Repository
 ) -> None:
-    site = Site(tmp_path, repository)
+    site = RevisionSite(tmp_path, repository)
     site.leader.core.jobs = {POISON}
     good = site.commit({"structure.yaml": STRUCTURE.replace("LIMIT", "3")})
     site.until(good, "Synced")

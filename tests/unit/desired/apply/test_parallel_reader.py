@@ -8,8 +8,7 @@ import pytest
 from reconciler.desired.apply import file_index, parallel_reader
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import forked_worker
-from tests.unit.desired.repositories import documents
-from tests.unit.desired.repositories import job, queue
+from tests.unit.desired.repositories import documents, job, queue
 
 FILES = [
     job("a").encode(),

@@ -4,8 +4,7 @@ import pytest
 
 from reconciler.desired.apply import validate
 from reconciler.desired.documents import document_reader
-from tests.unit.desired.repositories import documents
-from tests.unit.desired.repositories import job, queue
+from tests.unit.desired.repositories import documents, job, queue
 
 HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  command: [echo]\n"
 QUEUE = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: a}\nspec:\n"

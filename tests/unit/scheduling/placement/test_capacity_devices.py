@@ -13,7 +13,7 @@ from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import (
     GIB,
     Node,
-    given,
+    given_devices,
     group,
     mix,
     room,
@@ -115,7 +115,7 @@ def test_devices_of_one_task(
     """Which devices one task gets, or that it has no room."""
     space = room(nodes, shape(asked, nodes=len(nodes)))
 
-    assert expected == given(start(space))
+    assert expected == given_devices(start(space))
 
 
 def test_memory_shares_are_charged_by_the_node() -> None:

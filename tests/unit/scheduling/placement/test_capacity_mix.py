@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 from reconciler.scheduling.inputs.snapshots import ArrivalShare, TaskGroupShape
 from reconciler.scheduling.nodes import device_choice, fragmentation, node_classes
 from reconciler.scheduling.placement.capacity import Capacity
-from tests.unit.scheduling.rooms import Node, group, mix, room, shape, snapshot, start, where
-from tests.unit.scheduling.rooms import given as devices_given
+from tests.unit.scheduling.rooms import (
+    Node,
+    given_devices,
+    group,
+    mix,
+    room,
+    shape,
+    snapshot,
+    start,
+    where,
+)
 
 MILLI = 1000
 
@@ -58,7 +67,7 @@ def test_tasks_go_where_the_mix_loses_least(
 ) -> None:
     count = len(nodes)
     space = room(nodes, shape(asked, nodes=count), mix=mix(*arrives, nodes=count))
-    assert devices_given(start(space)) == [spot]
+    assert given_devices(start(space)) == [spot]
 
 
 def test_work_that_may_go_anywhere_keeps_off_models_that_the_mix_needs() -> None:
@@ -94,7 +103,7 @@ def many(count: int) -> list[Node]:
 
 
 def spots(space: Capacity, shapes: int, tasks: int) -> list[object]:
-    return [devices_given(start(space, at % shapes)) for at in range(tasks)]
+    return [given_devices(start(space, at % shapes)) for at in range(tasks)]
 
 
 KINDS = (share(190, 3), share(470, 8), share(530, 2), share(80, 1))

@@ -362,7 +362,7 @@ kinds = [group(1, cpu=2), group(2, 6, cpu=1, preferred_level=1), group(1, share=
          group(1, 4, share_bytes=20 * GIB)]
 space = room(there, *(shape(k, nodes=32) for k in kinds), mix=mix(*kinds, nodes=32),
              levels=("zone", "rack"))
-print([given(start(space, int(rng.integers(4)))) for _ in range(120)])
+print([given_devices(start(space, int(rng.integers(4)))) for _ in range(120)])
 """
 
 
