@@ -125,7 +125,7 @@ class Impact(msgspec.Struct, frozen=True):
         return sum(job.gpu_hours_lost for job in self.jobs if not parts or job.part in parts)
 
 
-def find(
+def measure_impact(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> Impact:
     """Return the impact of changing ``before`` into ``after``.
@@ -137,7 +137,7 @@ def find(
         now: seconds since the epoch, for lost work and deadlines.
     """
     total, pools = _pools(before.structure, after.structure, observed)
-    jobs = tuple(job_impact.find(before, after, observed, now))
+    jobs = tuple(job_impact.find_job_impacts(before, after, observed, now))
     removed = tuple(sorted(name for name in before.jobs if job_impact.is_removed(name, after)))
     differing = dict(structure_diff.differences(before.structure, after.structure))
     labels = tuple(differing)

@@ -57,7 +57,7 @@ class JobImpact(msgspec.Struct, frozen=True):
         return self.how != "drained" or self.leaves_in_s is not None
 
 
-def find(
+def find_job_impacts(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> Iterator[JobImpact]:
     """Return the effect on each job with tasks on nodes, except those that are not affected."""

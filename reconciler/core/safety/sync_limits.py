@@ -53,12 +53,12 @@ class SafetyGate:
             observed = self._observe()
             if observed is None:
                 return _blind(now)
-        change = impact.find(before, after, observed or records.Observed(), now)
+        change = impact.measure_impact(before, after, observed or records.Observed(), now)
         found = judge(before, change, now, approvals)
         if found.findings and not counts_work:
             # figures of running work are for people, so they are read only if somebody will look
             seen = self._observe() or records.Observed()
-            found = judge(before, impact.find(before, after, seen, now), now, approvals)
+            found = judge(before, impact.measure_impact(before, after, seen, now), now, approvals)
         return found
 
 

@@ -87,7 +87,7 @@ def plan(
         merged=found.merged,
         apart=found.apart,
         changes=[change_view(one, _note(one, found, snapshot)) for one in found.changes],
-        impact=_impact_view(impact.find(base, head, observed, at), base, head, observed),
+        impact=_impact_view(impact.measure_impact(base, head, observed, at), base, head, observed),
         forecast=ahead,
         no_forecast=reason,
         findings=findings,

@@ -169,5 +169,5 @@ def test_a_plan_tells_when_it_has_to_leave() -> None:
     after = msgspec.structs.replace(
         before, structure=msgspec.structs.replace(before.structure, pools={})
     )
-    (found,) = impact.find(before, after, observed, world.now).jobs
+    (found,) = impact.measure_impact(before, after, observed, world.now).jobs
     assert (found.how, found.leaves_in_s, found.ends) == ("drained", 100.0, True)

@@ -42,7 +42,7 @@ def state(
 
 
 def found(before: desired.Desired, after: desired.Desired) -> impact.Impact:
-    return impact.find(before, after, records.Observed(), 0.0)
+    return impact.measure_impact(before, after, records.Observed(), 0.0)
 
 
 A4 = pool("a", 4)
@@ -146,7 +146,7 @@ def test_of_pools_that_grow_those_nodes_count_that_are_there(
 ) -> None:
     leaving, entering = changed
     sides = state(before), state(*([after] if after else []))
-    total = impact.find(*sides, observed, 0.0).total
+    total = impact.measure_impact(*sides, observed, 0.0).total
     assert total.gpus_before == gpus
     assert (total.nodes_leaving, total.nodes_entering) == changed
     assert (total.gpus_leaving, total.gpus_entering) == (8 * len(leaving), 8 * len(entering))
@@ -216,7 +216,7 @@ def wanted(place: world.World, **jobs: desired.Job | None) -> tuple[desired.Desi
 
 
 def told(place: world.World, before: desired.Desired, after: desired.Desired) -> impact.Impact:
-    return impact.find(before, after, place.memory.observed((), {}), place.now)
+    return impact.measure_impact(before, after, place.memory.observed((), {}), place.now)
 
 
 J = world.job("j", gpu=4)
@@ -382,9 +382,9 @@ def test_what_is_lost_counts_from_the_newest_checkpoint_that_is_known(
         place, j=None if change is None else msgspec.structs.replace(job, **change)
     )
     started = min(one.started_at or 0.0 for one in place.memory.attempts.values())
-    half = impact.find(before, after, saved(place, place.now - 900), place.now)
+    half = impact.measure_impact(before, after, saved(place, place.now - 900), place.now)
     assert half.gpu_hours_lost() == pytest.approx(1.0)
-    early = impact.find(before, after, saved(place, started - 900), place.now)
+    early = impact.measure_impact(before, after, saved(place, started - 900), place.now)
     assert early.gpu_hours_lost() == pytest.approx(2.0)
 
 
@@ -392,8 +392,8 @@ def test_the_first_task_of_a_gang_saves_for_all() -> None:
     gang = world.job("j", gpu=4, count=2)
     place = running(gang)
     before, after = wanted(place, j=None)
-    whole = impact.find(before, after, place.memory.observed((), {}), place.now)
-    half = impact.find(before, after, saved(place, place.now - 900), place.now)
+    whole = impact.measure_impact(before, after, place.memory.observed((), {}), place.now)
+    half = impact.measure_impact(before, after, saved(place, place.now - 900), place.now)
     assert (whole.gpu_hours_lost(), half.gpu_hours_lost()) == pytest.approx((4.0, 2.0))
 
 

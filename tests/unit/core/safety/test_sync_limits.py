@@ -21,7 +21,7 @@ NONE: frozenset[str] = frozenset()
 def judged(
     before: desired.Desired, after: desired.Desired, approvals: frozenset[str] = NONE
 ) -> list[str]:
-    what = impact.find(before, after, records.Observed(), NOW)
+    what = impact.measure_impact(before, after, records.Observed(), NOW)
     found = sync_limits.judge(before, what, NOW, approvals)
     return [f"{one.part} {one.rule}" for one in found.findings]
 
@@ -257,7 +257,7 @@ def test_an_approval_of_so_much_work_is_none_of_much_more(more: int, held: bool)
 
 def test_approval_of_one_change_is_none_of_another() -> None:
     halves, gone = state(A2), state()
-    digest = impact.find(state(A4), halves, records.Observed(), NOW).digest
+    digest = impact.measure_impact(state(A4), halves, records.Observed(), NOW).digest
     assert judged(state(A4), halves, frozenset({digest})) == []
     assert judged(state(A4), gone, frozenset({digest})) == OVER
     assert judged(state(A4), halves, frozenset({"nonsense", digest.replace("s", "r")})) == OVER
@@ -266,14 +266,14 @@ def test_approval_of_one_change_is_none_of_another() -> None:
 def test_what_is_never_removed_can_not_be_approved() -> None:
     before = state(A4, safety=limits(prune={"NodePool": "never"}))
     after = state(safety=limits())
-    digest = impact.find(before, after, records.Observed(), NOW).digest
+    digest = impact.measure_impact(before, after, records.Observed(), NOW).digest
     assert judged(before, after, frozenset({digest})) == ["structure prune-never"]
-    what = impact.find(before, after, records.Observed(), NOW)
+    what = impact.measure_impact(before, after, records.Observed(), NOW)
     assert sync_limits.judge(before, what, NOW, NONE).command == ""
 
 
 def test_the_message_says_figure_limit_and_command() -> None:
-    what = impact.find(state(A4), state(A2), records.Observed(), NOW)
+    what = impact.measure_impact(state(A4), state(A2), records.Observed(), NOW)
     found = sync_limits.judge(state(A4), what, NOW, NONE)
     (finding,) = found.findings
     assert finding.message == (
@@ -326,7 +326,7 @@ def test_only_disruptive_changes_wait_for_their_time() -> None:
     fewer = state(A3, safety=closed)
     assert judged(before, more) == []
     assert judged(before, fewer) == ["structure outside-window"]
-    what = impact.find(before, fewer, records.Observed(), NOW)
+    what = impact.measure_impact(before, fewer, records.Observed(), NOW)
     found = sync_limits.judge(before, what, NOW, NONE)
     assert found.until == NOW + 3600
     assert sync_limits.judge(before, what, NOW + 3600, NONE).findings == ()
@@ -412,7 +412,7 @@ def test_a_new_name_is_no_way_round_what_the_old_one_asks(name: str) -> None:
     first, second = (
         desired.Desired(structure=desired.Structure(settings=s)) for s in (before, after)
     )
-    what = impact.find(first, second, records.Observed(), NOW)
+    what = impact.measure_impact(first, second, records.Observed(), NOW)
     assert [one.rule for one in sync_limits.judge(first, what, NOW, NONE).findings] == [
         "needs-approval"
     ]
