@@ -1,8 +1,8 @@
-"""What the processes of a controller write to their standard error: configured once, at the start.
+"""Log lines of the controller's processes on standard error.
 
-Python's loggers go through ``ReadableFormatter``, which makes lines of their records; the fields of
-a record are what was given as ``extra``. The events of a cycle are many and alike, so they go there
-in one write a cycle, past the loggers, and look the same.
+``ReadableFormatter`` turns records of Python's loggers into lines; the fields of a line are the
+record's ``extra``. Events of a cycle are many, so one write a cycle prints them all, past the
+loggers, in the same format.
 """
 
 import logging

@@ -58,7 +58,7 @@ _NOTHING = desired.Desired()
 
 
 class LoopStart(NamedTuple):
-    """What is known at a start.
+    """The state with which the loop starts.
 
     Attributes:
         before: what was in force before a restart. Its jobs are those of the store.

@@ -1,4 +1,4 @@
-"""What cycles computed and need not compute again, so that a cycle costs what has changed.
+"""Results of earlier cycles that stay valid, so that a cycle costs what has changed.
 
 Records never change in place: the same object means the same content. A ``CycleCache`` belongs to
 the ``ObservedState`` whose records it knows, and absorbs each outcome with it. It may be dropped:

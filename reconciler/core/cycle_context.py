@@ -36,7 +36,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class CycleContext:
-    """What one cycle reads and writes.
+    """The values that the phases of one cycle read and write.
 
     Attributes:
         desired: the desired state. Overrides may replace its structure.

@@ -115,7 +115,7 @@ class JournalSnapshot(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What to commit with a cycle: its inputs, and the snapshot before them."""
+    """The journal entries to commit with a cycle: its inputs, and the snapshot before them."""
 
     inputs: bytes
     snapshot: bytes | None
@@ -365,7 +365,7 @@ class Recorder:
         self._told = self._told.after(result)
 
     def anew(self) -> None:
-        """Restart with a snapshot, because a call did not come to its end.
+        """Restart with a snapshot, because a call raised.
 
         The waiting inputs would have to be replayed through that call.
         """

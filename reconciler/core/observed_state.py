@@ -211,7 +211,7 @@ class ObservedState:
         self.next_order = result.next_order
 
     def recall_anew(self) -> None:
-        """Drop the cache, because a cycle has not come to its end."""
+        """Drop the cache, because a cycle raised."""
         self.recall = cycle_cache.CycleCache(self.jobs, self.active, self.attempts, self.nodes)
 
     def has_attempts(self, job: str) -> bool:

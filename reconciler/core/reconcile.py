@@ -104,7 +104,7 @@ def _update(
 
 
 class _Schedule(NamedTuple):
-    """What a new or a reused schedule adds to the outcome.
+    """The part of the outcome that a new or a reused schedule adds.
 
     Attributes:
         inputs: for which the schedule stays valid; None: the next cycle makes a new one.

@@ -1,4 +1,4 @@
-"""What nodes, people and provisioner scripts sent since the last cycle, and how it comes apart."""
+"""Input of a cycle: what nodes, people and scripts sent, and how to split it for a search."""
 
 from collections.abc import Mapping, Sequence
 
@@ -85,7 +85,7 @@ class CycleInput(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Who sent it, if it is of one source or a piece of it."""
+        """The sender, if all of it is from one source."""
         if self.reports:
             report = self.reports[0]
             part = f"attempt {report.attempts[0].id} on " if len(report.attempts) == 1 else ""

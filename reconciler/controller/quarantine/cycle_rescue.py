@@ -21,7 +21,7 @@ TRIES_MAX = 64
 
 
 class CycleBasis(NamedTuple):
-    """What a cycle goes by.
+    """The desired state that a cycle uses.
 
     Attributes:
         desired_state: what git asks for.

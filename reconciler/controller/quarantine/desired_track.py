@@ -43,7 +43,7 @@ class DesiredTrack:
 
     @property
     def current(self) -> desired.Desired:
-        """What the next cycle goes by; empty before the first load."""
+        """The desired state for the next cycle; empty before the first load."""
         return self.desired or NOTHING
 
     @property

@@ -40,7 +40,7 @@ Attempt = Callable[[desired.Desired], cycle_rescue.AttemptResult]
 
 
 class AppliedRevision(NamedTuple):
-    """What is in force of a revision that was refused as a whole.
+    """The part in force of a revision that was refused as a whole.
 
     Attributes:
         desired_state: what is in force.

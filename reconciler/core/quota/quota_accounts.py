@@ -41,7 +41,7 @@ class Kept:
 
 @dataclass
 class QuotaAccount:
-    """What counts for one quota.
+    """The usage that counts for one quota.
 
     Attributes:
         used: amounts in use, with what was admitted in this cycle.

@@ -54,7 +54,7 @@ class PendingInput:
 
 @dataclass(frozen=True)
 class _Granted:
-    """What quotas admit of a job's elements: how many, each with ``tasks``, its minimum or all."""
+    """The elements of a job that quotas admit, each with ``tasks``: its minimum or all of them."""
 
     count: int
     tasks: tuple[resources.Resources, ...]

@@ -1,4 +1,4 @@
-"""What the scheduler learns: the mix of arriving work, run times, and use over time.
+"""Statistics that the scheduler learns: the mix of arriving work, run times, and use over time.
 
 Arrivals and ends of each cycle come in; a new ``Recollection`` goes out, bounded and the same on
 any machine. It is read back as a mix for placement, expected run times, and each queue's decayed

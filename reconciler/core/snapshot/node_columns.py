@@ -25,7 +25,7 @@ _Cuts = dict[int, tuple[tuple[str, int], ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class GpuDemand:
-    """What jobs request of GPUs besides their number.
+    """Requests of jobs about GPUs besides their number.
 
     Attributes:
         profiles: MIG profiles.

@@ -26,7 +26,7 @@ Key = tuple[int, int, int, bool, float, tuple[int, ...], bool, bool]
 
 
 class ClaimKind(NamedTuple):
-    """What the jobs of one group have in common; ``form`` identifies their shape."""
+    """The part that the jobs of one group have in common; ``form`` identifies their shape."""
 
     queue: int
     form: str

@@ -1,8 +1,8 @@
-"""Jobs that were accepted and with which no cycle could be decided: each stays as it was a while.
+"""Quarantined jobs: accepted jobs with which no cycle passed; each keeps its version in force.
 
-The loop finds them and names them with what was written of them; as long as that is written and its
-time is not over, what was in force of the job stays so. Afterwards it is tried again, each time
-after twice as long, since what kept it from being decided may have passed.
+The loop names such jobs with the spec that failed. While git has that spec and the wait isn't over,
+the version in force applies. Then the spec is tried again, after twice the wait each time, because
+the cause may have passed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,24 +15,23 @@ from reconciler.desired.documents import faults
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
 
-#: What could not be decided is tried again after so long, and twice as long each time.
+#: The first wait before a quarantined job is tried again, doubled each time, and its maximum.
 WAIT_S = 60.0
 WAIT_S_MAX = 3600.0
-#: What nobody came to try is tried after so long, so that the loop does something else as well.
+#: The wait of a job that was never tried alone, so that the loop does other work as well.
 UNTRIED_S = 30.0
-#: In so many ways of writing it a job is remembered, the last ones.
+#: Specs that are remembered of a job, the newest.
 WRITTEN_MAX = 4
 
-
 RULE = review_findings.UNDECIDED
-#: What is told of a job that waits with one that it depends on.
+#: Message about a job that waits because its dependency is quarantined.
 BLOCKED = "a job that it depends on could not be decided"
 
 
 def is_parted(in_force: desired.Job | None, left: desired.Job | None) -> bool:
-    """Whether a job that is left as it is runs something else than what is written of it.
+    """Return True if the version in force runs something else than the spec in git.
 
-    Who depends on it is to wait for what is written, and would go by what was before.
+    Jobs that depend on the new run must wait then: they would follow the old one.
     """
     return in_force is None or left is None or in_force.key != left.key
 
@@ -41,11 +40,11 @@ class QuarantinedJob(msgspec.Struct, frozen=True):
     """A job with which no cycle passed.
 
     Attributes:
-        name: of the job.
-        spec: what was written of it; None: it was written no more.
-        message: what is told of it.
-        tried: False: nobody came to try it by itself.
-        aside: nothing is decided about it: what is in force of it can't be either.
+        name: its name.
+        spec: the spec that failed; None if the job's removal failed.
+        message: what people read about it.
+        tried: False if it was not tried alone.
+        aside: the version in force fails as well, so cycles decide nothing about the job.
     """
 
     name: str
@@ -55,39 +54,41 @@ class QuarantinedJob(msgspec.Struct, frozen=True):
     aside: bool = False
 
     def is_same(self, other: "QuarantinedJob") -> bool:
-        """Whether the same was written of it."""
+        """Return True if both have the same spec."""
         return (self.name, self.spec) == (other.name, other.spec)
 
     def problem(self, path: str) -> desired.Problem:
-        """What is told of it where it has no document to point at."""
+        """Return the problem to show when git has no document of the job."""
         return desired.Problem(RULE, "error", path, self.message, object=f"Job/{self.name}")
 
 
-#: By name of a job what is known of it, for each way in which it was written.
+#: Quarantined specs by name of the job.
 Known = Mapping[str, tuple[QuarantinedJob, ...]]
 
 
 class JobsLeftAsBefore:
-    """Those of a revision that are left as they are while they are written so.
+    """The jobs of a revision that keep their version in force because their spec is quarantined.
 
     Args:
-        known: by name, one for each way in which it was written; each name is to be asked for.
+        known: quarantined specs by name. ``faults`` has to be called for each name.
+
+    Attributes:
+        aside: messages by name of the jobs about which cycles decide nothing.
     """
 
     def __init__(self, known: Known = MappingProxyType({})) -> None:
         self.known = known
-        #: Those written so about which nothing is to be decided, with what is told of them.
         self.aside: dict[str, str] = {}
         self._parted: list[str] = []
 
     def of(self, name: str, spec: desired.Job | None) -> QuarantinedJob | None:
-        """What is known of a job that is written so."""
+        """Return the quarantine of a job with this spec, if there is one."""
         return next((one for one in self.known.get(name, ()) if one.spec == spec), None)
 
     def aside_of(self, in_force: Mapping[str, desired.Job]) -> dict[str, str]:
-        """Those about which nothing is to be decided, with what is told of them.
+        """Return messages by name of the jobs about which cycles decide nothing.
 
-        By what stays in force, whatever is written now: cycles go by that.
+        Cycles follow the version in force, so that counts as well as the spec in git.
         """
         found = dict(self.aside)
         for name in self.known:
@@ -99,7 +100,7 @@ class JobsLeftAsBefore:
     def faults(
         self, name: str, made: desired.Job | None, current: desired.Job | None
     ) -> list[faults.Fault]:
-        """That no cycle passed with a job as it is written now; None: it is not any more."""
+        """Return a fault if a job's spec in git (None: it was removed) is quarantined."""
         one = self.of(name, made)
         if one is None or (made == current and not one.aside):
             return []
@@ -117,7 +118,16 @@ class JobsLeftAsBefore:
         proposed: dict[str, desired.Job],
         in_force: Mapping[str, desired.Job],
     ) -> list[str]:
-        """Propose nothing of those that wait for a job that would go by another run of it."""
+        """Put jobs back in force whose dependencies keep another run than git has.
+
+        Args:
+            waiting: names of jobs that have dependencies.
+            proposed: accepted jobs by name; changed in place.
+            in_force: jobs by name before this revision.
+
+        Returns:
+            The names of the jobs that were put back.
+        """
         users: dict[str, list[str]] = {}
         for name in waiting if self._parted else ():
             if proposed[name] != in_force.get(name):
@@ -145,26 +155,26 @@ class _Resting(NamedTuple):
     one: QuarantinedJob
     again_at: float
     wait_s: float
-    last_s: float  # how long it had to wait when it was tried last, 0: it never was
+    last_s: float  # the wait before its last try; 0 if there was none
 
     def rests(self, now: float) -> bool:
-        """Whether it is left alone now; a clock that was set back makes that no longer."""
+        """Return True if the wait isn't over; a clock that was set back ends it."""
         return self.again_at - self.wait_s <= now < self.again_at
 
 
 class QuarantineTimers:
-    """Which jobs are left alone as they are written, and until when.
+    """The waits of quarantined jobs.
 
-    A job may be known as it is in force and as it was written since: one makes nobody forget the
-    other, or each would be tried whenever the other was.
+    A job may have several specs here, such as the one in force and a newer one. Neither replaces
+    the other, or each would be tried whenever the other was.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[_Resting, ...]] = {}
 
     def put(self, found: Iterable[QuarantinedJob], now: float) -> None:
-        """Leave jobs alone from now on; the same again for twice as long as the last time."""
-        limit = now - WAIT_S_MAX  # of what has passed since nothing is to be known
+        """Start the waits of jobs; a spec that was tried before waits twice as long as before."""
+        limit = now - WAIT_S_MAX  # older ones are forgotten
         fresh = {
             name: tuple(old for old in known if old.again_at > limit)
             for name, known in self._known.items()
@@ -183,7 +193,7 @@ class QuarantineTimers:
             self._known[one.name] = (*others, made)[-WRITTEN_MAX:]
 
     def resting(self, now: float) -> Known:
-        """Those to be left alone now, by name."""
+        """Return the specs whose wait isn't over, by name."""
         found = {
             name: tuple(old.one for old in known if old.rests(now))
             for name, known in self._known.items()
@@ -191,7 +201,7 @@ class QuarantineTimers:
         return {name: rest for name, rest in found.items() if rest}
 
     def again_at(self, left: Known) -> float | None:
-        """When the first of ``left`` is to be tried again."""
+        """Return when the first of ``left`` is tried again, in seconds since the epoch."""
         return min(
             (
                 old.again_at

@@ -1,1 +1,1 @@
-"""What nodes and tasks report."""
+"""Reports of nodes and tasks."""
