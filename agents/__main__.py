@@ -5,9 +5,9 @@ import sys
 
 from agents import node_agent, settings
 from agents.host import disk_space, malloc_tuning
+from agents.host.token_file import TokenFileError
 from agents.link.http_client import LinkError
 from agents.node import agent_identity
-from agents.tasks.start_orders import UnstartableError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.enable()  # a crash in compiled code says where it was
     try:
         return node_agent.Agent(given).run()
-    except (agent_identity.OccupiedError, UnstartableError, LinkError, OSError) as problem:
+    except (agent_identity.OccupiedError, TokenFileError, LinkError, OSError) as problem:
         why = str(problem)
         if isinstance(problem, OSError):
             why = disk_space.explained(problem, given.root)

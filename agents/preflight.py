@@ -23,13 +23,12 @@ from agents import settings
 from agents.data import secret_store
 from agents.exporter import listeners
 from agents.gpus import gpu_selection, mps, nvml_client, process_owners, samples
-from agents.host import disk_space, host_info
+from agents.host import disk_space, host_info, token_file
 from agents.isolation import cgroups, mount_namespace
 from agents.link import controller_address
 from agents.link.http_client import ControllerTarget, LinkError
 from agents.node import agent_identity
 from agents.supervisor import client
-from agents.tasks import start_orders
 from reconciler.model.observed import devices
 from reconciler.model.observed.host_facts import Host
 from reconciler.model.values import addresses
@@ -400,8 +399,8 @@ def link(given: argparse.Namespace) -> Iterator[PreflightFinding]:
     """Token and controller, where they are named."""
     if given.token_file is not None:
         try:
-            start_orders.read_token(given.token_file)
-        except (start_orders.UnstartableError, OSError) as problem:
+            token_file.read_token(given.token_file)
+        except (token_file.TokenFileError, OSError) as problem:
             yield PreflightFinding(
                 "token", FAILED, str(problem), "mend it, or name another --token-file"
             )
@@ -447,7 +446,7 @@ def metrics_port(given: argparse.Namespace) -> Iterator[PreflightFinding]:
         if listen is None:
             return
         if listen.token_file is not None:
-            start_orders.read_token(listen.token_file)
+            token_file.read_token(listen.token_file)
         listeners.bind(listen).close()
     except listeners.TakenError as problem:
         if problem.pid is not None and listeners.has_open(
@@ -460,7 +459,7 @@ def metrics_port(given: argparse.Namespace) -> Iterator[PreflightFinding]:
         do += "those who ask there: end it first"
         yield PreflightFinding(name, NOTE, str(problem), do)
         return
-    except (ValueError, start_orders.UnstartableError, OSError) as problem:
+    except (ValueError, token_file.TokenFileError, OSError) as problem:
         do = "mend that, or leave --metrics-listen out"
         yield PreflightFinding(name, FAILED, str(problem), do)
         return

@@ -5,6 +5,7 @@ It never looks at a clock, a file or a socket, so that every situation is a row 
 What the supervisor says of an attempt is the truth; what the controller says is the wish.
 """
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -22,6 +23,8 @@ from reconciler.model.protocol.agent_messages import (
 from reconciler.model.state.records import AttemptReport, StopOrder
 from reconciler.model.state.states import AttemptState, EndReason
 
+#: Allowed attempt ids: an id becomes the name of a folder and of two files.
+ATTEMPT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,239}")
 #: The most attempts that one request reports; a request that leaves some out is not complete.
 REPORTS_MAX = 20_000
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents.host import shutdown
+from agents import shutdown
 
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0

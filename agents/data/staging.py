@@ -46,7 +46,7 @@ LINE_BYTES_MAX = 2**20
 STOPPED = "it was stopped"
 _KEY = re.compile(r"[0-9a-f]{40}")
 #: Called with why the data can't be had, or with nothing and the paths by name.
-Told = Callable[[str, dict[str, str]], None]
+Told = Callable[[str, dict[str, str]], object]
 
 
 class StagingRequest(msgspec.Struct, frozen=True):

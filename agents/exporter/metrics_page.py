@@ -30,7 +30,7 @@ _LEVEL = 1
 NOT_YET = "the controller has not said yet in which pool this node is and what runs on it"
 
 
-def render(now: reports.Now) -> bytes:
+def render(now: reports.NodeSnapshot) -> bytes:
     """The page of one moment's values. The node's state is its controller's to say, not its own."""
     record = records.NodeRecord(
         name=now.node,
@@ -45,7 +45,7 @@ def render(now: reports.Now) -> bytes:
     return node_series.render(record, attempts, now.gpu_usage, words, now.uses, judged=False)
 
 
-def attempt_of(now: reports.Now, given: reports.GivenAttempt) -> records.AttemptRecord:
+def attempt_of(now: reports.NodeSnapshot, given: reports.GivenAttempt) -> records.AttemptRecord:
     """An attempt as its controller has it, as far as the node was told."""
     assignment, template, report = given.assignment, given.template, given.report
     return records.AttemptRecord(
@@ -93,7 +93,7 @@ class NodePage:
 
     def __init__(
         self,
-        now: Callable[[], reports.Now | None],
+        now: Callable[[], reports.NodeSnapshot | None],
         leaving: threading.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

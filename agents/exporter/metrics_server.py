@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from agents.exporter import http_responses, listeners, metrics_page
-from agents.host import operator_log
+from agents.host import operator_log, token_file
 from agents.settings import Listen
-from agents.tasks import start_orders
 
 #: The most connections at once; further ones wait in the kernel's queue.
 CONNECTIONS_MAX = 64
@@ -253,7 +252,7 @@ class Door:
     ) -> None:
         self._listen = listen
         self._token = (
-            start_orders.read_token(listen.token_file) if listen.token_file is not None else ""
+            token_file.read_token(listen.token_file) if listen.token_file is not None else ""
         )
         self._page = page
         self._leaving = leaving

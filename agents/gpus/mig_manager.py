@@ -34,16 +34,6 @@ class NotReadyError(Exception):
     """What an assignment is to have is not there: it may be, later or elsewhere."""
 
 
-class MigNode(Protocol):
-    """What cutting needs to know of the node."""
-
-    def holders(self) -> Mapping[str, Assignment | None]:
-        """Attempts that have not ended; None: what it was given is not known any more.
-
-        Called under the lock.
-        """
-
-
 class Driver(Protocol):
     """What changes devices: :class:`agents.gpus.nvml_client.Probe`."""
 
@@ -80,6 +70,9 @@ class _Try(msgspec.Struct, frozen=True):
     next_at: float
 
 
+#: Returns the attempts that have not ended, with their assignments; None if it is not known any
+#: more. Called under the agent's lock.
+Holders = Callable[[], Mapping[str, Assignment | None]]
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
@@ -94,7 +87,7 @@ class MigManager:
         self,
         root: Path,
         boot_id: str,
-        node: MigNode,
+        holders: Holders,
         lock: threading.RLock,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -103,7 +96,7 @@ class MigManager:
     ) -> None:
         self._path = root / "mig.json"
         self._boot_id = boot_id
-        self._node = node
+        self._holders = holders
         self._lock = lock
         self._clock = clock
         self._plan: desired.MigPlan | None = None
@@ -179,7 +172,7 @@ class MigManager:
 
         Called under the lock.
         """
-        wanted = {*alive, *self._node.holders()}
+        wanted = {*alive, *self._holders()}
         gone = [name for name in self._held if name not in wanted]
         for name in gone:
             del self._held[name]
@@ -329,7 +322,7 @@ class MigManager:
     def _busy(self, gpu: records.Gpu, pids: list[int]) -> str:
         """What keeps a device from being changed; empty: nothing does."""
         instances = {one.uuid for one in gpu.mig}
-        for name, given in self._node.holders().items():
+        for name, given in self._holders().items():
             held = self._held.get(name)
             if not instances.isdisjoint(held or ()) or (given and gpu.index in given.devices):
                 return f"{name} runs on it"

@@ -44,7 +44,7 @@ class UnixUsers:
             at, found = self._known.get(name, (-FRESH_S, None))
         return self._clock() < at + (NONE_S if found is None else FRESH_S)
 
-    def of(self, name: str) -> Account | None:
+    def find(self, name: str) -> Account | None:
         """What was last heard of a name; None: there is no such user. Asked where nothing was."""
         with self._lock:
             known = self._known.get(name)
@@ -87,7 +87,7 @@ class _Inquiry:
     """A name that is asked for: who waits for it, by attempt, and until when."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Callable[[str], None]] = {}
+        self.waiting: dict[str, Callable[[str], object]] = {}
         self.limit: threading.Timer | None = None
 
 
@@ -106,7 +106,7 @@ class Inquiries:
         self._source = source
         self._open: dict[str, _Inquiry] = {}
 
-    def wait(self, attempt: str, user: str, told: Callable[[str], None]) -> bool:
+    def wait(self, attempt: str, user: str, told: Callable[[str], object]) -> bool:
         """Whether an attempt has to wait; then ``told`` is called by another thread, with why
         nothing is known, or with nothing where it was answered."""
         if self._source.is_known(user):

@@ -6,7 +6,8 @@ Neither knows what is said: requests are made, and answers carried out, by the a
 import os
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,23 +43,23 @@ def relative(report: AttemptReport, root: str) -> AttemptReport:
     return msgspec.structs.replace(report, message=report.message.replace(f"{root}/", ""))
 
 
-class SyncNode(Protocol):
-    """What talking needs of the agent around it. All of it is called without its lock."""
+class SyncHandlers(NamedTuple):
+    """The agent's side of the dialogue with its controller; called without the agent's lock.
 
-    def request(self, wait_s: float, *, complete: bool) -> SyncRequest:
-        """What the node says now."""
+    Attributes:
+        request: returns the node's report, given how many seconds the controller may wait before
+            it answers, and True if the report must be complete.
+        undelivered: called with a request that did not arrive, to be reported again.
+        answered: called with a request, its answer and when it was sent, on the boot clock.
+        unreached: called with the error if the controller did not answer as expected.
+        lease_s_min: returns the shortest lease of the node's assignments; None without leases.
+    """
 
-    def not_heard(self, request: SyncRequest) -> None:
-        """A request did not get through: what it said has to be said again."""
-
-    def answered(self, request: SyncRequest, response: SyncResponse, sent_at: float) -> None:
-        """Do what the answer to a request asks for, sent at a moment of the boot clock."""
-
-    def lease_s_min(self) -> float | None:
-        """The shortest lease of what is assigned; None when nothing has one."""
-
-    def unreached(self, problem: Exception) -> None:
-        """The controller did not answer as it should."""
+    request: Callable[[float, bool], SyncRequest]
+    undelivered: Callable[[SyncRequest], None]
+    answered: Callable[[SyncRequest, SyncResponse, float], None]
+    unreached: Callable[[Exception], None]
+    lease_s_min: Callable[[], float | None]
 
 
 class ControllerSync:
@@ -66,33 +67,34 @@ class ControllerSync:
 
     def __init__(
         self,
-        node: SyncNode,
+        handlers: SyncHandlers,
         name: str,
         target: ControllerTarget,
         changed: threading.Event,
         leaving: threading.Event,
+        *,
+        skew: clock_skew.Skew,
     ) -> None:
-        self._node = node
+        self._handlers = handlers
         self._name = name
         self._target = target
         self._changed = changed
         self._leaving = leaving
-        #: How far the node's clock is from the controller's.
-        self.skew = clock_skew.Skew()
+        self._skew = skew
 
     def poll(self) -> None:
         """The long poll: hears at once when the controller wants something else."""
         connection = Connection(self._target)
         wait_s, failures, idle = 0.0, 0, 0
         while not self._leaving.is_set():
-            request = self._node.request(wait_s, complete=True)
+            request = self._handlers.request(wait_s, True)
             began = time.monotonic()
             try:
                 response = self.exchange(connection, request, wait_s + ANSWER_SLACK_S)
             except (LinkError, RejectedError) as problem:
                 failures += 1
                 wait_s = 0.0
-                self._node.unreached(problem)
+                self._handlers.unreached(problem)
                 self._back_off(failures)
                 continue
             failures = 0
@@ -100,7 +102,7 @@ class ControllerSync:
             idle = idle + 1 if at_once and response.set is None else 0
             if idle > 3:
                 self._leaving.wait(POLL_GAP_S)
-            lease_s = self._node.lease_s_min()
+            lease_s = self._handlers.lease_s_min()
             # Leases count from when a request was sent: it has to be answered in time for them.
             wait_s = max(0.0, response.poll_s)
             if lease_s is not None:
@@ -117,13 +119,13 @@ class ControllerSync:
             self._changed.clear()
             if self._leaving.is_set():
                 return
-            request = self._node.request(0.0, complete=False)
+            request = self._handlers.request(0.0, False)
             try:
                 self.exchange(connection, request, ANSWER_SLACK_S)
                 failures = 0
             except (LinkError, RejectedError) as problem:
                 failures += 1
-                self._node.unreached(problem)
+                self._handlers.unreached(problem)
                 self._changed.set()
                 self._back_off(failures)
             told_at = time.monotonic()
@@ -137,7 +139,7 @@ class ControllerSync:
         """
         connection = Connection(self._target)
         try:
-            self.exchange(connection, self._node.request(0.0, complete=True), timeout_s)
+            self.exchange(connection, self._handlers.request(0.0, True), timeout_s)
         finally:
             connection.close()
 
@@ -154,11 +156,11 @@ class ControllerSync:
                 self._target.url, self._name, *connection.post(path, body, timeout_s)
             )
         except Exception:
-            self._node.not_heard(request)
+            self._handlers.undelivered(request)
             raise
         came_at = time.time()
-        self.skew.heard(connection.date, wall_at, came_at, processes.boottime() - sent_at)
-        self._node.answered(request, response, sent_at)
+        self._skew.heard(connection.date, wall_at, came_at, processes.boottime() - sent_at)
+        self._handlers.answered(request, response, sent_at)
         return response
 
     def _back_off(self, failures: int) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from agents.link.http_client import Connection, ControllerTarget, LinkError
 from agents.logs import log_file, timestamps
-from agents.tasks.start_orders import ATTEMPT_PATTERN
+from agents.state import ATTEMPT_PATTERN
 from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
 
 FOLLOWERS_MAX = 32

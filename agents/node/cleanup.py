@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from agents.host import malloc_tuning, trash
 from agents.logs import log_streamer
@@ -25,19 +24,6 @@ HURRIED_S = 0.25
 PRUNE_EVERY_S = 300.0
 #: How many times as long as it took nothing is gone through again.
 REST_TIMES = 20
-
-
-class CleanupNode(Protocol):
-    """What tidying needs of the agent around it."""
-
-    def running(self) -> list[str]:
-        """Attempts that have not ended."""
-
-    def say(self, text: str) -> None:
-        """Tell the operator."""
-
-    def look_at_host(self) -> None:
-        """Notice what has changed of the machine itself."""
 
 
 class Logs:
@@ -92,14 +78,19 @@ class Cleanup:
     def __init__(
         self,
         settings: AgentSettings,
-        node: CleanupNode,
         rubbish: trash.Trash,
-        events: tuple[threading.Event, threading.Event],
+        running: Callable[[], list[str]],
+        refresh_host: Callable[[], None],
+        *,
+        clean: threading.Event,
+        leaving: threading.Event,
     ) -> None:
         self.logs = Logs(settings.root / "logs", settings)
-        self._node = node
+        self._running = running
+        self._refresh_host = refresh_host
         self._trash = rubbish
-        self._clean, self._leaving = events
+        self._clean = clean
+        self._leaving = leaving
 
     def run(self) -> None:
         """Delete what is done with, until the agent leaves."""
@@ -110,9 +101,9 @@ class Cleanup:
             self._clean.wait(again_s if left_s is None else min(again_s, left_s))
             self._clean.clear()
             left_s = self._trash.empty()
-            self.logs.turn(self._node.running())
+            self.logs.turn(self._running())
             if time.monotonic() >= look_at:
-                self._node.look_at_host()
+                self._refresh_host()
                 malloc_tuning.give_back()
                 look_at = time.monotonic() + HOST_EVERY_S
             self._leaving.wait(0.05)

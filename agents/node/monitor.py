@@ -7,7 +7,7 @@ under the agent's lock, and what is new of it is told at once.
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,36 +18,34 @@ from agents.isolation import cgroups
 from agents.node import inventory, usage_sampler
 from agents.settings import AgentSettings
 from reconciler.model import desired
-from reconciler.model.observed.devices import GpuUsage
+from reconciler.model.observed.devices import GpuProcess, GpuUsage
 from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.protocol.agent_messages import Assignment
 from reconciler.model.state.records import Gpu, Inventory, Isolation
 
 
-class MonitoredNode(Protocol):
-    """What noticing needs of the agent around it."""
+class MonitorHooks(NamedTuple):
+    """What a monitor needs to know of the agent, and calls when it has found something.
 
-    def running(self) -> list[str]:
-        """Attempts that have not ended."""
+    Attributes:
+        running: returns the attempts that have not ended.
+        pids: returns the main processes of running tasks, by attempt.
+        holders: returns the attempts that have not ended with their assignments; None if an
+            assignment is not known any more. Called under the lock.
+        inventory_changed: called under the lock if the inventory must be reported again.
+        gpus_changed: called under the lock with the node's GPUs.
+        keep_running: calls a function again and again in a thread until the agent stops.
+        say: shows a message to the operator.
+    """
 
-    def pids(self) -> dict[str, int]:
-        """Main processes of tasks that run, by attempt."""
-
-    def have_told(self) -> None:
-        """The inventory says something new; called under the lock."""
-
-    def holders(self) -> Mapping[str, Assignment | None]:
-        """Attempts that have not ended; None: what it was given is not known any more."""
-
-    def know_gpus(self, gpus: tuple[Gpu, ...]) -> None:
-        """These are the GPUs from now on; called under the lock."""
-
-    def keep_at(self, work: Callable[[], None]) -> None:
-        """Call ``work`` again and again in a thread of its own, until the agent leaves."""
-
-    def say(self, text: str) -> None:
-        """Tell the operator."""
+    running: Callable[[], list[str]]
+    pids: Callable[[], dict[str, int]]
+    holders: Callable[[], Mapping[str, Assignment | None]]
+    inventory_changed: Callable[[], None]
+    gpus_changed: Callable[[tuple[Gpu, ...]], None]
+    keep_running: Callable[[Callable[[], None]], None]
+    say: Callable[[str], None]
 
 
 class NodeMonitor:
@@ -58,7 +56,6 @@ class NodeMonitor:
         probe: asks the driver.
         volumes: looks at those that the node is to have.
         cutter: has devices cut as the pool says.
-        skew: how far the clock is from the controller's.
         uses: what tasks use.
     """
 
@@ -66,24 +63,26 @@ class NodeMonitor:
         self,
         settings: AgentSettings,
         boot_id: str,
-        node: MonitoredNode,
+        hooks: MonitorHooks,
         lock: threading.RLock,
         leaving: threading.Event,
+        *,
+        skew: clock_skew.Skew,
     ) -> None:
         self.inventory = inventory.inventory_of(settings)
         self.probe = nvml_client.NvmlClient()
         self._settings = settings
         self._boot_id = boot_id
-        self._node = node
+        self._hooks = hooks
         self._lock = lock
         self._leaving = leaving
         self._checker = checks.Checker(settings.root, boot_id)
         self.volumes = volume_checks.Volumes(checks.Mounts(), self._know_volumes)
         self._given = gpu_selection.parts(settings.gpu_uuids)
         self.cutter = mig_manager.MigManager(
-            settings.root, boot_id, node, lock, gpus=settings.gpus, given=self._given
+            settings.root, boot_id, hooks.holders, lock, gpus=settings.gpus, given=self._given
         )
-        self.skew = clock_skew.Skew()
+        self._skew = skew
         self._notices: dict[str, str] = {}
         self.uses = usage_sampler.Uses(cgroups.token_of(str(settings.root)))
         self._on_gpus: usage_sampler.OnGpus = {}
@@ -103,7 +102,7 @@ class NodeMonitor:
             self._settings.root, self._boot_id, self.probe, self._settings, self.cutter
         )
         watcher = self._watcher_of_gpus = self._watcher(watch)
-        self._node.keep_at(watcher.turn)
+        self._hooks.keep_running(watcher.turn)
         watcher.wait_for_first()
 
     def cut(self, plan: desired.MigPlan | None) -> None:
@@ -112,14 +111,24 @@ class NodeMonitor:
         if self._watcher_of_gpus is not None:
             self._watcher_of_gpus.hurry.set()
 
-    def parted(self) -> frozenset[str]:
-        """UUIDs of devices of which the node was given MIG instances alone; asked under the
-        lock."""
-        gpus = self.inventory.gpus
-        return frozenset(gpu.uuid for gpu in gpus if gpu_selection.is_parted(gpu, self._given))
+    def foreign_processes(self) -> tuple[GpuProcess, ...]:
+        """Return processes on GPUs that belong to no task, as last seen."""
+        with self._lock:
+            return self.inventory.foreign_gpu_processes
+
+    def gpu_uuids(self) -> dict[int, str]:
+        """Return UUIDs of the real GPUs by index."""
+        with self._lock:
+            return {gpu.index: gpu.uuid for gpu in self.inventory.gpus if not gpu.simulated}
+
+    def partial_gpus(self) -> frozenset[str]:
+        """Return UUIDs of GPUs of which only some MIG instances belong to this node."""
+        with self._lock:
+            gpus = self.inventory.gpus
+            return frozenset(gpu.uuid for gpu in gpus if gpu_selection.is_parted(gpu, self._given))
 
     @contextlib.contextmanager
-    def devices_alone(self, reset: Collection[str]) -> Iterator[None]:
+    def exclusive_gpus(self, reset: Collection[str]) -> Iterator[None]:
         """Nobody here looks at GPUs meanwhile, or changes them; where it ends well those of these
         UUIDs were reset."""
         watcher = self._watcher_of_gpus
@@ -150,7 +159,7 @@ class NodeMonitor:
         if found == self.inventory:
             return False  # the one that is held may be on its way: it is known by its identity
         self.inventory = found
-        self._node.have_told()
+        self._hooks.inventory_changed()
         return True
 
     def gpu_usage(self) -> tuple[GpuUsage, ...] | None:
@@ -171,7 +180,7 @@ class NodeMonitor:
 
     def look_at_tasks(self) -> None:
         """Sample what tasks use, and wait until the next time."""
-        self.uses.look(self._node.pids(), self._on_gpus)
+        self.uses.look(self._hooks.pids(), self._on_gpus)
         self._leaving.wait(usage_sampler.EVERY_S)
 
     def check(self) -> None:
@@ -183,7 +192,7 @@ class NodeMonitor:
             plan = self._plan
             with self._lock:
                 seen = self._readings()
-                idle = not self._node.running()
+                idle = not self._hooks.running()
             with self._checker.turn:
                 found = self._checker.look(plan, seen, idle=idle) if plan else ()
                 with self._lock:
@@ -208,7 +217,7 @@ class NodeMonitor:
             gpus=self.inventory.gpus,
             usage=self._seen,
             driver=self.inventory.gpu_driver,
-            clock_skew=self.skew.problem,
+            clock_skew=self._skew.problem,
         )
 
     def _know_volumes(self, known: tuple[VolumeState, ...]) -> None:
@@ -217,7 +226,7 @@ class NodeMonitor:
 
     def _watcher(self, watch: gpu_watcher.GpuWatch) -> gpu_watcher.GpuWatcher:
         return gpu_watcher.GpuWatcher(
-            self._settings, watch, tasks=self._node.pids, take=self._take, leaving=self._leaving
+            self._settings, watch, tasks=self._hooks.pids, take=self._take, leaving=self._leaving
         )
 
     def _begin_simulating(self) -> None:
@@ -243,7 +252,7 @@ class NodeMonitor:
                 watcher.hurry.wait(self._settings.gpu_every_s)
                 watcher.hurry.clear()
 
-        self._node.keep_at(turn)
+        self._hooks.keep_running(turn)
 
     def _take(self, look: gpu_watcher.GpuLook) -> None:
         """Take over what a look at GPUs found; what changed is reported at once."""
@@ -253,6 +262,6 @@ class NodeMonitor:
             self._on_gpus = look.tasks
             if not self.take_over(inventory.with_gpus(self.inventory, look)):
                 return
-            self._node.know_gpus(self.inventory.gpus)
+            self._hooks.gpus_changed(self.inventory.gpus)
         for complaint in gpu_watcher.complaints(look):
-            self._node.say(complaint)
+            self._hooks.say(complaint)

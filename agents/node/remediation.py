@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,33 +47,29 @@ class OrderError(Exception):
     """An order that can't be carried out; says why."""
 
 
-class RemediatedNode(Protocol):
-    """What carrying out orders needs to know of the node."""
+class NodeActions(NamedTuple):
+    """What remediation may ask of the agent and have it do.
 
-    def foreign(self) -> tuple[devices.GpuProcess, ...]:
-        """Processes on devices that are no task's, as last seen."""
+    Attributes:
+        foreign_processes: returns processes on GPUs that belong to no task, as last seen.
+        occupants: returns attempts that have not ended, those included that are about to start.
+        gpu_uuids: returns the UUIDs of real GPUs by index.
+        partial_gpus: returns UUIDs of GPUs of which only some MIG instances belong to this node.
+        exclusive_gpus: returns a context in which the agent neither has a GPU open nor changes
+            one; if it ends without an error, the GPUs of the given UUIDs have been reset.
+        restart: ends this agent soon, so that its service manager starts it again.
+        owns_machine: returns True if no other node is on this machine.
+        stops_within: waits up to that many seconds; returns True if the agent was told to stop.
+    """
 
-    def occupants(self) -> list[str]:
-        """Attempts that have not ended, those that are only about to begin among them."""
-
-    def uuids(self) -> dict[int, str]:
-        """UUIDs of the devices by their numbers; of simulated ones none."""
-
-    def parted(self) -> Collection[str]:
-        """UUIDs of devices of which the node was given MIG instances alone."""
-
-    def devices_alone(self, reset: Collection[str]) -> contextlib.AbstractContextManager[None]:
-        """Nothing of this agent has a device open meanwhile, or changes one; where it ends well
-        the devices of these UUIDs were reset."""
-
-    def restart(self) -> None:
-        """End this agent soon: who keeps it alive starts it again."""
-
-    def is_the_machine(self) -> bool:
-        """Whether no other node is on this machine."""
-
-    def leaves_within(self, limit_s: float) -> bool:
-        """Wait until this agent is told to leave, for so long; whether it was."""
+    foreign_processes: Callable[[], tuple[devices.GpuProcess, ...]]
+    occupants: Callable[[], list[str]]
+    gpu_uuids: Callable[[], dict[int, str]]
+    partial_gpus: Callable[[], Collection[str]]
+    exclusive_gpus: Callable[[Collection[str]], contextlib.AbstractContextManager[None]]
+    restart: Callable[[], None]
+    owns_machine: Callable[[], bool]
+    stops_within: Callable[[float], bool]
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -90,7 +86,7 @@ class _Kept(msgspec.Struct, frozen=True):
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
-Handler = Callable[[DriftRemedy, RemediatedNode], str]
+Handler = Callable[[DriftRemedy, NodeActions], str]
 
 
 class Orders:
@@ -108,7 +104,7 @@ class Orders:
         self,
         root: Path,
         boot_id: str,
-        node: RemediatedNode,
+        node: NodeActions,
         ended: Callable[[], None],
         handlers: "dict[str, Handler] | None" = None,
     ) -> None:
@@ -199,14 +195,14 @@ def _survived(name: str, before: str, now: str) -> RemedyReport:
     return RemedyReport(name, done=False, message=message)
 
 
-def end_process(order: DriftRemedy, node: RemediatedNode) -> str:
+def end_process(order: DriftRemedy, node: NodeActions) -> str:
     """End a process that holds a device and is no task's: SIGTERM, then SIGKILL.
 
     Raises:
         OrderError: it is not the process that was meant, is needed here, or does not go.
     """
     pid = order.pid
-    foreign = {(one.pid, one.uuid) for one in node.foreign()}
+    foreign = {(one.pid, one.uuid) for one in node.foreign_processes()}
     if (pid, order.uuid) not in foreign:
         return f"process {pid} is not on the device any more"
     if pid in _own():
@@ -261,13 +257,13 @@ def _gone(handle: int, wait_s: float) -> bool:
     return bool(poller.poll(1000 * wait_s))
 
 
-def restart_agent(_: DriftRemedy, node: RemediatedNode) -> str:
+def restart_agent(_: DriftRemedy, node: NodeActions) -> str:
     """End this agent; its tasks go on, and who keeps it alive starts it again."""
     node.restart()
     return "the agent ends, to be started again"
 
 
-def run_command(order: DriftRemedy, node: RemediatedNode) -> str:
+def run_command(order: DriftRemedy, node: NodeActions) -> str:
     """Run what the site has for it, with a deadline and without a shell.
 
     Raises:
@@ -277,13 +273,13 @@ def run_command(order: DriftRemedy, node: RemediatedNode) -> str:
     return _run(order.command, order.timeout_s)
 
 
-def reset_gpu(order: DriftRemedy, node: RemediatedNode) -> str:
+def reset_gpu(order: DriftRemedy, node: NodeActions) -> str:
     """Reset devices that nobody uses, by nvidia-smi.
 
     Raises:
         OrderError: a task runs here, a device is not this node's alone, or the driver refuses.
     """
-    known, parted = node.uuids(), node.parted()
+    known, parted = node.gpu_uuids(), node.partial_gpus()
     uuids = [known[number] for number in order.devices if number in known]
     others = [uuid for uuid in uuids if uuid in parted]
     if others:
@@ -292,15 +288,15 @@ def reset_gpu(order: DriftRemedy, node: RemediatedNode) -> str:
             "it alone: others may be at work there; drain them, and reset it by hand"
         )
     _must_be_idle(node)
-    if node.foreign():
+    if node.foreign_processes():
         raise OrderError("processes that are no task's hold devices: end them first")
     if not uuids:
         raise OrderError("no real device is to be reset")
-    with node.devices_alone(uuids):
+    with node.exclusive_gpus(uuids):
         return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
 
 
-def reboot(_: DriftRemedy, node: RemediatedNode) -> str:
+def reboot(_: DriftRemedy, node: NodeActions) -> str:
     """Boot the machine again. That it was asked for is no end: until the machine is down others
     are not to follow, and nothing is to start here.
 
@@ -308,11 +304,11 @@ def reboot(_: DriftRemedy, node: RemediatedNode) -> str:
         OrderError: a task runs here, others are on the machine, this process may not, or the
             machine does not go down.
     """
-    if not node.is_the_machine():
+    if not node.owns_machine():
         raise OrderError("this is one of several nodes of its machine, which does not boot for it")
     _must_be_idle(node)
     said = _run(("systemctl", "reboot"), REBOOT_S)
-    if not node.leaves_within(DOWN_S):
+    if not node.stops_within(DOWN_S):
         raise OrderError(f"{said}, and {DOWN_S:g} s later the machine still runs")
     return f"{said}, and the machine goes down"
 
@@ -321,7 +317,7 @@ def reboot(_: DriftRemedy, node: RemediatedNode) -> str:
 _SITE = site_checks.Site()
 
 
-def _must_be_idle(node: RemediatedNode) -> None:
+def _must_be_idle(node: NodeActions) -> None:
     here = node.occupants()
     if here:
         if len(here) == 1:

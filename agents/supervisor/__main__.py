@@ -29,7 +29,6 @@ if __package__ in {None, ""}:
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])
 
 from agents.host import failpoints, processes
-from agents.isolation import task_isolation
 from agents.supervisor import (
     connections,
     exit_reasons,
@@ -39,6 +38,7 @@ from agents.supervisor import (
     source_hash,
     spawn,
     start_queue,
+    task_isolation,
 )
 
 Record = dict[str, Any]

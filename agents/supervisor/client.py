@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from agents.host import disk_space, processes
-from agents.isolation import cgroups, task_isolation
-from agents.supervisor import source_hash
+from agents.isolation import cgroups
+from agents.supervisor import source_hash, task_isolation
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agents.host import processes
-from agents.isolation import task_isolation
-from agents.supervisor import spawn
+from agents.supervisor import spawn, task_isolation
 
 
 class OrphanFinder:

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from agents.host import failpoints, processes
-from agents.isolation import task_isolation
-from agents.supervisor import reaper, spawn
+from agents.supervisor import reaper, spawn, task_isolation
 
 Record = dict[str, Any]
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -60,35 +60,27 @@ class Removal(msgspec.Struct, frozen=True):
 _DECODE = msgspec.json.Decoder(Removal).decode
 
 
-class ContainerNode(Protocol):
-    """What is asked of the agent around it."""
-
-    def say(self, text: str) -> None:
-        """Tell the operator."""
-
-    def may_begin(self, attempt: str) -> bool:
-        """Whether an attempt runs here, or may be about to, as far as is known."""
-
-
 class Leftovers:
     """Notes of one node. ``turn`` is a thread's life, the rest may be called by any thread."""
 
     def __init__(
         self,
         root: Path,
-        node: ContainerNode,
+        say: Callable[[str], None],
+        may_begin: Callable[[str], bool],
         leaving: threading.Event,
         execute: Execute = images.execute,
     ) -> None:
         self._folder = root / FOLDER
-        self._node = node
+        self._say = say
+        self._may_begin = may_begin
         self._leaving = leaving
         self._execute = execute
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._noted, unread = _read(root)
         for problem in unread:
-            node.say(problem)
+            say(problem)
         #: Of an earlier agent: where no attempt of the name is left, nobody will tell of its end.
         self._earlier = set(self._noted)
         #: What has ended: when its removal is to be tried, and how often it has failed.
@@ -173,7 +165,7 @@ class Leftovers:
         with self._lock:
             earlier = list(self._earlier)
         for attempt in earlier:
-            if not self._node.may_begin(attempt):
+            if not self._may_begin(attempt):
                 with self._lock:
                     if attempt in self._earlier:
                         self._earlier.discard(attempt)
@@ -191,7 +183,7 @@ class Leftovers:
             again_s = min(AGAIN_S_MAX, AGAIN_S_MIN * 2.0 ** min(failures - 1, 16))
             self._due[attempt] = (time.monotonic() + again_s, failures)
         if failures == 1:
-            self._node.say(f"{problem}; tried again until it succeeds")
+            self._say(f"{problem}; tried again until it succeeds")
 
 
 def _removal(cleanup: dict[str, Any]) -> Removal:

@@ -8,26 +8,20 @@ that nothing is sent here again.
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 
 #: Called under the agent's lock with the reason that a task may not start, or with nothing.
-Decided = Callable[[str], None]
-
-
-class GatedNode(Protocol):
-    """What gates ask of the agent around them. All of it is called without its lock."""
-
-    def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
-        """Make checks, and have what they found told."""
+Decided = Callable[[str], object]
+#: Makes checks and reports what they found; called without the agent's lock.
+CheckNow = Callable[[CheckPlan, tuple[str, ...]], tuple[CheckResult, ...]]
 
 
 class StartGate:
     """One node's. ``lock`` is the agent's, under which tasks are let in."""
 
-    def __init__(self, node: GatedNode, lock: threading.RLock) -> None:
-        self._node = node
+    def __init__(self, check: CheckNow, lock: threading.RLock) -> None:
+        self._check = check
         self._lock = lock
         self._plan: CheckPlan | None = None
         self._waiting: dict[str, Decided] = {}
@@ -102,6 +96,6 @@ class StartGate:
         names = plan.after if plan is not None and left else ()
         if plan is not None and asked:
             names = tuple(dict.fromkeys((*names, *plan.before)))
-        results = self._node.check_now(plan, names) if plan is not None and names else ()
+        results = self._check(plan, names) if plan is not None and names else ()
         failed = [one for one in results if one.verdict == "failed"]
         return f"check {failed[0].name} failed here: {failed[0].message}" if failed else ""

@@ -37,7 +37,7 @@ FETCHES_FOR = "MUSTER_FETCHES_FOR"
 _FETCHING = frozenset({"exists", "pull", "exec", "test"})
 SAID_CHARACTERS_MAX = 400
 #: Called with the reason that the image can't be had, or with nothing when it is there.
-Told = Callable[[str], None]
+Told = Callable[[str], object]
 
 
 class ImageRequest(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(KIND == "process-group", reason="no control grou
 #: Starts one task as a supervisor would: where it was, and what the kernel says of it at its end.
 _START = """\
 import json, os, sys
-from agents.isolation import task_isolation
+from agents.supervisor import task_isolation
 
 root, way, user = sys.argv[1:]
 made = task_isolation.TaskIsolation(root, "auto")

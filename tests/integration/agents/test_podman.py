@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from agents.host import processes, shutdown
-from agents.isolation import cgroups, task_isolation
+from agents import shutdown
+from agents.host import processes
+from agents.isolation import cgroups
+from agents.supervisor import task_isolation
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents import containers

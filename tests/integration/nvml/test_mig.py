@@ -49,7 +49,7 @@ class Bench:
         """A new agent; of devices of which it is given instances it has no more than those."""
         folder = self.scene.folder
         self.cutter = mig_manager.MigManager(
-            folder, boot_id, self, threading.RLock(), lambda: self.now, given=given
+            folder, boot_id, self.holders, threading.RLock(), lambda: self.now, given=given
         )
         settings = AgentSettings("http://127.0.0.1:1", "n1", folder, gpu_uuids=given or None)
         source = self.scene.probe(old=old)

@@ -14,9 +14,8 @@ import pytest
 
 from agents import node_agent
 from agents.data import data_cache, staging
-from agents.isolation import task_isolation
 from agents.settings import AgentSettings
-from agents.supervisor import __main__, client, connections, journal, reaper, spawn
+from agents.supervisor import __main__, client, connections, journal, reaper, spawn, task_isolation
 from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
@@ -161,7 +160,7 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     store = storage.VolumeStore("out", str(tmp_path / "target"))
     plan = storage.StagingPlan(outs=(storage.Out("made", store, "x", "always"),), timeout_s=60.0)
     wanted = staging.StagingRequest(plan, None, "u", os.geteuid(), os.getegid(), {})
-    stager = agent.carrier.stager
+    stager = agent.launcher.stager
     stager.cache.put("a", data_cache.Note(outs=msgspec.to_builtins(wanted)))
     told = threading.Event()
 
@@ -180,16 +179,18 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     monkeypatch.setattr(stager, "_run", no_process)
     monkeypatch.setattr(stager, "hold", hold)
     ours, theirs = socket.socketpair()
-    agent.keeper.link = ours
+    agent.supervisor.link = ours
     ended = {**RUNNING, "state": "Ended", "end_reason": "Exited", "exit_code": 0}
     theirs.sendall(json.dumps({"records": [ended]}).encode() + b"\n")
-    agent._hear()
+    reports = agent.supervisor.receive()
+    assert reports is not None
+    agent.lifecycle.reported(reports)
     assert told.wait(60)
-    (report,) = agent.request(0.0, complete=True).attempts
+    (report,) = agent.dialogue.request(0.0, complete=True).attempts
     assert report.state is AttemptState.ENDED
     assert report.end_reason is EndReason.STAGE_FAILED
     theirs.close()
-    agent.keeper.close()
+    agent.supervisor.close()
     agent.leave()
 
 

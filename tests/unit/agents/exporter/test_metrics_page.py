@@ -67,9 +67,9 @@ def given(attempt: records.AttemptRecord) -> reports.GivenAttempt:
     return reports.GivenAttempt(report, assignment, template)
 
 
-def now() -> reports.Now:
+def now() -> reports.NodeSnapshot:
     record, first = gpusamples.node(), attempts()[0]
-    return reports.Now(
+    return reports.NodeSnapshot(
         node=record.name,
         pool=record.pool,
         boot_id=record.boot_id,
@@ -104,13 +104,13 @@ class Scene:
 
     def __init__(self) -> None:
         self.time = 1000.0
-        self.values: reports.Now | None = now()
+        self.values: reports.NodeSnapshot | None = now()
         self.made = 0
         self.page = metrics_page.NodePage(self.take, threading.Event(), lambda: self.time)
         self.ready = 0
         self.page.on_ready = self.count
 
-    def take(self) -> reports.Now | None:
+    def take(self) -> reports.NodeSnapshot | None:
         self.made += 1
         return self.values
 

@@ -16,7 +16,7 @@ import pytest
 from agents import settings
 from agents.exporter import http_responses, listeners, metrics_page, metrics_server
 from agents.host import operator_log
-from agents.tasks.start_orders import UnstartableError
+from agents.host.token_file import TokenFileError
 from tests.unit.agents.exporter.test_metrics_page import now
 
 PATIENCE_S = 30.0
@@ -375,7 +375,7 @@ def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
     token_file.chmod(0o644)
     listen = settings.Listen("127.0.0.1", 0, token_file)
     leaving = threading.Event()
-    with pytest.raises(UnstartableError, match="chmod 600"):
+    with pytest.raises(TokenFileError, match="chmod 600"):
         metrics_server.Door(
             listen,
             metrics_page.NodePage(now, leaving),

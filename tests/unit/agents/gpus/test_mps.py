@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from agents.gpus import mps
-from agents.tasks import start_orders
+from agents.tasks import start_orders, task_users
+from agents.tasks.node_context import NodeContext
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import Gpu
+from tests import ordering
 
 #: Is there from ``-d`` to ``quit``, and says what it was told and of which device.
 PROGRAM = """#!/bin/sh
@@ -160,11 +162,13 @@ GPUS = (
 def test_a_task_is_told_its_share(
     tmp_path: Path, devices: tuple[int, ...], share: int, on: bool, wanted: bool
 ) -> None:
-    place = start_orders.NodeFolders("n", str(tmp_path), str(tmp_path), GPUS)
+    place = NodeContext("n", str(tmp_path), str(tmp_path), GPUS)
     template = TaskTemplate("j", 1, "g", command=("true",), mps=on)
     assignment = Assignment("a.1", "t", "b", devices=devices, share_milli=share)
-    order = start_orders.order_for(assignment, template, place)
-    assert order["mps"] == (ONE if wanted else None)
+    order = ordering.order_for(assignment, template, place)
+    user = task_users.find_user(template, place)
+    found = start_orders.mps_share(assignment, template, GPUS, user)
+    assert found == (ONE if wanted else None)
     told = {name: value for name, value in order["env"].items() if name.startswith("CUDA_MPS")}
     folder = f"{tmp_path}/mps/0-{os.geteuid()}"
     expected = {

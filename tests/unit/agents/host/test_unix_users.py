@@ -76,7 +76,7 @@ def test_all_who_wait_for_a_name_are_told_by_one_answer(directory: Directory) ->
     assert "a.7" not in bench.told
     assert directory.asked == ["ada"]
     assert not bench.wait("a.7"), "it is known by now"
-    assert bench.source.of("ada") is not None
+    assert bench.source.find("ada") is not None
     assert directory.asked == ["ada"]
 
 
@@ -104,7 +104,7 @@ def test_what_is_known_is_asked_for_anew_after_a_while(directory: Directory) -> 
         bench.now += 2
         assert bench.wait(f"{user}.3", user)
         bench.until(lambda: f"{user}.3" in bench.told)  # noqa: B023 - it is asked at once
-    assert bench.source.of("none") is None
+    assert bench.source.find("none") is None
 
 
 def test_what_goes_wrong_is_told(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_no_more_names_are_kept_than_some(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(unix_users, "KEPT_MAX", 2)
     source = unix_users.UnixUsers()
     for name in ("x-1", "x-2", "x-3"):
-        assert source.of(name) is None
+        assert source.find(name) is None
     assert [source.is_known(name) for name in ("x-1", "x-2", "x-3")] == [False, True, True]
 
 
@@ -130,7 +130,7 @@ def test_the_groups_of_the_users_of_this_machine() -> None:
     for entry in entries:
         expected = os.getgrouplist(entry.pw_name, entry.pw_gid)
         assert sorted(unix_users.groups_of(entry.pw_name, entry.pw_gid)) == sorted(expected)
-        found = unix_users.UnixUsers().of(entry.pw_name)
+        found = unix_users.UnixUsers().find(entry.pw_name)
         assert found is not None
         assert (found.uid, found.gid, found.home) == (entry.pw_uid, entry.pw_gid, entry.pw_dir)
     assert grp.getgrgid(os.getegid()).gr_gid in unix_users.groups_of(

@@ -104,12 +104,12 @@ def test_ports_that_come_up_after_the_agent_are_those_of_the_next_gang(
     agent = node_agent.Agent(AgentSettings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     agent.prepare()
     try:
-        assert agent.carrier.place.fabric["NCCL_IB_DISABLE"] == "1"
+        assert agent.launcher.node.fabric["NCCL_IB_DISABLE"] == "1"
         host = Host(rdma=(msgspec.structs.replace(port, state="ACTIVE"),))
-        agent.look_at_host()
-        assert agent.carrier.place.fabric == nccl_interfaces.of_node(agent.senses.inventory)
-        assert agent.carrier.place.fabric["NCCL_IB_HCA"] == "=mlx5_0:1"
-        assert "NCCL_IB_DISABLE" not in agent.carrier.place.fabric
+        agent.refresh_host()
+        assert agent.launcher.node.fabric == nccl_interfaces.of_node(agent.monitor.inventory)
+        assert agent.launcher.node.fabric["NCCL_IB_HCA"] == "=mlx5_0:1"
+        assert "NCCL_IB_DISABLE" not in agent.launcher.node.fabric
     finally:
         agent.leave()
 

@@ -56,7 +56,9 @@ class Scene:
         """Another agent, the one before being dead."""
         self.leaving.set()
         self.leaving = threading.Event()
-        made = container_cleanup.Leftovers(self.root, self.node, self.leaving, self.runtime)
+        made = container_cleanup.Leftovers(
+            self.root, self.node.say, self.node.may_begin, self.leaving, self.runtime
+        )
         threading.Thread(target=made.turn, daemon=True).start()
         return made
 
@@ -172,7 +174,9 @@ def test_notes_are_on_the_disk_before_anything_starts(
 def test_whether_one_may_begin_is_asked_less_and_less_often(scene: Scene) -> None:
     scene.live().note([order("a.1")])
     scene.node.expected = {"a.1"}
-    agent = container_cleanup.Leftovers(scene.root, scene.node, scene.leaving, scene.runtime)
+    agent = container_cleanup.Leftovers(
+        scene.root, scene.node.say, scene.node.may_begin, scene.leaving, scene.runtime
+    )
     waits = [agent._wait_s() for _ in range(9)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from agents.host import processes
-from agents.isolation import task_isolation
-from agents.supervisor import journal
+from agents.supervisor import journal, task_isolation
 from agents.tasks import container_cleanup, images
 
 #: How long a supervisor that was killed may take to be gone.
