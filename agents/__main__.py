@@ -14,9 +14,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run until told to leave; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "--check" in words:
-        from agents import preflight  # noqa: PLC0415 - a node that runs needs nothing of it
+        from agents.preflight import preflight_check  # noqa: PLC0415 - a running node needs none of it
 
-        return preflight.main(settings.parser(required=False).parse_args(words))
+        return preflight_check.main(settings.parser(required=False).parse_args(words))
     given = settings.parse(words)
     malloc_tuning.restrain()
     faulthandler.enable()  # a crash in compiled code says where it was
