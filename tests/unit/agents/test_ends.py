@@ -164,7 +164,7 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     stager.cache.put("a", data_cache.Note(outs=msgspec.to_builtins(wanted)))
     told = threading.Event()
 
-    def no_process(*_: object) -> None:
+    def no_process(*_: object, **_more: object) -> None:
         raise OSError(11, "no more processes")
 
     def hold(reports: list[AttemptReport], later: Any) -> list[AttemptReport]:
@@ -176,7 +176,7 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
         told.wait(1.0)  # where it can be told now, it is
         return found
 
-    monkeypatch.setattr(stager, "_run", no_process)
+    monkeypatch.setattr(stager._runner, "run", no_process)
     monkeypatch.setattr(stager, "hold", hold)
     ours, theirs = socket.socketpair()
     agent.supervisor.link = ours
