@@ -10,8 +10,8 @@ heard when it says something, and given up after a time. Standard library only.
 import os
 import select
 import time
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from agents.host import failpoints, processes
 from agents.supervisor import reaper, spawn, task_isolation
@@ -213,38 +213,36 @@ def _not_started(record: Record, problem: Exception) -> NotStartedError:
     return NotStartedError(record, "StartFailed", f"could not be started: {problem!r}")
 
 
-class StartHooks(Protocol):
-    """What has to be known and done about attempts that start: the supervisor's side."""
+class StartHooks(NamedTuple):
+    """What the supervisor does about attempts that start.
 
-    records: dict[str, Record]
+    Attributes:
+        is_known: returns True if an attempt has a record.
+        repeat: reports a known attempt again.
+        report_hang: reports that an attempt takes long to start.
+        begin: records that the program of an attempt runs.
+        abort: kills an attempt before its program starts, with the reason and message of its end.
+        end: records the end of an attempt that never ran.
+        failed: records an internal error of a start while it is handled.
+    """
 
-    def repeat(self, name: str) -> None:
-        """Tell of an attempt again that is known already."""
-
-    def hangs(self, name: str, message: str) -> None:
-        """It takes long, and may run yet."""
-
-    def began(self, begun: PendingStart, record: Record) -> None:
-        """Its program runs."""
-
-    def doomed(self, begun: PendingStart, reason: str, message: str) -> None:
-        """It is to be killed on its way to its program, and ends for that reason."""
-
-    def end(self, record: Record, reason: str, *, message: str = "") -> None:
-        """It has ended before it ran."""
-
-    def could_not_start(self, order: Record, problem: Exception) -> None:
-        """A defect, told while it is handled."""
+    is_known: Callable[[str], bool]
+    repeat: Callable[[str], None]
+    report_hang: Callable[[str, str], None]
+    begin: Callable[[PendingStart, Record], None]
+    abort: Callable[[PendingStart, str, str], None]
+    end: Callable[[Record, str, str], None]
+    failed: Callable[[Record, Exception], None]
 
 
 class Starts:
     """Starts that were ordered: those that wait for their turn, and those on their way."""
 
-    def __init__(self, starter: Starter, poller: select.epoll, host: StartHooks) -> None:
+    def __init__(self, starter: Starter, poller: select.epoll, hooks: StartHooks) -> None:
         self.queue: list[Record] = []
         self.way = SlowStarts(poller)
         self._starter = starter
-        self._host = host
+        self._hooks = hooks
         self._patience_s = 0.0
 
     def __len__(self) -> int:
@@ -252,8 +250,8 @@ class Starts:
 
     def names(self) -> list[str]:
         """Of attempts that neither run nor have ended, but may run yet."""
-        known = self._host.records
-        return [one["id"] for one in self.queue if one["id"] not in known] + self.way.names()
+        waiting = [order["id"] for order in self.queue if not self._hooks.is_known(order["id"])]
+        return waiting + self.way.names()
 
     def run(self) -> None:
         """Start some of what waits; whatever was begun runs, has ended or is on its way when this
@@ -265,17 +263,17 @@ class Starts:
             name = order["id"]
             while must_wait(begun, order):
                 self._await(begun.pop(0))
-            if name in self._host.records:
-                self._host.repeat(name)
+            if self._hooks.is_known(name):
+                self._hooks.repeat(name)
                 continue
             if name in self.way.names():
                 continue
             try:
                 begun.append(self._starter.begin(order, self._company(chosen)))
             except NotStartedError as problem:
-                self._host.end(problem.record, problem.reason, message=str(problem))
+                self._hooks.end(problem.record, problem.reason, str(problem))
             except Exception as problem:  # those that wait behind it are to start
-                self._host.could_not_start(order, problem)
+                self._hooks.failed(order, problem)
         for other in begun:
             self._await(other)
 
@@ -295,11 +293,11 @@ class Starts:
 
     def _see_begin(self, begun: PendingStart) -> None:
         try:
-            self._host.began(begun, self._starter.see_begin(begun))
+            self._hooks.begin(begun, self._starter.see_begin(begun))
         except NotStartedError as problem:
-            self._host.end(problem.record, problem.reason, message=str(problem))
+            self._hooks.end(problem.record, problem.reason, str(problem))
         except Exception as problem:  # those that were begun with it are to be known
-            self._host.could_not_start(begun.order, problem)
+            self._hooks.failed(begun.order, problem)
 
     def hear(self, handle: int) -> None:
         """One that is on its way has said something, or is gone."""
@@ -334,7 +332,7 @@ class Starts:
                 self._give_up(begun, "LeaseExpired", NEVER_STARTED)
             elif begun.told_at is not None and now >= begun.told_at:
                 begun.told_at = None
-                self._host.hangs(begun.name, begun.silence(TELL_S))
+                self._hooks.report_hang(begun.name, begun.silence(TELL_S))
 
     def _give_up(self, begun: PendingStart, reason: str, message: str) -> None:
         """One that turns out to be through runs, and is like any other."""
@@ -343,4 +341,4 @@ class Starts:
             self._see_begin(begun)
             return
         begun.child.let_go()
-        self._host.doomed(begun, reason, message)
+        self._hooks.abort(begun, reason, message)
