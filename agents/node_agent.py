@@ -91,7 +91,6 @@ class Agent:
         self.boot_id = inventory.boot_id_of(self.settings)
         self.state = state.AgentState(self.boot_id, leader_epochs.load(self.root, self._console))
         self.attempts = attempt_queries.AttemptQueries(self.lock, self.state, self.supervisor)
-        self._job_data = reported_data.JobData(self.root, shared)
         self._trash = trash.Trash(self.root / "trash")
         self._build_node_parts()
         self._build_task_parts(shared)
@@ -255,6 +254,8 @@ class Agent:
             self.settings, node, self._trash, self.lock,
             volumes=self.monitor.volumes, mig=self.monitor.cutter, gate=self._gate,
         )  # fmt: skip
+        # After the launcher, which needs room on the disk more than the metrics of tasks do.
+        self._job_data = reported_data.JobData(self.root, shared)
         self._containers = container_cleanup.Leftovers(
             self.root, self.say, self.attempts.may_begin, self.leaving
         )
