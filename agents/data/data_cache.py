@@ -1,9 +1,9 @@
-"""What of a node's disk holds data that tasks have staged: found again, bounded, and let go of.
+"""The cache of data that tasks have copied to this node, with a limit on its size.
 
-An entry is a folder ``cache/UID/KEY`` of the user whose tasks it is for, and whole by its name:
-what is being made, or deleted, has an ending of its own, and is removed by the next agent. Entries
-that a task needs are pinned by a file of that attempt; of the others the one that was used longest
-ago goes first. Folders of users are the users' own: nothing in them is followed or trusted.
+An entry is the folder ``cache/UID/KEY``. Entries that are being created or deleted have other
+endings and are removed by the next agent. A file per attempt pins the entries that it needs; of the
+others the least recently used is deleted first. Users own their folders: nothing in them is
+followed or trusted.
 """
 
 import contextlib
@@ -36,10 +36,13 @@ Key = tuple[int, str]
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of an attempt: entries that it needs, and what is to be copied out of it.
+    """What is remembered of an attempt: the entries that it needs, and what is copied out of it.
 
-    ``outs`` is the order for that, without credentials, None for nothing; ``done`` whether it was
-    carried out, with ``problem`` where it could not be, and ``reason`` where that was for an order.
+    Attributes:
+        outs: order to copy out, without credentials; None for nothing.
+        done: True if it was carried out.
+        problem: why it could not be.
+        reason: end reason of the attempt, if it could not be because the attempt was stopped.
     """
 
     pins: tuple[Key, ...] = ()
@@ -50,7 +53,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How copying out has ended: what is written over the room at the front of a note's file."""
+    """Result of copying out, which overwrites the reserved beginning of a note's file."""
 
     problem: str = ""
     reason: EndReason | None = None
@@ -68,11 +71,11 @@ class _Entry(msgspec.Struct):
 
 
 class Cache:
-    """One node's. Its methods may be called by different threads.
+    """The cache of one node. Different threads may use it.
 
     Args:
         root: the node's folder.
-        limit_bytes: how much may be in it; 0: a fifth of the file system.
+        limit_bytes: largest size; 0 for a fifth of the file system.
     """
 
     def __init__(self, root: Path, limit_bytes: int = 0) -> None:
@@ -98,15 +101,15 @@ class Cache:
     # Notes of attempts -----------------------------------------------------------------------
 
     def note(self, attempt: str) -> Note | None:
-        """What is kept of an attempt."""
+        """Return what is remembered of an attempt."""
         with self._lock:
             return self._notes.get(attempt)
 
     def put(self, attempt: str, note: Note) -> None:
-        """Keep something of an attempt, on disk, before anything is done by it.
+        """Write a note of an attempt to disk, before anything is done for it.
 
         Raises:
-            OSError: it can't be kept.
+            OSError: it cannot be written.
         """
         with self._lock:
             self._put(attempt, note)
@@ -123,8 +126,11 @@ class Cache:
         self._notes[attempt] = note
 
     def finish(self, attempt: str, problem: str, reason: EndReason | None) -> None:
-        """Keep how copying out has ended, in the room that was taken with the attempt's note: on
-        a full disk as well. Without it the next agent would copy again, and tell another end."""
+        """Note the result of copying out, in space reserved for it, so that it works on a full
+        disk.
+
+        Without this note the next agent would copy again, and could report another end.
+        """
         done = _Done(problem, reason)
         while len(text := msgspec.json.encode(done)) >= ROOM_BYTES:
             done = _Done(done.problem[: len(done.problem) // 2], reason)
@@ -137,14 +143,14 @@ class Cache:
                     self._put(attempt, note)
 
     def forget(self, attempt: str) -> None:
-        """An attempt is over, and that is known."""
+        """Forget an attempt whose end the controller knows."""
         with self._lock:
             self._promised.pop(attempt, None)
             if self._notes.pop(attempt, None) is not None:
                 (self._notes_folder / attempt).unlink(missing_ok=True)
 
     def keep(self, attempts: set[str]) -> None:
-        """Forget all but these: an agent before this one may have died over them."""
+        """Forget all attempts but these, which an earlier agent may not have done."""
         with self._lock:
             gone = self._notes.keys() - attempts
         for name in gone:
@@ -154,15 +160,15 @@ class Cache:
 
     @property
     def size_bytes(self) -> int:
-        """How much is in it."""
+        """Size of all entries."""
         with self._lock:
             return sum(one.size_bytes for one in self._entries.values())
 
     def home(self, uid: int, gid: int) -> str:
-        """The folder of a user's entries, made where there is none.
+        """Return the folder of a user's entries, creating it if needed.
 
         Raises:
-            OSError: it can't be made.
+            OSError: it cannot be created.
         """
         home = self._folder / str(uid)
         with contextlib.suppress(FileExistsError):
@@ -177,10 +183,11 @@ class Cache:
         return str(home)
 
     def claim(self, attempt: str, key: Key, size_bytes: int, *, there: bool) -> str:
-        """Pin an entry for an attempt and make room where it is still to come; why that can't be.
+        """Pin an entry for an attempt, and make room if it must be copied. Return a problem, if
+        any.
 
         Raises:
-            OSError: the pin can't be kept.
+            OSError: the pin cannot be written.
         """
         if size_bytes < 0:
             return "the copy does not say how much it is"
@@ -202,8 +209,7 @@ class Cache:
         return ""
 
     def settle(self, attempt: str, keys: tuple[Key, ...] = ()) -> None:
-        """A copy has ended, one way or the other: measure what is there now, and remove what it
-        could not finish."""
+        """Measure entries after a copy has ended, and remove what it has not finished."""
         for key in keys:
             file_tree.delete(self._path(key) + copy_worker.PART)
         sizes = {key: file_tree.measure(self._path(key)).size_bytes for key in keys}
@@ -214,7 +220,9 @@ class Cache:
                     self._entries[key] = _Entry(size, time.time())
 
     def _make_room(self, attempt: str, size_bytes: int) -> tuple[Key | None, str]:
-        """Promise so much room: the entry that has to go before, else why it never will fit."""
+        """Reserve space. Return the entry that must be deleted first, or why the space never
+        suffices.
+        """
         promised = sum(size for name, size in self._promised.items() if name != attempt)
         own = self._promised.get(attempt, 0) + size_bytes
         pinned = {key for note in self._notes.values() for key in note.pins}
@@ -243,7 +251,7 @@ class Cache:
         return f"{self._folder}/{key[0]}/{key[1]}"
 
     def _remove(self, key: Key) -> None:
-        """Delete what was an entry, under a name that says so."""
+        """Delete a former entry, under a name that shows it."""
         file_tree.delete(_gone(self._path(key)))
 
     # What an earlier agent has left ----------------------------------------------------------
@@ -259,7 +267,7 @@ class Cache:
             (self._notes_folder / name).unlink(missing_ok=True)
 
     def _look(self) -> tuple[list[Key], list[str]]:
-        """What may be entries, and paths of what is of no use, under names that no copy takes."""
+        """Return possible entries, and useless paths with names that no copy uses."""
         found: list[Key] = []
         gone: list[str] = []
         for home in self._folder.iterdir():
@@ -277,7 +285,9 @@ class Cache:
         return found, gone
 
     def _load(self, found: list[Key], gone: list[str]) -> None:
-        """Measure and delete, beside all else. A copy may bring the same entry meanwhile."""
+        """Measure entries and delete useless paths in a thread. A copy may create an entry
+        meanwhile.
+        """
         names = dict.fromkeys((uid for uid, _ in found), NAMES_MAX)
         try:
             for key in found:
@@ -299,7 +309,7 @@ class Cache:
 
 
 def _gone(path: str) -> str:
-    """Take the name away from what is to be deleted; where it is then."""
+    """Rename what is deleted. Return its new path."""
     if path.endswith(copy_worker.GONE):
         return path
     gone = f"{os.path.dirname(path)}/{secrets.token_hex(8)}{copy_worker.GONE}"  # noqa: PTH120
@@ -314,7 +324,7 @@ def _mib(size: int) -> str:
 
 
 def _fill(path: Path, text: bytes) -> bool:
-    """Write over the room at the front of a note's file; False where it has none."""
+    """Overwrite the reserved beginning of a note's file. Return False if it has none."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -328,10 +338,10 @@ def _fill(path: Path, text: bytes) -> bool:
 
 
 def _read_note(data: bytes) -> Note:
-    """What a note's file says; an end that was torn by a crash is none.
+    """Return the contents of a note's file, without a result that a crash has torn.
 
     Raises:
-        MsgspecError: it says nothing.
+        MsgspecError: it has no valid contents.
     """
     room, line_end, text = data.partition(b"\n")
     if not line_end:

@@ -1,9 +1,8 @@
-"""Copies of data for tasks: in before one starts, and out before its end is told.
+"""Copies data for tasks: in before they start, and out before their end is reported.
 
-Each copy is a process of its own (``stagehand``), run as the task's user, with a time limit and so
-many at a time; here is who waits for which, what is to be done then, and what is remembered so that
-another agent goes on where this one was killed. Credentials are asked of the vault for each copy
-and go to its standard input.
+``copy_queue`` decides when a copy runs, ``copy_runner`` runs it as a process. What is copied out is
+noted on disk, so that another agent continues after this one. Credentials are fetched for each copy
+and passed to its standard input.
 """
 
 import re
@@ -30,10 +29,15 @@ Told = Callable[[str, dict[str, str]], object]
 
 
 class StagingRequest(msgspec.Struct, frozen=True):
-    """What is copied for one attempt. ``user`` is as in orders, None: the agent's own; ``name``,
-    ``uid`` and ``gid`` are those of the user either way. ``words`` fill the placeholders.
-    ``lease_s``: for how long the attempt is this node's after each renewal, None: for ever;
-    ``grace_s``: what one has that is told to leave, where it is not told how long."""
+    """The data copies of one attempt.
+
+    Attributes:
+        user: credentials as in orders; None for the agent's own user.
+        name: name of the user, who may be the agent's own; ``uid`` and ``gid`` likewise.
+        words: values of placeholders in targets.
+        lease_s: how long the attempt belongs to this node after a renewal; None for ever.
+        grace_s: time to stop, if a stop does not give one.
+    """
 
     plan: storage.StagingPlan
     user: dict[str, Any] | None
@@ -49,11 +53,11 @@ _convert_wanted = decoders.converter(StagingRequest)
 
 
 class Stager:
-    """One node's copies.
+    """The data copies of one node.
 
     Args:
         root: the node's folder.
-        cache: where data goes.
+        cache: where data is copied to.
         secrets: where credentials come from.
     """
 
@@ -77,7 +81,7 @@ class Stager:
         """Note what is to be copied out of an attempt, before it starts.
 
         Raises:
-            OSError: it can't be noted.
+            OSError: the note cannot be written.
         """
         outs = None
         if wanted.plan.outs:
@@ -87,7 +91,9 @@ class Stager:
             self.cache.home(wanted.uid, wanted.gid)
 
     def want(self, attempt: str, wanted: StagingRequest, told: Told) -> None:
-        """Have ``told`` called, from another thread, when the data is there or can't be had."""
+        """Copy data in, then call ``told`` from another thread with a problem or the paths
+        by name.
+        """
         with self._lock:
             copy = copy_queue.Copy(
                 "waiting for its turn to copy data",
@@ -113,7 +119,7 @@ class Stager:
         threading.Thread(target=work, daemon=True).start()
 
     def give_up(self, attempt: str) -> bool:
-        """Nobody waits any more for an attempt's data; False when nobody did."""
+        """Stop copying for an attempt. Return False if nothing was being copied in."""
         with self._lock:
             copy = self._ins.pop(attempt, None)
             if copy is None:
@@ -123,7 +129,7 @@ class Stager:
         return True
 
     def waiting(self) -> dict[str, str]:
-        """Attempts that wait for data, and how far it is."""
+        """Return notes of attempts that wait for data, with their progress."""
         with self._lock:
             return {name: copy.note for name, copy in self._ins.items()}
 
@@ -171,8 +177,10 @@ class Stager:
     def hold(
         self, reports: Iterable[AttemptReport], told: Callable[[AttemptReport], None]
     ) -> list[AttemptReport]:
-        """Reports, with ends held back of attempts of which something is still to be copied out:
-        ``told`` is called with those, from another thread, when that is done."""
+        """Return reports, with ends held back until results have been copied out.
+
+        ``told`` is then called with those ends, from another thread.
+        """
         return [self._hold(report, told) for report in reports]
 
     def _hold(self, report: AttemptReport, told: Callable[[AttemptReport], None]) -> AttemptReport:
@@ -212,8 +220,10 @@ class Stager:
         )  # fmt: skip
 
     def stop(self, attempt: str, reason: EndReason, grace_s: float | None) -> None:
-        """An attempt is told to leave: what it has left is copied out within ``grace_s``. None:
-        it is not this node's any more, and nothing of it is."""
+        """Limit copying out to ``grace_s``, because the attempt must stop.
+
+        None means that the attempt belongs to another node now: nothing is copied out.
+        """
         note = self.cache.note(attempt)
         with self._lock:
             copy = self._outs.get(attempt)
@@ -270,8 +280,10 @@ class Stager:
         copy: copy_queue.Copy,
         moved: Callable[[int], None],
     ) -> str:
-        """Copy while the attempt is this node's, from the start again after a lease that was lost:
-        what is there already is replaced by the same. What went wrong."""
+        """Copy out while the attempt belongs to this node. Return a problem, or an empty text.
+
+        After a lost lease it starts again; what was copied before is replaced by the same.
+        """
         while True:
             with self._queue.turn(copy):
                 problem, _ = self._runner.run(
@@ -283,7 +295,7 @@ class Stager:
             copy.note = "waiting for the controller before what it has left is copied out"
 
     def with_usage(self, usage: NodeUsage) -> NodeUsage:
-        """What a node uses, with what copies have to do with it."""
+        """Return a node's usage with the size of the cache and the bytes copied."""
         return msgspec.structs.replace(
             usage, cache_bytes=self.cache.size_bytes, staged_bytes=self._runner.moved_bytes
         )
@@ -291,7 +303,7 @@ class Stager:
     # Both ------------------------------------------------------------------------------------
 
     def _keys(self, store: storage.VolumeStore, wanted: StagingRequest) -> list[str]:
-        """Access key and secret key of a store."""
+        """Return access key and secret key of a store."""
         objects = store.objects
         if objects is None or not objects.access_key:
             return ["", ""]
@@ -301,15 +313,19 @@ class Stager:
 
 
 def filled(text: str, words: dict[str, str]) -> str:
-    """A target with its placeholders filled."""
+    """Return a target with its placeholders replaced."""
     for name, word in words.items():
         text = text.replace(f"{{{name}}}", word)
     return text
 
 
 def _ended(report: AttemptReport, problem: str, reason: EndReason | None) -> AttemptReport:
-    """An end whose copy out has ended; a task that did well and left nothing has not. ``reason``:
-    of the order by which it could not be copied."""
+    """Return an end after copying out. A successful task whose results could not be copied has
+    failed.
+
+    Args:
+        reason: end reason of the stop that prevented the copy, if any.
+    """
     if not problem:
         return report
     message = f"what it left could not be copied out: {problem}"

@@ -1,8 +1,7 @@
-"""The node's own page, kept ready for whoever scrapes it: nothing is made while somebody waits.
+"""The node's metrics page, rendered ahead of time, so that nothing is made while a client waits.
 
-While it was read in the last ten minutes it is made anew every few seconds, whether the controller
-can be reached or not. Only the first who asks after a while waits for it, and no page is handed
-out that has grown old because something is amiss.
+It is rendered every few seconds if it was read in the last ten minutes. Only the first client after
+a pause waits for it. A page that is outdated because of an error is never returned.
 """
 
 import gzip
@@ -31,7 +30,7 @@ NOT_YET = "the controller has not said yet in which pool this node is and what r
 
 
 def render(now: reports.NodeSnapshot) -> bytes:
-    """The page of one moment's values. The node's state is its controller's to say, not its own."""
+    """Return the page for a snapshot. The controller, not the node, knows the node's state."""
     record = records.NodeRecord(
         name=now.node,
         state=NodeState.UNKNOWN,
@@ -46,7 +45,7 @@ def render(now: reports.NodeSnapshot) -> bytes:
 
 
 def attempt_of(now: reports.NodeSnapshot, given: reports.GivenAttempt) -> records.AttemptRecord:
-    """An attempt as its controller has it, as far as the node was told."""
+    """Return an attempt as its controller has it, as far as the node knows."""
     assignment, template, report = given.assignment, given.template, given.report
     return records.AttemptRecord(
         id=assignment.attempt,
@@ -75,7 +74,7 @@ def attempt_of(now: reports.NodeSnapshot, given: reports.GivenAttempt) -> record
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A page that may be handed out, also packed by gzip, or why there is none."""
+    """A page that may be returned, also compressed, or the reason that there is none."""
 
     page: bytes = b""
     packed: bytes = b""
@@ -83,11 +82,11 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class NodePage:
-    """The page of one node. ``turn`` is one thread's; the rest may be called by any.
+    """The page of one node. One thread calls ``turn``, any thread the rest.
 
     Args:
-        now: the values of this moment, None where nothing can be told yet.
-        leaving: set when the agent leaves.
+        now: returns a snapshot; None if nothing is known yet.
+        leaving: set when the agent stops.
         clock: seconds that only grow.
     """
 
@@ -108,7 +107,7 @@ class NodePage:
         self.on_ready: Callable[[], None] = lambda: None
 
     def ask(self) -> Ready | None:
-        """The page, to be handed out; None: it is being made."""
+        """Return the page; None if it is being rendered."""
         now = self._clock()
         self._wanted_at = now
         self._asked.set()
@@ -117,7 +116,7 @@ class NodePage:
         return self._ready
 
     def make_if_wanted(self) -> bool:
-        """Make the page where somebody reads it; whether anybody does."""
+        """Render the page if it is read. Return True if it is."""
         self._asked.clear()  # first: who asks from here on is not overlooked
         wanted_at = self._wanted_at
         if wanted_at is None or self._clock() - wanted_at > WANTED_S:
@@ -133,7 +132,7 @@ class NodePage:
         return True
 
     def turn(self) -> None:
-        """Make the page, and wait until the next is due; to be called again and again."""
+        """Render the page and wait until the next is due. Called again and again."""
         if self.make_if_wanted():
             self._leaving.wait(EVERY_S)
         else:

@@ -1,4 +1,6 @@
-"""The newest leader that a node has heard of, across restarts: an older one is refused for ever."""
+"""The epoch of the newest leader that this node knows, across restarts. Older leaders are
+refused.
+"""
 
 import os
 from pathlib import Path
@@ -7,7 +9,7 @@ from agents.host import operator_log
 
 
 def load(root: Path, says: operator_log.Console) -> int:
-    """The epoch that was saved; 0 for none."""
+    """Return the saved epoch; 0 if there is none."""
     try:
         return int((root / "epoch").read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -18,11 +20,12 @@ def load(root: Path, says: operator_log.Console) -> int:
 
 
 def save(root: Path, epoch: int) -> None:
-    """Have an epoch on disk, whole, before anything of it is carried out. Where the disk is full it
-    is written over the one before.
+    """Write an epoch to disk before anything of its leader is carried out.
+
+    On a full disk it overwrites the previous one in place.
 
     Raises:
-        OSError: it can't be kept.
+        OSError: it cannot be written.
     """
     fresh, kept = root / "epoch.new", root / "epoch"
     try:
@@ -34,11 +37,11 @@ def save(root: Path, epoch: int) -> None:
 
 
 class Newest:
-    """The newest epoch that an agent has heard of, brought to disk as soon as that can be.
+    """The newest epoch that an agent knows, saved as soon as possible.
 
-    Where it can't be, what its leader asks for is done all the same, since it will not be asked for
-    again, and saving is tried with each answer; until then only this agent knows the epoch, and not
-    one that is started after it.
+    If it cannot be saved, its leader's orders are carried out anyway, because they are not
+    repeated. Saving is retried with each answer; until then an agent that starts later does not
+    know the epoch.
     """
 
     def __init__(self, root: Path, says: operator_log.Console) -> None:
@@ -48,12 +51,12 @@ class Newest:
         self._complained = False
 
     def keep(self, epoch: int) -> None:
-        """This is the newest one."""
+        """Save a newer epoch."""
         self._unsaved = epoch
         self.retry()
 
     def retry(self) -> None:
-        """Save what could not be saved before; nothing where all is."""
+        """Save what could not be saved before, if anything."""
         if not self._unsaved:
             return
         try:

@@ -1,6 +1,6 @@
-"""How an agent talks with its controller: one loop holds a long poll, another tells what changed.
+"""Exchanges messages with the controller: one loop holds a long poll, another reports changes.
 
-Neither knows what is said: requests are made, and answers carried out, by the agent around them.
+Neither loop knows the contents: the agent makes requests and acts on answers.
 """
 
 import os
@@ -36,8 +36,10 @@ POLL_GAP_S = 0.05
 
 
 def relative(report: AttemptReport, root: str) -> AttemptReport:
-    """A report whose message names paths below the node's folder from there on: who reads it
-    elsewhere knows the attempt, and nothing of where this node keeps it."""
+    """Return a report whose message names paths relative to the node's folder.
+
+    Its readers know the attempt, but not where this node keeps it.
+    """
     if f"{root}/" not in report.message:
         return report
     return msgspec.structs.replace(report, message=report.message.replace(f"{root}/", ""))
@@ -63,7 +65,12 @@ class SyncHandlers(NamedTuple):
 
 
 class ControllerSync:
-    """One agent's. ``changed`` is set when there is something to tell."""
+    """The dialogue of one agent with its controller.
+
+    Args:
+        changed: set if there is something to report.
+        skew: learns the difference of the clocks.
+    """
 
     def __init__(
         self,
@@ -83,7 +90,7 @@ class ControllerSync:
         self._skew = skew
 
     def poll(self) -> None:
-        """The long poll: hears at once when the controller wants something else."""
+        """Hold the long poll, which answers at once when the controller wants something else."""
         connection = Connection(self._target)
         wait_s, failures, idle = 0.0, 0, 0
         while not self._leaving.is_set():
@@ -109,7 +116,7 @@ class ControllerSync:
                 wait_s = min(wait_s, lease_s / 4)
 
     def report(self) -> None:
-        """Tells at once what changed here; a burst of changes is one request."""
+        """Report changes at once; a burst of changes is one request."""
         connection = Connection(self._target)
         failures, told_at = 0, 0.0
         while not self._leaving.is_set():
@@ -131,11 +138,11 @@ class ControllerSync:
             told_at = time.monotonic()
 
     def tell_once(self, timeout_s: float) -> None:
-        """Tell what there is to tell, if the controller listens.
+        """Report once, if the controller listens.
 
         Raises:
-            LinkError: it does not.
-            RejectedError: it does not understand.
+            LinkError: it does not answer.
+            RejectedError: it does not understand the report.
         """
         connection = Connection(self._target)
         try:
@@ -146,7 +153,7 @@ class ControllerSync:
     def exchange(
         self, connection: Connection, request: SyncRequest, timeout_s: float
     ) -> SyncResponse:
-        """Send a request and do what its answer asks for."""
+        """Send a request and act on its answer."""
         sent_at, wall_at = processes.boottime(), time.time()
         try:
             # within, too: whatever goes wrong, what was taken out of the state is not lost

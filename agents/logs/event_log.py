@@ -1,6 +1,4 @@
-"""What an operator reads in an agent's log of a node where nothing is wrong: who it is and what it
-offers, when the controller takes it up, is lost and comes back, and each task that begins or ends.
-"""
+"""The events in an agent's log: its start, its connection to the controller, and its tasks."""
 
 import threading
 import time
@@ -22,10 +20,11 @@ _NEWS = frozenset({AttemptState.RUNNING, AttemptState.ENDED})
 
 
 class EventLog:
-    """One agent's; called by all its threads.
+    """The event log of one agent. All its threads write to it.
 
     Args:
-        settings: the agent's. says: where it is written. clock: seconds that only go forward.
+        says: where events are written.
+        clock: seconds that only go forward.
     """
 
     def __init__(
@@ -43,14 +42,14 @@ class EventLog:
         self._lost = False
 
     def begins(self, offers: Inventory) -> None:
-        """The agent is about to work."""
+        """Log that the agent starts, and what it offers."""
         self._says.tell(
             f"agent {offers.agent_version} begins in {self._settings.root}, for the controller at "
             f"{self._settings.server}; it offers {_amounts(offers)}"
         )
 
     def left(self, *, dismissed: bool) -> None:
-        """A supervisor has gone, by itself or since it was asked to."""
+        """Log that a supervisor has gone. ``dismissed``: because the agent asked it to."""
         if dismissed:
             self._says.tell("the outdated supervisor has left: starting one of this edition")
         else:
@@ -59,7 +58,7 @@ class EventLog:
     def supervised(
         self, known: Iterable[AttemptReport], holding: str, *, outdated: bool = False
     ) -> None:
-        """A supervisor is there, with the tasks that it knows of."""
+        """Log that a supervisor is connected, with the tasks that it runs."""
         if outdated:
             self._says.tell(OUTDATED)
         alive = sum(report.state is not AttemptState.ENDED for report in known)
@@ -67,7 +66,7 @@ class EventLog:
         self._says.tell(f"tasks are held by {holding}{going_on}")
 
     def unreached(self, problem: Exception, running: int) -> None:
-        """The controller did not answer as it should."""
+        """Log that the controller did not answer as expected."""
         with self._lock:
             first, self._lost = not self._lost, True
         if first:
@@ -80,7 +79,7 @@ class EventLog:
             self._says.say(str(problem))
 
     def reached(self, epoch: int) -> None:
-        """The controller of this epoch answered."""
+        """Log that a controller answered, if it is new or was unreachable."""
         with self._lock:
             before, lost, now = self._epoch, self._lost, self._clock()
             # what failed may have been asked long before it did: the silence began with the answer
@@ -100,7 +99,7 @@ class EventLog:
         reports: Iterable[AttemptReport],
         before: AgentState,
     ) -> None:
-        """What has become of attempts, and what was known of them until now."""
+        """Log tasks that have started, ended or hang, given what was known before."""
         newest: dict[str, AttemptReport] = {}  # one may start and end in the same reports
         for report in reports:
             known = newest.get(report.id) or before.known.get(report.id)
@@ -120,7 +119,7 @@ class EventLog:
                 self._says.tell(f"task ended: {_end(report)}", job=job, attempt=report.id)
 
     def leaves(self, running: int, *, stops: bool) -> None:
-        """The agent was told to leave, or lost whom it was to leave with."""
+        """Log that the agent stops, and what happens to its tasks."""
         rest = f"{_tasks(running)} {'are ended' if stops else 'run on'}"
         self._says.tell(f"agent leaves; {rest}")
 
@@ -143,7 +142,7 @@ def _numbers(devices: Iterable[int]) -> str:
 
 
 def _end(report: AttemptReport) -> str:
-    """How it ended, for people."""
+    """Format how an attempt ended."""
     how = []
     if report.end_reason is not None:
         how.append(report.end_reason.value)

@@ -1,10 +1,8 @@
-"""A task's log as one text, from the oldest byte that is kept to the newest, however often it is
-turned over while somebody reads.
+"""Reads a task's log as one text across rotations.
 
-Beside a log stand its newest bytes of before (``.1``) and a note (``.cut``) of how many bytes it
-has lost at its beginning so far, and whether it is being turned over just now. Offsets count from
-the first byte that was ever written, so that a reader goes on across a cut, and after an agent has
-started anew, where it was. At most one piece is in memory.
+Next to a log are its newest bytes before the last rotation (``.1``) and a note (``.cut``) of how
+many bytes it has lost so far, and if it is being rotated now. Offsets count from the first byte
+ever written, so a reader goes on across rotations and agent restarts.
 """
 
 import contextlib
@@ -26,9 +24,12 @@ _NOTE = struct.Struct("<Q?")
 
 
 class Piece(NamedTuple):
-    """Bytes of a log from ``offset`` on; None: there is no log. ``turning``: ask again in a moment.
+    """Bytes of a log from ``offset`` on.
 
-    ``marks`` say when they were written, as far as that is known.
+    Attributes:
+        offset: None if there is no log.
+        turning: True if the log is being rotated: ask again in a moment.
+        marks: when the bytes were written, as far as known.
     """
 
     data: bytes | None
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class _State(NamedTuple):
-    """How much is cut off, how much of that is kept beside, and whether that is changing."""
+    """Bytes that were cut off, how many of them are kept, and if a rotation is running."""
 
     cut: int
     kept: int
@@ -46,7 +47,7 @@ class _State(NamedTuple):
 
 
 def copy_of(path: Path) -> Path:
-    """Where what was cut off last is kept."""
+    """Return the path of the part that was cut off last."""
     return path.with_name(f"{path.name}.1")
 
 
@@ -55,11 +56,11 @@ def _note_of(path: Path) -> Path:
 
 
 def turn_over(path: Path, keep_bytes: int) -> None:
-    """Cut a log, and keep its newest bytes beside it.
+    """Rotate a log: cut it, and keep its newest bytes next to it.
 
     Raises:
-        OSError: it could not be read, copied or cut, and nothing is kept beside it any more; or it
-            was, and when its lines were written can't be kept.
+        OSError: it could not be read, copied or cut, and no earlier part is kept any more; or it
+            was rotated, but the times of its lines could not be kept.
     """
     copy, cut = copy_of(path), _state(path).cut
     _note(path, cut, is_turning=True)
@@ -98,7 +99,9 @@ def _state(path: Path) -> _State:
 
 
 def read(path: Path, offset: int, *, times: bool = False) -> Piece:
-    """The next piece from an offset on; where that is kept no more, from the next that is."""
+    """Return the next piece from an offset on, or from the first byte after it that is
+    still kept.
+    """
     state = _state(path)
     if state.turning:
         return Piece(b"", offset, turning=True)
@@ -138,7 +141,7 @@ def _bytes(path: Path, offset: int, limit: int) -> bytes | None:
 
 
 def _marks(path: Path, state: _State, begin: int, end: int) -> tuple[LogMark, ...]:
-    """Those of the part that is kept beside, and those of the log itself, in the reader's terms."""
+    """Return marks of the kept part and of the log itself, at the reader's offsets."""
     found: list[LogMark] = []
     start = state.cut - state.kept
     if begin < state.cut:

@@ -1,7 +1,7 @@
-"""Output of tasks: kept in files of bounded size, and sent to whoever asks to read it.
+"""Output of tasks: limits the size of log files, and sends logs to the controller for readers.
 
-A log is turned over by copying and cutting, because the task holds the file open; what is written
-between the two is lost. Logs outlive their attempt's directory until age or space calls for them.
+A log is rotated by copying and truncating it, because the task has it open; what is written in
+between is lost. Logs outlive their attempt's folder until age or size limits delete them.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ READABLE = (*STREAMS, "metrics")
 
 
 class Turned(NamedTuple):
-    """What the logs take, and whether one has grown far beyond its limit since it was looked at."""
+    """Bytes that logs use, and if one has grown far beyond its limit since the last check."""
 
     total: int
     hurried: bool
 
 
 def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
-    """Turn over the logs that have grown beyond ``limit`` bytes."""
+    """Rotate logs that are larger than ``limit`` bytes."""
     total, hurried = 0, False
     for attempt in attempts:
         for stream in STREAMS:
@@ -64,7 +64,9 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
 
 
 def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
-    """Delete the oldest logs of attempts not in ``keep``, until the limits hold; what is left."""
+    """Delete the oldest logs of attempts not in ``keep`` until the limits hold. Return what is
+    left.
+    """
     old: list[tuple[float, int, str]] = []  # names alone: paths of thousands take megabytes
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -87,7 +89,7 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int
 
 
 class Followers:
-    """Threads that send logs, so many at a time and each so long."""
+    """Threads that send logs; their number and time are limited."""
 
     def __init__(
         self, folder: Path, node: str, target: ControllerTarget, has_ended: Callable[[str], bool]
@@ -101,7 +103,7 @@ class Followers:
         self._lock = threading.Lock()
 
     def add(self, request: LogRequest) -> None:
-        """Serve a request, once however often it is asked."""
+        """Serve a request. Repeated requests are served once."""
         with self._lock:
             if request.id in self._seen:
                 return
@@ -165,14 +167,14 @@ class Followers:
 
 
 class Post:
-    """Where the pieces of one log go."""
+    """The connection by which pieces of one log are sent."""
 
     def __init__(self, target: ControllerTarget, path: str) -> None:
         self._connection = Connection(target)
         self._path = path
 
     def send(self, chunk: LogChunk) -> bool:
-        """Post a piece; False when nobody reads any more."""
+        """Send a piece. Return False if nobody reads any more."""
         body = msgspec.msgpack.encode(chunk)
         status, answer = self._connection.post(self._path, body, POST_TIMEOUT_S)
         if 200 <= status < 300:
@@ -182,5 +184,5 @@ class Post:
         raise LinkError(f"the controller answered {status} {answer[:200]!r}")
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._connection.close()

@@ -1,12 +1,9 @@
-"""What containers may leave in their runtime's storage, remembered on disk until it is removed.
+"""Removes what containers leave in their runtime's storage, also after crashes.
 
-A container's entry, its layer and its mounts stay in the storage of its user when it has ended. It
-does not remove itself: that would be killed with it when its supervisor dies, and who is killed
-while it removes leaves folders that the storage itself knows nothing of. How to remove it is noted
-before it is started, a file for each attempt, and the note goes when it has been: so neither the
-death of the supervisor, nor that of the agent in between, nor a machine that starts again, however
-it went down, leaves a container to nobody. Removing what is not there succeeds. A removal that
-fails is tried again, less and less often. A note that can't be read is told, and stays where it is.
+A container does not remove itself, because that would be killed with its supervisor and leave
+unnamed layers. Instead the command that removes it is noted on disk before it starts, one file per
+attempt, until it has succeeded. So no crash of supervisor, agent or machine leaves a container
+behind. Failed removals are retried less and less often. An unreadable note is reported and kept.
 """
 
 import contextlib
@@ -40,14 +37,14 @@ Execute = Callable[
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """A command that removes what a container may have left. ``user`` is as in orders."""
+    """A command that removes a container. ``user`` has credentials as in orders."""
 
     argv: list[str]
     user: dict[str, Any] | None
     env: dict[str, str]
 
     def run(self, limit_s: float, execute: Execute = images.execute) -> str:
-        """Run it; why it did not succeed, or nothing."""
+        """Run the command. Return a problem, or an empty text."""
         status, said = execute(self.argv, self.user, self.env, limit_s)
         if status == 0:
             return ""
@@ -61,7 +58,7 @@ _DECODE = msgspec.json.Decoder(Removal).decode
 
 
 class Leftovers:
-    """Notes of one node. ``turn`` is a thread's life, the rest may be called by any thread."""
+    """The noted containers of one node. One thread calls ``turn``, any thread the rest."""
 
     def __init__(
         self,
@@ -88,8 +85,11 @@ class Leftovers:
         self._look_s = LOOK_S_MIN
 
     def note(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """These are about to be carried out: note the containers that they start. Where that can't
-        be done one is not started, and the order says why: a full disk leaves it nothing anyway."""
+        """Note the containers that orders will start. Return the orders.
+
+        If a note cannot be written, its order becomes a refusal: on a full disk the task would fail
+        anyway.
+        """
         self._look_again()
         made = [self._noted_or_refused(one) if one.get("cleanup") else one for one in orders]
         if any(one is other for one, other in zip(made, orders, strict=True) if one.get("cleanup")):
@@ -117,21 +117,24 @@ class Leftovers:
         return order
 
     def heard(self, reports: Iterable[AttemptReport], cleanups: dict[str, dict[str, Any]]) -> None:
-        """The supervisor told of attempts, and how to remove what those leave."""
+        """Note attempts that have ended, with the removal commands that the supervisor reported."""
         self._look_again()
         for report in reports:
             if report.state is AttemptState.ENDED:
                 self.ended(report.id, cleanups.pop(report.id, None))
 
     def _look_again(self) -> None:
-        """News came: of what an earlier agent noted some may be nobody's by now."""
+        """Check soon if notes of an earlier agent belong to no attempt any more."""
         if self._earlier:
             self._look_s = LOOK_S_MIN
             self._wake.set()
 
     def ended(self, attempt: str, cleanup: dict[str, Any] | None = None) -> None:
-        """Nothing of an attempt runs any more; what it may have left is to go. ``cleanup`` is what
-        the supervisor's record says of it, an older agent having noted nothing."""
+        """Remove what an attempt has left, because nothing of it runs any more.
+
+        Args:
+            cleanup: removal command from the supervisor's record, if an older agent noted none.
+        """
         with self._lock:
             if cleanup and attempt not in self._noted:
                 self._noted[attempt] = _removal(cleanup)
@@ -142,7 +145,7 @@ class Leftovers:
         self._wake.set()
 
     def turn(self) -> None:
-        """Remove what is due, until the agent leaves."""
+        """Remove what is due, until the agent stops."""
         while not self._leaving.is_set():
             self._wake.wait(self._wait_s())
             self._wake.clear()
@@ -191,12 +194,12 @@ def _removal(cleanup: dict[str, Any]) -> Removal:
 
 
 def read(root: Path) -> dict[str, Removal]:
-    """What is noted, by attempt, as far as it can be read."""
+    """Return the readable notes, by attempt."""
     return _read(root)[0]
 
 
 def _read(root: Path) -> tuple[dict[str, Removal], list[str]]:
-    """What is noted, by attempt, and what is to be told of notes that can't be read."""
+    """Return the notes by attempt, and messages about unreadable ones."""
     found: dict[str, Removal] = {}
     unread: list[str] = []
     try:
@@ -220,7 +223,7 @@ def _read(root: Path) -> tuple[dict[str, Removal], list[str]]:
 
 
 def _keep(path: Path, flags: int = 0) -> None:
-    """See that a file, or what is in a folder, outlives a loss of power."""
+    """Make a file, or the entries of a folder, survive a loss of power."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(handle)
@@ -229,7 +232,7 @@ def _keep(path: Path, flags: int = 0) -> None:
 
 
 def forget(folder: Path, attempt: str) -> None:
-    """A note is done with."""
+    """Delete a note."""
     for name in (attempt, f".{attempt}"):
         (folder / name).unlink(missing_ok=True)
 
@@ -237,8 +240,13 @@ def forget(folder: Path, attempt: str) -> None:
 def clear(
     root: Path, execute: Execute = images.execute, pause: Callable[[float], None] = time.sleep
 ) -> list[str]:
-    """Remove all that is noted, where nothing of this node runs any more; what could not be, which
-    stays noted. Each is tried a few times, and all of it takes no longer than :data:`LAST_S`."""
+    """Remove all noted containers of a node on which nothing runs any more.
+
+    Each removal is tried a few times, all of them within :data:`LAST_S`.
+
+    Returns:
+        What could not be removed, as messages; it stays noted.
+    """
     deadline = time.monotonic() + LAST_S
     noted, unread = _read(root)
     problems: dict[str, str] = dict.fromkeys(noted, "")

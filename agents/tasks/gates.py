@@ -1,9 +1,8 @@
-"""Checks before a task starts and after one has ended, as the pool of the node asks for.
+"""Checks that a pool requests before a task starts and after one has ended.
 
-A task that is to start waits here until its checks were made, in a thread of their own; all that
-wait are let in, or turned away, by the same look. What has ended is looked after before anything
-else starts. A failed check turns away whatever waits: its result is told before those ends are, so
-that nothing is sent here again.
+Tasks wait here for checks, which run in a thread. One check admits or rejects all tasks that wait.
+After a task has ended, nothing starts until its checks have run. A failed check is reported before
+the rejected attempts end, so that the controller sends no more tasks here.
 """
 
 import threading
@@ -18,7 +17,9 @@ CheckNow = Callable[[CheckPlan, tuple[str, ...]], tuple[CheckResult, ...]]
 
 
 class StartGate:
-    """One node's. ``lock`` is the agent's, under which tasks are let in."""
+    """The checks around the tasks of one node. ``lock`` is the agent's; it is held for
+    decisions.
+    """
 
     def __init__(self, check: CheckNow, lock: threading.RLock) -> None:
         self._check = check
@@ -31,12 +32,14 @@ class StartGate:
         self._work = threading.Event()
 
     def follow(self, plan: CheckPlan | None) -> None:
-        """What is to be checked from now on."""
+        """Make the checks of this plan from now on."""
         self._plan = plan
         self._work.set()
 
     def enter(self, attempt: str, decided: Decided) -> bool:
-        """Whether a task has to wait for checks; then ``decided`` is called in the end."""
+        """Return True if a task must wait for checks. ``decided`` is then called with the
+        result.
+        """
         plan = self._plan
         with self._lock:
             after = self._left or self._looking
@@ -47,25 +50,25 @@ class StartGate:
         return True
 
     def give_up(self, attempt: str) -> bool:
-        """A task does not wait any more; False when it did not."""
+        """Stop waiting for a task. Return False if it did not wait."""
         with self._lock:
             return self._waiting.pop(attempt, None) is not None
 
     def waiting(self) -> dict[str, str]:
-        """Tasks that wait, with what they wait for."""
+        """Return notes of waiting tasks, by attempt."""
         plan = self._plan
         names = ", ".join((*plan.after, *plan.before)) if plan is not None else ""
         with self._lock:
             return dict.fromkeys(self._waiting, f"checking the node: {names}")
 
     def leave(self) -> None:
-        """A task that had started has ended; it counts for a plan that is still to come, too."""
+        """Note that a started task has ended. This counts for a plan that comes later, too."""
         with self._lock:
             self._left = True
         self._work.set()
 
     def turn(self, wait_s: float = 1.0) -> None:
-        """One turn of the thread that makes the checks."""
+        """Make the checks that are due. A thread calls it again and again."""
         self._work.wait(wait_s)
         self._work.clear()
         plan = self._plan
@@ -92,7 +95,7 @@ class StartGate:
                     decided(problem)
 
     def _look(self, plan: CheckPlan | None, *, asked: bool, left: bool) -> str:
-        """Make the checks that are due; why nothing may start here, or nothing."""
+        """Make checks. Return why nothing may start here, or an empty text."""
         names = plan.after if plan is not None and left else ()
         if plan is not None and asked:
             names = tuple(dict.fromkeys((*names, *plan.before)))
