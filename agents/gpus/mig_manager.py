@@ -1,10 +1,10 @@
-"""Keeps the MIG layouts that a pool declares on this node's GPUs, and gives tasks their instances.
+"""Applies the MIG layouts that a pool declares to this node's GPUs, and gives tasks their
+instances.
 
-After each look at the GPUs, :meth:`Cutter.turn` brings at most one device nearer to its layout: one
-that no task holds and that no process is on. What Muster has made, and which task has which
-instance, lies in ``mig.json`` of the node's root, written before anything is done, so that an agent
-that begins anew finds what fits as its own and undoes nothing that others made. What can't be made
-is tried again later and later, and at last left alone, with the reason told.
+After each look at the GPUs, :meth:`MigManager.turn` changes at most one idle GPU. What Muster has
+created, and which task has which instance, is saved in ``mig.json`` before anything is done, so
+that a new agent never destroys what others created. Failed changes are retried later and later, and
+finally given up with a reason.
 """
 
 import contextlib
@@ -31,20 +31,21 @@ _PIDS_TOLD = 3
 
 
 class NotReadyError(Exception):
-    """What an assignment is to have is not there: it may be, later or elsewhere."""
+    """A GPU or instance of an assignment that is not available now."""
 
 
 class Driver(Protocol):
-    """What changes devices: :class:`agents.gpus.nvml_client.Probe`."""
+    """A driver that changes GPUs, like :class:`agents.gpus.nvml_client.NvmlClient`."""
 
     def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
-        """Carry out an order, in a bounded time."""
+        """Carry out an order within a limited time."""
 
 
 class _Made(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of a device is Muster's: GPU instances by id, its mode.
+    """What Muster has changed on a GPU: instances by id, and MIG mode.
 
-    ``open``: it is at work there, and all but ``others`` is its own.
+    Attributes:
+        open: True while a change runs; then all instances but ``others`` are Muster's.
     """
 
     instances: tuple[int, ...] = ()
@@ -54,7 +55,7 @@ class _Made(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What ``mig.json`` holds: by UUID of a device; UUIDs of instances by attempt."""
+    """Contents of ``mig.json``: changes by GPU, and UUIDs of instances by attempt."""
 
     boot_id: str
     made: dict[str, _Made]
@@ -62,7 +63,9 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class _Try(msgspec.Struct, frozen=True):
-    """What came of the last try at a layout; ``of`` is what it was and how the device was."""
+    """Result of the last try at a layout. ``of``: the layout and the state of the GPU at
+    that time.
+    """
 
     of: object
     cut: devices.MigCut
@@ -77,10 +80,11 @@ _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
 class MigManager:
-    """One node's. Its file is written under the agent's lock.
+    """The MIG layouts of one node. Its file is written under the agent's lock.
 
-    ``given``: UUIDs of instances that the node was given of devices which are not its own: the
-    layout of those is left as it is.
+    Args:
+        given: UUIDs of instances that the node has on GPUs that are not its own, whose layout it
+            does not change.
     """
 
     def __init__(
@@ -110,31 +114,32 @@ class MigManager:
         self._load()
 
     def follow(self, plan: desired.MigPlan | None) -> None:
-        """How devices are to be cut from now on; None: nobody says. Called under the lock."""
+        """Apply this plan from now on; None for none. Called under the lock."""
         if plan != self._plan:
             self._plan = plan
             self._tries.clear()
             self._gpus = self._with_simulated(self._gpus)  # what comes next may ask for them
 
     def know(self, gpus: tuple[records.Gpu, ...]) -> None:
-        """Simulated devices as an earlier agent of the node had them."""
+        """Take over simulated GPUs as an earlier agent had them."""
         self._gpus = gpus
 
     @property
     def simulates(self) -> bool:
-        """Whether a simulated device has instances."""
+        """True if a simulated GPU has instances."""
         return any(gpu.simulated and gpu.mig for gpu in self._gpus)
 
     # Tasks -----------------------------------------------------------------------------------
 
     def allot(self, assignment: Assignment) -> tuple[devices.MigInstance, ...]:
-        """The instances that an attempt gets.
+        """Return the instances of an attempt. Called under the lock.
 
-        The controller counts instances, and numbers them; which one a number means changes with
-        layouts, so that it is settled here. Called under the lock.
+        The controller counts and numbers instances. Which instance a number means changes with
+        layouts, so it is decided here.
 
         Raises:
-            NotReadyError: they are not there, or a device that it is to have whole is split.
+            NotReadyError: not enough instances are free, or a GPU that it needs as a whole is
+                split.
         """
         real = {gpu.index: gpu for gpu in self._gpus if not gpu.simulated}
         for index in assignment.devices:
@@ -168,9 +173,8 @@ class MigManager:
         return tuple(found)
 
     def keep(self, alive: Collection[str]) -> None:
-        """Those attempts live, and others are to begin: nobody else holds instances any more.
-
-        Called under the lock.
+        """Release instances of attempts that neither live nor are about to start. Called under the
+        lock.
         """
         wanted = {*alive, *self._holders()}
         gone = [name for name in self._held if name not in wanted]
@@ -180,12 +184,12 @@ class MigManager:
             self._save()
 
     def leave(self, attempt: str) -> None:
-        """An attempt has ended. Called under the lock."""
+        """Release the instances of an attempt that has ended. Called under the lock."""
         if self._held.pop(attempt, None) is not None:
             self._save()
 
     def with_attempts(self, usage: Iterable[devices.GpuUsage]) -> tuple[devices.GpuUsage, ...]:
-        """Usage with the attempts that have the instances, simulated ones as well."""
+        """Return usage with the attempts that hold instances, simulated ones included."""
         with self._lock:
             of = {uuid: name for name, uuids in self._held.items() for uuid in uuids}
             parts = {
@@ -205,7 +209,7 @@ class MigManager:
         )
 
     def _offered(self, profile: str) -> list[devices.MigInstance]:
-        """Instances of a profile on devices that are as declared, in an order of their own."""
+        """Return instances of a profile on GPUs that match their declaration, in a fixed order."""
         wanted = self._wanted()
         return [
             one
@@ -217,7 +221,7 @@ class MigManager:
         ]  # fmt: skip
 
     def _wanted(self) -> dict[int, tuple[tuple[str, int], ...]]:
-        """Instances by number of the device."""
+        """Return declared instances by GPU number."""
         plan = self._plan
         return {one.device: one.instances for one in plan.layouts} if plan is not None else {}
 
@@ -226,7 +230,9 @@ class MigManager:
     def turn(
         self, sample: samples.Sample, known: tuple[records.Gpu, ...], driver: Driver
     ) -> tuple[tuple[records.Gpu, ...], bool]:
-        """Devices with how far each is with its layout, and whether one was changed just now."""
+        """Change at most one GPU. Return the GPUs with their progress, and True if one was
+        changed.
+        """
         with self._lock:
             self._claimed = ""
             order, told = self._look(sample, self._with_simulated(known))
@@ -247,7 +253,7 @@ class MigManager:
     def _look(
         self, sample: samples.Sample, known: tuple[records.Gpu, ...]
     ) -> tuple[samples.MigOrder | None, tuple[records.Gpu, ...]]:
-        """What is to be done now, if anything, and what is told of each device."""
+        """Return the change to make now, if any, and the GPUs with their progress."""
         plan = self._plan
         if plan is None:
             return None, known
@@ -263,8 +269,10 @@ class MigManager:
         return order, tuple(told)
 
     def _with_simulated(self, known: tuple[records.Gpu, ...]) -> tuple[records.Gpu, ...]:
-        """Devices, simulated ones with the instances that are declared, or while nobody says
-        anything with those that they had."""
+        """Return GPUs, with declared instances on simulated ones.
+
+        Without a plan simulated GPUs keep the instances that they had.
+        """
         wanted = self._wanted()
         if self._plan is None:
             before = {gpu.uuid: gpu.mig for gpu in self._gpus}
@@ -299,7 +307,7 @@ class MigManager:
     def _judge(
         self, gpu: records.Gpu, wanted: tuple[tuple[str, int], ...], pids: list[int]
     ) -> tuple[devices.MigCut | None, bool]:
-        """How far a device is, and whether it is to be changed now."""
+        """Return the progress of a GPU, and True if it is to be changed now."""
         pending = not wanted and not gpu.mig_enabled and self._made.get(gpu.uuid, _Made()).mode
         if gpu.simulated or gpu.state != devices.OK:
             return None, False
@@ -320,7 +328,7 @@ class MigManager:
         return devices.MigCut(devices.WAITING, "its turn comes next"), True
 
     def _busy(self, gpu: records.Gpu, pids: list[int]) -> str:
-        """What keeps a device from being changed; empty: nothing does."""
+        """Return what prevents a GPU from being changed; empty if nothing does."""
         instances = {one.uuid for one in gpu.mig}
         for name, given in self._holders().items():
             held = self._held.get(name)
@@ -334,7 +342,7 @@ class MigManager:
         return ""
 
     def _take(self, order: samples.MigOrder, outcome: samples.MigOutcome) -> None:
-        """Remember what came of an order."""
+        """Note the result of a change."""
         made = _Made(outcome.mine, outcome.mode_mine)
         if outcome.unknown:  # whatever it had begun is still its own
             made = self._made[order.uuid]
@@ -371,7 +379,9 @@ class MigManager:
             self._made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
 
     def _save(self) -> None:
-        """Losing this makes what Muster made somebody else's: it is left alone then."""
+        """Save what Muster has created. If this is lost, it counts as created by others and is
+        kept.
+        """
         fresh = self._path.with_suffix(".new")
         kept = _Kept(self._boot_id, self._made, self._held)
         with contextlib.suppress(OSError):
@@ -380,7 +390,7 @@ class MigManager:
 
 
 def fits(gpu: records.Gpu, wanted: mig_layout.Wanted) -> bool:
-    """Whether a device has just these instances, as tasks see them."""
+    """Return True if a GPU has exactly these instances."""
     if not wanted:
         return not gpu.mig_enabled
     is_cut = gpu.mig_enabled or gpu.simulated
@@ -388,7 +398,7 @@ def fits(gpu: records.Gpu, wanted: mig_layout.Wanted) -> bool:
 
 
 def _of_another(gpu: records.Gpu, wanted: mig_layout.Wanted) -> devices.MigCut:
-    """How far a device is of which the node was given instances alone."""
+    """Return the progress of a GPU of which the node has only instances."""
     if fits(gpu, wanted):
         return devices.MigCut(devices.FITS)
     has = mig_layout.told(Counter(one.profile for one in gpu.mig).items())
@@ -397,13 +407,13 @@ def _of_another(gpu: records.Gpu, wanted: mig_layout.Wanted) -> devices.MigCut:
 
 
 def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:
-    """What a try depends on: another one is worth it once this is other."""
+    """Return what a try depends on: another try makes sense when it changes."""
     return wanted, gpu.mig_enabled, tuple(sorted(one.uuid for one in gpu.mig))
 
 
 def parents(
     gpus: Iterable[records.Gpu], given: Iterable[devices.MigInstance]
 ) -> tuple[records.Gpu, ...]:
-    """The devices that instances are of."""
+    """Return the GPUs that instances belong to."""
     uuids = {one.uuid for one in given}
     return tuple(gpu for gpu in gpus if any(one.uuid in uuids for one in gpu.mig))

@@ -1,7 +1,7 @@
-"""Volumes that a node is to have mounted: whether they are there, and as they have to be.
+"""Checks that the volumes of this node are mounted as declared, and answer.
 
-The table of mounts is judged as it stands; then each volume is asked, by a child, whether it
-answers. What is found is a fact of the node: jobs that need a volume go where it is.
+The mount table is judged first. Then a child process checks that each volume answers. Results are
+reported with the node, so that jobs go where their volumes work.
 """
 
 import math
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Mounted(msgspec.Struct, frozen=True):
-    """A line of the table of mounts."""
+    """A line of the mount table."""
 
     source: str
     path: str
@@ -33,7 +33,7 @@ class Mounted(msgspec.Struct, frozen=True):
 
 
 def table(text: str) -> list[Mounted]:
-    """The mounts of ``/proc/self/mounts``, the newest of a path last."""
+    """Return the mounts in ``/proc/self/mounts``; the newest of a path is last."""
     found = []
     for line in text.splitlines():
         words = [_ESCAPE.sub(lambda m: chr(int(m[1], 8)), word) for word in line.split(" ")]
@@ -43,7 +43,7 @@ def table(text: str) -> list[Mounted]:
 
 
 def judge(wanted: WantedVolume, mounts: list[Mounted]) -> str:
-    """What is wrong with a volume by the table of mounts; empty for nothing."""
+    """Return what is wrong with a volume according to the mount table; empty if nothing is."""
     path = wanted.path.rstrip("/") or "/"
     here = [one for one in mounts if one.path == path]
     if wanted.file_system or wanted.source:
@@ -67,7 +67,7 @@ def _is_below(path: str, other: str) -> bool:
 
 
 class Volumes:
-    """Looks at volumes for one agent; ``found`` is called with what is known when it changes."""
+    """The volumes of one node. ``found`` is called with all results when one changes."""
 
     def __init__(
         self, mounts: checks.Mounts, found: Callable[[tuple[VolumeState, ...]], None]
@@ -82,12 +82,12 @@ class Volumes:
         self._asked = threading.Event()
 
     def follow(self, wanted: tuple[WantedVolume, ...]) -> None:
-        """What is to be looked at from now on."""
+        """Check these volumes from now on."""
         self._wanted = {one.name: one for one in wanted[:VOLUMES_MAX]}
         self._asked.set()
 
     def turn(self, wait_s: float = EVERY_S) -> None:
-        """One turn of the thread that looks at all of them."""
+        """Check all volumes once. A thread calls it again and again."""
         self._asked.wait(wait_s)
         self._asked.clear()
         for name in list(self._wanted):
@@ -95,8 +95,11 @@ class Volumes:
         self._tell()
 
     def problem(self, names: Iterable[str]) -> str:
-        """Why a task that needs these can't start here, found out now or a moment ago. What was
-        found is told before this returns. A volume of which nothing is known keeps nobody."""
+        """Return why a task that needs these volumes cannot start here; empty if it can.
+
+        The result is fresh or a moment old, and is reported before this returns. Unknown volumes
+        prevent nothing.
+        """
         problem, looked = "", False
         for name in names:
             looked |= self._look(name, time.monotonic() - FRESH_S)
@@ -109,7 +112,7 @@ class Volumes:
         return problem
 
     def _look(self, name: str, older_than: float) -> bool:
-        """Look at one, if the last look was before; whether it was."""
+        """Check one volume if the last check is old enough. Return True if it was checked."""
         if name not in self._wanted:
             return False
         with self._lock:
@@ -126,7 +129,7 @@ class Volumes:
         return True
 
     def _tell(self) -> None:
-        """Have all that is known told."""
+        """Report all results."""
         with self._telling:  # what is newer is told later
             with self._lock:
                 wanted = self._wanted

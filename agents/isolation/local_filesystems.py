@@ -1,8 +1,8 @@
-"""What can't hang for longer than the node itself would: what lies on the system's own disk.
+"""Decides if a path leads only over file systems that the supervisor itself depends on.
 
-To start a program in the supervisor's own process is the fast way, and holds all that it does for
-as long as a file system does not answer. Here it is told, without asking any other one, whether a
-path leads only over file systems that the supervisor stands on itself. Standard library only.
+Starting a program in the supervisor's own process is fast, but blocks it for as long as a file
+system does not answer. So it is done only for paths on the system's own disk. Nothing here accesses
+another file system. Standard library only.
 """
 
 # No pathlib here: it would cost the supervisor memory.
@@ -34,11 +34,11 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
-    """Where file systems are mounted that may hang while the system does not.
+    """Return mount points of file systems that may hang while the system works.
 
     Args:
-        table: as the kernel tells it in ``mountinfo``.
-        own: paths that this process needs anyway: what they stand on is not far.
+        table: contents of ``mountinfo``.
+        own: paths that this process needs anyway, whose file systems do not count.
     """
     devices: dict[str, tuple[str, bool]] = {}
     for line in table.splitlines():
@@ -58,10 +58,10 @@ def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
 
 
 def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
-    """Whether who follows an absolute path comes to a far file system.
+    """Return True if following an absolute path leads to a far file system.
 
-    A path that leads nowhere does not: whoever follows it hears so at once. ``start`` is a folder
-    at the path's beginning that is known to be near, and no link.
+    A path that leads nowhere does not, because that is known at once. ``start`` is a folder at its
+    beginning that is near and no link.
     """
     here = start if start and path.startswith(f"{start}/") else ""
     left = path[len(here) :].split("/")[::-1]
@@ -91,8 +91,7 @@ def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
 
 
 def interpreter_of(path: str) -> str | None:
-    """What the kernel reads to run a program beside the program: empty where nothing, None where
-    it can't be told."""
+    """Return the file that the kernel reads besides a program; empty for none, None if unknown."""
     try:
         # whatever it is, it is not to wait for somebody at the other end
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -109,7 +108,7 @@ def interpreter_of(path: str) -> str | None:
 
 
 def _interpreter_in(head: bytes) -> str | None:
-    """By the first bytes of a program."""
+    """Return the interpreter named in the first bytes of a program."""
     if head.startswith(b"#!"):
         words = head[2:].partition(b"\n")[0].split()
         return os.fsdecode(words[0]) if words else ""
@@ -128,7 +127,7 @@ def _interpreter_in(head: bytes) -> str | None:
 
 
 class LocalPaths:
-    """What is near, by the mounts there are now."""
+    """The paths that are near, according to the present mounts."""
 
     def __init__(self, root: str, own: Iterable[str]) -> None:
         self._root = f"{root}/attempts"
@@ -153,8 +152,9 @@ class LocalPaths:
         self._known = {}
 
     def has(self, order: dict[str, Any]) -> bool:
-        """Whether all that a start touches is near: its folder, its command and where that is
-        looked for, and what the kernel reads to run it."""
+        """Return True if everything that a start accesses is near: folder, command, PATH,
+        interpreter.
+        """
         if self._table < 0:
             return False
         if self._changes.poll(0):
@@ -181,7 +181,7 @@ class LocalPaths:
         return leads_astray(path, self._far, self._root)
 
     def _runs(self, program: str, depth: int = DEPTH_MAX) -> bool:
-        """Whether all that is read to run a program is near."""
+        """Return True if everything that is read to run a program is near."""
         now = time.monotonic()
         if self._known.get(program, -KNOWN_S) + KNOWN_S > now:
             return True
