@@ -1,4 +1,4 @@
-"""``muster-agent``: reads the command line and runs the agent of one node."""
+"""``muster-agent``: parses the command line and runs the agent of one node."""
 
 import faulthandler
 import sys
@@ -11,7 +11,7 @@ from agents.node import agent_identity
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until told to leave; the exit code."""
+    """Run the agent until it is stopped. Return the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "--check" in words:
         from agents.preflight import preflight_check  # noqa: PLC0415 - a running node needs none of it

@@ -1,8 +1,7 @@
-"""What a node says of itself: to its controller with each request, and to whoever scrapes it.
+"""What a node reports: to its controller with each request, and on its metrics page.
 
-Both are made of the same values, held by the agent's state machine, its senses, its tasks' words
-and its supervisor, so that a page at the node's own port shows what the controller hears. Called
-under the agent's lock; nothing here waits.
+Both are made of the same values, so the page shows what the controller gets. Called under the
+agent's lock; nothing here waits.
 """
 
 import time
@@ -24,7 +23,7 @@ from reconciler.model.state.states import AttemptState
 
 
 class Life(msgspec.Struct, frozen=True):
-    """Which agent it is that speaks: its node's boot, its incarnation, those that it follows."""
+    """Identity of an agent: its node's boot, its incarnation, and those that it follows."""
 
     boot_id: str
     incarnation: str
@@ -32,7 +31,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 class GivenAttempt(msgspec.Struct, frozen=True):
-    """One attempt that is on the node, with what it was given."""
+    """An attempt on the node, with its assignment."""
 
     report: records.AttemptReport
     assignment: agent_messages.Assignment
@@ -40,10 +39,13 @@ class GivenAttempt(msgspec.Struct, frozen=True):
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True):
-    """What is known of the node at one moment, for its page. ``pool`` is as its controller says.
+    """What is known of the node at one moment, for its metrics page.
 
-    ``reported_at`` is when the controller last answered, by the wall clock; ``words`` are by
-    attempt, ``uses`` too.
+    Attributes:
+        pool: as the controller says.
+        reported_at: when the controller last answered, by the wall clock.
+        words: metrics by attempt.
+        uses: usage by attempt.
     """
 
     node: str
@@ -144,8 +146,10 @@ class Reports:
         self._sources.job_data.again(request.task_metrics or ())
 
     def snapshot(self) -> NodeSnapshot | None:
-        """What the node's page is made of; None until a controller has said what it is to have,
-        and so in which pool it is: under another name its series would be others."""
+        """Return the values of the metrics page; None until a controller has sent assignments.
+
+        Before that the pool is unknown, and the series would have another name.
+        """
         if self._sources.state.have == (0, 0):
             return None
         return NodeSnapshot(
@@ -162,10 +166,10 @@ class Reports:
         )
 
     def _attempts(self) -> tuple[GivenAttempt, ...]:
-        """Attempts that have not ended, those that are wanted first, each in the order given.
+        """Return attempts that have not ended, desired ones first, each in the order given.
 
-        One that this agent never heard of, as one begun anew while the controller wants it no more,
-        is left out.
+        Attempts whose assignment this agent never got are left out: it was restarted after the
+        controller had dropped them.
         """
         node = self._sources.state
         wanted = {

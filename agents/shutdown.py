@@ -1,7 +1,6 @@
-"""Ends what there is of a node that goes with its tasks: supervisor, processes, groups, containers.
+"""Ends everything of a node that ends with its tasks: supervisor, processes, groups, containers.
 
-For an agent that was told to take its tasks along, and for whoever looks after virtual nodes and
-finds that an agent could not.
+It is used by an agent that stops with its tasks, and for virtual nodes whose agent could not.
 """
 
 import time
@@ -16,7 +15,7 @@ GONE_S = 10.0
 
 
 def leave_nothing(root: Path) -> list[str]:
-    """End all of it; what could not be, in words."""
+    """End everything of the node in ``root``. Return what could not be ended, as messages."""
     problems = []
     supervisors = processes.supervisors_of(str(root))
     for pid in supervisors:

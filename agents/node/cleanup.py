@@ -1,9 +1,8 @@
-"""Deletes beside the work what is done with: directories, logs beyond their limits.
+"""Deletes what is no longer needed: folders of attempts, and logs beyond their limits.
 
-One thread of the agent runs it. Logs of tasks that run are turned over where they grow too large;
-when what all logs take passes ``--logs-total``, and when a task has ended, the oldest of tasks that
-have ended go within seconds. Going through a folder of many logs costs time: it is done no more
-often than costs a twentieth of a core.
+One thread runs it. Logs of running tasks are rotated when they grow too large. If all logs exceed
+``--logs-total``, and when a task has ended, the oldest logs of ended tasks are deleted within
+seconds. Reading a large folder of logs may take at most a twentieth of a core.
 """
 
 import threading
@@ -27,7 +26,9 @@ REST_TIMES = 20
 
 
 class Logs:
-    """The logs of one node, within their limits. Time is in seconds of any steady clock."""
+    """The logs of one node, kept within their limits. ``clock`` returns seconds of any steady
+    clock.
+    """
 
     def __init__(
         self, folder: Path, settings: AgentSettings, clock: Callable[[], float] = time.monotonic
@@ -44,11 +45,11 @@ class Logs:
         self.again_s = ROTATE_EVERY_S
 
     def ended(self) -> None:
-        """A task has ended: its logs are old ones from now on. Called by any thread."""
+        """Note that a task has ended, so that its logs may be deleted. Called by any thread."""
         self._ended = True
 
     def turn(self, running: list[str]) -> bool:
-        """Bring the logs within their limits, where it is due; whether they were gone through."""
+        """Enforce the limits if it is time. Return True if the folder was read."""
         settings, now = self._settings, self._clock()
         limit = settings.logs_total_bytes_max
         # what has ended meanwhile may have written much since it was looked at
@@ -73,7 +74,7 @@ class Logs:
 
 
 class Cleanup:
-    """Runs all of it. ``clean`` is set where there is something to delete now."""
+    """Cleans up one node. ``clean`` is set if there is something to delete now."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Cleanup:
         self._leaving = leaving
 
     def run(self) -> None:
-        """Delete what is done with, until the agent leaves."""
+        """Clean up until the agent stops."""
         left_s: float | None = None
         look_at = time.monotonic()
         while not self._leaving.is_set():

@@ -1,7 +1,7 @@
-"""What an agent notices of its node beside its tasks: machine, GPUs, and whether it is well.
+"""Watches the node: machine, GPUs, health checks, volumes, and the usage of tasks.
 
-Loops look, each in a thread that the agent keeps going; what they find becomes the inventory,
-under the agent's lock, and what is new of it is told at once.
+Several loops look, each in a thread. What they find becomes the inventory, under the agent's lock,
+and changes are reported at once.
 """
 
 import contextlib
@@ -49,14 +49,15 @@ class MonitorHooks(NamedTuple):
 
 
 class NodeMonitor:
-    """One node's.
+    """The monitor of one node.
 
     Attributes:
-        inventory: what is known of the node; replaced under the lock, and known by its identity.
-        probe: asks the driver.
-        volumes: looks at those that the node is to have.
-        cutter: has devices cut as the pool says.
-        uses: what tasks use.
+        inventory: what is known of the node. It is replaced under the lock, and recognised by its
+            identity.
+        probe: source of GPU samples.
+        volumes: checks the volumes of the node.
+        cutter: applies the pool's MIG layouts.
+        uses: usage of tasks.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class NodeMonitor:
         self._untold: tuple[GpuUsage, ...] | None = None
 
     def begin(self) -> None:
-        """Know the GPUs before the first report, unless the driver takes long over them."""
+        """Find the GPUs before the first report, unless the driver takes too long."""
         if self._settings.gpus:
             self._begin_simulating()
         if not self._settings.watch_gpus:
@@ -106,7 +107,7 @@ class NodeMonitor:
         watcher.wait_for_first()
 
     def cut(self, plan: desired.MigPlan | None) -> None:
-        """How devices are to be cut from now on; called under the lock."""
+        """Apply this MIG plan from now on. Called under the lock."""
         self.cutter.follow(plan)
         if self._watcher_of_gpus is not None:
             self._watcher_of_gpus.hurry.set()
@@ -129,24 +130,29 @@ class NodeMonitor:
 
     @contextlib.contextmanager
     def exclusive_gpus(self, reset: Collection[str]) -> Iterator[None]:
-        """Nobody here looks at GPUs meanwhile, or changes them; where it ends well those of these
-        UUIDs were reset."""
+        """Keep the agent from looking at GPUs or changing them.
+
+        If the context ends without an error, the GPUs in ``reset`` have been reset.
+        """
         watcher = self._watcher_of_gpus
         with watcher.leave_alone(reset) if watcher is not None else contextlib.nullcontext():
             yield
 
     def follow(self, plan: CheckPlan | None) -> None:
-        """What is to be checked from now on."""
+        """Make the checks of this plan from now on."""
         self._plan = plan
         self._look_now.set()
 
     def hold_by(self, isolation: Isolation) -> None:
-        """This is how tasks are held from now on."""
+        """Note how tasks are isolated from now on."""
         self.take_over(msgspec.structs.replace(self.inventory, isolation=isolation))
 
     def notice(self, text: str, of: str = "port") -> None:
-        """What keeps no task from running and yet is to be known of something; empty: nothing any
-        more."""
+        """Report a problem that does not keep tasks from running; an empty text ends it.
+
+        Args:
+            of: what the problem is about. Each subject has at most one.
+        """
         with self._lock:
             self._notices.pop(of, None)
             if text:
@@ -155,7 +161,7 @@ class NodeMonitor:
             self.take_over(msgspec.structs.replace(self.inventory, notice=told))
 
     def take_over(self, found: Inventory) -> bool:
-        """Take over an inventory that says something new, under the lock, and have it told."""
+        """Replace the inventory if it has changed, and report it. Called under the lock."""
         if found == self.inventory:
             return False  # the one that is held may be on its way: it is known by its identity
         self.inventory = found
@@ -163,28 +169,28 @@ class NodeMonitor:
         return True
 
     def gpu_usage(self) -> tuple[GpuUsage, ...] | None:
-        """What GPUs do, as far as it was not told yet; asked under the lock."""
+        """Return the usage of GPUs, if it has not been reported yet. Called under the lock."""
         untold, self._untold = self._untold, None
         return untold
 
     def gpus_seen(self) -> tuple[GpuUsage, ...]:
-        """What GPUs did when they were last looked at."""
+        """Return the usage of GPUs at the last look."""
         return self._seen
 
     def look_at_host(self) -> None:
-        """Notice what has changed of the machine itself."""
+        """Read the facts about the machine again."""
         host, settings = host_info.read(), self._settings
         address = inventory.address_now(self.inventory, settings)
         with self._lock:
             self.take_over(inventory.with_host(self.inventory, host, address, settings))
 
     def look_at_tasks(self) -> None:
-        """Sample what tasks use, and wait until the next time."""
+        """Sample the usage of tasks, and wait until the next time."""
         self.uses.look(self._hooks.pids(), self._on_gpus)
         self._leaving.wait(usage_sampler.EVERY_S)
 
     def check(self) -> None:
-        """Look at the node's health as its pool asks for; what changes is told at once."""
+        """Make the health checks of the plan until the agent stops."""
         while not self._leaving.is_set():
             plan = self._plan
             self._look_now.wait(plan.interval_s if plan is not None else None)
@@ -201,7 +207,7 @@ class NodeMonitor:
                     self.take_over(known)
 
     def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
-        """Make checks before or after a job; what they found is told before anything else."""
+        """Make checks before or after a job. Their results are reported before anything else."""
         with self._lock:
             seen = self._readings()
         with self._checker.turn:
@@ -212,7 +218,7 @@ class NodeMonitor:
         return found
 
     def _readings(self) -> checks.Readings:
-        """What is known already of what checks judge; asked under the lock."""
+        """Return values for the checks that are already known. Called under the lock."""
         return checks.Readings(
             gpus=self.inventory.gpus,
             usage=self._seen,
@@ -230,7 +236,7 @@ class NodeMonitor:
         )
 
     def _begin_simulating(self) -> None:
-        """Look at simulated GPUs, from when a file says something of them or one is cut."""
+        """Watch simulated GPUs, as soon as a file describes them or one has MIG instances."""
         source = simulated.SimulatedSamples(
             self._settings.root / simulated.FILE_NAME, self._settings.gpus
         )
@@ -255,7 +261,7 @@ class NodeMonitor:
         self._hooks.keep_running(turn)
 
     def _take(self, look: gpu_watcher.GpuLook) -> None:
-        """Take over what a look at GPUs found; what changed is reported at once."""
+        """Take over the result of a look at GPUs, and report changes at once."""
         with self._lock:
             self._untold = look.usage or self._untold
             self._seen = look.usage

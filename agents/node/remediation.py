@@ -1,10 +1,9 @@
-"""What the controller wants made right on this node: each order is carried out once, and told of.
+"""Carries out remediations that the controller requests on this node, each exactly once.
 
-Orders come with the set of assignments and stay in it until their end is committed. What has been
-begun lies in ``remedies.json`` of the node's root, written before anything is done, so that an
-agent that dies in the midst of an order never begins it again: it tells that it does not know.
-Whether a machine that was to boot again has done so is told by its boot id. What the controller
-takes back before its turn has come is not done.
+They come with the set of assignments, and stay in it until their end is committed.
+``remedies.json`` notes what has begun before anything is done: after a crash a remediation is not
+repeated but reported as unknown. The boot id shows if a reboot has happened. What the controller
+withdraws in time is not done.
 """
 
 import contextlib
@@ -44,7 +43,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class OrderError(Exception):
-    """An order that can't be carried out; says why."""
+    """A remediation that cannot be carried out."""
 
 
 class NodeActions(NamedTuple):
@@ -73,9 +72,10 @@ class NodeActions(NamedTuple):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What ``remedies.json`` holds. ``begun`` and not ended: the agent died over it.
+    """Contents of ``remedies.json``. The agent died during those in ``begun`` that are not ended.
 
-    ``boots``: in which boot of the node each order has come, by its id.
+    Attributes:
+        boots: boot in which each remediation came, by id.
     """
 
     begun: tuple[str, ...] = ()
@@ -90,14 +90,14 @@ Handler = Callable[[DriftRemedy, NodeActions], str]
 
 
 class Orders:
-    """The orders of one node.
+    """The remediations of one node.
 
     Args:
         root: the node's folder.
-        boot_id: which boot of the node this is.
-        node: what is known of it.
-        ended: called when there is an end to tell.
-        handlers: what carries out an order of each verb; returns what was done, in words.
+        boot_id: id of the node's boot.
+        node: what remediations may do with the agent.
+        ended: called when there is an end to report.
+        handlers: by verb, a function that carries out a remediation and returns what was done.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Orders:
         self._load()
 
     def take(self, orders: Iterable[DriftRemedy]) -> None:
-        """The orders that the node is to have now; those that are new are carried out."""
+        """Take the remediations that the node shall have now, and start new ones."""
         wanted = {one.id: one for one in orders}
         with self._lock:
             self._wanted = set(wanted)
@@ -136,12 +136,12 @@ class Orders:
             self._save()
 
     def reports(self) -> tuple[RemedyReport, ...]:
-        """Ends that the controller may not have yet."""
+        """Return ends that the controller may not know yet."""
         with self._lock:
             return tuple(self._ended.values())
 
     def work(self) -> None:
-        """Carry out the next order, if it is still to be; waits until there is one."""
+        """Wait for the next remediation, and carry it out unless it was withdrawn."""
         order = self._waiting.get()
         if self._is_withdrawn(order):
             return
@@ -158,7 +158,7 @@ class Orders:
         self._told()
 
     def _is_withdrawn(self, order: DriftRemedy) -> bool:
-        """Whether an order was taken back while it waited: then it is as if it had never come."""
+        """Return True if a remediation was withdrawn while it waited. It is then forgotten."""
         with self._lock:
             if order.id in self._wanted:
                 return False
@@ -186,7 +186,9 @@ class Orders:
 
 
 def _survived(name: str, before: str, now: str) -> RemedyReport:
-    """What came of an order that was begun in the boot ``before`` by an agent that has died."""
+    """Return the end of a remediation that began in boot ``before`` under an agent that
+    has died.
+    """
     if name.startswith(_RESTART) or (name.startswith(_REBOOT) and before not in {"", now}):
         return RemedyReport(name, done=True, message="it was started again")
     message = "the agent ended while it was at it, and does not know what came of it"
@@ -196,10 +198,10 @@ def _survived(name: str, before: str, now: str) -> RemedyReport:
 
 
 def end_process(order: DriftRemedy, node: NodeActions) -> str:
-    """End a process that holds a device and is no task's: SIGTERM, then SIGKILL.
+    """End a process that holds a GPU and belongs to no task: SIGTERM, then SIGKILL.
 
     Raises:
-        OrderError: it is not the process that was meant, is needed here, or does not go.
+        OrderError: it is another process, is needed here, or does not end.
     """
     pid = order.pid
     foreign = {(one.pid, one.uuid) for one in node.foreign_processes()}
@@ -231,7 +233,7 @@ def end_process(order: DriftRemedy, node: NodeActions) -> str:
 
 
 def _own() -> set[int]:
-    """This process and all that have led to it."""
+    """Return pids of this process and its ancestors."""
     found, at = set(), os.getpid()
     while at > 0 and at not in found:
         found.add(at)
@@ -241,7 +243,7 @@ def _own() -> set[int]:
 
 
 def _check_start(order: DriftRemedy) -> None:
-    """Raise OrderError where the number of the process has gone to another one since."""
+    """Raise OrderError if the process id belongs to a newer process."""
     facts = processes.process_facts(order.pid)
     if facts is None or not order.started_at:
         return
@@ -251,33 +253,33 @@ def _check_start(order: DriftRemedy) -> None:
 
 
 def _gone(handle: int, wait_s: float) -> bool:
-    """Whether the process of a handle ends in time."""
+    """Return True if the process of a handle ends in time."""
     poller = select.poll()
     poller.register(handle, select.POLLIN)
     return bool(poller.poll(1000 * wait_s))
 
 
 def restart_agent(_: DriftRemedy, node: NodeActions) -> str:
-    """End this agent; its tasks go on, and who keeps it alive starts it again."""
+    """End this agent without its tasks; its service manager starts it again."""
     node.restart()
     return "the agent ends, to be started again"
 
 
 def run_command(order: DriftRemedy, node: NodeActions) -> str:
-    """Run what the site has for it, with a deadline and without a shell.
+    """Run the site's command, with a deadline and without a shell.
 
     Raises:
-        OrderError: a task runs here, or the command does not end with status 0.
+        OrderError: a task runs here, or the command does not exit with status 0.
     """
     _must_be_idle(node)
     return _run(order.command, order.timeout_s)
 
 
 def reset_gpu(order: DriftRemedy, node: NodeActions) -> str:
-    """Reset devices that nobody uses, by nvidia-smi.
+    """Reset GPUs that nobody uses, by nvidia-smi.
 
     Raises:
-        OrderError: a task runs here, a device is not this node's alone, or the driver refuses.
+        OrderError: a task runs here, a GPU is not this node's alone, or the driver refuses.
     """
     known, parted = node.gpu_uuids(), node.partial_gpus()
     uuids = [known[number] for number in order.devices if number in known]
@@ -297,11 +299,13 @@ def reset_gpu(order: DriftRemedy, node: NodeActions) -> str:
 
 
 def reboot(_: DriftRemedy, node: NodeActions) -> str:
-    """Boot the machine again. That it was asked for is no end: until the machine is down others
-    are not to follow, and nothing is to start here.
+    """Reboot the machine.
+
+    A requested reboot is not an end: until the machine is down, nothing else may be done or
+    started.
 
     Raises:
-        OrderError: a task runs here, others are on the machine, this process may not, or the
+        OrderError: a task runs here, other nodes are on the machine, permission is missing, or the
             machine does not go down.
     """
     if not node.owns_machine():

@@ -1,5 +1,8 @@
-"""The folder that all nodes share, as an agent begins: a server may be away that it is on, and the
-node's tasks, which need an agent, are not to wait for it."""
+"""The folder shared by all nodes, usually a network mount whose server may be away.
+
+Opening it can hang, so a thread does it: the agent and its tasks start without the folder, and use
+it once the server answers.
+"""
 
 import errno
 import os
@@ -22,7 +25,11 @@ AWAY = frozenset({
 
 
 class SharedFolder:
-    """One agent's look for it, until that leaves."""
+    """Resolves the shared folder without blocking the agent.
+
+    Attributes:
+        problem: why the folder is not available yet; empty once it is.
+    """
 
     def __init__(self, path: Path, leaving: threading.Event) -> None:
         self._path = path
@@ -36,11 +43,13 @@ class SharedFolder:
         self.problem = ""
 
     def find(self, limit_s: float = ANSWER_S) -> str:
-        """The folder without links, made where there is none; where it does not answer its path as
-        it was given, and ``problem`` says so. An agent that is to leave waits no longer.
+        """Return the folder without symbolic links, creating it if needed.
+
+        If it does not answer within ``limit_s``, or the agent stops, return the configured path and
+        set ``problem``.
 
         Raises:
-            OSError: it can't be made, and nothing says that it is only away.
+            OSError: it cannot be created, and waiting will not help.
         """
         threading.Thread(target=self._look, daemon=True).start()
         answered = self._answers(limit_s)
@@ -68,7 +77,7 @@ class SharedFolder:
         return self._looked.is_set()
 
     def await_it(self, later: Callable[[str], None]) -> None:
-        """Have ``later`` told of the folder without links, by another thread, once it answers."""
+        """Call ``later`` with the resolved path, from another thread, once the folder answers."""
         with self._lock:
             if not self._found:
                 self._later = later

@@ -1,12 +1,9 @@
-"""Keeps the tasks of one node, so that they outlive the agent: ``python -I -S PATH ROOT``.
+"""Runs the tasks of one node, so that they outlive the agent: ``python -I -S PATH ROOT``.
 
-It alone starts tasks, reaps them and writes the journal. Orders come in from the agent as JSON
-lines over a Unix socket; records of attempts go back, an end only after the journal holding it is
-on disk (one fdatasync for all ends of a turn of the loop). It must import nothing but the standard
-library, stay small, never block on anything but that disk, and never end because its agent did.
-
-An attempt is its directory, made exclusively; a directory that has neither a live process nor an
-end in the journal is lost. A supervisor that starts ends whatever a predecessor left running.
+Orders come from the agent as JSON lines over a Unix socket; records of attempts go back, ends only
+after the journal is on disk. It imports only the standard library, stays small, blocks on nothing
+but that disk, and never ends because its agent did. An attempt is a folder, created exclusively:
+one with neither a live process nor a recorded end is lost.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -54,7 +51,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Supervisor:
-    """The loop: orders and deaths come in, records go out."""
+    """The supervisor's loop: handles orders and ended processes, and reports records."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -94,7 +91,7 @@ class Supervisor:
         }  # fmt: skip
 
     def recover(self) -> None:
-        """End whatever ran under an earlier supervisor, and record it as lost."""
+        """Kill what ran under an earlier supervisor, and record it as lost."""
         alive = [record for record in self.table.records.values() if record["state"] != "Ended"]
         processes.ask_runtimes(self.root)
         if not self.isolation.recover():
@@ -116,10 +113,10 @@ class Supervisor:
         self.table.news = {}
 
     def on_hello(self, _order: Record, client: connections.ClientConnection) -> None:
-        """A new agent: it gets every record there is, and from now on all changes.
+        """Send all records to a new agent, and from now on all changes.
 
-        It hears of starts that wait or hang as well: an agent before it ordered them, and they may
-        run yet.
+        This includes starts that wait or hang: an earlier agent ordered them, and they may still
+        run.
         """
         client.greeted = True
         records = self.table.certain()
@@ -137,12 +134,12 @@ class Supervisor:
         )
 
     def on_start(self, order: Record, _client: connections.ClientConnection) -> None:
-        """Queue a start, so that a burst of them does not keep exits waiting."""
+        """Queue a start, so that a burst of starts does not delay the handling of ends."""
         if not self.leaving:
             self.starts.queue.append(order)
 
     def on_refuse(self, order: Record, _client: connections.ClientConnection) -> None:
-        """Record an end of an attempt that never started, so that it never will."""
+        """Record the end of an attempt that never started, so that it never will."""
         name = order["id"]
         if self.table.is_known(name):
             self.table.repeat(name)
@@ -155,7 +152,7 @@ class Supervisor:
         self.table.end(record, order["reason"], message=order.get("message", ""))
 
     def on_stop(self, order: Record, _client: connections.ClientConnection) -> None:
-        """Signal an attempt; a later order can only bring the kill nearer."""
+        """Signal an attempt. A later order can only bring the kill forward."""
         queued = [start for start in self.starts.queue if start["id"] == order["id"]]
         if queued and not self.table.is_known(order["id"]):
             self.starts.queue.remove(queued[0])
@@ -169,22 +166,22 @@ class Supervisor:
             self.attempts.stop(attempt, order["reason"], order["signal"], float(grace_s))
 
     def on_renew(self, order: Record, _client: connections.ClientConnection) -> None:
-        """The controller answered a request sent at ``at`` on the boot clock."""
+        """Renew leases: the controller answered a request sent at ``at`` on the boot clock."""
         self.renewed_at = max(self.renewed_at, min(float(order["at"]), processes.boottime()))
 
     def on_forget(self, order: Record, _client: connections.ClientConnection) -> None:
-        """Ends that the controller has, and whose directories are gone."""
+        """Forget ends that the controller knows, whose folders are gone."""
         self.table.forget(order["ids"])
 
     def on_shutdown(self, order: Record, _client: connections.ClientConnection) -> None:
-        """Stop every task, then leave."""
+        """Stop every task, then end."""
         self.leaving = True
         self.starts.stop_all(order["reason"])
         for attempt in self.attempts.by_name.values():
             self.attempts.stop(attempt, order["reason"], "SIGTERM", float(order["grace_s"]))
 
     def could_not_start(self, order: Record, problem: Exception) -> None:
-        """A defect, told while it is handled: it costs this attempt alone."""
+        """Record an internal error of a start, which affects only this attempt."""
         complain(f"defect in a start: {traceback.format_exc()}")
         if not self.table.is_known(order["id"]):
             record = {"id": order["id"], "started_at": None}
@@ -192,7 +189,7 @@ class Supervisor:
             self.table.end(record, "StartFailed", message=f"could not be started: {problem!r}")
 
     def reap(self) -> bool:
-        """Collect every process that has died. A main process takes its group along."""
+        """Collect every process that has ended. Return True if there was one."""
         any_died = False
         while True:
             try:
@@ -218,7 +215,7 @@ class Supervisor:
         return {self.reaper.pid} | self.starts.way.pids()
 
     def wait_s(self) -> float:
-        """Until when nothing has to be done unless something comes in."""
+        """Return how long nothing needs to be done unless something comes in; -1 for ever."""
         if self.starts.queue:
             return 0.0
         moments = self.attempts.moments(self.renewed_at)
@@ -243,7 +240,7 @@ class Supervisor:
             complain(f"defect in an order: {traceback.format_exc()}")
 
     def serve(self, listener: socket.socket, wakeup: int) -> None:
-        """Turn after turn until told to leave."""
+        """Run the loop until told to stop."""
         self.reaper.start()
         for handle in (listener.fileno(), wakeup):
             self.clients.poller.register(handle, select.EPOLLIN)
@@ -258,8 +255,10 @@ class Supervisor:
         self.isolation.leave()
 
     def may_leave(self) -> bool:
-        """Whether it was told to leave, or is alone, and nothing keeps it: a task that lives, or an
-        end that is on no disk yet. For such a one it waits a while only; its agent does as well."""
+        """Return True if the supervisor shall end, and no live task or unwritten end prevents it.
+
+        It waits for an unwritten end only for a limited time; its agent does the same.
+        """
         if not self.leaving or self.attempts or self.starts:
             return False
         if not self.table.retry_at:
@@ -269,7 +268,7 @@ class Supervisor:
         return now >= self.leave_at
 
     def turn(self, listener: socket.socket, wakeup: int) -> None:
-        """Wait for something to happen and see to it."""
+        """Wait until something happens, and handle it."""
         for handle, event in self.clients.poller.poll(self.wait_s()):
             if handle == wakeup:
                 os.read(wakeup, 4096)
@@ -298,7 +297,7 @@ class Supervisor:
 
 
 def main() -> int:
-    """Take the lock of ROOT, recover, serve."""
+    """Lock the root folder, recover, and run the loop. Return the exit status."""
     root = os.path.realpath(sys.argv[1])
     for folder, mode in ((root, 0o755), (f"{root}/attempts", 0o711), (f"{root}/logs", 0o711)):
         os.makedirs(folder, mode, exist_ok=True)

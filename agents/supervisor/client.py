@@ -1,7 +1,7 @@
-"""The agent's side of the supervisor: finds or starts it, sends orders, reads records.
+"""The agent's connection to the supervisor: finds or starts it, sends orders, reads records.
 
 The supervisor is started from its file, isolated and in a session of its own, so that neither the
-agent's end nor an upgrade of its package reaches it. There is exactly one a root: it holds a lock.
+agent's end nor an upgrade affects it. A lock ensures that each root has exactly one.
 """
 
 import contextlib
@@ -41,11 +41,19 @@ _DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
 class KeeperError(Exception):
-    """There is no supervisor, and none can be started."""
+    """A supervisor that neither answers nor can be started."""
 
 
 class SupervisorClient:
-    """A connection to the supervisor of one root."""
+    """A connection to the supervisor of one root.
+
+    Attributes:
+        hello: what the supervisor reported about itself and all its attempts.
+        outdated: True if an earlier agent started it from other source files.
+        dismissed: True if it was asked to end, so that another one starts.
+        pids: main processes by attempt.
+        cleanups: commands that remove containers, by attempt.
+    """
 
     def __init__(self, root: Path, isolation: str = "auto", enter: tuple[str, ...] = ()) -> None:
         self.root = root
@@ -69,7 +77,12 @@ class SupervisorClient:
         self._encoder = msgspec.json.Encoder()
 
     def connect(self, leaving: threading.Event) -> list[AttemptReport]:
-        """Reach the supervisor, starting one where there is none; all it knows."""
+        """Connect to the supervisor, starting one if there is none. Return all attempts that it
+        knows.
+
+        Raises:
+            KeeperError: it does not answer in time, or cannot be started.
+        """
         deadline = time.monotonic() + CONNECT_S
         delay_s = 0.01
         self._failed = 0
@@ -89,7 +102,7 @@ class SupervisorClient:
             delay_s = min(0.5, delay_s * 1.5)
 
     def send(self, orders: list[dict[str, Any]]) -> bool:
-        """Give orders, in their order; False when the supervisor is gone."""
+        """Send orders in their order. Return False if the supervisor is gone."""
         if self.link is None:
             return False
         try:
@@ -102,14 +115,14 @@ class SupervisorClient:
         return True
 
     def dismiss(self) -> None:
-        """Have an outdated supervisor leave. Nothing may run, or be about to begin."""
+        """Ask an outdated supervisor to end. Nothing may run or be about to start."""
         self.outdated = False
         self.dismissed = self.send([
             {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": 0}
         ])  # fmt: skip
 
     def end_all(self, grace_s: float, heard: Callable[[list[AttemptReport]], None]) -> None:
-        """Have the supervisor end every task, after ``grace_s`` by force, and leave."""
+        """Make the supervisor end all tasks, by force after ``grace_s``, and end itself."""
         order = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
         deadline = time.monotonic() + grace_s + SHUTDOWN_S
         if self.send([order]):
@@ -120,7 +133,7 @@ class SupervisorClient:
                 heard(reports)
 
     def receive(self) -> list[AttemptReport] | None:
-        """What has become of attempts, once the link is readable; None when it is closed."""
+        """Return reports, once the connection is readable; None if it is closed."""
         if self.link is None:
             return None
         try:
@@ -136,7 +149,7 @@ class SupervisorClient:
             return None
 
     def close(self) -> None:
-        """Drop the link; the supervisor goes on."""
+        """Close the connection; the supervisor keeps running."""
         if self.link is not None:
             self.link.close()
         self.link, self._inbox = None, b""
@@ -219,7 +232,7 @@ class SupervisorClient:
             raise KeeperError(f"the supervisor can't be started: {why}") from problem
 
     def _last_words(self) -> str:
-        """What the log of supervisors ends with, and what is missing where it is."""
+        """Return the last line of the supervisors' log, and what the disk lacks, if anything."""
         log = self.root / "supervisor.log"
         try:
             with log.open("rb") as stream:
@@ -247,11 +260,13 @@ class SupervisorClient:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """A message of a supervisor. An older one, which outlives an upgrade, may name what has a name
-    that is no text: such a name is shown with a ``?``, and the rest of the message counts.
+    """Return a message of a supervisor.
+
+    An older supervisor, which outlives an upgrade, may send names that are not valid text. They are
+    shown with a ``?``, and the rest of the message counts.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a message.
     """
     try:
         return _DECODER.decode(line)
@@ -261,11 +276,11 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def scope(isolation: str, root: str, top: Path = Path("/"), uid: int | None = None) -> list[str]:
-    """What to put before the supervisor's command to have systemd give it a scope of its own.
+    """Return the prefix of the supervisor's command that makes systemd give it its own scope.
 
-    The scope's group is delegated: groups of tasks are made in it, without a word to systemd for
-    each, and an agent's unit that is restarted takes nothing along. Empty where systemd does not
-    run this machine, or is not wanted.
+    The scope's group is delegated: groups of tasks are created in it without systemd, and
+    restarting the agent's unit does not affect them. The result is empty if systemd does not run
+    this machine or is not wanted.
     """
     runs = (top / "run/systemd/system").is_dir() and shutil.which("systemd-run") is not None
     if isolation not in {"auto", "systemd"} or not runs:
@@ -279,7 +294,7 @@ def scope(isolation: str, root: str, top: Path = Path("/"), uid: int | None = No
 
 
 def report_of(record: dict[str, Any]) -> AttemptReport:
-    """A supervisor's record as the controller is told of it."""
+    """Return a supervisor's record as it is reported to the controller."""
     reason = record.get("end_reason")
     return AttemptReport(
         id=record["id"],
