@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         return preflight_check.main(settings.parser(required=False).parse_args(words))
     given = settings.parse(words)
     malloc_tuning.restrain()
-    faulthandler.enable()  # a crash in compiled code says where it was
+    faulthandler.enable()  # a crash in compiled code then shows where it was
     try:
         return node_agent.Agent(given).run()
     except (agent_identity.OccupiedError, TokenFileError, LinkError, OSError) as problem:

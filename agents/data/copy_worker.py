@@ -32,17 +32,17 @@ from agents.host import file_tree
 Listing = list[tuple[str, int, str]]
 
 FILES_MAX = 100_000
-#: Folders below each other, of what is copied.
+#: Nested folders that are copied.
 DEPTH_MAX = 64
 CHUNK_BYTES = 2**20
 TELL_EVERY_S = 0.5
-#: Of files that list checksums.
+#: Size of a file that lists checksums.
 CHECKSUMS_BYTES_MAX = 64 * 2**20
-#: How folders and files are opened that stand below a volume or a task's folder.
+#: Flags for opening files and folders below a volume or a task's folder.
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MANIFEST, DATA = "manifest.json", "data"
-#: What comes after the name of what is not whole yet, and of what is being deleted.
+#: Suffixes of names that are not complete yet, and that are being deleted.
 PART, GONE = ".part", ".gone"
 _PR_SET_PDEATHSIG = 1
 
@@ -142,7 +142,7 @@ class CopyFolder:
                 except FileNotFoundError:
                     continue
                 if not stat.S_ISREG(found.st_mode):
-                    continue  # links, pipes, devices: they stay where they are
+                    continue  # links, pipes and devices are not copied
                 count += 1
                 if count > most:
                     raise StageError(f"{self._path}/{path} has more than {most} files")
@@ -286,7 +286,7 @@ def fetch(order: dict[str, Any], progress: CopyProgress) -> dict[str, list[str]]
                 raise SystemExit(3)
             if not there:
                 copy_in(source, item, listing, entry, single=single, progress=progress)
-            if is_whole(entry):  # unless it was needed elsewhere a moment ago
+            if is_whole(entry):  # unless it was used a moment ago
                 break
         os.utime(entry)
         found[item["name"]] = [key, f"{DATA}/{listing[0][0]}" if single else DATA]
@@ -338,7 +338,7 @@ def _write(
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
     with os.fdopen(handle, "wb", buffering=0) as target:
         for chunk in chunks:
-            if count + len(chunk) > size:  # what grows, or is sent on and on, is never written
+            if count + len(chunk) > size:  # growing or endless input is never written
                 raise StageError(f"{os.path.basename(path)} was changed while it was copied")  # noqa: PTH119
             left = memoryview(chunk)
             while left:
@@ -424,7 +424,7 @@ def main() -> int:
     try:
         line = sys.stdin.readline()
         if not line:
-            return 3  # whoever wanted it has gone
+            return 3  # the receiver has gone
         order = json.loads(line)
         if order["do"] == "in":
             send({"done": {"entries": fetch(order, progress), "moved": progress.moved}})

@@ -21,15 +21,15 @@ from agents.data import copy_worker
 from agents.host import file_tree
 from reconciler.model.state.states import EndReason
 
-#: Of the file system, where no limit is given; and what is left free of it in any case.
+#: Share of the file system if no limit is given, and space that is always left free.
 LIMIT_RATIO = 0.2
 RESERVE_BYTES, RESERVE_RATIO = 2**30, 0.05
-#: Entries of one user that are remembered; a user who has more has made them by hand.
+#: Entries of one user that are remembered. A user with more has created them by hand.
 ENTRIES_MAX = 10_000
-#: Names below all entries of a user that are looked at when an agent starts. What is not measured
-#: by then is deleted: nobody's own files keep others waiting.
+#: Names below all entries of a user that are read when an agent starts. What is not measured by
+#: then is deleted, so that users' own files delay nobody.
 NAMES_MAX = 10_000_000
-#: How long copies wait for what an earlier agent has left to be measured.
+#: How long copies wait until entries of an earlier agent are measured.
 LOAD_S = 60.0
 
 Key = tuple[int, str]
@@ -61,7 +61,7 @@ class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _DECODE_NOTE = msgspec.json.Decoder(Note).decode
 _DECODE_DONE = msgspec.json.Decoder(_Done).decode
-#: Room at the front of a note's file, with the end of a line as its last byte.
+#: Reserved space at the beginning of a note's file; its last byte is a newline.
 ROOM_BYTES = 2048
 
 
@@ -89,10 +89,10 @@ class Cache:
         self._reserve = min(RESERVE_BYTES, int(total * RESERVE_RATIO))
         self._lock = threading.Lock()
         self._entries: dict[Key, _Entry] = {}
-        #: What copies under way were promised, by attempt.
+        #: Space reserved for running copies, by attempt.
         self._promised: dict[str, int] = {}
         self._notes: dict[str, Note] = {}
-        #: Set when it is known what an earlier agent has left.
+        #: Set once entries of an earlier agent are known.
         self.loaded = threading.Event()
         self._load_notes()
         found, gone = self._look()
@@ -199,13 +199,13 @@ class Cache:
             if entry is not None:
                 entry.used_at = time.time()
         if not there:
-            self.loaded.wait(LOAD_S)  # beside the lock
+            self.loaded.wait(LOAD_S)  # without the lock
         while not there:
             with self._lock:
                 victim, problem = self._make_room(attempt, size_bytes)
             if victim is None:
                 return problem
-            self._remove(victim)  # beside the lock: it may be much
+            self._remove(victim)  # without the lock: it may be large
         return ""
 
     def settle(self, attempt: str, keys: tuple[Key, ...] = ()) -> None:
@@ -234,7 +234,7 @@ class Cache:
         if used + promised + own <= self.limit_bytes and size_bytes <= left:
             self._promised[attempt] = own
             return None, ""
-        # nothing goes for what would not fit even then
+        # nothing is deleted for data that would not fit even then
         fits = used - freed + promised + own <= self.limit_bytes and size_bytes <= left + freed
         if idle and fits:
             victim = min(idle, key=lambda key: (self._entries[key].used_at, key))
@@ -273,7 +273,7 @@ class Cache:
         for home in self._folder.iterdir():
             if not home.name.isdigit() or home.is_symlink():
                 continue
-            # of a user who has put more there the rest is met by the agents after this one
+            # later agents delete the rest of a user who has stored more
             with contextlib.suppress(OSError), os.scandir(home) as listed:
                 names = sorted(one.name for one in itertools.islice(listed, 2 * ENTRIES_MAX))
                 for number, name in enumerate(names):
@@ -331,7 +331,7 @@ def _fill(path: Path, text: bytes) -> bool:
         return False
     try:
         if os.pread(handle, 1, ROOM_BYTES - 1) != b"\n":
-            return False  # an older agent has written it
+            return False  # written by an older agent
         return os.pwrite(handle, text.ljust(ROOM_BYTES - 1), 0) == ROOM_BYTES - 1
     finally:
         os.close(handle)

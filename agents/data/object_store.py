@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 CHUNK_BYTES = 2**20
-#: Objects that are larger are sent in parts of at least so much, of which a service takes 10,000.
+#: Larger objects are sent in parts of at least this size, of which a service accepts 10,000.
 PART_BYTES, PARTS_MAX = 8 * 2**20, 9_000
-#: Parts of one object that are sent at the same time: what bounds the memory that it takes.
+#: Parts of one object that are sent at the same time; this limits memory.
 TOGETHER_MAX = 2
 CONNECT_S, READ_S = 10, 60
 RETRIES_MAX, RETRY_S = 4, 60
@@ -60,7 +60,7 @@ class Bucket:
                     "allow_http": store["endpoint"].startswith("http://"),
                     "connect_timeout": f"{CONNECT_S}s",
                     "read_timeout": f"{READ_S}s",
-                    # of a whole object: the copy has a time limit of its own
+                    # of a whole object: the copy has its own time limit
                     "timeout": "365d",
                     **({"root_certificate": trusted} if trusted else {}),
                 },
@@ -87,7 +87,7 @@ class Bucket:
             for one in (one for some in self._library.list(self._store, below) for one in some):
                 name = one["path"].removeprefix(start)
                 if name in {"", below} or (one["size"] == 0 and name.endswith("/")):
-                    continue  # how some tools note a folder
+                    continue  # some tools represent folders like this
                 if len(found) >= most:
                     raise BucketError(f"{self._where}/{start} has more than {most} objects")
                 found.append((name, int(one["size"]), one["e_tag"] or ""))

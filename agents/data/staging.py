@@ -19,12 +19,12 @@ from reconciler.model.protocol import decoders
 from reconciler.model.state.records import AttemptReport, NodeUsage
 from reconciler.model.state.states import AttemptState, EndReason
 
-#: Ends of attempts in whose place another one may run already: nothing of them is copied out.
+#: End reasons of attempts that may already run elsewhere: nothing of them is copied out.
 GIVEN_AWAY = frozenset({EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_LOST})
-#: Ends of tasks that nobody has told to leave.
+#: End reasons of tasks that nobody stopped.
 OF_ITSELF = frozenset({EndReason.EXITED, EndReason.OUT_OF_MEMORY})
 _KEY = re.compile(r"[0-9a-f]{40}")
-#: Called with why the data can't be had, or with nothing and the paths by name.
+#: Called with a problem, or with an empty text and the paths by name.
 Told = Callable[[str, dict[str, str]], object]
 
 
@@ -70,7 +70,7 @@ class Stager:
         self._queue = copy_queue.CopyQueue()
         self._runner = copy_runner.CopyRunner(self._queue)
         self._lock = self._queue.lock
-        #: How long attempts have that were told to leave.
+        #: Time to stop of attempts that were asked to stop.
         self._graces: dict[str, float] = {}
         self._ins: dict[str, copy_queue.Copy] = {}
         self._outs: dict[str, copy_queue.Copy] = {}
@@ -108,7 +108,7 @@ class Stager:
                 problem = self._fetch(attempt, wanted, copy, found)
             except (OSError, secret_store.SecretUnavailableError) as failure:
                 problem = f"data: {failure}"
-            except Exception as failure:  # whatever it is, who waits has to hear of it
+            except Exception as failure:  # whatever it is, it must be reported
                 problem = f"data: {failure!r}"
             with self._lock:
                 if self._ins.get(attempt) is copy:
@@ -266,7 +266,7 @@ class Stager:
             problem = self._copy_out(order, wanted, copy, moved)
         except (OSError, secret_store.SecretUnavailableError) as failure:
             problem = str(failure)
-        except Exception as failure:  # the end has to be told, whatever it is
+        except Exception as failure:  # whatever it is, the end must be reported
             problem = f"{failure!r}"
         self.cache.finish(report.id, problem, copy.reason)
         with self._lock:

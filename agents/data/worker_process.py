@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: How often it is asked whether a child's time is over, and how long one that was killed has.
+#: How often a child's time is checked, and how long a killed child has to end.
 LOOK_S, LAST_S = 0.25, 10.0
 _READ_BYTES = 65536
 

@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.model.values import addresses
 
-#: The most bytes of a request's line and headers together.
+#: Size of a request's first line and headers together.
 HEAD_BYTES_MAX = 8 * 2**10
 END_OF_HEAD = b"\r\n\r\n"
 PAGE_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,7 +21,7 @@ _REASONS = {
     405: "Method Not Allowed", 408: "Request Timeout", 431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }  # fmt: skip
-#: What a refusal of a status brings along.
+#: Headers of a refusal, by status.
 _WITH = {
     401: {"WWW-Authenticate": 'Bearer realm="muster"'},
     405: {"Allow": "GET"},

@@ -15,12 +15,12 @@ import psutil
 from agents.settings import Listen
 from reconciler.model.values import addresses
 
-#: How many callers wait in the kernel's queue until they are taken in.
+#: Connections that wait in the kernel's queue.
 BACKLOG = 128
-#: So much of a command line is shown.
+#: Characters of a command line that are shown.
 COMMAND_CHARACTERS = 80
-#: What passes without anybody changing the options: others have the port, a name server or the
-#: kernel has nothing to give now.
+#: Errors that pass without a change of options: the port is in use, or a name server or the kernel
+#: has a temporary problem.
 _PASSING = frozenset(
     {errno.EADDRINUSE, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EINTR}
 )

@@ -18,13 +18,13 @@ from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import resources
 
-#: The time between two pages.
+#: Time between two pages.
 EVERY_S = 5.0
-#: How old a page may be that is handed out.
+#: Age of a page that may still be returned.
 FRESH_S = 20.0
 #: How long the page is kept up to date after it was read.
 WANTED_S = 600.0
-#: Quick packing: a page shrinks to a tenth all the same.
+#: Fast compression: a page still shrinks to a tenth.
 _LEVEL = 1
 NOT_YET = "the controller has not said yet in which pool this node is and what runs on it"
 
@@ -103,7 +103,7 @@ class NodePage:
         self._wanted_at: float | None = None
         self._ready = Ready()
         self._ready_at: float | None = None
-        #: Called whenever there is a page, or a reason why there is none.
+        #: Called when there is a page, or a reason why there is none.
         self.on_ready: Callable[[], None] = lambda: None
 
     def ask(self) -> Ready | None:
@@ -117,7 +117,7 @@ class NodePage:
 
     def make_if_wanted(self) -> bool:
         """Render the page if it is read. Return True if it is."""
-        self._asked.clear()  # first: who asks from here on is not overlooked
+        self._asked.clear()  # first, so that later requests are not missed
         wanted_at = self._wanted_at
         if wanted_at is None or self._clock() - wanted_at > WANTED_S:
             return False
@@ -136,5 +136,5 @@ class NodePage:
         if self.make_if_wanted():
             self._leaving.wait(EVERY_S)
         else:
-            # it is looked now and then whether the agent leaves
+            # check now and then if the agent stops
             self._asked.wait(EVERY_S)

@@ -16,17 +16,16 @@ from agents.exporter import http_responses, listeners, metrics_page
 from agents.host import operator_log, token_file
 from agents.settings import Listen
 
-#: The most connections at once; further ones wait in the kernel's queue.
+#: Connections at the same time; others wait in the kernel's queue.
 CONNECTIONS_MAX = 64
-#: How long a caller has to ask, how long it waits for a page that is being made, and how long it
-#: has to take its answer.
+#: Time to send a request, to wait for a page that is being rendered, and to take the answer.
 ASK_S, MAKE_S, TAKE_S = 2.0, 10.0, 15.0
-#: Who has said nothing for so long makes room for the next caller, where there is none left.
+#: A connection that has sent nothing for this long may be replaced by a new one.
 SPARE_S = 0.2
-#: A port that is taken is tried again after so long, and then after twice that, up to the most.
+#: A port in use is retried after this time, then after twice that, up to the maximum.
 AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
 _LOOK_S = 1.0
-#: How long nobody is taken in where there is no room for one more connection.
+#: How long no connection is accepted after the limit was reached.
 _REST_S = 0.2
 _READ_BYTES = 4096
 
@@ -110,7 +109,7 @@ class Port:
             elif key.fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-            elif (caller := self._callers.get(key.data)) is not None:  # not let go of just now
+            elif (caller := self._callers.get(key.data)) is not None:  # not closed just now
                 with self._contained(selector, caller):
                     self._go_on(selector, caller)
         now = time.monotonic()
@@ -139,7 +138,7 @@ class Port:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            self._leaving.wait(_REST_S)  # there are no handles left, or the caller has gone
+            self._leaving.wait(_REST_S)  # no handles are left, or the client has gone
             return
         connection.setblocking(False)
         self._callers[connection] = _Caller(connection, time.monotonic())
@@ -172,7 +171,7 @@ class Port:
             return
         data = caller.connection.recv(_READ_BYTES)
         if not data or caller.asked is not None:
-            self._let_go(selector, caller)  # it has gone, or says more than it was asked for
+            self._let_go(selector, caller)  # it has gone, or sends more than expected
             return
         caller.heard += data
         head, end, _ = caller.heard.partition(http_responses.END_OF_HEAD)

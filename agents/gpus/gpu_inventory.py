@@ -14,14 +14,14 @@ from agents.gpus import process_owners, samples
 from reconciler.model.observed import devices, task_usage
 from reconciler.model.state import records
 
-#: The most that is told of one node.
+#: Items that one node reports at most.
 FOREIGN_MAX = 64
 XIDS_MAX = 32
 _MESSAGE_CHARACTERS_MAX = 300
-#: Programs that hold devices for others and are no task's: clients of MPS are seen beside it.
+#: Programs that hold GPUs for others: clients of MPS appear in addition to it.
 SERVERS = {"nvidia-cuda-mps-server"}
 
-#: Why clocks are lower than they could be, by the bits of NVML's mask.
+#: Reasons why clocks are reduced, by the bits of NVML's mask.
 CLOCK_REASONS = (
     (0x001, "gpu-idle"),
     (0x002, "applications-clocks-setting"),

@@ -13,7 +13,7 @@ from agents.gpus import samples
 from reconciler.model.observed import devices
 from reconciler.model.state import records
 
-#: How NVML begins the UUIDs of MIG instances.
+#: Prefix of UUIDs of MIG instances.
 MIG_PREFIX = "MIG-"
 
 
@@ -55,8 +55,7 @@ def chosen(
     for device in sample.devices:
         if had.get(device.uuid) or is_parted(device, given):
             kept.append(_part(device, uuids, had.get(device.uuid, [])))
-        # one that does not say who it is may be one of ours: it counts while one of ours is not
-        # seen
+        # A device without an identity may be one of ours: it counts while one of ours is missing.
         elif device.uuid in uuids or not device.uuid:
             kept.append(device)
     numbers = {uuid: at for at, uuid in enumerate(one.uuid for one in kept if one.uuid)}

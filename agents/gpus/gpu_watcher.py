@@ -20,9 +20,9 @@ from agents.settings import AgentSettings
 from reconciler.model.observed import devices, task_usage
 from reconciler.model.state import records
 
-#: How often it is looked whether a driver has come where there was none.
+#: How often to check if a missing driver has been installed.
 ABSENT_EVERY_S = 600.0
-#: How long an agent that starts waits to know its devices before it says what it has.
+#: How long a starting agent waits for its GPUs before it reports without them.
 FIRST_S = 5.0
 
 
@@ -105,7 +105,7 @@ class GpuWatch:
         self.known = known
         driver = gpu_inventory.driver_of(sample)
         if sample.driver != devices.OK:
-            # nobody knows who is on the devices: what was told stays told
+            # it is unknown who uses the GPUs: the last report stays
             return GpuLook(known, driver, gpu_inventory.told(self._seen))
         pids = {process.pid for device in sample.devices for process in device.processes}
         table = process_owners.read(pids, tasks, str(self._root)) if pids else {}
@@ -171,10 +171,10 @@ class GpuWatcher:
         self._take = take
         self._leaving = leaving
         self._first = threading.Event()
-        #: There is something to look for before the next look is due.
+        #: Set if a look is needed before the next one is due.
         self.hurry = threading.Event()
         self._taking = threading.Lock()
-        #: Held by whoever asks the driver for something, or wants nobody to.
+        #: Held while the driver is used, and by those who need nobody to use it.
         self._driver = threading.Lock()
         if watch.known:
             note = "not asked since the agent started"

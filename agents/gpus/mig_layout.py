@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 Wanted = Sequence[tuple[str, int]]
-#: Places that are tried before a layout is given up: a device has at most eight memory slices.
+#: Placements that are tried before a layout is given up: a GPU has at most eight memory slices.
 _TRIES_MAX = 100_000
 
 
@@ -90,7 +90,7 @@ def plan(
     missing = _missing(wanted, kept)
     found = place(missing, profiles, kept)
     if found is None and kept:
-        # what fits by its profile stands where it is in the way of the others
+        # right profile, but at a place where it is in the way of others
         extra, kept = [*extra, *kept], []
         missing = _missing(wanted, ())
         found = place(missing, profiles, ())
@@ -112,7 +112,7 @@ def _sorted_out(
     left = Counter(dict(wanted))
     kept: list[GpuInstance] = []
     extra: list[GpuInstance] = []
-    # those of others first: they stay before ours do
+    # others' instances first: they are kept rather than ours
     for one in sorted(there, key=lambda one: (one.mine, one.empty, one.id)):
         if left[one.profile] > 0 and (one.whole or (one.empty and one.mine)):
             left[one.profile] -= 1
@@ -137,7 +137,7 @@ def place(
     """
     taken = {number for one in kept for number in one.place.slices()}
     chosen = [profiles[name] for name in missing]
-    # the largest first; where two are alike the order of their places does not matter
+    # largest first; the order of equal ones does not matter
     chosen.sort(key=lambda one: (-one.places[0].size if one.places else 0, one.name))
     tries = 0
 

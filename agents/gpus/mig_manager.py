@@ -24,7 +24,7 @@ from reconciler.model.protocol.agent_messages import Assignment
 from reconciler.model.state import records
 from reconciler.model.values.quantities import counted
 
-#: Tries at one layout of one device, and how long the next one waits, twice as long each time.
+#: Tries at one layout of one GPU, and the wait between them, doubled each time.
 TRIES_MAX = 6
 WAIT_S, WAIT_S_MAX = 30.0, 3600.0
 _PIDS_TOLD = 3
@@ -73,8 +73,8 @@ class _Try(msgspec.Struct, frozen=True):
     next_at: float
 
 
-#: Returns the attempts that have not ended, with their assignments; None if it is not known any
-#: more. Called under the agent's lock.
+#: Returns attempts that have not ended with their assignments, None for lost ones. Called under the
+#: agent's lock.
 Holders = Callable[[], Mapping[str, Assignment | None]]
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
@@ -107,7 +107,7 @@ class MigManager:
         self._gpus = gpus
         self._given = given
         self._tries: dict[str, _Try] = {}
-        #: The device that is being changed, until it was looked at since.
+        #: The GPU that is being changed, until it has been sampled again.
         self._claimed = ""
         self._made: dict[str, _Made] = {}
         self._held: dict[str, tuple[str, ...]] = {}
@@ -118,7 +118,7 @@ class MigManager:
         if plan != self._plan:
             self._plan = plan
             self._tries.clear()
-            self._gpus = self._with_simulated(self._gpus)  # what comes next may ask for them
+            self._gpus = self._with_simulated(self._gpus)  # the next assignment may need them
 
     def know(self, gpus: tuple[records.Gpu, ...]) -> None:
         """Take over simulated GPUs as an earlier agent had them."""
@@ -344,7 +344,7 @@ class MigManager:
     def _take(self, order: samples.MigOrder, outcome: samples.MigOutcome) -> None:
         """Note the result of a change."""
         made = _Made(outcome.mine, outcome.mode_mine)
-        if outcome.unknown:  # whatever it had begun is still its own
+        if outcome.unknown:  # what it had begun to create is still Muster's
             made = self._made[order.uuid]
         if made == _Made():
             self._made.pop(order.uuid, None)
@@ -356,7 +356,7 @@ class MigManager:
         before = self._tries.get(order.uuid)
         count = before.count + 1 if before is not None and before.of == of else 1
         if outcome.state in (devices.BLOCKED, devices.NEEDS_RESET):
-            count = TRIES_MAX  # until the device or its layout is another, nothing changes
+            count = TRIES_MAX  # nothing changes until the GPU or its layout does
         if outcome.state == devices.WAITING:
             count = min(count, TRIES_MAX - 1)
         message = outcome.message
@@ -375,7 +375,7 @@ class MigManager:
             return
         if kept.boot_id == self._boot_id:
             self._made, self._held = dict(kept.made), dict(kept.held)
-        else:  # instances do not outlive a boot; the mode may
+        else:  # instances do not survive a boot; the mode may
             self._made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
 
     def _save(self) -> None:

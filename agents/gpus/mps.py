@@ -19,7 +19,7 @@ from agents.host import commands
 
 PROGRAM = "nvidia-cuda-mps-control"
 ANSWER_S = 20.0
-#: What a socket's path may have, the name of the socket itself left room for.
+#: Longest path of a socket, without the socket's own name.
 PATH_BYTES_MAX = 90
 
 
@@ -75,9 +75,9 @@ class Daemons:
         self._program = program
         self._lock = threading.Lock()
         self._turns: dict[Path, threading.Lock] = {}
-        #: Of each daemon the program that was asked about it and that not even a kill ended.
+        #: By daemon, the control program that not even SIGKILL ended.
         self._stuck: dict[Path, subprocess.Popen[bytes]] = {}
-        #: Folder of the daemon that an attempt needs, also of those that began under another agent.
+        #: Folder of the daemon that each attempt needs, also under earlier agents.
         self._of = {path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")}
 
     def want(self, attempt: str, wanted: MpsShare) -> None:
@@ -150,7 +150,7 @@ class Daemons:
         for path in (folder / "pipe", folder / "log"):
             path.mkdir(mode=0o700)
             if wanted.user is not None:
-                # the folder around them stays the agent's: no link can stand in the way
+                # the parent folder stays the agent's: no link can be in the way
                 os.chown(path, wanted.user["uid"], wanted.user["gid"], follow_symlinks=False)
 
     def _begin(self, folder: Path, wanted: MpsShare) -> None:
@@ -176,7 +176,7 @@ class Daemons:
         read, write = os.pipe()
         try:
             os.write(write, words.encode())
-            # no pipe for its output: a daemon would hold it open
+            # no pipe for its output: a daemon would keep it open
             process = subprocess.Popen(
                 [self._program, *arguments], stdin=read, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, env=settings, cwd="/", start_new_session=True, **as_user,

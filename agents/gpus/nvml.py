@@ -43,14 +43,14 @@ LINK_KINDS = {0: "gpu", 2: "switch"}
 LINKS_MAX = 36
 FIELD_MEMORY_TEMPERATURE, FIELD_NVLINK_SENT, FIELD_NVLINK_RECEIVED = 82, 138, 139
 ALL_LINKS = 2**32 - 1
-#: What NVML says where a process is on no MIG instance, or it may not tell.
+#: NVML's value for a process on no MIG instance, or if it may not report one.
 NO_INSTANCE = 2**32 - 1
-#: How far a device is with its NVSwitch fabric: it has none, or is one of these.
+#: States of a GPU in its NVSwitch fabric; others have none.
 FABRIC_NONE, FABRIC_COMPLETED = 0, 3
 FABRIC_STATES = {1: "has not begun to", 2: "is about to"}
 EVENT_XID = 8
 EVENT_WAIT_MS = 5000
-#: NVLinks and the fabric are looked at with every so many samples: it takes dozens of calls.
+#: NVLinks and fabric are read only with every n-th sample, because it takes dozens of calls.
 WIRING_EVERY = 20
 PR_SET_PDEATHSIG = 1
 
@@ -133,7 +133,7 @@ class Nvml:
         mig_mode = ask("nvmlDeviceGetMigMode")
         mig_enabled = bool(mig_mode and mig_mode[0])
         known = self.wiring.get(uuid)
-        # what is about to join its fabric is looked at each time: it takes no work till then
+        # a GPU that is joining its fabric is read each time: it accepts no work until then
         if uuid and (self.rounds % WIRING_EVERY == 0 or known is None or known[1][1]):
             self.wiring[uuid] = read_links(ask), read_fabric(ask)
         links, (fabric, fabric_problem) = self.wiring.get(uuid, ((), ("", "")))
@@ -182,7 +182,7 @@ class Nvml:
             if code == 0 and event.eventType == EVENT_XID:
                 self._heard(uuids.get(address_of(event.device), ""), int(event.eventData))
             elif time.monotonic() - began < 0.1:
-                time.sleep(1.0)  # an error at once, again and again, would spin
+                time.sleep(1.0)  # repeated immediate errors would spin
 
     def _heard(self, uuid: str, number: int) -> None:
         with self.lock:
@@ -372,7 +372,7 @@ def start() -> Nvml:
         DriverError: it is not installed or does not work.
     """
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")  # before the binding, which takes far longer to import
+        ctypes.CDLL("libnvidia-ml.so.1")  # before the binding, which takes much longer to import
     except OSError:
         raise DriverError(LIBRARY_NOT_FOUND) from None
     import pynvml  # noqa: PLC0415
@@ -387,7 +387,7 @@ def main() -> int:
     """Answer requests until stdin ends or the driver cannot be asked any more."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if len(sys.argv) > 1 and os.getppid() != int(sys.argv[1]):
-        return 0  # the agent died before the line above
+        return 0  # the agent died before the previous line
     try:
         say(samples.SampleProgress("nvmlInit"))
         nvml = start()
@@ -414,4 +414,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the thread that waits for events would keep the process
+    os._exit(code)  # the thread that waits for events would keep the process alive

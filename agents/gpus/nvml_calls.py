@@ -8,14 +8,14 @@ Code = int
 UNINITIALIZED, NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 1, 3, 9, 12
 FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 13, 15, 16, 18
 ARGUMENT_VERSION_MISMATCH, UNKNOWN = 25, 999
-#: After one of these nothing of the whole driver can be read; a new process may find it mended.
+#: After one of these errors nothing of the driver can be read; a new process may succeed.
 DRIVER_GONE = {UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH}
-#: What a device that has failed as a whole answers to any call.
+#: Errors of a GPU that has failed as a whole.
 DEVICE_GONE = {
     GPU_IS_LOST: (devices.LOST, "the driver says that it has fallen off the bus"),
     RESET_REQUIRED: (devices.FAILED, "the driver says that it needs a reset"),
 }
-#: What is no trouble: the device or the driver's version just does not have it.
+#: Errors that only mean that the GPU or driver version lacks a feature.
 UNTOLD = {NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH}
 
 
@@ -72,4 +72,4 @@ def call(library: Any, function: str, *arguments: Any) -> tuple[Code, Any]:
     except library.NVMLError as error:
         return int(getattr(error, "value", UNKNOWN)), None
     except (ValueError, UnicodeDecodeError):
-        return UNKNOWN, None  # an answer that is no text
+        return UNKNOWN, None  # an answer that is not text

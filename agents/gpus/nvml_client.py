@@ -19,19 +19,19 @@ import msgspec
 from agents.gpus import samples
 from reconciler.model.observed import devices
 
-#: How long the driver may take to wake its devices, and how long for any other answer.
+#: Time for the driver to wake its GPUs, and for any other answer.
 START_S = 60.0
 ANSWER_S = 10.0
-#: A process is replaced after this time, so that devices that come and go are seen, and sooner
-#: while one is not well: NVML looks for devices only when it starts.
+#: A process is replaced after this time, to notice GPUs that come and go, and sooner while one is
+#: not healthy: NVML looks for devices only when it starts.
 RECYCLE_S = 3600.0
 RECYCLE_UNWELL_S = 120.0
 FRAME_BYTES_MAX = 16 * 2**20
 
-#: How long a change of MIG may take: a change of the mode resets the device.
+#: Time for a change of MIG: a change of the mode resets the GPU.
 CUT_S = 180.0
 
-#: It is begun from the files that are there now.
+#: Started from the present files.
 _NOT_UNDERSTOOD = (
     "the process that reads GPUs says what this agent does not understand; it may be of another "
     "version: start the agent anew"
@@ -147,7 +147,7 @@ class NvmlClient:
         assert process is not None  # noqa: S101 - for the type checker
         stdin, stdout = process.stdin, process.stdout
         assert stdin is not None and stdout is not None  # noqa: S101, PT018
-        with contextlib.suppress(BrokenPipeError):  # it may have said why before it ended
+        with contextlib.suppress(BrokenPipeError):  # it may have reported a reason before it ended
             stdin.write(request)
             stdin.flush()
         until = time.monotonic() + limit_s

@@ -23,7 +23,7 @@ from reconciler.model.observed import devices
 MIG_MAX = 16
 NO_PERMISSION, IN_USE, INSUFFICIENT_RESOURCES = 4, 19, 23
 OFF, ON = 0, 1
-#: Numbers under which the binding knows profiles; newer drivers may have some more.
+#: Numbers of profiles in the binding; newer drivers may have more.
 GPU_PROFILES, COMPUTE_PROFILES, SHARED_ENGINES = 18, 9, 0
 WORDS = {
     NO_PERMISSION: "only root may change it: start the agent as root",
@@ -115,7 +115,7 @@ class _Cutter:
         current, pending = self._do("MIG mode", "nvmlDeviceGetMigMode", self._device)
         if order.wanted and current == OFF:
             self.mine.clear()
-            self.mode_mine = True  # also where it is to change with the next reset only
+            self.mode_mine = True  # even if it changes only with the next reset
             self._switch(ON)
             return devices.WAITING, "MIG mode was switched on; its instances are made next"
         if current == OFF:
@@ -175,7 +175,7 @@ class _Cutter:
             if code == FUNCTION_NOT_FOUND:
                 raise _CallError("MIG profiles", code)
             if code:
-                continue  # a number that this device has no profile for
+                continue  # this device has no profile of that number
             room = ctypes.c_uint(64)
             places = (self.library.c_nvmlGpuInstancePlacement_t * room.value)()
             self._do(

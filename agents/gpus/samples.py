@@ -7,7 +7,7 @@ import msgspec
 
 from reconciler.model.observed.devices import MigInstance, MigUsage
 
-#: The most of what has no limit of its own in the driver.
+#: Maximum for values that have no limit in the driver.
 PROCESSES_MAX = 1024
 EVENTS_MAX = 1024
 

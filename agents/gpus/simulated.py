@@ -20,7 +20,7 @@ from reconciler.model.state import records
 
 FILE_NAME = "devices.json"
 FILE_BYTES_MAX = 2**20
-#: How a profile says its slices of compute and its memory.
+#: A profile's compute slices and memory.
 _PROFILE = re.compile(r"([1-7])g\.([0-9]{1,4})gb")
 
 
@@ -128,7 +128,7 @@ class SimulatedSamples:
             with self._path.open("rb") as stream:
                 text = stream.read(FILE_BYTES_MAX)
         except FileNotFoundError:
-            # nobody has said which driver it is to be: a pool may declare any
+            # no driver version is declared: a pool may require any
             return Scene(driver_version="")
         return _DECODE_SCENE(text)
 

@@ -21,13 +21,13 @@ from reconciler.model.observed.health_checks import BUILT_IN, CheckPlan, CheckRe
 from reconciler.model.state import records
 from reconciler.model.values.quantities import counted
 
-#: How long a file system may take to tell of itself.
+#: Time for a file system to answer.
 MOUNT_S = 5.0
-#: So many errors of memory since boot are a module that fails, though each was corrected.
+#: Corrected memory errors since boot that show a failing module.
 CORRECTED_MANY = 1000
-#: A process that can't be ended for so long is stuck.
+#: Time after which a process that cannot be ended counts as stuck.
 STUCK_S = 60.0
-#: XIDs that tell of the device, not of the program: NVIDIA's catalogue, by what has to be done.
+#: XIDs caused by the device, not the program, by NVIDIA's catalogue of remedies.
 XIDS_FAILED = {
     48: "double-bit ECC error",
     62: "internal micro-controller halt",
@@ -46,7 +46,7 @@ XIDS_DEGRADED = {
 }
 HEAT_REASONS = {"hardware-thermal-slowdown", "software-thermal-slowdown"}
 
-#: A verdict, why, and the number of the device that it is about.
+#: Verdict, reason, and number of the GPU that it is about.
 Finding = tuple[Verdict, str] | tuple[Verdict, str, int]
 
 
@@ -107,7 +107,7 @@ def _gpu_count(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
 def _gpu_driver(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     driver = readings.driver
     if driver is None or driver.state == devices.OK or not (plan.gpus or readings.gpus):
-        return  # a machine without GPUs may have a driver in any state
+        return  # without GPUs the driver's state does not matter
     yield "failed", f"the NVIDIA driver is {driver.state}: {driver.message}"
 
 
@@ -166,8 +166,8 @@ def _gpu_temperature(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
 def _gpu_nvlink(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     for gpu in readings.gpus:
         if gpu.state != devices.OK or gpu.mig_enabled:
-            continue  # instances use none: whether a driver keeps them up is no matter
-        # one without NVLinks, as of a machine that lends out single devices, computes all the same
+            continue  # instances use no NVLinks
+        # without NVLinks, as on machines with single GPUs, computing works
         if gpu.fabric_problem and links_of(gpu):
             said = f"GPU {gpu.index} {gpu.fabric_problem}, and computes nothing till then"
             yield "failed", f"{said}: see nvidia-fabricmanager", gpu.index
@@ -274,7 +274,7 @@ class Mounts:
 
     def answer(self, path: str) -> str:
         """Return why a path does not answer; empty if it does."""
-        for key, child in list(self._hung.items()):  # others ask for other paths meanwhile
+        for key, child in list(self._hung.items()):  # other threads check other paths meanwhile
             if child.poll() is not None:
                 self._hung.pop(key, None)
         stuck = self._hung.get(path)
@@ -288,7 +288,7 @@ class Mounts:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except OSError as problem:  # no process can be made: the node is in trouble
+        except OSError as problem:  # no process can be created: the node is in trouble
             return f"can't be asked: {problem}"
         try:
             return "" if process.wait(MOUNT_S) == 0 else "can't be read"
@@ -335,7 +335,7 @@ class Links:
             found[gpu.index] = self._most.get(gpu.uuid, 0)
         if grown:
             fresh = self._path.with_suffix(".new")
-            with contextlib.suppress(OSError):  # it costs what this agent alone remembers
+            with contextlib.suppress(OSError):  # then only this agent remembers it
                 fresh.write_bytes(msgspec.json.encode(_KeptLinks(self._boot_id, self._most)))
                 fresh.replace(self._path)
         return found

@@ -16,7 +16,7 @@ from agents.health import checks
 from agents.host import processes
 from reconciler.model.observed.storage import VolumeState, WantedVolume
 
-#: How old what was found may be where a task is to start by it.
+#: Age of a result that is still used for the start of a task.
 FRESH_S = 5.0
 EVERY_S = 60.0
 VOLUMES_MAX = 256
@@ -76,7 +76,7 @@ class Volumes:
         self._found = found
         self._wanted: dict[str, WantedVolume] = {}
         self._known: dict[str, tuple[float, VolumeState]] = {}
-        #: Of one volume, by its name: nobody waits for a look at another one, which may hang.
+        #: Locks by volume: checking a volume must not wait for another one, which may hang.
         self._turns: dict[str, threading.Lock] = {}
         self._lock, self._telling = threading.Lock(), threading.Lock()
         self._asked = threading.Event()
@@ -103,7 +103,7 @@ class Volumes:
         problem, looked = "", False
         for name in names:
             looked |= self._look(name, time.monotonic() - FRESH_S)
-            known = self._known.get(name)  # it may be followed no longer by now
+            known = self._known.get(name)  # it may not be in the plan any more
             if known is not None and known[1].problem:
                 problem = f"volume {name}: {known[1].problem}"
                 break
@@ -130,7 +130,7 @@ class Volumes:
 
     def _tell(self) -> None:
         """Report all results."""
-        with self._telling:  # what is newer is told later
+        with self._telling:  # newer results are reported later
             with self._lock:
                 wanted = self._wanted
                 self._known = {name: one for name, one in self._known.items() if name in wanted}

@@ -7,11 +7,11 @@ be chance, especially after a long poll.
 
 import datetime as dt
 
-#: Clocks that are further apart make times of events and logs, and tickets of sites, go wrong.
+#: Larger differences distort times of events and logs, and break Kerberos tickets and the like.
 SKEW_S_MAX = 10.0
-#: A date is cut to its second, and servers look at their clock once a second.
+#: Dates are truncated to seconds, and servers read their clock once a second.
 DATED_S = 2.0
-#: By how much two clocks of one machine may have gone differently over one exchange.
+#: Possible drift between two clocks of one machine during one exchange.
 _STEP_S = 1.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

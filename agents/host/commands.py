@@ -11,7 +11,7 @@ import subprocess
 import time
 from typing import NamedTuple
 
-#: How long a process that was killed may take to be gone.
+#: Time for a killed process to end.
 REAP_S = 1.0
 
 

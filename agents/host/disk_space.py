@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reconciler.model.values import quantities
 
-#: What a look at a file system can explain.
+#: Errors that the state of the file system can explain.
 EXPLAINED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _DO = "make room there, or give the agent another folder with --root"
 

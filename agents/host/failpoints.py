@@ -7,7 +7,7 @@ there kills itself, once. Without the variable nothing happens.
 import os
 import signal
 
-#: Every point there is, agent's and supervisor's.
+#: All points of agent and supervisor.
 POINTS = (
     "sent-not-spawned",
     "forked-not-begun",

@@ -10,8 +10,8 @@ import secrets
 import stat
 from typing import NamedTuple, Self
 
-#: Folders below each other, and names in all of a tree, of what is still measured. What is copied
-#: has fewer: ``stagehand.DEPTH_MAX``, and the few around it.
+#: Nested folders, and names in a tree, that are still measured. Copies have lower limits:
+#: ``copy_worker.DEPTH_MAX``, and a few folders around them.
 DEPTH_MAX, NAMES_MAX = 72, 1_000_000
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

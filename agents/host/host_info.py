@@ -12,9 +12,9 @@ from reconciler.model.observed.host_facts import Disk, Host, Link, Mount, NumaNo
 
 DISKS_MAX = MOUNTS_MAX = LINKS_MAX = RDMA_MAX = NUMA_MAX = 128
 SECTOR_BYTES = 512
-#: Devices of the kernel's own that hold no data of their own, by their names.
+#: Name prefixes of the kernel's block devices without data of their own.
 _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d")
-#: File systems that hold data for tasks; others are the kernel's and the system's own.
+#: File systems with data for tasks; others belong to the kernel and the system.
 DATA_FILE_SYSTEMS = {
     "9p", "bcachefs", "beegfs", "btrfs", "ceph", "cifs", "exfat", "ext2", "ext3", "ext4", "f2fs",
     "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone",
@@ -66,7 +66,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _parts(name: str) -> list[str]:
-    # text and digits take turns, beginning with text, so that like is compared with like
+    # text and digits alternate, starting with text, so that like is compared with like
     return re.split(r"(\d+)", name)
 
 
@@ -161,7 +161,7 @@ def _mounts(root: Path) -> Iterator[Mount]:
             continue
         path = _unescaped(fields[4])
         if file_system[0] == "overlay" and path != "/":
-            continue  # a container's, which comes and goes with it
+            continue  # of a container, which comes and goes with it
         yield Mount(
             path=path,
             kind=file_system[0],
@@ -178,7 +178,7 @@ def _unescaped(text: str) -> str:
 def _links(root: Path) -> Iterator[Link]:
     for folder in _folders(root / "sys/class/net"):
         if not (folder / "device").exists():
-            continue  # loopback, bridges, containers' ends
+            continue  # loopback, bridges, and containers' interfaces
         speed = _number(folder / "speed")
         yield Link(
             name=folder.name,

@@ -7,7 +7,7 @@ nothing is done.
 
 import ctypes
 
-#: Of ``malloc.h``: how many arenas there may be.
+#: ``M_ARENA_MAX`` of ``malloc.h``.
 _M_ARENA_MAX = -8
 ARENAS_MAX = 1
 

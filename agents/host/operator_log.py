@@ -7,7 +7,7 @@ import time
 from reconciler.model.values import log_lines
 
 SAY_AGAIN_S = 60.0
-#: Texts that are told apart by their beginnings; so many are remembered.
+#: Texts are distinguished by their beginning; so many are remembered.
 BEGINNING_CHARACTERS, REMEMBERED_MAX = 80, 256
 
 

@@ -14,18 +14,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-#: How long a supervisor that starts keeps looking for processes of its predecessor.
+#: How long a starting supervisor looks for processes of its predecessor.
 RECOVERY_S = 30.0
 #: Time between two passes over all processes.
 PASS_S = 0.02
-#: Stands in the environment of a container runtime that runs a task, and nowhere in the container.
+#: Variable in the environment of a container runtime that runs a task, not in the container's.
 RUNTIME = "MUSTER_CONTAINER_RUNTIME"
-#: The name of a process that was forked for a task, as long as it has no program: what a person
-#: sees who looks for what hangs.
+#: Name of a process that was forked for a task and has not started its program: people who look for
+#: what hangs see it.
 BEGINS = b"muster-begins"
-#: How the script of a supervisor is called: now, and before it was in a package of its own.
+#: Path of the supervisor's script: now, and before it moved to its own package.
 SUPERVISOR_SCRIPTS = (b"/agents/supervisor/__main__.py", b"/agents/supervisor.py")
-#: How long such a runtime has, once asked to end, to be through with the container that it makes.
+#: Time for a runtime that was asked to end to finish the container that it creates.
 ASKED_S = 2.0
 #: (parent, session, start time in ticks since boot) of a process.
 Facts = tuple[int, int, int]
@@ -75,11 +75,11 @@ def own_children() -> list[int]:
     """Return pids of children that this process's main thread has started."""
     try:
         handle = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
-    except FileNotFoundError:  # a kernel without it
+    except FileNotFoundError:  # a kernel without this file
         return [pid for pid, facts in processes().items() if facts[0] == os.getpid()]
     try:
         parts = []
-        while part := os.read(handle, 2**16):  # the kernel gives a page at a time
+        while part := os.read(handle, 2**16):  # the kernel returns a page at a time
             parts.append(part)
     finally:
         os.close(handle)

@@ -17,7 +17,7 @@ def heed(leave: Callable[[], None]) -> None:
     """
     read, write = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(write, False)
-    # written to by the kernel's own call, before and beside whatever Python is at
+    # the kernel itself writes to it, whatever Python is doing
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -16,14 +16,15 @@ from pathlib import Path
 
 from agents.host import file_tree
 
-#: How long no directory has to have come before the hollow ones are deleted.
+#: Quiet time after which empty folders are deleted.
 QUIET_S = 5.0
-#: More hollow ones than these are deleted at once.
+#: More empty folders than this are deleted at once.
 HOLLOW_MAX = 5_000
-#: One that was given to an attempt and is still here then was never taken: its start was stopped.
+#: A folder given to an attempt that is still here after this time was never taken: its start was
+#: stopped.
 LENT_S, LENT_MAX = 15.0, 20_000
 _INNER = ("work", "tmp")
-#: Added to the name of what is being deleted.
+#: Suffix of what is being deleted.
 _GONE = ".gone"
 
 
@@ -75,7 +76,7 @@ class Trash:
         left_s = self._put_at + QUIET_S - time.monotonic()
         if not self._hollow or (left_s > 0 and len(self._hollow) <= HOLLOW_MAX):
             return left_s if self._hollow else None
-        with contextlib.suppress(IndexError):  # an attempt may have taken one in the meantime
+        with contextlib.suppress(IndexError):  # an attempt may have taken one meanwhile
             for _ in range(len(self._hollow)):
                 _remove(self._hollow.pop())
         return None
@@ -110,4 +111,4 @@ def _remove(path: str) -> None:
             os.rmdir(f"{gone}/{name}")  # noqa: PTH106
         os.rmdir(gone)  # noqa: PTH106
     except OSError:
-        file_tree.delete(gone, sys.maxsize)  # which no depth defeats, whatever a task has made
+        file_tree.delete(gone, sys.maxsize)  # which works at any depth

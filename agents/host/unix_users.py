@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-#: For how long what was heard of a name counts; that there is none may be mended any moment.
+#: How long a result is used; a missing user may be created at any moment.
 FRESH_S, NONE_S = 60.0, 5.0
 KEPT_MAX, GROUPS_MAX = 4096, 65_536
-#: Unlike the function of the standard library it lets other threads go on while it waits.
+#: Unlike the standard library's function it does not block other threads.
 _GROUPS_OF: Any = ctypes.CDLL(None).getgrouplist
 
 
@@ -63,7 +63,7 @@ class UnixUsers:
         with self._lock:
             self._known.pop(name, None)
             while len(self._known) >= KEPT_MAX:
-                del self._known[next(iter(self._known))]  # who was asked for longest ago
+                del self._known[next(iter(self._known))]  # the one looked up longest ago
             self._known[name] = self._clock(), found
         return found
 
@@ -80,7 +80,7 @@ def groups_of(name: str, gid: int) -> tuple[int, ...]:
     raise OSError(f"user {name} is in more than {GROUPS_MAX // 4} groups")
 
 
-#: Of this process: all of it asks the same system.
+#: One for this process, because all of it asks the same system.
 SYSTEM = UnixUsers()
 
 
@@ -142,7 +142,7 @@ class Inquiries:
         problem = ""
         try:
             self._source.ask(user)
-        except Exception as failure:  # whatever it is, who waits has to hear of it
+        except Exception as failure:  # whatever it is, it must be reported
             problem = f"user {user}: {failure}"
         with self._lock:
             del self._open[user]

@@ -17,26 +17,26 @@ from typing import Any
 
 from agents.isolation import cgroups
 
-#: A supervisor that goes in and forks has to have room.
+#: Room for a supervisor that enters the group and forks.
 PIDS_MIN = 4
-#: A limit below this would kill a program before it runs.
+#: A lower limit would kill a program before it runs.
 MEMORY_BYTES_MIN = 2**20
-#: How much memory, of files for the most part, may still be charged to a group that is kept. The
-#: kernel counts in steps that are not much finer.
+#: Memory, mostly of files, that may still be charged to a group that is kept. The kernel does not
+#: count much more precisely.
 LEFT_BYTES_MAX = 2**20
-#: No more groups are kept, and no more than half of the files that may be open.
+#: Groups that are kept, limited also by half of the files that may be open.
 KEPT_MAX = 128
-#: What a group that is kept may have open at once.
+#: Files that a group that is kept may have open.
 _OPEN_MAX = 14
-#: For how long one is kept that nobody needs.
+#: How long an unused group is kept.
 IDLE_S = 60.0
-#: Where groups lie by what they are for: which files are set, and what can't be taken back.
+#: What a group can be used for: which files are set, and what cannot be undone.
 Shape = tuple[Any, ...]
-#: What says that there is no such group any more: nobody can be in there.
+#: Errors that show that a group does not exist any more, so that it is empty.
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
-#: A file is missing, or the kernel does not support it; anything else may be otherwise next time.
+#: Errors that show that a file does not exist or is not supported; others may pass.
 _UNSUPPORTED = frozenset({errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL})
-#: (file, what it is to say), in their order; a ``?`` before a file: it may be missing.
+#: (file, value) pairs in order; a ``?`` before a file means that it may be missing.
 Files = list[tuple[str, str]]
 
 
@@ -107,7 +107,7 @@ class AttemptCgroup:
         self.folders = {one: f"{tree.bases[one]}/run/{name}" for one in hierarchies}
         self.shape = shape
         self.kept = kept
-        #: Something happened in there that the next attempt might feel.
+        #: True if something happened in the group that the next attempt might notice.
         self.doubtful = False
         self._files: dict[str, int] = {}
         self._missing: set[str] = set()
@@ -355,7 +355,7 @@ class CgroupPool:
         found = self._idle.get(shape) if keep else None
         if found:
             group = found.pop()[1]
-            chosen.pop("devices", None)  # they are denied since it was made
+            chosen.pop("devices", None)  # they have been denied since it was created
         else:
             group = self._made(name, hierarchies, shape, keep=keep and self._kept < self._most)
         try:

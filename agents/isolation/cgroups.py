@@ -20,14 +20,14 @@ from typing import Any
 from agents.host import processes
 
 UNIFIED = "unified"
-#: Controllers of version 1 that are used, each in a hierarchy that others may share.
+#: Used controllers of version 1, each in a hierarchy that others may share.
 CONTROLLERS = ("memory", "cpu", "cpuset", "devices", "pids", "freezer")
-#: What a tree of version 2 has to offer to be used for limits.
+#: Controllers that a version 2 tree needs to be used for limits.
 NEEDED = ("memory", "cpu", "pids")
 REMOVE_S = 10.0
-#: What a group says of the folder it is for: the first that the kernel lets us write.
+#: Attributes that can note a group's folder: the first that the kernel lets us write.
 MARKS = ("trusted.muster_root", "user.muster_root")
-#: Nobody but root can create files here, and the kernel refuses: made only in trees of tests.
+#: A file for trees in tests: only root can create files here, and the kernel refuses.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
@@ -160,7 +160,7 @@ class Tree:
         if not kills and self.kind == "cgroup-v1" and unified is not None:
             self._give_up(UNIFIED)
             unified = None
-        #: The hierarchy in which it is looked up which processes an attempt has.
+        #: The hierarchy by which the processes of an attempt are found.
         self.tracks = UNIFIED if unified is not None else "freezer"
         if kills:
             self.kills_by = "cgroup.kill"
@@ -327,7 +327,7 @@ def remove_deserted(base: str) -> bool:
     except FileNotFoundError:
         pass
     except OSError:
-        return False  # nobody can tell
+        return False  # unknown
     else:
         return False
     if members(base):

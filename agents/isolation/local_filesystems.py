@@ -18,17 +18,17 @@ from collections.abc import Iterable
 from typing import Any
 
 MOUNTS = "/proc/self/mountinfo"
-#: File systems that have no server and no disk, beside those of the system itself.
+#: File systems without a server or disk, besides the system's own.
 OF_MEMORY = frozenset({"tmpfs", "ramfs"})
 LINKS_MAX = 40
-#: Programs that run programs, one below the other, as the kernel bounds them.
+#: Interpreters of interpreters that the kernel allows.
 DEPTH_MAX = 5
-#: For how long it is not looked again where a program leads, unless something is mounted.
+#: How long a result for a program is used, unless something is mounted.
 KNOWN_S = 1.0
 KNOWN_MAX = 64
 _HEAD_BYTES = 4096
-#: Of a program's first bytes, by the 64-bit ELF: where its parts are told, how long a line of that
-#: is, and how many there are; then of one part its kind, where it stands and how long it is.
+#: Fields at the start of a 64-bit ELF file: offset, entry size and number of program headers; and
+#: of a header: type, offset and size.
 _PARTS_AT, _PART_AT, _INTERPRETER = struct.Struct("<32xQ14xHH"), struct.Struct("<I4xQ16xQ"), 3
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -46,7 +46,7 @@ def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
         words = told.split(" ")
         if len(words) > 4:
             point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[4])
-            devices[point] = words[2], kind.split(" ")[0] in OF_MEMORY  # the last one lies on top
+            devices[point] = words[2], kind.split(" ")[0] in OF_MEMORY  # the last one is on top
     near = set()
     for path in own:
         while path not in devices and path not in {"/", ""}:
@@ -93,7 +93,7 @@ def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
 def interpreter_of(path: str) -> str | None:
     """Return the file that the kernel reads besides a program; empty for none, None if unknown."""
     try:
-        # whatever it is, it is not to wait for somebody at the other end
+        # whatever it is, never wait for a remote system
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as problem:
         return "" if isinstance(problem, FileNotFoundError) else None
@@ -160,7 +160,7 @@ class LocalPaths:
         if self._changes.poll(0):
             self._look()
         cwd, name = order["cwd"], order["argv"][0]
-        # the folder that was made for the attempt a moment ago is where most of them go
+        # most lead to the folder just created for the attempt
         if cwd != f"{self._root}/{order.get('id')}/work" and (
             not cwd.startswith("/") or self._strays(cwd)
         ):
@@ -175,7 +175,7 @@ class LocalPaths:
                 return False
             if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
                 return self._runs(candidate)
-        return True  # it is not there, which is known at once
+        return True  # it does not exist, which is known at once
 
     def _strays(self, path: str) -> bool:
         return leads_astray(path, self._far, self._root)
@@ -192,7 +192,7 @@ class LocalPaths:
             return False
         if needed and not self._runs(needed, depth - 1):
             return False
-        if not program.startswith(f"{self._root}/"):  # another attempt's is another file
+        if not program.startswith(f"{self._root}/"):  # another attempt has another file
             if len(self._known) >= KNOWN_MAX:
                 self._known = {}
             self._known[program] = now

@@ -13,7 +13,7 @@ from typing import Any
 
 _NEWNS = 0x00020000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
-#: From here on a mount of ``/proc`` has options of its own.
+#: Kernel version since which each mount of ``/proc`` has its own options.
 _OWN_PROC = (5, 8)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 PROGRAMS = ("ip", "nsenter", "unshare", "taskset", "hostname")
-#: A subnet of 254 addresses is what a bridge gets.
+#: Each bridge gets a subnet of 254 addresses.
 NODES_MAX = 250
 COMMAND_S = 30.0
 

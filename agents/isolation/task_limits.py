@@ -13,9 +13,9 @@ import msgspec
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.state.records import Gpu
 
-#: Folders that every process of a machine shares, which a task gets for itself.
+#: Folders shared by all processes of a machine, which a task gets for itself.
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
-#: The folder of shared memory, likewise.
+#: The folder of shared memory, which a task gets for itself, too.
 MEMORY = "/dev/shm"  # noqa: S108 - it is what is replaced
 _NVIDIA_MAJOR = 195
 _PROC = Path("/proc")

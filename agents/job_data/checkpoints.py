@@ -26,13 +26,13 @@ from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import AttemptReport
 
 EVERY_S = 30.0
-#: Names that are read of one folder with checkpoints, or of one checkpoint; and by a look in all.
+#: Names read of one folder of checkpoints or one checkpoint, and by one look in all.
 NAMES_MAX = 20_000
 LOOK_NAMES_MAX = 10 * NAMES_MAX
-#: How deep folders of a checkpoint may stand in each other.
+#: Nested folders of a checkpoint.
 DEPTH_MAX = 32
 MARKER_BYTES_MAX = 64 * 1024
-#: Ends of names of what is no checkpoint by itself.
+#: Suffixes of names that are not checkpoints themselves.
 _BESIDE = (COMPLETE, BAD, ".part", ".tmp")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -96,7 +96,7 @@ def _newest(folder: int, rule: CheckpointRule, element: int, now: float, told: s
     if told and len(told) <= PATH_CHARACTERS_MAX and all(map(is_name, told.split("/"))):
         found.add(told)
     best: Saved | None = None
-    # those that look newest first: what is old may be large, and hides nothing
+    # newest first by name: old ones may be large, and must not hide new ones
     for path in sorted(found, key=lambda path: _looks_new(folder, path), reverse=True):
         one = None
         with contextlib.suppress(OSError):
@@ -203,7 +203,7 @@ def _judge(
     if marker is not None:
         expected, said = marker
         if expected is not None and expected not in {size, size - own_bytes}:
-            return None  # it was cut short, or written to since
+            return None  # it was truncated, or written to since
         step = step if said is None else said
     elif rule.marker or not (named or changed_at <= now - rule.settle_s):
         return None
@@ -262,7 +262,7 @@ def _marker(
 def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
     """Return size and step from a marker; None if there is no regular file of that name."""
     try:
-        # looked at before it is opened: opening alone makes some devices act
+        # checked before opening, which makes some devices act
         if not stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
             return None
         handle = os.open(name, _PLAIN, dir_fd=folder)
@@ -275,7 +275,7 @@ def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
         size, step = said.get("bytes"), said.get("step")
         number = float(step) if isinstance(step, int | float) else None
     except (OSError, ValueError, OverflowError, AttributeError, RecursionError):
-        return None, None  # that it is there is enough
+        return None, None  # its existence is enough
     finally:
         os.close(handle)
     return (
@@ -323,7 +323,7 @@ class CheckpointWatcher:
     def look(self, tasks: list[Watched]) -> None:
         """Look once."""
         names = {task.attempt for task in tasks}
-        # only this thread writes; readers see the one or the other
+        # only this thread writes; readers see either value
         found = {name: saved for name, saved in self._found.items() if name in names}
         for task in tasks:
             saved = newest(task.shared, task.below, task.rule, task.element, now=time.time())

@@ -12,7 +12,7 @@ from typing import Any
 from reconciler.model.observed import task_reports
 
 LINE_BYTES_MAX = 16 * 1024
-#: Keys of a JSON line that are no series.
+#: Keys of a JSON line that are not series.
 STEP, TIME, CHECKPOINT = "step", "time", "checkpoint"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/%@ -]*")
 _SAMPLE = re.compile(

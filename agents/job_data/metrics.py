@@ -25,13 +25,13 @@ from reconciler.model.state.states import AttemptState
 
 EVERY_S = 5.0
 READ_BYTES_MAX = 128 * 1024
-#: What a task may be ahead of its reader before it is left out.
+#: Bytes that a task may be ahead before some are skipped.
 BEHIND_BYTES_MAX = 4 * 2**20
-#: What is read of it once it has ended, in pieces: nobody hears of its end before.
+#: Bytes read after its end, in pieces: its end is reported afterwards.
 LAST_BYTES_MAX = 2**20
-#: Rows of one attempt's past.
+#: Rows of one attempt's history.
 ROWS_MAX = 4000
-#: Sorts of rows, by which series they have, that are thinned out apart from each other.
+#: Kinds of rows, by their series, that are thinned out separately.
 SORTS_MAX = 64
 FILE = "metrics"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -81,16 +81,16 @@ class Listener:
         self._places.mkdir(mode=0o700, exist_ok=True)
         for place in self._places.iterdir():
             if not (self._attempts / place.name).exists():
-                place.unlink(missing_ok=True)  # an agent that was killed had just let go of it
+                place.unlink(missing_ok=True)  # an agent that was killed had just dropped it
         self._reading = threading.Lock()
         self._words: dict[str, metric_lines.Words] = {}
         self._known: dict[str, ReadPosition] = {}
-        #: What was read, under a lock of its own that is never held for long.
+        #: What was read, under a lock that is never held for long.
         self._telling = threading.Lock()
         self._told: dict[str, task_reports.TaskMetrics] = {}
         self._saved: dict[str, task_reports.Saved] = {}
         self._news: dict[str, None] = {}
-        #: Those that are over, and whose places are still to be given up.
+        #: Ended tasks whose data must still be dropped.
         self._over: set[str] = set()
 
     # For reports -----------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Listener:
         for name in over:
             self._words.pop(name, None)
             self._known.pop(name, None)
-            # whoever wrote it may have been an agent before this one
+            # it may have been written by an earlier agent
             (self._places / name).unlink(missing_ok=True)
 
     def _read(self, name: str, *, last: bool) -> None:
@@ -253,7 +253,7 @@ def _open(folder: Path) -> int:
     finally:
         os.close(parent)
     found = os.fstat(handle)
-    # a link to a file of somebody else's is no way to have it read
+    # a link to another user's file must not be read
     if stat.S_ISREG(found.st_mode) and found.st_uid == owner and found.st_nlink == 1:
         return handle
     os.close(handle)
@@ -280,7 +280,7 @@ def _rows(
     for line in filter(None, lines):
         whole = line.endswith(b"\n")
         if not whole and not last and len(line) <= metric_lines.LINE_BYTES_MAX:
-            break  # the rest of it is still to come
+            break  # the rest has not been written yet
         place.offset += len(line)
         if place.skipping:
             place.skipping = not whole
@@ -301,7 +301,7 @@ def _row(found: tuple[task_reports.Metric, ...]) -> dict[str, float]:
     row = {"time": round(found[0].at, 3)}
     if found[0].step is not None:
         row["step"] = found[0].step
-    # a series by the name of a column hides none
+    # a series with the name of a column hides nothing
     return {one.name: one.value for one in found} | row
 
 
@@ -313,7 +313,7 @@ def _sort_of(row: dict[str, float], place: ReadPosition) -> str:
 def _thin(path: Path, place: ReadPosition) -> None:
     """Drop every second row of the kind that has most."""
     if not path.exists():
-        place.sorts.clear()  # it was pruned as too old
+        place.sorts.clear()  # it was deleted because of its age
         return
     most = max(place.sorts, key=lambda sort: place.sorts[sort][2])
     seen, stride, _ = place.sorts[most]

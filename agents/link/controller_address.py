@@ -38,7 +38,7 @@ def toward(server: str) -> str:
     """
     try:
         _, host, port, _ = ControllerTarget(server).parts()
-        # of version 4, as what frameworks are told of an address is followed by a colon and a port
+        # IPv4 only, because frameworks append a colon and a port
         where = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
             link.connect(where)

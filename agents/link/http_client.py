@@ -71,7 +71,7 @@ class Connection:
         self._secure, self._host, self._port, self._prefix = target.parts()
         self._socket: Any = None
         self._buffer = b""
-        #: When the newest answer says that it was made; empty: it does not say.
+        #: ``Date`` of the newest answer; empty if it has none.
         self.date = ""
 
     def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:

@@ -23,15 +23,15 @@ from agents.link.http_client import (
 from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
 from reconciler.model.state.records import AttemptReport
 
-#: Changes that come within this time of each other are one report.
+#: Changes within this time are one report.
 BATCH_S = 0.012
-#: After so long without a report the first change is told at once.
+#: After this time without a report the first change is reported at once.
 QUIET_S = 0.05
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 10.0
-#: How much longer than it asked the server to wait the agent waits for the answer.
+#: How much longer than requested the controller may take to answer.
 ANSWER_SLACK_S = 15.0
-#: A server that answers polls at once with nothing new is asked no faster than this.
+#: Shortest time between polls of a controller that answers at once with nothing new.
 POLL_GAP_S = 0.05
 
 
@@ -110,7 +110,7 @@ class ControllerSync:
             if idle > 3:
                 self._leaving.wait(POLL_GAP_S)
             lease_s = self._handlers.lease_s_min()
-            # Leases count from when a request was sent: it has to be answered in time for them.
+            # Leases count from when a request was sent, so the answer must come early enough.
             wait_s = max(0.0, response.poll_s)
             if lease_s is not None:
                 wait_s = min(wait_s, lease_s / 4)
@@ -156,7 +156,7 @@ class ControllerSync:
         """Send a request and act on its answer."""
         sent_at, wall_at = processes.boottime(), time.time()
         try:
-            # within, too: whatever goes wrong, what was taken out of the state is not lost
+            # inside, because whatever goes wrong, the taken state must not be lost
             body = packed(request)
             path = f"/v1/nodes/{self._name}/sync"
             response = understand(
@@ -172,5 +172,5 @@ class ControllerSync:
 
     def _back_off(self, failures: int) -> None:
         longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))
-        # Spread, so that the agents of a fleet do not come back all at once.
+        # Spread, so that the agents of a fleet do not return all at once.
         self._leaving.wait(longest * (0.5 + os.urandom(1)[0] / 512))

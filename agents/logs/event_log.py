@@ -15,7 +15,7 @@ OUTDATED = (
     "the supervisor is of another edition than this agent: it is replaced as soon as no task is on "
     "this node"
 )
-#: States of attempts that are news; what comes before them and between is told to the controller.
+#: States of attempts that are logged; others are reported to the controller only.
 _NEWS = frozenset({AttemptState.RUNNING, AttemptState.ENDED})
 
 
@@ -36,7 +36,7 @@ class EventLog:
         self._settings = settings
         self._says = says
         self._lock = threading.Lock()
-        self._epoch = 0  # none has answered
+        self._epoch = 0  # no controller has answered
         self._clock = clock
         self._answered_at = clock()
         self._lost = False
@@ -82,7 +82,7 @@ class EventLog:
         """Log that a controller answered, if it is new or was unreachable."""
         with self._lock:
             before, lost, now = self._epoch, self._lost, self._clock()
-            # what failed may have been asked long before it did: the silence began with the answer
+            # the failed request may have been old: the silence began with the last answer
             away_s, self._answered_at = now - self._answered_at, now
             self._epoch, self._lost = max(before, epoch), False
         if not before:
@@ -100,7 +100,7 @@ class EventLog:
         before: AgentState,
     ) -> None:
         """Log tasks that have started, ended or hang, given what was known before."""
-        newest: dict[str, AttemptReport] = {}  # one may start and end in the same reports
+        newest: dict[str, AttemptReport] = {}  # an attempt may start and end in the same reports
         for report in reports:
             known = newest.get(report.id) or before.known.get(report.id)
             newest[report.id] = report
@@ -112,7 +112,7 @@ class EventLog:
             template = before.templates.get(given.template) if given else None
             job = template.job if template else ""
             unsaid = known is None or known.state is AttemptState.STARTING
-            if unsaid and report.started_at is not None:  # one may have run and ended since
+            if unsaid and report.started_at is not None:  # it may have run and ended meanwhile
                 on = f" on GPUs {_numbers(given.devices)}" if given and given.devices else ""
                 self._says.tell(f"task started{on}", job=job, attempt=report.id)
             if report.state is AttemptState.ENDED:

@@ -16,9 +16,9 @@ from agents.logs import rotation, timestamps
 from reconciler.model.protocol.agent_messages import LogMark
 
 CHUNK_BYTES_MAX = 256 * 2**10
-#: What the note has behind the name of its log.
+#: Suffix of the note.
 CUT = ".cut"
-#: A turning that takes longer was broken off: what is beside the log then is not to be relied on.
+#: A rotation that takes longer was interrupted: the part next to the log is not reliable.
 TURNING_S_MAX = 10.0
 _NOTE = struct.Struct("<Q?")
 
@@ -83,7 +83,7 @@ def _note(path: Path, cut: int, *, is_turning: bool) -> None:
 
 def _state(path: Path) -> _State:
     if not path.name.endswith(timestamps.STREAMS):
-        return _State(0, 0, turning=False)  # the past of metrics bounds itself in its own way
+        return _State(0, 0, turning=False)  # the history of metrics limits itself
     kept = 0
     with contextlib.suppress(OSError):
         kept = copy_of(path).stat().st_size
@@ -92,7 +92,7 @@ def _state(path: Path) -> _State:
             cut, is_turning = _NOTE.unpack(stream.read(_NOTE.size))
             age_s = time.time() - os.fstat(stream.fileno()).st_mtime
     except (OSError, struct.error):
-        return _State(kept, kept, turning=False)  # it was turned over by an agent without notes
+        return _State(kept, kept, turning=False)  # it was rotated by an agent without notes
     if is_turning and age_s > TURNING_S_MAX:
         return _State(cut, 0, turning=False)
     return _State(cut, min(kept, cut), is_turning)
@@ -113,7 +113,7 @@ def read(path: Path, offset: int, *, times: bool = False) -> Piece:
     if end >= state.cut:
         size = _size(path)
         if size is not None and end > state.cut + size:
-            offset = end = state.cut  # somebody else cut it, or the note of that was lost
+            offset = end = state.cut  # something else truncated it, or its note was lost
         live = _bytes(path, end - state.cut, CHUNK_BYTES_MAX - (end - offset))
     if _state(path) != state:
         return Piece(b"", offset, turning=True)

@@ -23,16 +23,16 @@ from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
 FOLLOWERS_MAX = 32
 LIFETIME_S = 3600.0
 LOOK_EVERY_S = 0.2
-#: A log that has grown to so many times its limit is looked at again soon.
+#: A log of more than this many times its limit is checked again soon.
 HURRIED_TIMES = 2
-#: How often a silent log is posted anyway, to learn whether anybody still reads.
+#: How often a silent log is sent anyway, to learn if anybody still reads.
 ALIVE_EVERY_S = 15.0
-#: Files of logs of tasks that have ended, however small: going through them takes memory and time.
+#: Log files of ended tasks, however small, because listing them takes memory and time.
 FILES_MAX = 20_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
 STREAMS = timestamps.STREAMS
-#: What can be read besides: the past of a task's metrics, which bounds itself.
+#: Other readable streams: the history of a task's metrics, which limits itself.
 READABLE = (*STREAMS, "metrics")
 
 
@@ -67,7 +67,7 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int
     """Delete the oldest logs of attempts not in ``keep`` until the limits hold. Return what is
     left.
     """
-    old: list[tuple[float, int, str]] = []  # names alone: paths of thousands take megabytes
+    old: list[tuple[float, int, str]] = []  # names only: thousands of paths take megabytes
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.removesuffix(log_file.CUT).removesuffix(timestamps.TIMES)
@@ -127,7 +127,7 @@ class Followers:
                 self._follow(request, post)
         except (LinkError, OSError) as problem:
             error = f"its {request.stream} was cut off: {problem}"
-            # Where nobody can be told, who reads sees the connection end.
+            # If the controller can't be reached, the reader's connection just ends.
             with contextlib.suppress(LinkError):
                 post.send(LogChunk(offset=request.offset, end=True, error=error))
         finally:

@@ -36,7 +36,7 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
                 copied = _copy(source, target, keep_bytes)
             source.truncate(0)
         except OSError:
-            copy.unlink(missing_ok=True)  # half of it is worth nothing, and room is what lacks
+            copy.unlink(missing_ok=True)  # half of it is useless, and disk space is what lacks
             raise
     return began, began + copied
 

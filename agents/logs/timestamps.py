@@ -16,10 +16,10 @@ from agents.logs import rotation
 from reconciler.model.protocol.agent_messages import LogMark
 
 STREAMS = ("stdout", "stderr")
-#: What the file of marks has behind the name of its log.
+#: Suffix of the file of marks.
 TIMES = ".times"
 EVERY_S = 2.0
-#: Marks of one log; a mark is 16 bytes.
+#: Marks of one log; a mark has 16 bytes.
 MARKS_MAX = 4096
 _MARK = struct.Struct("<dQ")
 
@@ -29,7 +29,7 @@ class Marks:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        #: How far each log had come at its newest mark.
+        #: Size of each log at its newest mark.
         self._ends: dict[str, int] = {}
 
     def look(self, running: Iterable[str]) -> None:
@@ -48,12 +48,12 @@ class Marks:
                 end = max((mark.offset for mark in _read(times_of(path))), default=0)
             if found.st_size == end:
                 return end
-            if found.st_size < end:  # it was cut
+            if found.st_size < end:  # it was truncated
                 times_of(path).unlink(missing_ok=True)
             if found.st_size:
                 _append(times_of(path), LogMark(found.st_mtime, found.st_size))
         except OSError:
-            return end or 0  # it is not there yet, or the disk is full: the next look tries again
+            return end or 0  # it does not exist yet, or the disk is full: the next look tries again
         return found.st_size
 
 
@@ -65,7 +65,7 @@ def times_of(log: Path) -> Path:
 def _append(path: Path, mark: LogMark) -> None:
     with os.fdopen(rotation.append_private(path), "ab") as stream:
         end = stream.tell()
-        stream.truncate(end - end % _MARK.size)  # the last is torn where the disk was full
+        stream.truncate(end - end % _MARK.size)  # the last is torn if the disk was full
         stream.write(_MARK.pack(mark.at, mark.offset))
         size = stream.tell()
     if size >= MARKS_MAX * _MARK.size:
