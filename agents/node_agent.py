@@ -10,7 +10,6 @@ import os
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -165,20 +164,7 @@ class Agent:
         return not self.settings.virtual
 
     def _keep_running(self, work: Callable[[], None]) -> None:
-        """Call ``work`` again and again in a thread until the agent stops.
-
-        An internal error costs one round of that thread, not the agent.
-        """
-
-        def run() -> None:
-            while not self.leaving.is_set():
-                try:
-                    work()
-                except Exception:  # logged in full, and tried again
-                    self.say(f"internal error in {work.__name__}: {traceback.format_exc()}")
-                    self.leaving.wait(1.0)
-
-        threading.Thread(target=run, daemon=True).start()
+        keep_running(work, self.leaving, self.say)
 
     def _parent_ended(self) -> None:
         """Stop with all tasks, because the process that started this agent has ended."""
@@ -204,7 +190,7 @@ class Agent:
 
         return metrics_port.open_port(
             self.settings.metrics,
-            self._snapshot,
+            lambda: self.dialogue.snapshot(),  # noqa: PLW0108 - built later
             self.leaving,
             self._console,
             self._notice,
@@ -276,7 +262,10 @@ class Agent:
             say=self.say,
         )
         self.steps = step_executor.StepExecutor(
-            self.supervisor, self.launcher, effects, self._send_prepared
+            self.supervisor,
+            self.launcher,
+            effects,
+            lambda order: self.lifecycle.prepared(order),  # noqa: PLW0108 - built later
         )
         self.lifecycle = attempt_lifecycle.AttemptLifecycle(
             self.lock,
@@ -290,9 +279,6 @@ class Agent:
             report_now=self.changed.set,
             delete_now=self._clean.set,
         )  # fmt: skip
-
-    def _send_prepared(self, order: dict[str, Any]) -> None:
-        self.lifecycle.prepared(order)
 
     def _discard(self, attempts: tuple[str, ...]) -> None:
         for problem in self.lifecycle.discard(attempts):
@@ -326,9 +312,6 @@ class Agent:
 
     # Callbacks -------------------------------------------------------------------------------
 
-    def _snapshot(self) -> reports.NodeSnapshot | None:
-        return self.dialogue.snapshot()
-
     def _notice(self, problem: str) -> None:
         self.monitor.notice(problem)
 
@@ -360,3 +343,22 @@ class Agent:
         fabric = nccl_interfaces.of_node(self.monitor.inventory)
         with self.lock:
             self.launcher.node = msgspec.structs.replace(self.launcher.node, fabric=fabric)
+
+
+def keep_running(
+    work: Callable[[], None], leaving: threading.Event, say: Callable[[str], None]
+) -> None:
+    """Call ``work`` again and again in a thread until the agent stops.
+
+    An internal error costs one round of that thread, not the agent.
+    """
+
+    def run() -> None:
+        while not leaving.is_set():
+            try:
+                work()
+            except Exception:  # logged in full, and tried again
+                say(f"internal error in {work.__name__}: {traceback.format_exc()}")
+                leaving.wait(1.0)
+
+    threading.Thread(target=run, daemon=True).start()

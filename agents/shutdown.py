@@ -10,7 +10,7 @@ from agents.host import processes
 from agents.supervisor import journal, task_isolation
 from agents.tasks import container_cleanup, images
 
-#: How long a supervisor that was killed may take to be gone.
+#: Time for a killed supervisor to end.
 GONE_S = 10.0
 
 

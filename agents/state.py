@@ -25,7 +25,7 @@ from reconciler.model.state.states import AttemptState, EndReason
 
 #: Allowed attempt ids: an id becomes the name of a folder and of two files.
 ATTEMPT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,239}")
-#: The most attempts that one request reports; a request that leaves some out is not complete.
+#: Attempts in one request. A request that leaves some out is not complete.
 REPORTS_MAX = 20_000
 
 
@@ -148,17 +148,17 @@ class AgentState:
         self.checks: health_checks.CheckPlan | None = None
         self.volumes: tuple[storage.WantedVolume, ...] = ()
         self.mig: desired.MigPlan | None = None
-        #: The pool that the node is in, as far as a set has said.
+        #: The node's pool, once a set of assignments has named it.
         self.pool = ""
-        #: The orders that were last handed on; None: an earlier agent's are not settled yet.
+        #: The remediations that were last passed on; None until an earlier agent's are settled.
         self.remedies: tuple[drift_kinds.DriftRemedy, ...] | None = ()
         self.want_inventory = True
-        #: What attempts wait for that have not started yet, where that is known.
+        #: What attempts wait for that have not started, if known.
         self.notes: dict[str, str] = {}
-        #: How far they are, of those that fetch or are ready, and as what they were told last.
+        #: States of attempts that fetch or are ready, and the states last reported.
         self.stages: dict[str, AttemptState] = {}
         self._told_stages: dict[str, AttemptState] = {}
-        #: Whether the last set came too late for a lease in it, and was not taken.
+        #: True if the last set came too late for one of its leases and was not used.
         self._asked_again = False
         self._held: set[str] = set()
         self.poll_s = 5.0
@@ -281,7 +281,7 @@ class AgentState:
             if complete or stage != self._told_stages.get(name, AttemptState.STARTING):
                 chosen.append(AttemptReport(name, stage, message=self.notes.get(name, "")))
         self._told_stages = {n: s for n, s in self.stages.items() if n in self.assignments}
-        # Ends first, and the long list of those that wait last, so that a cut costs least.
+        # Ends first, and the long list of waiting attempts last, so that a cut costs least.
         chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
         kept = tuple(chosen[:REPORTS_MAX])
         self._changed.difference_update(report.id for report in kept)
@@ -400,7 +400,7 @@ class AgentState:
                 name,
                 EndReason.REFUSED,
                 f"it was assigned to boot {assignment.boot_id!r} of this node, which is now at "
-                f"boot {self.boot_id!r}; it has to be assigned anew",
+                f"boot {self.boot_id!r}; it must be assigned again",
             )
         template = self.templates.get(assignment.template)
         if template is None:

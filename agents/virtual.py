@@ -19,10 +19,10 @@ from agents import shutdown
 
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
-#: An agent that has lived so long has earned a quick restart again.
+#: An agent that has lived this long is restarted quickly again.
 STEADY_S = 60.0
 STOP_S = 40.0
-#: How often an agent looks at the file that says what is wrong with its simulated GPUs.
+#: How often an agent reads the file that describes its simulated GPUs.
 SIMULATED_EVERY_S = 0.5
 LOG_BYTES_MAX = 2**20
 

@@ -292,7 +292,7 @@ class Stager:
             if copy.why or not copy.lost:
                 return problem
             copy.lost = False
-            copy.note = "waiting for the controller before what it has left is copied out"
+            copy.note = "waiting for the controller before its results are copied out"
 
     def with_usage(self, usage: NodeUsage) -> NodeUsage:
         """Return a node's usage with the size of the cache and the bytes copied."""
@@ -328,7 +328,7 @@ def _ended(report: AttemptReport, problem: str, reason: EndReason | None) -> Att
     """
     if not problem:
         return report
-    message = f"what it left could not be copied out: {problem}"
+    message = f"its results could not be copied out: {problem}"
     end = report.end_reason
     if end is EndReason.EXITED and report.exit_code == 0:
         end = reason or EndReason.STAGE_FAILED

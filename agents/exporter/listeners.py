@@ -101,7 +101,7 @@ def _refusal(listen: Listen, host: str, problem: OSError) -> PortError:
     do = "end what listens there, or name another port"
     holder = holder_of(host, listen.port)
     if holder is None:
-        return TakenError(f"{start}: a process that can't be told has it; {do}", brief)
+        return TakenError(f"{start}: an unknown process has it; {do}", brief)
     return TakenError(
         f"{start}: process {holder.pid} of {holder.user} has it ({holder.command}); {do}",
         f"{brief}: process {holder.pid} ({holder.name}) of {holder.user} has it",

@@ -26,7 +26,7 @@ FRESH_S = 20.0
 WANTED_S = 600.0
 #: Fast compression: a page still shrinks to a tenth.
 _LEVEL = 1
-NOT_YET = "the controller has not said yet in which pool this node is and what runs on it"
+NOT_YET = "the controller has not told this node its pool and tasks yet"
 
 
 def render(now: reports.NodeSnapshot) -> bytes:

@@ -193,7 +193,9 @@ class Port:
             if ready is not None:
                 self._say(selector, caller, self._answer(ready, caller.asked))
             elif now > caller.until:
-                late = http_responses.HttpRefusal(503, f"the page was not made in {MAKE_S:.0f} s")
+                late = http_responses.HttpRefusal(
+                    503, f"the page was not rendered in {MAKE_S:.0f} s"
+                )
                 self._say(selector, caller, http_responses.refuse(late))
         elif now > caller.until:
             if caller.left:

@@ -99,7 +99,7 @@ def plan(
     foreign = [one for one in extra if not one.mine]
     if foreign:
         raise LayoutError(
-            f"{told(Counter(one.profile for one in foreign).items())} on it were made by others",
+            f"{told(Counter(one.profile for one in foreign).items())} on it were created by others",
             blocked=True,
         )
     return MigSteps(tuple(extra), tuple(one for one in kept if one.empty), found)

@@ -109,9 +109,8 @@ class MigManager:
         self._tries: dict[str, _Try] = {}
         #: The GPU that is being changed, until it has been sampled again.
         self._claimed = ""
-        self._made: dict[str, _Made] = {}
-        self._held: dict[str, tuple[str, ...]] = {}
-        self._load()
+        kept = _load(self._path, boot_id)
+        self._made, self._held = dict(kept.made), dict(kept.held)
 
     def follow(self, plan: desired.MigPlan | None) -> None:
         """Apply this plan from now on; None for none. Called under the lock."""
@@ -128,6 +127,9 @@ class MigManager:
     def simulates(self) -> bool:
         """True if a simulated GPU has instances."""
         return any(gpu.simulated and gpu.mig for gpu in self._gpus)
+
+    def _save(self) -> None:
+        _save(self._path, _Kept(self._boot_id, self._made, self._held))
 
     # Tasks -----------------------------------------------------------------------------------
 
@@ -150,21 +152,20 @@ class MigManager:
             return ()
         there = self._offered(assignment.mig_profile)
         known = {one.uuid: one for one in there}
-        before = self._held.get(assignment.attempt, ())
-        if before and all(uuid in known for uuid in before):
-            return tuple(known[uuid] for uuid in before)
-        taken = {uuid for name, uuids in self._held.items() if name != assignment.attempt
-                 for uuid in uuids}  # fmt: skip
+        held = self._held.get(assignment.attempt, ())
+        if held and all(uuid in known for uuid in held):
+            return tuple(known[uuid] for uuid in held)
+        others = [uuids for name, uuids in self._held.items() if name != assignment.attempt]
+        taken = {uuid for uuids in others for uuid in uuids}
         found: list[devices.MigInstance] = []
         for number in assignment.instances:
             first = there[number : number + 1]
             free = [one for one in (*first, *there) if one.uuid not in taken]
             if not free:
-                given = counted(len(assignment.instances), "MIG instance")
-                was = "was" if len(assignment.instances) == 1 else "were"
+                needed = counted(len(assignment.instances), "MIG instance")
                 raise NotReadyError(
-                    f"{given} of {assignment.mig_profile} {was} given to it, and of "
-                    f"{len(there)} that are there none is free"
+                    f"it needs {needed} of {assignment.mig_profile}, but none is free of the "
+                    f"{len(there)} on this node"
                 )
             taken.add(free[0].uuid)
             found.append(free[0])
@@ -318,14 +319,14 @@ class MigManager:
             return (devices.MigCut(devices.FITS) if wanted else None), False
         busy = self._busy(gpu, pids)
         if busy:
-            return devices.MigCut(devices.WAITING, f"waits until it is idle: {busy}"), False
+            return devices.MigCut(devices.WAITING, f"waiting until it is idle: {busy}"), False
         last = self._tries.get(gpu.uuid)
         if last is not None and last.of == _state_of(gpu, wanted):
             if last.cut.state == devices.FITS:
-                said = "all of it was made, and the driver shows it otherwise"
+                said = "all instances were created, but the driver shows others"
                 return devices.MigCut(devices.CUT_FAILED, said), False
             return last.cut, last.count < TRIES_MAX and self._clock() >= last.next_at
-        return devices.MigCut(devices.WAITING, "its turn comes next"), True
+        return devices.MigCut(devices.WAITING, "it is changed next"), True
 
     def _busy(self, gpu: records.Gpu, pids: list[int]) -> str:
         """Return what prevents a GPU from being changed; empty if nothing does."""
@@ -361,32 +362,31 @@ class MigManager:
             count = min(count, TRIES_MAX - 1)
         message = outcome.message
         if outcome.state == devices.CUT_FAILED and count >= TRIES_MAX:
-            message += f"; given up after {count} tries: change the layout, or restart the agent"
+            message += f"; gave up after {count} tries: change the layout, or restart the agent"
         wait_s = min(WAIT_S_MAX, WAIT_S * 2 ** (count - 1))
         cut = devices.MigCut(outcome.state, message)
         self._tries[order.uuid] = _Try(of, cut, count, self._clock() + wait_s)
 
-    # The file --------------------------------------------------------------------------------
 
-    def _load(self) -> None:
-        try:
-            kept = _DECODE_KEPT(self._path.read_bytes())
-        except (OSError, msgspec.MsgspecError):
-            return
-        if kept.boot_id == self._boot_id:
-            self._made, self._held = dict(kept.made), dict(kept.held)
-        else:  # instances do not survive a boot; the mode may
-            self._made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
+def _load(path: Path, boot_id: str) -> _Kept:
+    """Return what an earlier agent has saved."""
+    try:
+        kept = _DECODE_KEPT(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return _Kept(boot_id, {}, {})
+    if kept.boot_id == boot_id:
+        return kept
+    # Instances do not survive a boot; the mode may.
+    made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
+    return _Kept(boot_id, made, {})
 
-    def _save(self) -> None:
-        """Save what Muster has created. If this is lost, it counts as created by others and is
-        kept.
-        """
-        fresh = self._path.with_suffix(".new")
-        kept = _Kept(self._boot_id, self._made, self._held)
-        with contextlib.suppress(OSError):
-            fresh.write_bytes(msgspec.json.encode(kept))
-            fresh.replace(self._path)
+
+def _save(path: Path, kept: _Kept) -> None:
+    """Save what Muster has created. If this is lost, it counts as created by others and is kept."""
+    fresh = path.with_suffix(".new")
+    with contextlib.suppress(OSError):
+        fresh.write_bytes(msgspec.json.encode(kept))
+        fresh.replace(path)
 
 
 def fits(gpu: records.Gpu, wanted: mig_layout.Wanted) -> bool:
@@ -402,8 +402,8 @@ def _of_another(gpu: records.Gpu, wanted: mig_layout.Wanted) -> devices.MigCut:
     if fits(gpu, wanted):
         return devices.MigCut(devices.FITS)
     has = mig_layout.told(Counter(one.profile for one in gpu.mig).items())
-    said = f"--gpus gives this node {has} of it, and its layout is not the node's to change"
-    return devices.MigCut(devices.BLOCKED, f"{said}: declare just these")
+    said = f"--gpus gives this node {has} of it, and this node may not change its layout"
+    return devices.MigCut(devices.BLOCKED, f"{said}: declare exactly these")
 
 
 def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:

@@ -12,8 +12,8 @@ ARGUMENT_VERSION_MISMATCH, UNKNOWN = 25, 999
 DRIVER_GONE = {UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH}
 #: Errors of a GPU that has failed as a whole.
 DEVICE_GONE = {
-    GPU_IS_LOST: (devices.LOST, "the driver says that it has fallen off the bus"),
-    RESET_REQUIRED: (devices.FAILED, "the driver says that it needs a reset"),
+    GPU_IS_LOST: (devices.LOST, "the driver reports that it has fallen off the bus"),
+    RESET_REQUIRED: (devices.FAILED, "the driver reports that it needs a reset"),
 }
 #: Errors that only mean that the GPU or driver version lacks a feature.
 UNTOLD = {NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH}

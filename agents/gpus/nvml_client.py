@@ -33,7 +33,7 @@ CUT_S = 180.0
 
 #: Started from the present files.
 _NOT_UNDERSTOOD = (
-    "the process that reads GPUs says what this agent does not understand; it may be of another "
+    "this agent does not understand the process that reads GPUs; it may be of another "
     "version: start the agent anew"
 )
 

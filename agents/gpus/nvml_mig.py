@@ -29,7 +29,8 @@ WORDS = {
     NO_PERMISSION: "only root may change it: start the agent as root",
     NOT_SUPPORTED: "the device has no MIG",
     FUNCTION_NOT_FOUND: "the driver is too old to say what its MIG profiles are called",
-    IN_USE: "the driver says that it is in use: see what else holds it, as monitoring or MPS may",
+    IN_USE: "the driver reports that it is in use. To fix: find what uses it, for example "
+    "monitoring or MPS",
     INSUFFICIENT_RESOURCES: "the driver has no room for it",
     RESET_REQUIRED: "the mode changes with a reset: `nvidia-smi --gpu-reset`, or boot the machine",
 }
@@ -117,7 +118,7 @@ class _Cutter:
             self.mine.clear()
             self.mode_mine = True  # even if it changes only with the next reset
             self._switch(ON)
-            return devices.WAITING, "MIG mode was switched on; its instances are made next"
+            return devices.WAITING, "MIG mode was switched on; its instances are created next"
         if current == OFF:
             self.mine.clear()
             if pending != OFF:
@@ -145,7 +146,7 @@ class _Cutter:
                 self._destroy(one.id)
         foreign = [one for one in there if not one.mine]
         if foreign:
-            said = f"{len(foreign)} MIG instances on it were made by others"
+            said = f"{len(foreign)} MIG instances on it were created by others"
             return devices.BLOCKED, said
         if not (self.mode_mine or self.order.take_over):
             return devices.BLOCKED, "its MIG mode was switched on by others"

@@ -216,7 +216,7 @@ def _scarce(what: str, free: float, least: float) -> Iterator[Finding]:
 
 def _clock(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     if readings.clock_synchronised is False:
-        yield "degraded", "the clock is not synchronised, as systemd-timesyncd says"
+        yield "degraded", "the clock is not synchronised, according to systemd-timesyncd"
     if readings.clock_skew:
         yield "degraded", readings.clock_skew
 
@@ -279,7 +279,7 @@ class Mounts:
                 self._hung.pop(key, None)
         stuck = self._hung.get(path)
         if stuck is not None:
-            return f"does not answer: process {stuck.pid}, which asked, is stuck there"
+            return f"does not answer: process {stuck.pid}, which checked it, hangs there"
         try:
             process = subprocess.Popen(
                 ["stat", "-f", path],

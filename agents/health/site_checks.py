@@ -26,7 +26,7 @@ class Site:
         if check.name in self._hung:
             pid = self._hung[check.name].pid
             return CheckResult(
-                check.name, "failed", f"process {pid}, which made it, can't be ended"
+                check.name, "failed", f"process {pid}, which made this check, can't be killed"
             )
         found, left = _run(check)
         if left is not None:
@@ -43,7 +43,7 @@ def _run(check: CheckCommand) -> tuple[CheckResult, subprocess.Popen[bytes] | No
     except OSError as problem:
         return CheckResult(check.name, "failed", f"it can't be run: {problem.strerror}"), None
     if ran.status is None:
-        message = f"it has not ended after {check.timeout_s:g} s"
+        message = f"it did not end within {check.timeout_s:g} s"
         return CheckResult(check.name, "failed", message), ran.left
     if ran.status == 0:
         return CheckResult(check.name), ran.left

@@ -133,7 +133,7 @@ class Inquiries:
     def waiting(self) -> dict[str, str]:
         """Return notes of waiting attempts, by attempt."""
         return {
-            attempt: f"asking who {user} is"
+            attempt: f"looking up user {user}"
             for user, inquiry in self._open.items()
             for attempt in inquiry.waiting
         }
@@ -156,8 +156,8 @@ class Inquiries:
         start.
         """
         said = (
-            f"nothing was told of user {user} in {self._limit_s:g} s: see whether `id {user}` "
-            "comes back on this node, and after the directory service that it asks"
+            f"user {user} could not be looked up in {self._limit_s:g} s. To fix: check if "
+            f"`id {user}` returns on this node, and the directory service behind it"
         )
         with self._lock:
             if self._open.get(user) is not inquiry:

@@ -15,7 +15,7 @@ def load(root: Path, says: operator_log.Console) -> int:
     except FileNotFoundError:
         return 0
     except ValueError:
-        says.say(f"{root}/epoch is not a number; taken for 0")
+        says.say(f"{root}/epoch is not a number; using 0")
         return 0
 
 
@@ -63,9 +63,7 @@ class Newest:
             save(self._root, self._unsaved)
         except OSError as problem:
             if not self._complained:
-                self._says.say(
-                    f"{self._root}/epoch can't be written: {problem}; tried again until it is"
-                )
+                self._says.say(f"{self._root}/epoch can't be written: {problem}; retrying")
             self._complained = True
         else:
             self._unsaved, self._complained = 0, False

@@ -44,16 +44,16 @@ class EventLog:
     def begins(self, offers: Inventory) -> None:
         """Log that the agent starts, and what it offers."""
         self._says.tell(
-            f"agent {offers.agent_version} begins in {self._settings.root}, for the controller at "
+            f"agent {offers.agent_version} starts in {self._settings.root}, for the controller at "
             f"{self._settings.server}; it offers {_amounts(offers)}"
         )
 
     def left(self, *, dismissed: bool) -> None:
         """Log that a supervisor has gone. ``dismissed``: because the agent asked it to."""
         if dismissed:
-            self._says.tell("the outdated supervisor has left: starting one of this edition")
+            self._says.tell("the outdated supervisor has ended; starting a new one")
         else:
-            self._says.say("the supervisor is gone: ending what it left and starting another")
+            self._says.say("the supervisor has died; ending its tasks and starting another")
 
     def supervised(
         self, known: Iterable[AttemptReport], holding: str, *, outdated: bool = False
@@ -62,8 +62,8 @@ class EventLog:
         if outdated:
             self._says.tell(OUTDATED)
         alive = sum(report.state is not AttemptState.ENDED for report in known)
-        going_on = f"; {_tasks(alive)} of an earlier agent run on" if alive else ""
-        self._says.tell(f"tasks are held by {holding}{going_on}")
+        going_on = f"; {_tasks(alive)} of an earlier agent keep running" if alive else ""
+        self._says.tell(f"tasks are isolated by {holding}{going_on}")
 
     def unreached(self, problem: Exception, running: int) -> None:
         """Log that the controller did not answer as expected."""
@@ -71,8 +71,8 @@ class EventLog:
             first, self._lost = not self._lost, True
         if first:
             self._says.tell(
-                f"no session with the controller: {problem}; {_tasks(running)} run on, it is tried "
-                "again and again",
+                f"no connection to the controller: {problem}; {_tasks(running)} keep running; "
+                "retrying",
                 level="WARNING",
             )
         else:
@@ -89,10 +89,10 @@ class EventLog:
             self._says.tell(f"registered with the controller of epoch {epoch}")
         elif lost:
             self._says.tell(
-                f"session taken up again after {away_s:.0f} s, with the controller of epoch {epoch}"
+                f"connected to the controller again after {away_s:.0f} s; its epoch is {epoch}"
             )
         elif epoch > before:
-            self._says.tell(f"the controller of epoch {epoch} leads now, after that of {before}")
+            self._says.tell(f"the controller of epoch {epoch} leads now, after epoch {before}")
 
     def heard(
         self,
@@ -120,8 +120,8 @@ class EventLog:
 
     def leaves(self, running: int, *, stops: bool) -> None:
         """Log that the agent stops, and what happens to its tasks."""
-        rest = f"{_tasks(running)} {'are ended' if stops else 'run on'}"
-        self._says.tell(f"agent leaves; {rest}")
+        rest = f"{_tasks(running)} {'are stopped' if stops else 'keep running'}"
+        self._says.tell(f"agent stops; {rest}")
 
 
 def _amounts(offers: Inventory) -> str:

@@ -37,8 +37,8 @@ def take(root: Path) -> int:
     except BlockingIOError:
         os.close(handle)
         raise OccupiedError(
-            f"another agent works in {root} (it holds agent.lock); stop it, or give this one a "
-            "root of its own"
+            f"another agent uses {root} (it holds agent.lock). To fix: stop it, or give this "
+            "one its own --root"
         ) from None
     return handle
 

@@ -15,13 +15,13 @@ from agents.logs import log_streamer
 from agents.settings import AgentSettings
 
 ROTATE_EVERY_S = 5.0
-#: How often it is noticed what has changed of the machine itself.
+#: How often the machine's facts are read again.
 HOST_EVERY_S = 15.0
-#: How soon again where a task writes so fast that its log grows far beyond its limit meanwhile.
+#: Check interval while a task writes so fast that its log soon exceeds its limit.
 HURRIED_S = 0.25
-#: How often logs are gone through at the latest, for those that are too old.
+#: How often logs are checked for their age at the latest.
 PRUNE_EVERY_S = 300.0
-#: How many times as long as it took nothing is gone through again.
+#: Pause after reading the folder, as a multiple of the time that took.
 REST_TIMES = 20
 
 
@@ -41,7 +41,7 @@ class Logs:
         self._ended = False
         self._old_bytes = 0
         self._ran: list[str] = []
-        #: In how many seconds logs are to be looked at again.
+        #: Seconds until the logs must be checked again.
         self.again_s = ROTATE_EVERY_S
 
     def ended(self) -> None:
@@ -52,7 +52,7 @@ class Logs:
         """Enforce the limits if it is time. Return True if the folder was read."""
         settings, now = self._settings, self._clock()
         limit = settings.logs_total_bytes_max
-        # what has ended meanwhile may have written much since it was looked at
+        # tasks that have ended may have written much since the last check
         gone = [attempt for attempt in self._ran if attempt not in running]
         log_streamer.rotate(self._folder, gone, settings.log_bytes_max)
         used, hurried = log_streamer.rotate(self._folder, running, settings.log_bytes_max)

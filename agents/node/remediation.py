@@ -26,18 +26,18 @@ from reconciler.model.observed.health_checks import CheckCommand
 from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state.records import RemedyReport
 
-#: How long a process may take to leave after SIGTERM, and to go after SIGKILL.
+#: Time for a process to end after SIGTERM, and after SIGKILL.
 LEAVE_S = 10.0
 GO_S = 5.0
-#: Ends that are kept; the controller never has so many orders open for one node.
+#: Ends that are kept; the controller never has more open remediations for a node.
 KEPT_MAX = 256
-#: By how much the beginning of a process may differ: clocks are rounded on the way.
+#: Tolerance for the start time of a process, because clocks are rounded.
 STARTED_TOLERANCE_S = 2.0
-#: How long resetting devices, and asking for a reboot, may take.
+#: Time for resetting GPUs, and for requesting a reboot.
 RESET_S, REBOOT_S = 120.0, 30.0
-#: How long a machine that was told to boot may take to go down, and this agent with it.
+#: Time for a machine to go down, and this agent with it.
 DOWN_S = 600.0
-#: Orders that an agent does not outlive: that there is another one, or another boot, is their end.
+#: Remediations that an agent does not survive: a new agent, or a new boot, is their end.
 _RESTART, _REBOOT = "restart-agent.", "reboot."
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -116,7 +116,7 @@ class Orders:
         self._lock = threading.Lock()
         self._waiting: queue.Queue[DriftRemedy] = queue.Queue()
         self._wanted: set[str] = set()
-        #: The boot in which each order has come that is not taken back; empty: not known.
+        #: The boot in which each remediation came that is not withdrawn; empty if unknown.
         self._begun: dict[str, str] = {}
         self._ended: dict[str, RemedyReport] = {}
         self._load()
@@ -148,7 +148,8 @@ class Orders:
         handler = self._handlers.get(order.verb)
         try:
             if handler is None:
-                raise OrderError(f"this agent does not know how to {order.verb}: it is too old")  # noqa: TRY301
+                message = f"this agent is too old for {order.verb}. To fix: upgrade the agent"
+                raise OrderError(message)  # noqa: TRY301
             report = RemedyReport(order.id, done=True, message=handler(order, self._node))
         except (OrderError, OSError) as problem:
             report = RemedyReport(order.id, done=False, message=str(problem))
@@ -190,10 +191,10 @@ def _survived(name: str, before: str, now: str) -> RemedyReport:
     has died.
     """
     if name.startswith(_RESTART) or (name.startswith(_REBOOT) and before not in {"", now}):
-        return RemedyReport(name, done=True, message="it was started again")
-    message = "the agent ended while it was at it, and does not know what came of it"
+        return RemedyReport(name, done=True, message="it was restarted")
+    message = "the agent ended during it; the result is unknown"
     if name.startswith(_REBOOT) and before == now:
-        message = "the agent ended while it was at it, and the machine has not booted since"
+        message = "the agent ended during it, and the machine has not rebooted since"
     return RemedyReport(name, done=False, message=message)
 
 
@@ -208,7 +209,7 @@ def end_process(order: DriftRemedy, node: NodeActions) -> str:
     if (pid, order.uuid) not in foreign:
         return f"process {pid} is not on the device any more"
     if pid in _own():
-        raise OrderError(f"process {pid} is the agent itself, or has started it")
+        raise OrderError(f"process {pid} is the agent itself or its ancestor")
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -229,7 +230,7 @@ def end_process(order: DriftRemedy, node: NodeActions) -> str:
                 return f"process {pid} ended by {number.name}"
     finally:
         os.close(handle)
-    raise OrderError(f"process {pid} does not go, not even by SIGKILL: it is stuck in the kernel")
+    raise OrderError(f"process {pid} survives SIGKILL: it is stuck in the kernel")
 
 
 def _own() -> set[int]:
@@ -249,7 +250,7 @@ def _check_start(order: DriftRemedy) -> None:
         return
     began = time.time() - processes.boottime() + facts[2] / _TICKS_PER_S
     if abs(began - order.started_at) > STARTED_TOLERANCE_S:
-        raise OrderError(f"process {order.pid} is another one than was seen on the device")
+        raise OrderError(f"process {order.pid} is not the process that was seen on the device")
 
 
 def _gone(handle: int, wait_s: float) -> bool:
@@ -262,7 +263,7 @@ def _gone(handle: int, wait_s: float) -> bool:
 def restart_agent(_: DriftRemedy, node: NodeActions) -> str:
     """End this agent without its tasks; its service manager starts it again."""
     node.restart()
-    return "the agent ends, to be started again"
+    return "the agent ends, so that its service manager starts it again"
 
 
 def run_command(order: DriftRemedy, node: NodeActions) -> str:
@@ -291,9 +292,9 @@ def reset_gpu(order: DriftRemedy, node: NodeActions) -> str:
         )
     _must_be_idle(node)
     if node.foreign_processes():
-        raise OrderError("processes that are no task's hold devices: end them first")
+        raise OrderError("processes outside tasks hold GPUs. To fix: end them first")
     if not uuids:
-        raise OrderError("no real device is to be reset")
+        raise OrderError("no real GPU to reset")
     with node.exclusive_gpus(uuids):
         return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
 
@@ -309,15 +310,15 @@ def reboot(_: DriftRemedy, node: NodeActions) -> str:
             machine does not go down.
     """
     if not node.owns_machine():
-        raise OrderError("this is one of several nodes of its machine, which does not boot for it")
+        raise OrderError("several nodes share this machine, so it is not rebooted for one of them")
     _must_be_idle(node)
     said = _run(("systemctl", "reboot"), REBOOT_S)
     if not node.stops_within(DOWN_S):
-        raise OrderError(f"{said}, and {DOWN_S:g} s later the machine still runs")
-    return f"{said}, and the machine goes down"
+        raise OrderError(f"{said}, and {DOWN_S:g} s later the machine is still up")
+    return f"{said}, and the machine is going down"
 
 
-#: Of this process, as the children that can't be ended are its own.
+#: One for this process, whose children they are that cannot be ended.
 _SITE = site_checks.Site()
 
 

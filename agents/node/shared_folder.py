@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: How long an agent waits for the folder before it begins without.
+#: How long an agent waits for the folder before it starts without it.
 ANSWER_S = 10.0
-#: How soon it is noticed, meanwhile, that the agent was told to leave.
+#: How often a waiting agent checks if it must stop.
 LEAVE_S = 0.1
-#: How soon it is tried again where whatever holds the folder said that it can't be reached.
+#: Pause after an error that says that the folder cannot be reached.
 AGAIN_S = 15.0
-#: What file systems say whose server, or disk, is away.
+#: Errors of file systems whose server or disk is away.
 AWAY = frozenset({
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH,
     errno.ECONNREFUSED, errno.ECONNABORTED, errno.ECONNRESET,
@@ -39,7 +39,6 @@ class SharedFolder:
         self._refused: OSError | None = None
         self._found = ""
         self._later: Callable[[str], None] | None = None
-        #: Why it is done without for now; empty: it is there.
         self.problem = ""
 
     def find(self, limit_s: float = ANSWER_S) -> str:
@@ -64,8 +63,8 @@ class SharedFolder:
             if answered and self._refused is not None:
                 why = f"is away: {self._refused.strerror}"
             self.problem = (
-                f"shared folder {self._path} {why}; this node works without it till then: see "
-                "whether ls there comes back on the node, and what is mounted"
+                f"shared folder {self._path} {why}; this node works without it "
+                "until then. To fix: check if ls returns there, and what is mounted"
             )
         return os.path.abspath(self._path)  # noqa: PTH100 - links may lead to what hangs
 

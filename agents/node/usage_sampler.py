@@ -21,7 +21,7 @@ from reconciler.model.state.records import AttemptReport
 EVERY_S = 15.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: What a device has of an attempt, by attempt: what a look at GPUs found last.
+#: Usage of GPUs by attempt, from the last look at GPUs.
 OnGpus = Mapping[str, tuple[task_usage.GpuUse, ...]]
 
 
@@ -154,7 +154,7 @@ class Uses:
     def _groups(self, pid: int, mounts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
         """Return folders of the control groups of a process's task, by controller."""
         found = {}
-        # whoever may make groups may give them any name
+        # whoever can create groups can give them any name
         text = os.fsdecode(processes.read_file(f"{self._top}/proc/{pid}/cgroup", 2**16))
         for line in text.splitlines():
             _, listed, path = line.split(":", 2)

@@ -22,7 +22,8 @@ import traceback
 from typing import Any
 
 if __package__ in {None, ""}:
-    # Run as a script in isolated mode: its own package is the only other thing to be found.
+    # Run as a script in isolated mode, it can import nothing but the standard library and this
+    # package.
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])
 
 from agents.host import processes
@@ -41,11 +42,11 @@ from agents.supervisor.supervisor_log import complain
 
 Record = dict[str, Any]
 
-#: How long a supervisor without tasks waits for an agent before it leaves.
+#: How long a supervisor without tasks waits for an agent before it ends.
 ALONE_S = 60.0
-#: How long one that was told to leave keeps trying to write down what has ended.
+#: How long a stopping supervisor tries to write down ends.
 LAST_FLUSH_S = 10.0
-#: Grows when an older agent could not understand this supervisor, or an older supervisor it.
+#: Incremented when older agents or supervisors could not understand newer ones.
 PROTOCOL = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -97,14 +98,14 @@ class Supervisor:
         if not self.isolation.recover():
             complain("control groups of an earlier supervisor can't be emptied")
         if not processes.kill_leftovers(self.root, alive):
-            complain("processes of an earlier supervisor can't be killed; starting beside them")
+            complain("processes of an earlier supervisor can't be killed; starting next to them")
         for record in alive:
             self.table.end(record, "Lost", message="the node's supervisor died")
         for name in os.listdir(f"{self.root}/attempts"):
             if not journal.can_be_told(name):
                 complain(f"attempts/{name!a} is no attempt of mine: its name is no UTF-8")
             elif not self.table.is_known(name):
-                # whether it had secrets is not known either
+                # it is unknown if it had secrets
                 record = {"id": name, "started_at": None, "secrets": True}
                 self.table.end(
                     record, "Lost", message="a directory without a process or an exit record"
@@ -147,7 +148,7 @@ class Supervisor:
         try:
             os.mkdir(f"{self.root}/attempts/{name}", 0o700)
         except OSError:
-            pass  # it is there, or the disk is full: the record alone keeps it from ever starting
+            pass  # it exists, or the disk is full: the record alone prevents a start
         record = {"id": name, "started_at": None, "exit_code": order.get("exit_code")}
         self.table.end(record, order["reason"], message=order.get("message", ""))
 
@@ -182,7 +183,7 @@ class Supervisor:
 
     def could_not_start(self, order: Record, problem: Exception) -> None:
         """Record an internal error of a start, which affects only this attempt."""
-        complain(f"defect in a start: {traceback.format_exc()}")
+        complain(f"internal error in a start: {traceback.format_exc()}")
         if not self.table.is_known(order["id"]):
             record = {"id": order["id"], "started_at": None}
             record["secrets"] = bool(order.get("secrets"))
@@ -226,7 +227,7 @@ class Supervisor:
         moments += [begun.due(self.renewed_at) for begun in self.starts.way]
         if not moments:
             return -1.0
-        # A machine that sleeps wakes with a boot clock ahead of the one that epoll waits by.
+        # After sleep, a machine's boot clock is ahead of the clock that epoll waits by.
         return min(60.0, max(0.0, min(moments) - processes.boottime()) + 0.001)
 
     def obey(self, client: connections.ClientConnection, line: bytes) -> None:
@@ -236,8 +237,8 @@ class Supervisor:
             self.orders[order["op"]](order, client)
         except (ValueError, KeyError, TypeError) as problem:
             complain(f"an order was not understood: {problem!r}")
-        except Exception:  # those that came with it are to be carried out
-            complain(f"defect in an order: {traceback.format_exc()}")
+        except Exception:  # the orders that came with it must be carried out
+            complain(f"internal error in an order: {traceback.format_exc()}")
 
     def serve(self, listener: socket.socket, wakeup: int) -> None:
         """Run the loop until told to stop."""
@@ -248,7 +249,7 @@ class Supervisor:
             try:
                 self.turn(listener, wakeup)
             except Exception:  # the tasks of a node are worth more than a clean end
-                complain(f"defect: {traceback.format_exc()}")
+                complain(f"internal error: {traceback.format_exc()}")
                 time.sleep(0.1)
         processes.kill_leftovers(self.root, [], live_attempts.SWEEP_S)
         self.reaper.dismiss()

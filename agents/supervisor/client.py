@@ -30,11 +30,11 @@ SCRIPT = Path(__file__).resolve().with_name("__main__.py")
 LOG_BYTES_MAX, LAST_BYTES = 2**20, 4096
 CONNECT_S = 60.0
 SEND_TIMEOUT_S = 30.0
-#: How much longer than the grace of tasks a supervisor may take to end them.
+#: Time for a supervisor to end tasks, beyond their own.
 SHUTDOWN_S = 15.0
-#: So many supervisors that end as soon as they are started are a reason to say so, and wait.
+#: Supervisors that end right after their start before this is reported.
 FAILED_MAX = 3
-#: What one ends with that finds another: none has failed.
+#: Exit status of a supervisor that finds another one, which is no failure.
 _ANOTHER = 3
 LINE_BYTES_MAX = 64 * 2**20
 _DECODER = msgspec.json.Decoder(dict[str, Any])
@@ -49,7 +49,8 @@ class SupervisorClient:
 
     Attributes:
         hello: what the supervisor reported about itself and all its attempts.
-        outdated: True if an earlier agent started it from other source files.
+        outdated: True if an earlier agent started it from other source files, which a very old
+            supervisor cannot report.
         dismissed: True if it was asked to end, so that another one starts.
         pids: main processes by attempt.
         cleanups: commands that remove containers, by attempt.
@@ -61,15 +62,10 @@ class SupervisorClient:
         self._enter = enter
         self.link: socket.socket | None = None
         self.pid = 0
-        #: What the supervisor said of itself, and of all attempts that it has.
         self.hello: dict[str, Any] = {}
-        #: Whether the supervisor is one that an earlier agent started, of another edition than the
-        #: files here; one that is so old that it does not say it is.
         self.outdated = False
-        #: It was asked to leave, so that another follows.
         self.dismissed = False
         self.pids: dict[str, int] = {}
-        #: How what containers may leave is removed, by attempt.
         self.cleanups: dict[str, dict[str, Any]] = {}
         self._started: subprocess.Popen[bytes] | None = None
         self._failed = 0
@@ -108,7 +104,7 @@ class SupervisorClient:
         try:
             self.link.sendall(b"".join(self._encoder.encode(order) + b"\n" for order in orders))
         except OSError:
-            # Part of an order may have gone out: nothing that follows would be understood.
+            # Part of an order may have been sent: nothing after it would be understood.
             with contextlib.suppress(OSError):
                 self.link.shutdown(socket.SHUT_RDWR)
             return False
@@ -182,7 +178,7 @@ class SupervisorClient:
         except OSError:
             link.close()
             return None
-        # What changed in the same moment may have come along: nothing else would wake a reader.
+        # Changes of the same moment may have come along: nothing else would wake a reader.
         line, *news, self._inbox = b"".join(parts).split(b"\n")
         try:
             messages = [decoded(one) for one in (line, *news)]
@@ -192,7 +188,7 @@ class SupervisorClient:
         self.hello = messages[0]
         self.link, self.pid = link, int(self.hello["hello"])
         said, here = self.hello.get("edition", "none"), source_hash.on_disk()
-        # one that this agent has started could be replaced by no newer one
+        # one started by this agent could not be replaced by a newer one
         self.outdated = self._started is None and bool(said and here) and said != here
         latest: dict[str, AttemptReport] = {}
         for message in messages:

@@ -11,7 +11,7 @@ from agents.supervisor import orphans, spawn
 Record = dict[str, Any]
 
 STAYS = "some of its processes could not be killed"
-#: As a shell tells of a command that it can't run.
+#: Exit codes by which a shell reports that it cannot run a command.
 _NEVER_RAN = {"exit_code": 126, "signal": None}
 
 

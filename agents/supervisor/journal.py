@@ -16,7 +16,7 @@ from typing import Any
 Record = dict[str, Any]
 
 BYTES_MAX = 4 * 2**20
-#: Room that is taken ahead, and how much of it has to be left until more is taken.
+#: Disk space reserved ahead, and how much of it must be left before more is reserved.
 AHEAD_BYTES, LEFT_BYTES_MIN = 512 * 2**10, 256 * 2**10
 _KEEP_SIZE = 1
 _LIBC: Any = getattr(ctypes.CDLL(None), "fallocate64", None)
@@ -57,8 +57,8 @@ class Journal:
         self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self.pending: list[bytes] = []
         self.must_sync = False
-        #: Bringing it to disk has failed: the kernel takes what it had of it then for written, and
-        #: may have lost it. Only to be written anew makes it whole.
+        #: True after a failed sync: the kernel then considers the data written, and may have lost
+        #: it. Only rewriting the journal makes it complete.
         self.doubtful = False
         self.limit = BYTES_MAX
         self.ahead = os.fstat(self.handle).st_blocks * 512
@@ -90,7 +90,8 @@ class Journal:
         size = os.fstat(self.handle).st_size
         if _LIBC is None or self.ahead - size >= LEFT_BYTES_MIN:
             return
-        # from where the last has ended: some file systems give back all of what they fail to extend
+        # From the end of the last range: some file systems release all of a range that they fail to
+        # extend.
         begin = max(size, self.ahead)
         length = ctypes.c_int64(size + AHEAD_BYTES - begin)
         if _LIBC(self.handle, _KEEP_SIZE, ctypes.c_int64(begin), length) == 0:
@@ -123,7 +124,7 @@ class Journal:
             os.fsync(handle)
             os.rename(fresh, self.path)
         except OSError:
-            # one more at each end would use up handles, and half a copy the disk that is full
+            # each further try would use up handles, and half a copy a disk that is full
             self.limit = size + AHEAD_BYTES
             os.close(handle)
             os.unlink(fresh)

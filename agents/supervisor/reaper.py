@@ -13,11 +13,11 @@ import os
 
 from agents.host import processes
 
-#: What tasks carry in their environment: which supervisor started them.
+#: Variable in the environment of tasks that names the supervisor which started them.
 VARIABLE = "MUSTER_SUPERVISOR"
 SHELL = "/bin/sh"
-#: Runtimes of containers are asked. One pass kills all it finds; two passes that find nothing are
-#: the end, 500 the most.
+#: Container runtimes are asked to end. Each pass kills everything it finds; it stops after two
+#: passes that find nothing, or after 500.
 SCRIPT = """
 read -r word && [ "$word" = bye ] && exit 0
 asked=

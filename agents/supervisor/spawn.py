@@ -19,26 +19,26 @@ from agents.host import failpoints, processes
 
 Record = dict[str, Any]
 
-#: What the supervisor ignores, so that only its socket or a kill ends it.
+#: Signals that the supervisor ignores, so that only its socket or SIGKILL ends it.
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-#: What a task finds at its default, whatever the agent's own parent ignored: all that can be set. A
-#: shell can't trap what it finds ignored.
+#: Signals that tasks get at their default, whatever the agent's parent ignored. A shell cannot trap
+#: signals that were ignored at its start.
 RESET_SIGNALS = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
-#: How a folder is opened where somebody may have put a link.
+#: Flags to open a folder where somebody may have put a link.
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
-#: Has this number on every architecture that GPUs are found in. Linux 5.7 brought the flag.
+#: The same number on every architecture with GPUs. The flag needs Linux 5.7.
 _CLONE3, _CLONE_INTO_CGROUP = 435, 0x2_0000_0000
 #: ``struct clone_args``: eleven numbers, of which three are used here.
 _FLAGS_AT, _EXIT_SIGNAL_AT, _CGROUP_AT, _CLONE_ARGS = 0, 4, 10, 11
-#: Missing before glibc 2.28; file systems that can't do it say so.
+#: Missing before glibc 2.28; file systems that cannot do it report that.
 _LIBC: Any = getattr(ctypes.CDLL(None), "renameat2", None)
 _SYSCALL: Any = ctypes.PyDLL(None, use_errno=True).syscall
-#: Linux 5.9 brought it; the same number everywhere, too.
+#: Needs Linux 5.9; the same number everywhere, too.
 _CLOSE_RANGE, _HANDLES_MAX = 436, 2**32 - 1
-#: A library that keeps the lock of the interpreter: who calls it may be a child that was forked.
+#: A library whose calls keep the interpreter's lock: the caller may be a forked child.
 _PRCTL: Any = ctypes.PyDLL(None).prctl
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -57,10 +57,10 @@ class Attempt:
         self.pid = int(record["pid"])
         self.lease_s: float | None = order.get("lease_s")
         self.why = ""
-        #: What is told of its end beside why.
+        #: Message of its end, besides the reason.
         self.message = ""
         self.kill_at: float | None = None
-        #: When one that was killed on its way to its program is given up, though it has not gone.
+        #: When to give up an attempt that was killed before its program started and has not ended.
         self.gone_by: float | None = None
         self.exited = False
         self.deadline = 0.0
@@ -176,7 +176,7 @@ def fork_into(folder: str) -> int:
         asked = (ctypes.c_uint64 * _CLONE_ARGS)()
         asked[_FLAGS_AT], asked[_EXIT_SIGNAL_AT] = _CLONE_INTO_CGROUP, signal.SIGCHLD
         asked[_CGROUP_AT] = handle
-        # the lock of the interpreter is kept, so that the child has it as well
+        # the interpreter's lock is kept, so that the child has it as well
         pid: int = _SYSCALL(_CLONE3, ctypes.byref(asked), ctypes.sizeof(asked))
         if pid < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -235,7 +235,7 @@ def _let_go_but(kept: int) -> int:
                 try:
                     os.close(int(name))
                 except OSError:
-                    pass  # it was what read the folder
+                    pass  # the folder could not be read
     return 3
 
 
@@ -374,7 +374,7 @@ def remove_secrets(root: str, name: str) -> None:
     """
     try:
         attempt = os.open(f"{root}/attempts/{name}", FOLDER)
-    except (OSError, ValueError):  # there is none, or its name can be none
+    except (OSError, ValueError):  # there is none, or its name cannot be one
         return
     folder = -1
     try:

@@ -2,7 +2,7 @@
 
 A task of another user is forked and switches user by itself, while the next one starts. Orders come
 in; records of what runs go out, or why it does not run. A start that takes longer, for example
-because a file system hangs, is set aside and given up after a time. Stdlib only.
+because a file system hangs, is set aside and gave up after a time. Stdlib only.
 """
 
 import os
@@ -16,16 +16,16 @@ from agents.supervisor import reaper, spawn, task_isolation
 
 Record = dict[str, Any]
 
-#: So many tasks are on their way to their program at the most. More than there are cores for:
-#: they go to their groups meanwhile, for which they wait in the kernel.
+#: Tasks that start at the same time. There are more than cores, because they wait in the kernel
+#: while they enter their groups.
 AT_ONCE = 8
 PER_TURN = 32
-#: For how long a turn of the supervisor waits, in all, for those that take longer than others.
+#: How long one turn of the supervisor waits, in all, for starts that take long.
 PATIENCE_S = 0.1
-#: After so long one that has neither begun nor said why not is given up. A server that fails over
-#: to another takes a minute or more. An order may bring its own as ``start_s``.
+#: Time after which a start is given up. A server that fails over may take a minute or more. An
+#: order may have its own limit as ``start_s``.
 START_S = 120.0
-#: After so long it is told that one hangs, and at what.
+#: Time after which a start is reported to hang, with the place.
 TELL_S = 5.0
 NEVER_STARTED = "stopped before it started"
 
@@ -125,10 +125,10 @@ class SlowStarts:
 
     def take(self, handle: int) -> PendingStart:
         """Remove and return a start that has finished or is given up."""
-        # to close it is not enough: a child that was forked meanwhile may have it open as well
+        # closing it is not enough: a child that was forked meanwhile may have it open as well
         self._poller.unregister(handle)
         begun = self._by_handle.pop(handle)
-        begun.record["started_at"] = time.time()  # it hung till now: that is no time of the task's
+        begun.record["started_at"] = time.time()  # it hung until now: that is not the task's time
         return begun
 
     def with_pid(self, pid: int) -> PendingStart | None:
@@ -165,7 +165,7 @@ class Starter:
         record: Record = {"id": order["id"], "started_at": time.time()}
         if order.get("secrets"):
             record["secrets"] = True
-        # nothing may go wrong between a task's start and its being in the table of those that live
+        # nothing may fail between a task's start and its entry in the table of live attempts
         kept = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
         if order.get("limits", {}).get("cpus"):
             kept["cpus"] = order["limits"]["cpus"]
@@ -184,7 +184,7 @@ class Starter:
             ]
             files = standard[0], standard[1], standard[2]
             child = self._held.start(order, files, company)
-        except Exception as problem:  # whatever an order holds, it is one attempt's trouble
+        except Exception as problem:  # whatever an order contains, it affects this attempt only
             raise _not_started(record, problem) from None
         finally:
             for handle in standard[1:]:
@@ -275,7 +275,7 @@ class Starts:
                 begun.append(self._starter.begin(order, self._company(chosen)))
             except NotStartedError as problem:
                 self._hooks.end(problem.record, problem.reason, str(problem))
-            except Exception as problem:  # those that wait behind it are to start
+            except Exception as problem:  # the starts that wait behind it must start
                 self._hooks.failed(order, problem)
         for other in begun:
             self._await(other)
@@ -299,7 +299,7 @@ class Starts:
             self._hooks.begin(begun, self._starter.see_begin(begun))
         except NotStartedError as problem:
             self._hooks.end(problem.record, problem.reason, str(problem))
-        except Exception as problem:  # those that were begun with it are to be known
+        except Exception as problem:  # the starts that began with it must be recorded
             self._hooks.failed(begun.order, problem)
 
     def hear(self, handle: int) -> None:

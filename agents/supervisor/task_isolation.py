@@ -18,17 +18,17 @@ from agents.host import processes
 from agents.isolation import attempt_cgroups, cgroups, local_filesystems, mount_namespace
 from agents.supervisor import reaper, spawn
 
-#: What the agent asks for, in the environment of the supervisor.
+#: Variable in the supervisor's environment by which the agent requests an isolation.
 VARIABLE = "MUSTER_ISOLATION"
 PROCESS_GROUP = "process-group"
-#: In a node's root: where its groups are, for whoever comes after a crash.
+#: File in a node's root that lists its groups, for a supervisor after a crash.
 FILE = "cgroups.json"
-#: A supervisor that has started nothing for so long pays for a fork rather than for going to the
-#: groups of version 2: the kernel waits for all processors when the first process of a while goes
-#: there (10 ms and more), not for those right behind it. Where there are such, one waits anyway.
+#: If nothing was started for this long, a fork is cheaper than entering the groups of version 2:
+#: the kernel waits 10 ms and more for all processors when the first process in a while enters, but
+#: not for those right after it.
 QUIET_S = 0.03
-#: ``alone``; ``among`` others that start with it; ``beside`` others that are on their way to their
-#: programs, and share the supervisor's memory till then.
+#: ``alone``; ``among`` others that start with it; ``beside`` others whose programs have not started
+#: yet, and which share the supervisor's memory until then.
 Company = Literal["alone", "among", "beside"]
 
 
@@ -47,9 +47,9 @@ class TaskIsolation:
         )
         self._groups: dict[str, attempt_cgroups.AttemptCgroup] = {}
         self._over: set[str] = set()
-        #: Why an attempt that ran already could not be held, by its id.
+        #: Why a running attempt could not be limited, by id.
         self._unheld: dict[str, str] = {}
-        #: The hierarchy in which a child can be born where it belongs, if any.
+        #: The hierarchy in which a child can be born in its group, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
         self._nearby = local_filesystems.LocalPaths(root, [reaper.SHELL])
         #: When a task was last started, by a clock that only goes forward.
@@ -81,7 +81,7 @@ class TaskIsolation:
         if self.tree.bases:
             keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
             for pid in cgroups.members(keeper) - {os.getpid()}:
-                processes.kill(pid)  # its guardian: this does the work now
+                processes.kill(pid)  # its reaper: this does the work now
         self.tree.sweep()
         return self.tree.recover() and clean
 
@@ -232,7 +232,7 @@ class TaskIsolation:
             if not group.bound(order.get("limits", {})):
                 group.kill()
                 self._over.add(name)
-        except Exception as problem:  # it runs: to raise would leave it to nobody
+        except Exception as problem:  # it runs: an exception would leave it to nobody
             self._unheld[name] = str(_unbound(problem))
             group.kill()
             processes.kill_group(pid, signal.SIGKILL)
@@ -271,7 +271,7 @@ class TaskIsolation:
         found = group.outcome()
         if name in self._unheld:
             found["unheld"] = self._unheld.pop(name)
-        if name in self._over:  # it had more than its limit before there was one
+        if name in self._over:  # it used more than its limit before there was one
             self._over.remove(name)
             found["oom_kills"] = max(1, found.get("oom_kills", 0))
         self._pool.give_back(group, time.monotonic())
@@ -316,7 +316,7 @@ def _unbound(problem: Exception) -> spawn.SpawnError:
 def _come_home(view: mount_namespace.Sandbox) -> None:
     try:
         view.leave()
-    except OSError as problem:  # all that follows would be started in this one's view
+    except OSError as problem:  # all that follows would start in this task's view
         raise SystemExit(f"no way back from the folders of a task: {problem}") from None
 
 
@@ -348,7 +348,7 @@ def remember(root: str, bases: list[str]) -> None:
             json.dump(bases, stream)
         os.replace(fresh, f"{root}/{FILE}")
     except OSError:
-        pass  # tasks that a crash leaves are found by their environment all the same
+        pass  # after a crash, tasks are found by their environment anyway
 
 
 def abandon(base: str) -> bool:

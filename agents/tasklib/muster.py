@@ -13,7 +13,7 @@ import time
 
 __all__ = ["checkpoint", "latest_checkpoint", "log", "reject"]
 
-#: Completes the name of what says that a checkpoint is whole, or that it is not to be used.
+#: Suffixes of markers for complete and for rejected checkpoints.
 COMPLETE, BAD = ".complete", ".bad"
 
 

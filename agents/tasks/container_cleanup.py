@@ -21,16 +21,15 @@ from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
 FOLDER = "containers"
-#: A removal that has failed is tried again after so long, doubled each time.
+#: Pause after a failed removal, doubled each time.
 AGAIN_S_MIN, AGAIN_S_MAX = 5.0, 600.0
-#: How long removals may take when a node is ended with its tasks, how often each is tried then,
-#: and how long before the next try.
+#: Time for all removals when a node ends with its tasks, tries of each, and the pause between them.
 LAST_S = 60.0
 LAST_TRIES, LAST_PAUSE_S = 3, 1.0
-#: How often it is looked whether an attempt of an earlier agent may still begin: less and less.
+#: How often to check if attempts of an earlier agent may still start: less and less.
 LOOK_S_MIN, LOOK_S_MAX = 1.0, 60.0
 
-#: Runs a removal: status, None past a limit of time, and its last words.
+#: Runs a removal. Returns its status, None after the time limit, and its last line of output.
 Execute = Callable[
     [list[str], dict[str, Any] | None, dict[str, str], float], tuple[int | None, str]
 ]
@@ -53,7 +52,7 @@ class Removal(msgspec.Struct, frozen=True):
         return f"`{' '.join(self.argv)}`: {said or f'status {status}'}"
 
 
-#: Made where no threads are yet.
+#: Created before there are threads.
 _DECODE = msgspec.json.Decoder(Removal).decode
 
 
@@ -78,9 +77,9 @@ class Leftovers:
         self._noted, unread = _read(root)
         for problem in unread:
             say(problem)
-        #: Of an earlier agent: where no attempt of the name is left, nobody will tell of its end.
+        #: Notes of an earlier agent: if no attempt of the name is left, nobody reports its end.
         self._earlier = set(self._noted)
-        #: What has ended: when its removal is to be tried, and how often it has failed.
+        #: Ended attempts: when to try the removal, and how often it has failed.
         self._due: dict[str, tuple[float, int]] = {}
         self._look_s = LOOK_S_MIN
 
@@ -110,7 +109,7 @@ class Leftovers:
                 _keep(fresh)
                 fresh.replace(self._folder / attempt)
             except OSError as problem:
-                said = f"how to remove its container can't be noted: {problem}"
+                said = f"its container's removal can't be noted: {problem}"
                 reason = EndReason.START_FAILED.value
                 return {"op": "refuse", "id": attempt, "reason": reason, "message": said}
             self._noted[attempt] = removal
@@ -186,7 +185,7 @@ class Leftovers:
             again_s = min(AGAIN_S_MAX, AGAIN_S_MIN * 2.0 ** min(failures - 1, 16))
             self._due[attempt] = (time.monotonic() + again_s, failures)
         if failures == 1:
-            self._say(f"{problem}; tried again until it succeeds")
+            self._say(f"{problem}; retrying until it succeeds")
 
 
 def _removal(cleanup: dict[str, Any]) -> Removal:
@@ -207,10 +206,10 @@ def _read(root: Path) -> tuple[dict[str, Removal], list[str]]:
     except FileNotFoundError:
         return found, unread
     except OSError as problem:
-        return found, [f"notes of containers can't be read: {problem}"]
+        return found, [f"the notes of containers can't be read: {problem}"]
     for path in paths:
         if path.name.startswith("."):
-            continue  # it was being written, and what it is about was not started
+            continue  # it was being written, so its container was not started
         try:
             found[path.name] = _DECODE(path.read_bytes())
         except (OSError, msgspec.MsgspecError) as problem:

@@ -16,12 +16,12 @@ from agents.host import processes
 from agents.isolation import cgroups
 from reconciler.model.state.records import Gpu
 
-#: Said by the image, not by the node.
+#: Variables that the image defines, not the node.
 IMAGES_OWN = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG"})
-#: What Apptainer, and Singularity, put before the name of a variable that is for the container.
+#: Prefixes of variables for containers, of Apptainer and Singularity.
 PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
 _SHM_BYTES = 2**30
-#: Podman gives itself no more, and so can't give more on.
+#: Podman's own limit, so it cannot give more.
 _NPROC_MAX = 32_768
 _APPTAINER_SCHEMES = ("docker://", "oras://", "library://", "shub://")
 
@@ -100,7 +100,7 @@ class Podman(msgspec.Struct, frozen=True):
         """See :class:`Runtime`."""
         held = [f"--cgroup-parent={box.cgroup}"] if box.as_root else ["--cgroups=disabled"]
         made = [*self.program, *(["--cgroup-manager=cgroupfs"] if box.cgroup else [])]
-        # no --rm: whoever is killed while it removes leaves what nobody can name any more
+        # no --rm: if killed while it removes, it leaves what nobody can name any more
         made += ["run", f"--name={box.name}", "--pull=never", *(held if box.cgroup else [])]
         made += ["--log-driver=none", "--network=host", f"--workdir={box.cwd}"]
         made += [f"--shm-size={box.memory_bytes or _SHM_BYTES}"]

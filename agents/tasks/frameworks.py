@@ -14,7 +14,7 @@ import msgspec
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.values import hostlists
 
-#: Run beside tasks as a script: importing it here would be of no use.
+#: Run next to tasks as a script, so it is not imported.
 LAUNCHER = str(Path(__file__).resolve().with_name("mpi_launcher.py"))
 
 
@@ -181,7 +181,7 @@ def slurm(gang: Gang) -> dict[str, str]:
         "SLURM_NODEID": str(gang.node_rank),
         "SLURM_NNODES": str(len(gang.hosts)),
         "SLURM_JOB_NUM_NODES": str(len(gang.hosts)),
-        # a gang is the one step of its run; JAX and TensorFlow look for the names of a step alone
+        # a gang is the only step of its run; JAX and TensorFlow look for the names of a step
         "SLURM_STEP_ID": "0",
         "SLURM_STEPID": "0",
         "SLURM_STEP_NUM_NODES": str(len(gang.hosts)),
@@ -237,7 +237,7 @@ def launch(
         port = port_of(gang, gang.node_rank, gang.local_rank)
         address = gang.hosts[gang.node_rank][1]
         return [*python, "follow"], {}, {**more, "MUSTER_GANG_LISTEN": f"{address}:{port}"}
-    # the first of each other node, which answer mpirun; then those that wait for the end alone
+    # the first task on each other node answers mpirun; the rest only wait for the end
     followers = [
         [address, port_of(gang, number, 0)]
         for number, (_, address, _) in enumerate(gang.hosts[1:], 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 
-#: Called under the agent's lock with the reason that a task may not start, or with nothing.
+#: Called under the agent's lock with the reason that a task may not start, or an empty text.
 Decided = Callable[[str], object]
 #: Makes checks and reports what they found; called without the agent's lock.
 CheckNow = Callable[[CheckPlan, tuple[str, ...]], tuple[CheckResult, ...]]
@@ -26,7 +26,7 @@ class StartGate:
         self._lock = lock
         self._plan: CheckPlan | None = None
         self._waiting: dict[str, Decided] = {}
-        #: Whether something has ended that no look after it has begun for, and whether one goes on.
+        #: True if a task has ended after which no check has begun; and while checks run after one.
         self._left = False
         self._looking = False
         self._work = threading.Event()
@@ -76,7 +76,7 @@ class StartGate:
             asked, left = list(self._waiting), self._left and plan is not None
             if not asked and not left:
                 return
-            # what ends during the look is looked after by the next one
+            # what ends during these checks is covered by the next ones
             self._left, self._looking = self._left and not left, left
         problem = ""
         try:
@@ -88,7 +88,8 @@ class StartGate:
         finally:
             self._looking = False
         with self._lock:
-            # who came in the meantime is turned away too, but only let in by a look of its own
+            # a failure rejects those that came meanwhile, too; success admits only those that came
+            # before
             for attempt in list(self._waiting) if problem else asked:
                 decided = self._waiting.pop(attempt, None)
                 if decided is not None:

@@ -22,20 +22,20 @@ from agents.tasks import container_runtimes
 
 TOGETHER_MAX = 2
 LOOK_S = 60.0
-#: How long a runtime that was asked to end may take for it.
+#: Time for a runtime to end after it was asked to.
 ENDING_S = 10.0
-#: How long one that was killed may take to be gone.
+#: Time for a killed runtime to end.
 KILLED_S = 2.0
-#: Commands that not even a kill ended, beside which another one is still begun.
+#: Commands that SIGKILL did not end, beside which another one is still started.
 HUNG_MAX = 16
-#: How often it is seen whether anybody still waits for what a runtime fetches.
+#: How often to check if anybody still waits for a fetch.
 WAITED_FOR_EVERY_S = 0.5
-#: Names the folder of the node for which a runtime fetches something, in its environment.
+#: Variable in a runtime's environment that names the folder of the node it fetches for.
 FETCHES_FOR = "MUSTER_FETCHES_FOR"
-#: A word of each command that looks for an image or fetches one.
+#: Words of commands that look for an image or fetch one.
 _FETCHING = frozenset({"exists", "pull", "exec", "test"})
 SAID_CHARACTERS_MAX = 400
-#: Called with the reason that the image can't be had, or with nothing when it is there.
+#: Called with the reason that an image cannot be used, or an empty text.
 Told = Callable[[str], object]
 
 
@@ -118,12 +118,12 @@ class Images:
                 problem: str | None = self._fetch(wanted, fetch)
             except UnwantedError:
                 problem = None
-            except Exception as failure:  # whatever it is, those who wait have to hear of it
+            except Exception as failure:  # whatever it is, it must be reported
                 problem = f"image {wanted.image}: {failure!r}"
             with self._lock:
                 fetch.pulled_since = None
                 if problem is None and fetch.waiting:
-                    continue  # somebody has come while it was ended
+                    continue  # a new request came while it was being ended
                 waiting = self._fetches.pop(wanted.key).waiting
                 break
         for one in waiting.values():
@@ -149,7 +149,7 @@ class Images:
         with self._turns:
             with self._lock:
                 fetch.pulled_since = time.monotonic()
-            # those who wait say for how long
+            # each waiting attempt has its own time limit
             status, said = execute(pull, wanted.user, environment, math.inf, is_wanted)
         if status == 0:
             return ""
@@ -183,10 +183,10 @@ def _missing(wanted: ImageRequest, status: int | None, said: str) -> str:
     if status == 1:
         who = f" that {wanted.user['name']} may read" if wanted.user else ""
         return f"no such file{who} on this node"
-    return said or f"looking for it ended with status {status}"
+    return said or f"checking it failed with status {status}"
 
 
-#: Those that not even a kill ended.
+#: Commands that SIGKILL did not end.
 _HUNG: list[subprocess.Popen[bytes]] = []
 _HUNG_LOCK = threading.Lock()
 
@@ -277,7 +277,7 @@ def end_left(root: str) -> list[str]:
         while left & _fetching_for(root) and time.monotonic() < ends_at:
             time.sleep(processes.PASS_S)
     return [
-        f"process {pid} of an earlier agent, which fetches an image, can't be killed"
+        f"process {pid} of an earlier agent, which pulls an image, can't be killed"
         for pid in sorted(left & _fetching_for(root))
     ]
 
@@ -306,7 +306,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # what it says meanwhile is taken, or it could wait for ever to say it
+            # its output is read meanwhile, or it could block for ever
             process.communicate(timeout=ENDING_S)
     if process.stderr is not None:
         process.stderr.close()

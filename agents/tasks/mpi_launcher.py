@@ -27,13 +27,13 @@ import time
 
 #: How long the first task waits for the others.
 READY_S = 600.0
-#: How long one try to reach another task may take, and how long until it has said who it is.
+#: Time for one try to reach another task, and for it to prove who it is.
 DIAL_S = 10.0
-#: How long whoever asks may take to say what for, and to prove that they may.
+#: Time for the other side to send an order and prove that it may.
 ORDER_S = 30.0
 LINE_BYTES_MAX = 2**20
 CLIENTS_MAX = 256
-#: What a task ends with whose gang could not be brought together, or fell apart.
+#: Exit code of a task whose gang did not come together, or fell apart.
 APART = 97
 
 
@@ -73,7 +73,7 @@ class LineConnection:
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
-        #: What the proofs of this connection hang on: where it leads, and what both made up.
+        #: What the proofs of this connection depend on: its address and both nonces.
         self.session: tuple[str, ...] = ()
         self._rest = b""
         self._ends_at: float | None = None
@@ -142,7 +142,9 @@ class LineConnection:
         self.send({"nonce": ours})
         (shown,) = self.said("proof")
         if not is_proof(shown, "follower", *self.session):
-            raise ConnectionError("whoever listens there does not know the secret of this gang")
+            raise ConnectionError(
+                "another process listens there: it does not know this gang's secret"
+            )
 
 
 def dial(host: str, port: int, deadline: float) -> LineConnection:
@@ -191,7 +193,7 @@ def lead(command: list[str]) -> int:
             line.send({"status": status})
             line.link.close()
         except OSError:
-            pass  # it has left already, and says itself why
+            pass  # it has ended already, and reports why itself
     return 128 - status if status < 0 else status
 
 
@@ -199,7 +201,7 @@ def reach(host: str, words: list[str]) -> int:
     """Run a command line on a host of the gang, like ``ssh HOST WORDS``. Return its status."""
     ports: dict[str, int] = {}
     for name, port in helpers():
-        ports.setdefault(name, port)  # the first of a node is enough
+        ports.setdefault(name, port)  # one follower per node is enough
     if host not in ports:
         say(f"{host} is not a host of this gang")
         return 255
@@ -242,7 +244,7 @@ class Follower:
             with link:
                 self.answer(link)
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # whoever it was has gone, or does not speak this
+            pass  # it has gone, or does not speak this protocol
         finally:
             self.turns.release()
 
@@ -281,13 +283,13 @@ def run(line: LineConnection, order: dict[str, str]) -> None:
     assert child.stderr is not None  # noqa: S101 - asked for above
     link = line.link
     open_streams: dict[int, int] = {child.stdout.fileno(): 1, child.stderr.fileno(): 2}
-    # a letter may be cut in two where a piece ends
+    # a character may be split between two pieces
     texts = {handle: codecs.getincrementaldecoder("utf-8")("replace") for handle in open_streams}
     try:
         while open_streams:
             ready, _, _ = select.select([*open_streams, link.fileno()], [], [])
             if link.fileno() in ready and not link.recv(4096):
-                break  # who asked is gone: nobody waits for it
+                break  # the requester is gone: nobody waits for it
             for handle in [one for one in ready if one in open_streams]:
                 data = os.read(handle, 65536)
                 text = texts[handle].decode(data, final=not data)

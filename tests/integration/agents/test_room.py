@@ -93,7 +93,7 @@ def test_a_supervisor_that_finds_no_room_is_told_about_and_follows(
             assert "trying again" in told
             remount = ["mount", "-o", "remount,nr_inodes=100", str(place)]
             subprocess.run(remount, check=True)
-            assert any("tasks are held by" in line for line in begun.stderr)
+            assert any("tasks are isolated by" in line for line in begun.stderr)
         finally:
             begun.terminate()
             begun.communicate(timeout=DEADLINE_S)

@@ -181,7 +181,7 @@ def test_a_layout_goes_from_git_to_the_device_and_back(site: sites.Site) -> None
     command += ["--server", bed.cluster.url, "--token-file", str(bed.cluster.state / "token")]
     environment = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert f"GPU 1, MIG layout: waits until it is idle: {holder} runs on it" in done.stdout
+    assert f"GPU 1, MIG layout: waiting until it is idle: {holder} runs on it" in done.stdout
     assert "MIG waiting" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if " MIG 1g.18gb " in line]
     assert [row[:4] for row in rows] == [

@@ -226,7 +226,7 @@ def test_a_page_that_is_not_made_is_not_waited_for_long(
     monkeypatch.setattr(metrics_server, "MAKE_S", 0.2)
     bench.may_make.clear()
     status, why = bench.ask()
-    assert (status, why) == (503, b"the page was not made in 0 s\n")
+    assert (status, why) == (503, b"the page was not rendered in 0 s\n")
     bench.may_make.set()
     monkeypatch.setattr(metrics_server, "MAKE_S", PATIENCE_S)
     assert bench.ask()[0] == 200
@@ -422,7 +422,7 @@ def test_where_it_is_opened(given: list[str], expected: settings.Listen | None) 
         (["--metrics-listen", "gpu001:9105"], "can be reached from elsewhere"),
         (["--metrics-listen", "9105"], "expected HOST:PORT"),
         (["--metrics-listen", "localhost:99999"], "expected HOST:PORT"),
-        (["--metrics-token-file", "/t"], "there is no --metrics-listen"),
+        (["--metrics-token-file", "/t"], "--metrics-token-file needs --metrics-listen"),
     ],
 )
 def test_what_is_not_safe_or_makes_no_sense_is_wrong_usage(

@@ -156,7 +156,7 @@ def test_what_an_executable_prints_is_told_on_one_line_and_printable() -> None:
 def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
     found = site_checks.Site().run(CheckCommand("c", ("sh", "-c", script), 2.0))
-    assert (found.verdict, found.message) == ("failed", "it has not ended after 2 s")
+    assert (found.verdict, found.message) == ("failed", "it did not end within 2 s")
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -185,12 +185,12 @@ def test_one_that_can_not_be_ended_holds_one_child_only(
     site = site_checks.Site()
     check = CheckCommand("c", ("sh", "-c", script), 1.0)
     try:
-        assert site.run(check).message == "it has not ended after 1 s"
+        assert site.run(check).message == "it did not end within 1 s"
         wait_for(begun.exists)
         (pid,) = begun.read_text().split()
         for _ in range(3):
             found = site.run(check)
-            message = f"process {pid}, which made it, can't be ended"
+            message = f"process {pid}, which made this check, can't be killed"
             assert (found.verdict, found.message) == ("failed", message)
         assert begun.read_text().split() == [pid]
         assert site.run(CheckCommand("other", ("true",), 60.0)).verdict == "healthy"
@@ -288,7 +288,7 @@ def test_a_mount_that_hangs_holds_one_child_only(
         (pid,) = asked.read_text().split()
         for _ in range(3):
             assert mounts.problem("/proc") == (
-                f"does not answer: process {pid}, which asked, is stuck there"
+                f"does not answer: process {pid}, which checked it, hangs there"
             )
         assert asked.read_text().split() == [pid]
         monkeypatch.setattr(checks, "MOUNT_S", 60.0)

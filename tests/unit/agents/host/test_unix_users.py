@@ -67,7 +67,7 @@ def test_all_who_wait_for_a_name_are_told_by_one_answer(directory: Directory) ->
     assert len(threading.enumerate()) < 20
     with bench.lock:  # whoever holds it is not kept waiting
         assert len(bench.inquiries.waiting()) == 2000
-        assert bench.inquiries.waiting()["a.7"] == "asking who ada is"
+        assert bench.inquiries.waiting()["a.7"] == "looking up user ada"
         assert bench.inquiries.give_up("a.7")
         assert not bench.inquiries.give_up("a.7")
     directory.answers.set()
@@ -88,7 +88,9 @@ def test_nobody_waits_for_ever_and_no_other_asks_beside_one_that_hangs(
         assert bench.wait(f"a.{number}")
         bench.until(lambda: len(bench.told) == number + 1)  # noqa: B023 - it is asked at once
     assert directory.asked == ["ada"]
-    said = "nothing was told of user ada in 0.1 s: see whether `id ada` comes back on this node"
+    said = (
+        "user ada could not be looked up in 0.1 s. To fix: check if `id ada` returns on this node"
+    )
     assert all(one.startswith(said) for one in bench.told.values())
     assert bench.inquiries.waiting() == {}
 

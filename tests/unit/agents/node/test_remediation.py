@@ -129,7 +129,7 @@ def test_a_process_that_left_the_device_is_left_alone(sleeper: subprocess.Popen[
 def test_a_number_that_went_to_another_process_is_left_alone(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
-    with pytest.raises(remediation.OrderError, match="another one than was seen"):
+    with pytest.raises(remediation.OrderError, match="is not the process that was seen"):
         remediation.end_process(
             order(sleeper.pid, started_at=1000.0), on_device(sleeper.pid).actions
         )
@@ -177,7 +177,7 @@ def test_an_order_over_which_the_agent_died_is_not_begun_again(tmp_path: Path) -
     later = _carry_out(tmp_path, order(name="a"), done=done)
     (told,) = later.reports()
     assert not told.done
-    assert "does not know what came of it" in told.message
+    assert "the result is unknown" in told.message
     assert done == []
 
 
@@ -187,7 +187,7 @@ def test_an_order_of_a_newer_controller_is_refused(tmp_path: Path) -> None:
     made.take([_DECODE_ORDER(newer)])
     made.work()
     (told,) = made.reports()
-    assert "does not know how to polish" in told.message
+    assert "too old for polish" in told.message
 
 
 def test_a_command_runs_without_a_shell_and_its_status_counts(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_command_runs_without_a_shell_and_its_status_counts(tmp_path: Path) ->
     with pytest.raises(remediation.OrderError, match="sh: no disk"):
         remediation.run_command(bad, Node().actions)
     slow = order(verb="run-command", command=("sleep", "60"), timeout_s=0.1)
-    with pytest.raises(remediation.OrderError, match=r"not ended after 0\.1 s"):
+    with pytest.raises(remediation.OrderError, match=r"did not end within 0\.1 s"):
         remediation.run_command(slow, Node().actions)
 
 
@@ -233,7 +233,7 @@ def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(remediation.OrderError, match="nvidia-smi: status 1"):
         remediation.reset_gpu(order(devices=(1,)), node.actions)
     assert node.reset is None, "what such a device has told is not over"
-    with pytest.raises(remediation.OrderError, match="no real device"):
+    with pytest.raises(remediation.OrderError, match="no real GPU"):
         remediation.reset_gpu(order(devices=(7,)), Node().actions)
     with pytest.raises(remediation.OrderError, match="end them first"):
         remediation.reset_gpu(order(devices=(0,)), on_device(1).actions)
@@ -259,12 +259,12 @@ def test_a_reboot_has_not_ended_before_the_machine_goes_down(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     node = Node()
     said = remediation.reboot(order(verb="reboot"), node.actions)
-    assert said == "systemctl has ended with status 0, and the machine goes down"
+    assert said == "systemctl has ended with status 0, and the machine is going down"
     node.goes_down = False
-    with pytest.raises(remediation.OrderError, match="600 s later the machine still runs"):
+    with pytest.raises(remediation.OrderError, match="600 s later the machine is still up"):
         remediation.reboot(order(verb="reboot"), node.actions)
     node.alone = False
-    with pytest.raises(remediation.OrderError, match="one of several nodes of its machine"):
+    with pytest.raises(remediation.OrderError, match="several nodes share this machine"):
         remediation.reboot(order(verb="reboot"), node.actions)
     assert (tmp_path / "asked").read_text() == "reboot\n" * 2
 
@@ -284,9 +284,9 @@ def test_an_agent_that_starts_anew_has_carried_that_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kept", "now", "done", "says"),
     [
-        ("boot-1", "boot-2", True, "it was started again"),
-        ("boot-1", "boot-1", False, "the machine has not booted since"),
-        ("", "boot-2", False, "does not know what came of it"),
+        ("boot-1", "boot-2", True, "it was restarted"),
+        ("boot-1", "boot-1", False, "the machine has not rebooted since"),
+        ("", "boot-2", False, "the result is unknown"),
     ],
     ids=["another boot", "the same boot", "boot not known"],
 )

@@ -124,7 +124,7 @@ def test_a_removal_that_fails_is_said_once_and_tried_again(
     agent.ended("a.1")
     wait(lambda: scene.noted() == set())
     (said,) = scene.node.said
-    assert said == "`podman rm a.1`: storage is busy; tried again until it succeeds"
+    assert said == "`podman rm a.1`: storage is busy; retrying until it succeeds"
 
 
 def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
@@ -134,7 +134,7 @@ def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
     plain = {"op": "start", "id": "b.1"}
     refused, other = agent.note([order("a.1"), plain])
     assert (refused["op"], refused["id"], refused["reason"]) == ("refuse", "a.1", "StartFailed")
-    assert "how to remove its container can't be noted: " in refused["message"]
+    assert "its container's removal can't be noted: " in refused["message"]
     assert other == plain
 
 
