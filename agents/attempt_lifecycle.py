@@ -25,8 +25,8 @@ class AttemptParts(NamedTuple):
     launcher: launcher.Launcher
     monitor: monitor.NodeMonitor
     job_data: reported_data.JobData
-    containers: container_cleanup.Leftovers
-    logs: cleanup.Logs
+    containers: container_cleanup.ContainerRemover
+    logs: cleanup.LogCleanup
     trash: trash.Trash
     event_log: event_log.EventLog
 

@@ -23,7 +23,7 @@ class ControllerDialogue:
         node_reports: reports.Reports,
         *,
         steps: step_executor.StepExecutor,
-        epoch: leader_epochs.Newest,
+        epoch: leader_epochs.LeaderEpoch,
         events: event_log.EventLog,
         attempts: attempt_queries.AttemptQueries,
     ) -> None:

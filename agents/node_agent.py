@@ -65,10 +65,10 @@ class Agent:
         self.target.parts()
         self._console = operator_log.Console(settings.name, settings.log_format, settings.log_level)
         self._events = event_log.EventLog(settings, self._console)
-        self._epoch = leader_epochs.Newest(self.root, self._console)
+        self._epoch = leader_epochs.LeaderEpoch(self.root, self._console)
         self.supervisor = client.SupervisorClient(self.root, settings.isolation, settings.enter)
         self._wake = supervisor_loop.WakeUp()
-        self._skew = clock_skew.Skew()
+        self._skew = clock_skew.ClockSkew()
         self._is_orphaned = self._is_restarting = False
 
     # Life ------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Agent:
 
     def _parent_ended(self) -> None:
         """Stop with all tasks, because the process that started this agent has ended."""
-        self._skew = clock_skew.Skew()
+        self._skew = clock_skew.ClockSkew()
         self._is_orphaned = True
         self.say("the process that started this agent has ended; stopping with all tasks")
         self.leave()
@@ -215,7 +215,9 @@ class Agent:
             owns_machine=self.owns_machine,
             stops_within=self.leaving.wait,
         )
-        self.remediation = remediation.Orders(self.root, self.boot_id, actions, self.changed.set)
+        self.remediation = remediation.RemediationQueue(
+            self.root, self.boot_id, actions, self.changed.set
+        )
         if self.remediation.reports():
             self.state.remedies = None
         self._cleanup = cleanup.Cleanup(
@@ -242,10 +244,10 @@ class Agent:
         )  # fmt: skip
         # After the launcher, which needs room on the disk more than the metrics of tasks do.
         self._job_data = reported_data.JobData(self.root, shared)
-        self._containers = container_cleanup.Leftovers(
+        self._containers = container_cleanup.ContainerRemover(
             self.root, self.say, self.attempts.may_begin, self.leaving
         )
-        log_followers = log_streamer.Followers(
+        log_followers = log_streamer.LogStreams(
             self.root / "logs", self.settings.name, self.target, self.attempts.has_ended
         )
         effects = step_executor.StepEffects(
@@ -295,7 +297,7 @@ class Agent:
             stages=self.launcher.stages,
             helpers=lambda: (self.supervisor.pid, self.monitor.probe.pid),
         )
-        life = reports.Life(self.boot_id, self.incarnation, follows)
+        life = reports.AgentLife(self.boot_id, self.incarnation, follows)
         self.dialogue = controller_dialogue.ControllerDialogue(
             self.lock,
             self.state,

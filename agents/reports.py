@@ -22,7 +22,7 @@ from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 
 
-class Life(msgspec.Struct, frozen=True):
+class AgentLife(msgspec.Struct, frozen=True):
     """Identity of an agent: its node's boot, its incarnation, and those that it follows."""
 
     boot_id: str
@@ -30,7 +30,7 @@ class Life(msgspec.Struct, frozen=True):
     follows: tuple[str, ...]
 
 
-class GivenAttempt(msgspec.Struct, frozen=True):
+class AssignedAttempt(msgspec.Struct, frozen=True):
     """An attempt on the node, with its assignment."""
 
     report: records.AttemptReport
@@ -54,7 +54,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True):
     reported_at: float
     inventory: records.Inventory
     usage: records.NodeUsage
-    attempts: tuple[GivenAttempt, ...]
+    attempts: tuple[AssignedAttempt, ...]
     gpu_usage: tuple[devices.GpuUsage, ...]
     words: dict[str, task_reports.TaskMetrics]
     uses: dict[str, task_usage.TaskUse]
@@ -71,7 +71,7 @@ class ReportSources(NamedTuple):
     state: state.AgentState
     monitor: monitor.NodeMonitor
     job_data: reported_data.JobData
-    remediation: remediation.Orders
+    remediation: remediation.RemediationQueue
     stager: staging.Stager
     stages: Callable[[], dict[str, tuple[AttemptState, str]]]
     helpers: Callable[[], tuple[int, ...]]
@@ -80,11 +80,11 @@ class ReportSources(NamedTuple):
 class Reports:
     """The reports of one agent."""
 
-    def __init__(self, settings: AgentSettings, life: Life, sources: ReportSources) -> None:
+    def __init__(self, settings: AgentSettings, life: AgentLife, sources: ReportSources) -> None:
         self._settings = settings
         self._life = life
         self._sources = sources
-        self._sampler = inventory.Sampler(settings.root)
+        self._sampler = inventory.NodeUsageSampler(settings.root)
         self._usage = records.NodeUsage()
         self._sequence = 0
         self._reported_at = 0.0
@@ -165,7 +165,7 @@ class Reports:
             uses=self._sources.monitor.uses.newest(),
         )
 
-    def _attempts(self) -> tuple[GivenAttempt, ...]:
+    def _attempts(self) -> tuple[AssignedAttempt, ...]:
         """Return attempts that have not ended, desired ones first, each in the order given.
 
         Attempts whose assignment this agent never got are left out: it was restarted after the
@@ -184,4 +184,4 @@ class Reports:
             or records.AttemptReport(name, node.stages.get(name, AttemptState.STARTING))
             for name in self._given
         )
-        return tuple(GivenAttempt(one, *self._given[one.id]) for one in reports)
+        return tuple(AssignedAttempt(one, *self._given[one.id]) for one in reports)

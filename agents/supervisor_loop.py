@@ -79,7 +79,7 @@ class SupervisorLoop:
         while not self._leaving.is_set():
             try:
                 reports = self._supervisor.connect(self._leaving)
-            except (client.KeeperError, OSError) as problem:
+            except (client.SupervisorError, OSError) as problem:
                 if not self._leaving.is_set():
                     self._events.say(f"{problem}; trying again")
                 self._leaving.wait(RETRY_S)

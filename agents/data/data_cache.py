@@ -35,7 +35,7 @@ LOAD_S = 60.0
 Key = tuple[int, str]
 
 
-class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+class CacheNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered of an attempt: the entries that it needs, and what is copied out of it.
 
     Attributes:
@@ -59,7 +59,7 @@ class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: EndReason | None = None
 
 
-_DECODE_NOTE = msgspec.json.Decoder(Note).decode
+_DECODE_NOTE = msgspec.json.Decoder(CacheNote).decode
 _DECODE_DONE = msgspec.json.Decoder(_Done).decode
 #: Reserved space at the beginning of a note's file; its last byte is a newline.
 ROOM_BYTES = 2048
@@ -70,7 +70,7 @@ class _Entry(msgspec.Struct):
     used_at: float
 
 
-class Cache:
+class DataCache:
     """The cache of one node. Different threads may use it.
 
     Args:
@@ -91,7 +91,7 @@ class Cache:
         self._entries: dict[Key, _Entry] = {}
         #: Space reserved for running copies, by attempt.
         self._promised: dict[str, int] = {}
-        self._notes: dict[str, Note] = {}
+        self._notes: dict[str, CacheNote] = {}
         #: Set once entries of an earlier agent are known.
         self.loaded = threading.Event()
         self._load_notes()
@@ -100,12 +100,12 @@ class Cache:
 
     # Notes of attempts -----------------------------------------------------------------------
 
-    def note(self, attempt: str) -> Note | None:
+    def note(self, attempt: str) -> CacheNote | None:
         """Return what is remembered of an attempt."""
         with self._lock:
             return self._notes.get(attempt)
 
-    def put(self, attempt: str, note: Note) -> None:
+    def put(self, attempt: str, note: CacheNote) -> None:
         """Write a note of an attempt to disk, before anything is done for it.
 
         Raises:
@@ -114,7 +114,7 @@ class Cache:
         with self._lock:
             self._put(attempt, note)
 
-    def _put(self, attempt: str, note: Note) -> None:
+    def _put(self, attempt: str, note: CacheNote) -> None:
         path = self._notes_folder / attempt
         fresh = self._notes_folder / f".{attempt}"
         try:
@@ -135,7 +135,7 @@ class Cache:
         while len(text := msgspec.json.encode(done)) >= ROOM_BYTES:
             done = _Done(done.problem[: len(done.problem) // 2], reason)
         with self._lock:
-            note = self._notes.get(attempt, Note())
+            note = self._notes.get(attempt, CacheNote())
             note = msgspec.structs.replace(note, done=True, problem=done.problem, reason=reason)
             self._notes[attempt] = note
             with contextlib.suppress(OSError):
@@ -192,7 +192,7 @@ class Cache:
         if size_bytes < 0:
             return "the copy does not say how much it is"
         with self._lock:
-            note = self._notes.get(attempt, Note())
+            note = self._notes.get(attempt, CacheNote())
             if key not in note.pins:
                 self._put(attempt, msgspec.structs.replace(note, pins=(*note.pins, key)))
             entry = self._entries.get(key)
@@ -337,7 +337,7 @@ def _fill(path: Path, text: bytes) -> bool:
         os.close(handle)
 
 
-def _read_note(data: bytes) -> Note:
+def _read_note(data: bytes) -> CacheNote:
     """Return the contents of a note's file, without a result that a crash has torn.
 
     Raises:

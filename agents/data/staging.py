@@ -62,7 +62,7 @@ class Stager:
     """
 
     def __init__(
-        self, root: str, cache: data_cache.Cache, secrets: secret_store.SecretStore
+        self, root: str, cache: data_cache.DataCache, secrets: secret_store.SecretStore
     ) -> None:
         self.cache = cache
         self._root = root
@@ -86,7 +86,7 @@ class Stager:
         outs = None
         if wanted.plan.outs:
             outs = msgspec.to_builtins(wanted)
-        self.cache.put(attempt, data_cache.Note(outs=outs))
+        self.cache.put(attempt, data_cache.CacheNote(outs=outs))
         if wanted.plan.ins:
             self.cache.home(wanted.uid, wanted.gid)
 

@@ -44,7 +44,7 @@ def render(now: reports.NodeSnapshot) -> bytes:
     return node_series.render(record, attempts, now.gpu_usage, words, now.uses, judged=False)
 
 
-def attempt_of(now: reports.NodeSnapshot, given: reports.GivenAttempt) -> records.AttemptRecord:
+def attempt_of(now: reports.NodeSnapshot, given: reports.AssignedAttempt) -> records.AttemptRecord:
     """Return an attempt as its controller has it, as far as the node knows."""
     assignment, template, report = given.assignment, given.template, given.report
     return records.AttemptRecord(

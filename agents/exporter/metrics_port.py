@@ -26,4 +26,4 @@ def open_port(
         TokenFileError: its token file must not be used.
     """
     page = metrics_page.NodePage(snapshot, leaving)
-    return page.turn, metrics_server.Door(listen, page, leaving, console, notice).turn
+    return page.turn, metrics_server.MetricsPort(listen, page, leaving, console, notice).turn

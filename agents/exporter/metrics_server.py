@@ -47,7 +47,7 @@ class _Caller:
         self.until = now + TAKE_S
 
 
-class Port:
+class MetricsServer:
     """The open port. One thread uses it, except for its creation.
 
     Args:
@@ -226,7 +226,7 @@ class Port:
         caller.connection.close()
 
 
-class Door:
+class MetricsPort:
     """The metrics port, retried beside the agent's work until it can be opened.
 
     Args:
@@ -261,7 +261,7 @@ class Door:
         self._again_s = AGAIN_S
         self._problem = ""
         self._brief = ""
-        self.port: Port | None = None
+        self.port: MetricsServer | None = None
         with contextlib.suppress(listeners.TakenError):
             self._open()
 
@@ -282,7 +282,9 @@ class Door:
     def _open(self) -> None:
         """Try to open the port. Log a problem once, and again if it changes."""
         try:
-            self.port = Port(listeners.bind(self._listen), self._token, self._page, self._leaving)
+            self.port = MetricsServer(
+                listeners.bind(self._listen), self._token, self._page, self._leaving
+            )
         except listeners.PortError as problem:
             brief = problem.brief if isinstance(problem, listeners.TakenError) else str(problem)
             self._brief = brief

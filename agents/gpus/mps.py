@@ -64,7 +64,7 @@ def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, s
     return told
 
 
-class Daemons:
+class MpsDaemons:
     """The MPS daemons of one node. Any thread may use them.
 
     Calls about one daemon wait for each other, but not for other daemons, which may hang.

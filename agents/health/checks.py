@@ -255,7 +255,7 @@ _CHECKS: dict[str, Callable[[Readings, CheckPlan], Iterator[Finding]]] = {
 # --- reading --------------------------------------------------------------------------------
 
 
-class Mounts:
+class MountChecker:
     """Checks mounts by child processes, because a dead server blocks whoever accesses it.
 
     If not even SIGKILL ends a child, no other one checks the same path until it has gone.
@@ -302,7 +302,7 @@ class Mounts:
 
 
 class _KeptLinks(msgspec.Struct, frozen=True):
-    """Contents of the file of ``Links``: most NVLinks of each GPU, by UUID."""
+    """Contents of the file of ``NvlinkHistory``: most NVLinks of each GPU, by UUID."""
 
     boot_id: str
     most: dict[str, int]
@@ -311,7 +311,7 @@ class _KeptLinks(msgspec.Struct, frozen=True):
 _DECODE_LINKS = msgspec.json.Decoder(_KeptLinks).decode
 
 
-class Links:
+class NvlinkHistory:
     """The most NVLinks that each GPU has had in this boot, also under earlier agents.
 
     A link that went down counts as down until it is repaired, even if the agent restarts.
@@ -359,10 +359,10 @@ class Checker:
 
     def __init__(self, root: Path, boot_id: str) -> None:
         self._root = root
-        self._links = Links(root / "nvlinks.json", boot_id)
+        self._links = NvlinkHistory(root / "nvlinks.json", boot_id)
         self._unkillable: dict[tuple[int, int], float] = {}
-        self._mounts = Mounts()
-        self._site = site_checks.Site()
+        self._mounts = MountChecker()
+        self._site = site_checks.SiteChecks()
         self._gated: dict[str, CheckResult] = {}
         self.turn = threading.Lock()
 

@@ -10,7 +10,7 @@ OUTPUT_BYTES_MAX = 4096
 MESSAGE_CHARACTERS_MAX = 300
 
 
-class Site:
+class SiteChecks:
     """The site's executables.
 
     If not even SIGKILL ends a child, its check does not run again until it has gone. So a check

@@ -66,11 +66,11 @@ def _is_below(path: str, other: str) -> bool:
     return path.startswith(other if other.endswith("/") else f"{other}/")
 
 
-class Volumes:
+class VolumeChecker:
     """The volumes of one node. ``found`` is called with all results when one changes."""
 
     def __init__(
-        self, mounts: checks.Mounts, found: Callable[[tuple[VolumeState, ...]], None]
+        self, mounts: checks.MountChecker, found: Callable[[tuple[VolumeState, ...]], None]
     ) -> None:
         self._mounts = mounts
         self._found = found

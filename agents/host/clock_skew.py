@@ -16,7 +16,7 @@ _STEP_S = 1.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-class Skew:
+class ClockSkew:
     """The known difference of the clocks. ``problem`` describes it; empty if no problem is known.
 
     Any thread may add an answer; each one counts by itself.

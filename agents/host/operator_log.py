@@ -27,7 +27,7 @@ class Console:
         if len(self._said) > REMEMBERED_MAX:
             self._said.clear()
         self._said[same] = now
-        self.tell(text, level="ERROR" if text.startswith("defect") else "WARNING")
+        self.tell(text, level="ERROR" if text.startswith("internal error") else "WARNING")
 
     def tell(self, text: str, *, level: str = "INFO", **fields: str) -> None:
         """Write an event with its job and attempt."""

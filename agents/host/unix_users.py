@@ -92,7 +92,7 @@ class _Inquiry:
         self.limit: threading.Timer | None = None
 
 
-class Inquiries:
+class UserLookups:
     """Attempts of one node that wait for the lookup of their user.
 
     Args:

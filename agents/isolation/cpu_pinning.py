@@ -14,7 +14,7 @@ import msgspec
 _FULL = 1000
 
 
-class Cores(msgspec.Struct):
+class CorePool(msgspec.Struct):
     """Load of each core in milli-CPUs, and the cores of each attempt.
 
     Attributes:
@@ -87,10 +87,10 @@ def text_of(cores: Iterable[int]) -> str:
     return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in parts)
 
 
-def of_machine(numa: Sequence[str], allowed: Iterable[int]) -> Cores:
+def of_machine(numa: Sequence[str], allowed: Iterable[int]) -> CorePool:
     """Return the cores that this process may use. ``numa`` are the kernel's lists by NUMA node."""
     usable = set(allowed)
     nodes = [tuple(core for core in parse(text) if core in usable) for text in numa]
     known = {core for node in nodes for core in node}
     rest = tuple(sorted(usable - known))
-    return Cores((*nodes, rest) if rest else tuple(nodes))
+    return CorePool((*nodes, rest) if rest else tuple(nodes))

@@ -1,7 +1,8 @@
 """Parses lines of metrics that a task writes, as JSON or Prometheus text. Pure and bounded.
 
-A line of bytes goes into ``Words``, which keeps the newest value of each series and counts lines
-that it does not understand. Number and length of series are limited, and nothing is ever raised.
+A line of bytes goes into ``ParsedMetrics``, which keeps the newest value of each series and counts
+lines that it does not understand. Number and length of series are limited, and nothing is ever
+raised.
 """
 
 import json
@@ -22,7 +23,7 @@ _SAMPLE = re.compile(
 _EARLIEST, _LATEST = 0.0, 4.1e9
 
 
-class Words:
+class ParsedMetrics:
     """The metrics that a task has written so far."""
 
     def __init__(self, attempt: str) -> None:

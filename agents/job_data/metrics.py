@@ -67,7 +67,7 @@ class ReadPosition(msgspec.Struct):
 _DECODE_PLACE = msgspec.json.Decoder(ReadPosition).decode
 
 
-class Listener:
+class MetricsReader:
     """Reads metrics for one agent. Different threads may use it.
 
     Files are read under one lock and results are passed on under another, so reports never wait for
@@ -83,7 +83,7 @@ class Listener:
             if not (self._attempts / place.name).exists():
                 place.unlink(missing_ok=True)  # an agent that was killed had just dropped it
         self._reading = threading.Lock()
-        self._words: dict[str, metric_lines.Words] = {}
+        self._words: dict[str, metric_lines.ParsedMetrics] = {}
         self._known: dict[str, ReadPosition] = {}
         #: What was read, under a lock that is never held for long.
         self._telling = threading.Lock()
@@ -179,7 +179,7 @@ class Listener:
                 place.inode, place.offset, place.skipping = found.st_ino, 0, False
             words = self._words.get(name)
             if words is None:
-                words = self._words[name] = metric_lines.Words(name)
+                words = self._words[name] = metric_lines.ParsedMetrics(name)
             now = time.time()
             size = found.st_size
             _skip(place, words, size, last=last)
@@ -196,7 +196,7 @@ class Listener:
         finally:
             os.close(handle)
 
-    def _tell(self, name: str, words: metric_lines.Words) -> None:
+    def _tell(self, name: str, words: metric_lines.ParsedMetrics) -> None:
         """Include what was read in the next report."""
         told = words.told()
         with self._telling:
@@ -260,7 +260,7 @@ def _open(folder: Path) -> int:
     raise OSError(f"{folder}/{FILE} is not a file of its task's own")
 
 
-def _skip(place: ReadPosition, words: metric_lines.Words, size: int, *, last: bool) -> None:
+def _skip(place: ReadPosition, words: metric_lines.ParsedMetrics, size: int, *, last: bool) -> None:
     """Skip the middle of what a task has written faster than it is read."""
     most, kept = (LAST_BYTES_MAX,) * 2 if last else (BEHIND_BYTES_MAX, READ_BYTES_MAX)
     if size - place.offset > most:
@@ -269,7 +269,7 @@ def _skip(place: ReadPosition, words: metric_lines.Words, size: int, *, last: bo
 
 
 def _rows(
-    handle: int, place: ReadPosition, words: metric_lines.Words, *, now: float, last: bool
+    handle: int, place: ReadPosition, words: metric_lines.ParsedMetrics, *, now: float, last: bool
 ) -> list[dict[str, float]]:
     """Continue to read a file. Return the rows of values. ``last``: nothing more is written."""
     data = os.pread(handle, READ_BYTES_MAX, place.offset)

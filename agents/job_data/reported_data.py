@@ -20,9 +20,9 @@ class JobData:
 
     def __init__(self, root: Path, shared: str) -> None:
         self.shared = shared
-        self._listener = metrics.Listener(root)
+        self._listener = metrics.MetricsReader(root)
         self._watcher = checkpoints.CheckpointWatcher()
-        self._marks = timestamps.Marks(root / "logs")
+        self._marks = timestamps.LogMarks(root / "logs")
         metrics.install(root)
 
     def loops(

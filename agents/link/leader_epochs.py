@@ -36,7 +36,7 @@ def save(root: Path, epoch: int) -> None:
         fresh.replace(kept)
 
 
-class Newest:
+class LeaderEpoch:
     """The newest epoch that an agent knows, saved as soon as possible.
 
     If it cannot be saved, its leader's orders are carried out anyway, because they are not

@@ -80,7 +80,7 @@ class ControllerSync:
         changed: threading.Event,
         leaving: threading.Event,
         *,
-        skew: clock_skew.Skew,
+        skew: clock_skew.ClockSkew,
     ) -> None:
         self._handlers = handlers
         self._name = name

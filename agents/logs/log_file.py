@@ -23,7 +23,7 @@ TURNING_S_MAX = 10.0
 _NOTE = struct.Struct("<Q?")
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """Bytes of a log from ``offset`` on.
 
     Attributes:
@@ -98,13 +98,13 @@ def _state(path: Path) -> _State:
     return _State(cut, min(kept, cut), is_turning)
 
 
-def read(path: Path, offset: int, *, times: bool = False) -> Piece:
+def read(path: Path, offset: int, *, times: bool = False) -> LogPiece:
     """Return the next piece from an offset on, or from the first byte after it that is
     still kept.
     """
     state = _state(path)
     if state.turning:
-        return Piece(b"", offset, turning=True)
+        return LogPiece(b"", offset, turning=True)
     start = state.cut - state.kept
     offset = max(offset, start)
     data = _bytes(copy_of(path), offset - start, CHUNK_BYTES_MAX) if offset < state.cut else None
@@ -116,12 +116,12 @@ def read(path: Path, offset: int, *, times: bool = False) -> Piece:
             offset = end = state.cut  # something else truncated it, or its note was lost
         live = _bytes(path, end - state.cut, CHUNK_BYTES_MAX - (end - offset))
     if _state(path) != state:
-        return Piece(b"", offset, turning=True)
+        return LogPiece(b"", offset, turning=True)
     if data is None and live is None and not state.cut:
-        return Piece(None, offset)
+        return LogPiece(None, offset)
     whole = (data or b"") + (live or b"")
     marks = _marks(path, state, offset, offset + len(whole)) if times and whole else ()
-    return Piece(whole, offset, marks)
+    return LogPiece(whole, offset, marks)
 
 
 def _size(path: Path) -> int | None:

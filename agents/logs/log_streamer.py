@@ -36,14 +36,14 @@ STREAMS = timestamps.STREAMS
 READABLE = (*STREAMS, "metrics")
 
 
-class Turned(NamedTuple):
+class Rotation(NamedTuple):
     """Bytes that logs use, and if one has grown far beyond its limit since the last check."""
 
     total: int
     hurried: bool
 
 
-def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
+def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Rotation:
     """Rotate logs that are larger than ``limit`` bytes."""
     total, hurried = 0, False
     for attempt in attempts:
@@ -60,7 +60,7 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
                 total += copy.stat().st_size
             except OSError:
                 continue
-    return Turned(total, hurried)
+    return Rotation(total, hurried)
 
 
 def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
@@ -88,7 +88,7 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int
     return left
 
 
-class Followers:
+class LogStreams:
     """Threads that send logs; their number and time are limited."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Followers:
         threading.Thread(target=self._serve, args=(request, full), daemon=True).start()
 
     def _serve(self, request: LogRequest, full: bool) -> None:  # noqa: FBT001
-        post = Post(self._target, f"/v1/nodes/{self._node}/logs/{request.id}")
+        post = LogConnection(self._target, f"/v1/nodes/{self._node}/logs/{request.id}")
         try:
             if full:
                 error = f"node {self._node} already sends {FOLLOWERS_MAX} logs; try again later"
@@ -135,7 +135,7 @@ class Followers:
             with self._lock:
                 self._active -= 1
 
-    def _follow(self, request: LogRequest, post: "Post") -> None:
+    def _follow(self, request: LogRequest, post: "LogConnection") -> None:
         name = f"{request.attempt}.{request.stream}"
         if request.stream not in READABLE or not ATTEMPT_PATTERN.fullmatch(request.attempt):
             post.send(LogChunk(end=True, error=f"there is no log {name!r}: stdout and stderr are"))
@@ -166,7 +166,7 @@ class Followers:
             time.sleep(LOOK_EVERY_S)
 
 
-class Post:
+class LogConnection:
     """The connection by which pieces of one log are sent."""
 
     def __init__(self, target: ControllerTarget, path: str) -> None:

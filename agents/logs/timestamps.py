@@ -24,7 +24,7 @@ MARKS_MAX = 4096
 _MARK = struct.Struct("<dQ")
 
 
-class Marks:
+class LogMarks:
     """Writes marks for the logs of one agent's tasks."""
 
     def __init__(self, folder: Path) -> None:

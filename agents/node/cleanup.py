@@ -25,7 +25,7 @@ PRUNE_EVERY_S = 300.0
 REST_TIMES = 20
 
 
-class Logs:
+class LogCleanup:
     """The logs of one node, kept within their limits. ``clock`` returns seconds of any steady
     clock.
     """
@@ -86,7 +86,7 @@ class Cleanup:
         clean: threading.Event,
         leaving: threading.Event,
     ) -> None:
-        self.logs = Logs(settings.root / "logs", settings)
+        self.logs = LogCleanup(settings.root / "logs", settings)
         self._running = running
         self._refresh_host = refresh_host
         self._trash = rubbish

@@ -102,7 +102,7 @@ def address_now(before: Inventory, settings: AgentSettings) -> str:
     return controller_address.address_of(settings) if lost else before.address
 
 
-class Sampler:
+class NodeUsageSampler:
     """Samples the node's usage, at most every 15 seconds."""
 
     def __init__(self, root: Path) -> None:

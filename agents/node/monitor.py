@@ -68,7 +68,7 @@ class NodeMonitor:
         lock: threading.RLock,
         leaving: threading.Event,
         *,
-        skew: clock_skew.Skew,
+        skew: clock_skew.ClockSkew,
     ) -> None:
         self.inventory = inventory.inventory_of(settings)
         self.probe = nvml_client.NvmlClient()
@@ -78,14 +78,14 @@ class NodeMonitor:
         self._lock = lock
         self._leaving = leaving
         self._checker = checks.Checker(settings.root, boot_id)
-        self.volumes = volume_checks.Volumes(checks.Mounts(), self._know_volumes)
+        self.volumes = volume_checks.VolumeChecker(checks.MountChecker(), self._know_volumes)
         self._given = gpu_selection.parts(settings.gpu_uuids)
         self.cutter = mig_manager.MigManager(
             settings.root, boot_id, hooks.holders, lock, gpus=settings.gpus, given=self._given
         )
         self._skew = skew
         self._notices: dict[str, str] = {}
-        self.uses = usage_sampler.Uses(cgroups.token_of(str(settings.root)))
+        self.uses = usage_sampler.TaskUsageSampler(cgroups.token_of(str(settings.root)))
         self._on_gpus: usage_sampler.OnGpus = {}
         self._watcher_of_gpus: gpu_watcher.GpuWatcher | None = None
         self._plan: CheckPlan | None = None

@@ -42,7 +42,7 @@ _RESTART, _REBOOT = "restart-agent.", "reboot."
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class OrderError(Exception):
+class RemediationError(Exception):
     """A remediation that cannot be carried out."""
 
 
@@ -89,7 +89,7 @@ _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 Handler = Callable[[DriftRemedy, NodeActions], str]
 
 
-class Orders:
+class RemediationQueue:
     """The remediations of one node.
 
     Args:
@@ -149,9 +149,9 @@ class Orders:
         try:
             if handler is None:
                 message = f"this agent is too old for {order.verb}. To fix: upgrade the agent"
-                raise OrderError(message)  # noqa: TRY301
+                raise RemediationError(message)  # noqa: TRY301
             report = RemedyReport(order.id, done=True, message=handler(order, self._node))
-        except (OrderError, OSError) as problem:
+        except (RemediationError, OSError) as problem:
             report = RemedyReport(order.id, done=False, message=str(problem))
         with self._lock:
             self._ended[order.id] = report
@@ -209,7 +209,7 @@ def end_process(order: DriftRemedy, node: NodeActions) -> str:
     if (pid, order.uuid) not in foreign:
         return f"process {pid} is not on the device any more"
     if pid in _own():
-        raise OrderError(f"process {pid} is the agent itself or its ancestor")
+        raise RemediationError(f"process {pid} is the agent itself or its ancestor")
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -222,7 +222,7 @@ def end_process(order: DriftRemedy, node: NodeActions) -> str:
             except ProcessLookupError:
                 return f"process {pid} has ended"
             except PermissionError:
-                raise OrderError(
+                raise RemediationError(
                     f"process {pid} belongs to another user, and this agent may not end it: run "
                     "the agent as root"
                 ) from None
@@ -230,7 +230,7 @@ def end_process(order: DriftRemedy, node: NodeActions) -> str:
                 return f"process {pid} ended by {number.name}"
     finally:
         os.close(handle)
-    raise OrderError(f"process {pid} survives SIGKILL: it is stuck in the kernel")
+    raise RemediationError(f"process {pid} survives SIGKILL: it is stuck in the kernel")
 
 
 def _own() -> set[int]:
@@ -250,7 +250,9 @@ def _check_start(order: DriftRemedy) -> None:
         return
     began = time.time() - processes.boottime() + facts[2] / _TICKS_PER_S
     if abs(began - order.started_at) > STARTED_TOLERANCE_S:
-        raise OrderError(f"process {order.pid} is not the process that was seen on the device")
+        raise RemediationError(
+            f"process {order.pid} is not the process that was seen on the device"
+        )
 
 
 def _gone(handle: int, wait_s: float) -> bool:
@@ -286,15 +288,15 @@ def reset_gpu(order: DriftRemedy, node: NodeActions) -> str:
     uuids = [known[number] for number in order.devices if number in known]
     others = [uuid for uuid in uuids if uuid in parted]
     if others:
-        raise OrderError(
+        raise RemediationError(
             f"{', '.join(others)} is not this node's to reset, which --gpus gives MIG instances of "
             "it alone: others may be at work there; drain them, and reset it by hand"
         )
     _must_be_idle(node)
     if node.foreign_processes():
-        raise OrderError("processes outside tasks hold GPUs. To fix: end them first")
+        raise RemediationError("processes outside tasks hold GPUs. To fix: end them first")
     if not uuids:
-        raise OrderError("no real GPU to reset")
+        raise RemediationError("no real GPU to reset")
     with node.exclusive_gpus(uuids):
         return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
 
@@ -310,30 +312,32 @@ def reboot(_: DriftRemedy, node: NodeActions) -> str:
             machine does not go down.
     """
     if not node.owns_machine():
-        raise OrderError("several nodes share this machine, so it is not rebooted for one of them")
+        raise RemediationError(
+            "several nodes share this machine, so it is not rebooted for one of them"
+        )
     _must_be_idle(node)
     said = _run(("systemctl", "reboot"), REBOOT_S)
     if not node.stops_within(DOWN_S):
-        raise OrderError(f"{said}, and {DOWN_S:g} s later the machine is still up")
+        raise RemediationError(f"{said}, and {DOWN_S:g} s later the machine is still up")
     return f"{said}, and the machine is going down"
 
 
 #: One for this process, whose children they are that cannot be ended.
-_SITE = site_checks.Site()
+_SITE = site_checks.SiteChecks()
 
 
 def _must_be_idle(node: NodeActions) -> None:
     here = node.occupants()
     if here:
         if len(here) == 1:
-            raise OrderError(f"task {here[0]} runs or starts here: nothing may")
-        raise OrderError(f"{len(here)} tasks run or start here, as {here[0]}: nothing may")
+            raise RemediationError(f"task {here[0]} runs or starts here: nothing may")
+        raise RemediationError(f"{len(here)} tasks run or start here, as {here[0]}: nothing may")
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str:
     found = _SITE.run(CheckCommand(command[0], command, timeout_s))
     if found.verdict != "healthy":
-        raise OrderError(f"{command[0]}: {found.message}")
+        raise RemediationError(f"{command[0]}: {found.message}")
     return f"{command[0]} has ended with status 0"
 
 

@@ -35,7 +35,7 @@ class _Process(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-class Uses:
+class TaskUsageSampler:
     """The usage of live tasks. One thread looks, any thread may read: results are replaced, not
     changed.
 

@@ -74,7 +74,7 @@ class Supervisor:
             reaper.token(os.getpid(), facts[2] if facts else 0), root, self.isolation.for_guardian()
         )
         self.null = os.open("/dev/null", os.O_RDWR)
-        starter = start_queue.Starter(root, self.isolation, self.reaper.name, self.null)
+        starter = start_queue.AttemptStarter(root, self.isolation, self.reaper.name, self.null)
         hooks = start_queue.StartHooks(
             is_known=self.table.is_known,
             repeat=self.table.repeat,
@@ -84,7 +84,7 @@ class Supervisor:
             end=lambda record, reason, message: self.table.end(record, reason, message=message),
             failed=self.could_not_start,
         )
-        self.starts = start_queue.Starts(starter, self.clients.poller, hooks)
+        self.starts = start_queue.StartQueue(starter, self.clients.poller, hooks)
         self.orders = {
             "hello": self.on_hello, "start": self.on_start, "refuse": self.on_refuse,
             "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,

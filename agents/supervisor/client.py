@@ -40,7 +40,7 @@ LINE_BYTES_MAX = 64 * 2**20
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
-class KeeperError(Exception):
+class SupervisorError(Exception):
     """A supervisor that neither answers nor can be started."""
 
 
@@ -91,7 +91,7 @@ class SupervisorClient:
             elif not processes.is_locked(f"{self.root}/supervisor.lock"):
                 self._start()
             if leaving.wait(delay_s) or time.monotonic() > deadline:
-                raise KeeperError(
+                raise SupervisorError(
                     f"no supervisor answers at {self.root}/supervisor.sock after {CONNECT_S:g} s; "
                     f"{self._last_words()}"
                 )
@@ -203,7 +203,7 @@ class SupervisorClient:
             self._started = None
             self._failed += 1
             if self._failed >= FAILED_MAX:
-                raise KeeperError(
+                raise SupervisorError(
                     f"the supervisor ends with status {code} as soon as it is started; "
                     f"{self._last_words()}"
                 )
@@ -225,7 +225,7 @@ class SupervisorClient:
                 )
         except OSError as problem:
             why = disk_space.explained(problem, self.root)
-            raise KeeperError(f"the supervisor can't be started: {why}") from problem
+            raise SupervisorError(f"the supervisor can't be started: {why}") from problem
 
     def _last_words(self) -> str:
         """Return the last line of the supervisors' log, and what the disk lacks, if anything."""

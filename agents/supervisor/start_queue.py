@@ -145,7 +145,7 @@ class SlowStarts:
         return {begun.child.pid for begun in self._by_handle.values()}
 
 
-class Starter:
+class AttemptStarter:
     """Starts attempts below a root, each only once."""
 
     def __init__(
@@ -237,10 +237,10 @@ class StartHooks(NamedTuple):
     failed: Callable[[Record, Exception], None]
 
 
-class Starts:
+class StartQueue:
     """Ordered starts: those that wait for their turn, and those that have begun."""
 
-    def __init__(self, starter: Starter, poller: select.epoll, hooks: StartHooks) -> None:
+    def __init__(self, starter: AttemptStarter, poller: select.epoll, hooks: StartHooks) -> None:
         self.queue: list[Record] = []
         self.way = SlowStarts(poller)
         self._starter = starter

@@ -35,7 +35,7 @@ Execute = Callable[
 ]
 
 
-class Removal(msgspec.Struct, frozen=True):
+class RemovalCommand(msgspec.Struct, frozen=True):
     """A command that removes a container. ``user`` has credentials as in orders."""
 
     argv: list[str]
@@ -53,10 +53,10 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 #: Created before there are threads.
-_DECODE = msgspec.json.Decoder(Removal).decode
+_DECODE = msgspec.json.Decoder(RemovalCommand).decode
 
 
-class Leftovers:
+class ContainerRemover:
     """The noted containers of one node. One thread calls ``turn``, any thread the rest."""
 
     def __init__(
@@ -188,18 +188,18 @@ class Leftovers:
             self._say(f"{problem}; retrying until it succeeds")
 
 
-def _removal(cleanup: dict[str, Any]) -> Removal:
-    return Removal(cleanup["argv"], cleanup["user"], cleanup["env"])
+def _removal(cleanup: dict[str, Any]) -> RemovalCommand:
+    return RemovalCommand(cleanup["argv"], cleanup["user"], cleanup["env"])
 
 
-def read(root: Path) -> dict[str, Removal]:
+def read(root: Path) -> dict[str, RemovalCommand]:
     """Return the readable notes, by attempt."""
     return _read(root)[0]
 
 
-def _read(root: Path) -> tuple[dict[str, Removal], list[str]]:
+def _read(root: Path) -> tuple[dict[str, RemovalCommand], list[str]]:
     """Return the notes by attempt, and messages about unreadable ones."""
-    found: dict[str, Removal] = {}
+    found: dict[str, RemovalCommand] = {}
     unread: list[str] = []
     try:
         paths = sorted((root / FOLDER).iterdir())

@@ -26,7 +26,7 @@ _NPROC_MAX = 32_768
 _APPTAINER_SCHEMES = ("docker://", "oras://", "library://", "shub://")
 
 
-class Box(msgspec.Struct, frozen=True):
+class ContainerTask(msgspec.Struct, frozen=True):
     """A command to run in a container.
 
     Attributes:
@@ -73,10 +73,10 @@ class Runtime(Protocol):
     def pull(self, image: str) -> list[str] | None:
         """Return the command that pulls the image; None if the image is a file."""
 
-    def run(self, box: Box) -> list[str]:
+    def run(self, box: ContainerTask) -> list[str]:
         """Return the command that runs the task, and exits as it does."""
 
-    def environment(self, box: Box) -> dict[str, str]:
+    def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment of the runtime itself."""
 
     def remove(self, name: str) -> list[str] | None:
@@ -96,7 +96,7 @@ class Podman(msgspec.Struct, frozen=True):
         """See :class:`Runtime`."""
         return [*self.program, "pull", "--quiet", image]
 
-    def run(self, box: Box) -> list[str]:
+    def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
         held = [f"--cgroup-parent={box.cgroup}"] if box.as_root else ["--cgroups=disabled"]
         made = [*self.program, *(["--cgroup-manager=cgroupfs"] if box.cgroup else [])]
@@ -118,7 +118,7 @@ class Podman(msgspec.Struct, frozen=True):
         made += [f"--env={name}" for name in sorted(box.told)]
         return [*made, "--entrypoint=", box.image, *box.argv]
 
-    def environment(self, box: Box) -> dict[str, str]:
+    def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment with a mark: this process is asked to end before it is killed."""
         return box.environment | {processes.RUNTIME: "1"}
 
@@ -148,7 +148,7 @@ class Apptainer(msgspec.Struct, frozen=True):
             return None
         return [*self.program, "--quiet", "exec", "--contain", image, "true"]
 
-    def run(self, box: Box) -> list[str]:
+    def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
         made = [*self.program, "--quiet", "exec", "--contain", "--cleanenv", f"--pwd={box.cwd}"]
         made += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
@@ -156,7 +156,7 @@ class Apptainer(msgspec.Struct, frozen=True):
             made.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
         return [*made, box.image, *box.argv]
 
-    def environment(self, box: Box) -> dict[str, str]:
+    def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment, with the container's variables under a prefix."""
         prefix = PREFIXES[self.program[0].endswith("singularity")]
         return box.environment | {f"{prefix}{k}": v for k, v in box.told.items()}

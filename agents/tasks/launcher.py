@@ -62,25 +62,25 @@ class Launcher:
         spares: trash.Trash,
         lock: threading.RLock,
         *,
-        volumes: volume_checks.Volumes | None = None,
+        volumes: volume_checks.VolumeChecker | None = None,
         mig: mig_manager.MigManager | None = None,
         gate: gates.StartGate | None = None,
     ) -> None:
         self.node = node
         self.images = images.Images(settings.image_timeout_s, node.root)
         secrets = secret_store.SecretStore(settings.secrets, settings.secret_command)
-        cache = data_cache.Cache(settings.root, settings.cache_bytes_max)
+        cache = data_cache.DataCache(settings.root, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets)
         self._data = task_data.TaskData(self.stager, secrets, volumes, lock)
         self._settings = settings
         self._spares = spares
         self._mig = mig
         self._gate = gate
-        self._user_lookups = unix_users.Inquiries(lock, USER_LOOKUP_TIMEOUT_S, unix_users.SYSTEM)
-        self._mps_daemons = mps.Daemons(Path(node.root))
+        self._user_lookups = unix_users.UserLookups(lock, USER_LOOKUP_TIMEOUT_S, unix_users.SYSTEM)
+        self._mps_daemons = mps.MpsDaemons(Path(node.root))
         self._preparations = preparation.Preparations(lock)
         self._supervisor_takes_spares = False
-        self._cores: cpu_pinning.Cores | None = None
+        self._cores: cpu_pinning.CorePool | None = None
         self._gangs = gang_barrier.GangBarrier()
 
     # What the supervisor reports -------------------------------------------------------------

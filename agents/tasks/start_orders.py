@@ -178,7 +178,7 @@ def _container(
         binds.append((f"{node.root}/cache/{user.uid}", True))
     # Runtimes know nothing of simulated devices; a node offers either those or real ones.
     is_simulated = any(gpu.simulated for gpu in node.gpus)
-    box = container_runtimes.Box(
+    box = container_runtimes.ContainerTask(
         attempt=assignment.attempt,
         root=node.root,
         image=template.image,

@@ -35,7 +35,7 @@ class TaskData:
         self,
         stager: staging.Stager,
         secrets: secret_store.SecretStore,
-        volumes: volume_checks.Volumes | None,
+        volumes: volume_checks.VolumeChecker | None,
         lock: threading.RLock,
     ) -> None:
         self._stager = stager

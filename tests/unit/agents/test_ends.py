@@ -161,7 +161,7 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     plan = storage.StagingPlan(outs=(storage.Out("made", store, "x", "always"),), timeout_s=60.0)
     wanted = staging.StagingRequest(plan, None, "u", os.geteuid(), os.getegid(), {})
     stager = agent.launcher.stager
-    stager.cache.put("a", data_cache.Note(outs=msgspec.to_builtins(wanted)))
+    stager.cache.put("a", data_cache.CacheNote(outs=msgspec.to_builtins(wanted)))
     told = threading.Event()
 
     def no_process(*_: object, **_more: object) -> None:

@@ -57,7 +57,7 @@ class Bed:
         self.target = root / "target"
         self.target.mkdir()
         (root / "pids").touch()
-        self.cache = data_cache.Cache(root, 2**20)
+        self.cache = data_cache.DataCache(root, 2**20)
         self.stager = staging.Stager(str(root), self.cache, secret_store.SecretStore(None, ()))
         self.told: list[AttemptReport] = []
 
@@ -165,7 +165,7 @@ def test_what_takes_longer_is_the_end_that_was_ordered(bed: Bed, grace_s: float 
     assert (end.end_reason, end.exit_code) == (EndReason.PREEMPTED, 0)
     assert "could not be copied out" in end.message
     # another agent tells the same
-    again = data_cache.Cache(bed.root, 2**20)
+    again = data_cache.DataCache(bed.root, 2**20)
     (told,) = staging.Stager(str(bed.root), again, secret_store.SecretStore(None, ())).hold(
         [ENDED], print
     )

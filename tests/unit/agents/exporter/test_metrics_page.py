@@ -41,7 +41,7 @@ def attempts() -> tuple[records.AttemptRecord, ...]:
     return first, ranked, msgspec.structs.replace(begun, started_at=None, devices=(1,))
 
 
-def given(attempt: records.AttemptRecord) -> reports.GivenAttempt:
+def given(attempt: records.AttemptRecord) -> reports.AssignedAttempt:
     """The same, as the node was told of it and as it reports it."""
     template = agent_messages.TaskTemplate(
         attempt.job,
@@ -64,7 +64,7 @@ def given(attempt: records.AttemptRecord) -> reports.GivenAttempt:
     report = records.AttemptReport(
         attempt.id, attempt.state, started_at=attempt.started_at, checkpoint=attempt.saved
     )
-    return reports.GivenAttempt(report, assignment, template)
+    return reports.AssignedAttempt(report, assignment, template)
 
 
 def now() -> reports.NodeSnapshot:

@@ -33,7 +33,9 @@ class Bench:
         listen = settings.Listen("127.0.0.1", 0, token_file)
         self.notices: list[str] = []
         tells = operator_log.Console("n1")
-        door = metrics_server.Door(listen, self.page, self.leaving, tells, self.notices.append)
+        door = metrics_server.MetricsPort(
+            listen, self.page, self.leaving, tells, self.notices.append
+        )
         assert door.port is not None
         self.port = door.port
         self.threads = [
@@ -165,7 +167,9 @@ def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.Mon
     leaving = threading.Event()
     page = metrics_page.NodePage(now, leaving)
     monkeypatch.setattr(metrics_server, "SPARE_S", 3600.0)
-    port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
+    port = metrics_server.MetricsServer(
+        listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving
+    )
     monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
     host, _, number = port.address.rpartition(":")
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -192,7 +196,9 @@ def test_who_is_let_go_of_may_ask_at_that_very_moment(monkeypatch: pytest.Monkey
     monkeypatch.setattr(metrics_server, "SPARE_S", 0.0)
     leaving = threading.Event()
     page = metrics_page.NodePage(now, leaving)
-    port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
+    port = metrics_server.MetricsServer(
+        listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving
+    )
     host, _, number = port.address.rpartition(":")
 
     def come() -> socket.socket:
@@ -286,7 +292,7 @@ def test_a_taken_port_is_served_from_when_it_is_free(
     page = metrics_page.NodePage(now, leaving)
     with listening() as (taken, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metrics_server.Door(
+        door = metrics_server.MetricsPort(
             listen, page, leaving, operator_log.Console("n1"), notices.append
         )
         for _ in range(3):
@@ -325,7 +331,7 @@ def test_a_taken_port_is_tried_ever_less_often(monkeypatch: pytest.MonkeyPatch) 
     page = metrics_page.NodePage(now, leaving)
     with listening() as (_, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metrics_server.Door(
+        door = metrics_server.MetricsPort(
             listen, page, leaving, operator_log.Console("n1"), lambda _: None
         )
         for _ in range(9):
@@ -376,7 +382,7 @@ def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
     listen = settings.Listen("127.0.0.1", 0, token_file)
     leaving = threading.Event()
     with pytest.raises(TokenFileError, match="chmod 600"):
-        metrics_server.Door(
+        metrics_server.MetricsPort(
             listen,
             metrics_page.NodePage(now, leaving),
             leaving,
@@ -390,7 +396,7 @@ def test_options_that_are_wrong_are_not_tried_again(host: str) -> None:
     leaving = threading.Event()
     page = metrics_page.NodePage(now, leaving)
     with pytest.raises(listeners.PortError) as told:
-        metrics_server.Door(
+        metrics_server.MetricsPort(
             settings.Listen(host, 0), page, leaving, operator_log.Console("n1"), lambda _: None
         )
     assert not isinstance(told.value, listeners.TakenError)

@@ -38,8 +38,8 @@ class Bench:
         self.program.write_text(PROGRAM % (self.log, self.broken))
         self.program.chmod(0o755)
 
-    def daemons(self) -> mps.Daemons:
-        return mps.Daemons(self.folder, str(self.program))
+    def daemons(self) -> mps.MpsDaemons:
+        return mps.MpsDaemons(self.folder, str(self.program))
 
     def told(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -104,10 +104,10 @@ def test_what_can_not_be_had_says_why(bench: Bench, tmp_path: Path) -> None:
     assert not daemons._of
     (tmp_path / "other").mkdir()
     with pytest.raises(mps.MpsError, match="is not installed"):
-        mps.Daemons(tmp_path / "other", "/nowhere/control").want("a", ONE)
+        mps.MpsDaemons(tmp_path / "other", "/nowhere/control").want("a", ONE)
     (tmp_path / ("x" * 100)).mkdir()
     with pytest.raises(mps.MpsError, match="too long for sockets"):
-        mps.Daemons(tmp_path / ("x" * 100), str(bench.program)).want("a", ONE)
+        mps.MpsDaemons(tmp_path / ("x" * 100), str(bench.program)).want("a", ONE)
 
 
 def test_a_daemon_that_hangs_keeps_those_of_other_devices_from_nothing(

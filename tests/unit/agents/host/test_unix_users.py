@@ -44,7 +44,7 @@ class Bench:
         self.lock = threading.RLock()
         self.now = 1000.0
         self.source = unix_users.UnixUsers(lambda: self.now)
-        self.inquiries = unix_users.Inquiries(self.lock, limit_s, self.source)
+        self.inquiries = unix_users.UserLookups(self.lock, limit_s, self.source)
         self.told: dict[str, str] = {}
         self.news = threading.Condition(self.lock)
 

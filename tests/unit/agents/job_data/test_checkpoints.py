@@ -225,7 +225,7 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, env=first["env"], check=True, capture_output=True, text=True)
     assert done.stdout == "None\n"
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     listener.look(["a.1"])
     words = listener._words["a.1"]
     assert words.newest["loss"].value == 0.5

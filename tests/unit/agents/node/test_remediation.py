@@ -129,7 +129,7 @@ def test_a_process_that_left_the_device_is_left_alone(sleeper: subprocess.Popen[
 def test_a_number_that_went_to_another_process_is_left_alone(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
-    with pytest.raises(remediation.OrderError, match="is not the process that was seen"):
+    with pytest.raises(remediation.RemediationError, match="is not the process that was seen"):
         remediation.end_process(
             order(sleeper.pid, started_at=1000.0), on_device(sleeper.pid).actions
         )
@@ -138,20 +138,22 @@ def test_a_number_that_went_to_another_process_is_left_alone(
 
 @pytest.mark.parametrize("pid", [1, os.getpid(), os.getppid()], ids=["init", "own", "parent"])
 def test_the_agent_and_what_has_started_it_is_left_alone(pid: int) -> None:
-    with pytest.raises(remediation.OrderError, match="the agent itself"):
+    with pytest.raises(remediation.RemediationError, match="the agent itself"):
         remediation.end_process(order(pid), on_device(pid).actions)
 
 
-def _carry_out(folder: Path, *wanted: DriftRemedy, done: list[str]) -> remediation.Orders:
+def _carry_out(folder: Path, *wanted: DriftRemedy, done: list[str]) -> remediation.RemediationQueue:
     told = threading.Event()
 
     def handler(one: DriftRemedy, _: remediation.NodeActions) -> str:
         done.append(one.id)
         if one.pid < 0:
-            raise remediation.OrderError("no")
+            raise remediation.RemediationError("no")
         return "yes"
 
-    made = remediation.Orders(folder, "boot-1", Node().actions, told.set, {"end-process": handler})
+    made = remediation.RemediationQueue(
+        folder, "boot-1", Node().actions, told.set, {"end-process": handler}
+    )
     made.take(wanted)
     return made
 
@@ -183,7 +185,7 @@ def test_an_order_over_which_the_agent_died_is_not_begun_again(tmp_path: Path) -
 
 def test_an_order_of_a_newer_controller_is_refused(tmp_path: Path) -> None:
     newer = msgspec.msgpack.encode(order(name="c", verb="polish"))
-    made = remediation.Orders(tmp_path, "boot-1", Node().actions, lambda: None)
+    made = remediation.RemediationQueue(tmp_path, "boot-1", Node().actions, lambda: None)
     made.take([_DECODE_ORDER(newer)])
     made.work()
     (told,) = made.reports()
@@ -196,10 +198,10 @@ def test_a_command_runs_without_a_shell_and_its_status_counts(tmp_path: Path) ->
     assert remediation.run_command(good, Node().actions) == "touch has ended with status 0"
     assert mark.exists()
     bad = order(verb="run-command", command=("sh", "-c", "echo no disk; exit 3"), timeout_s=60.0)
-    with pytest.raises(remediation.OrderError, match="sh: no disk"):
+    with pytest.raises(remediation.RemediationError, match="sh: no disk"):
         remediation.run_command(bad, Node().actions)
     slow = order(verb="run-command", command=("sleep", "60"), timeout_s=0.1)
-    with pytest.raises(remediation.OrderError, match=r"did not end within 0\.1 s"):
+    with pytest.raises(remediation.RemediationError, match=r"did not end within 0\.1 s"):
         remediation.run_command(slow, Node().actions)
 
 
@@ -208,7 +210,7 @@ def test_nothing_is_reset_or_run_where_a_task_runs() -> None:
     busy.busy = ("train.1.a.0.main.0.1",)
     for handler in (remediation.run_command, remediation.reset_gpu, remediation.reboot):
         with pytest.raises(
-            remediation.OrderError, match=r"task train\.1.a.0.main.0.1 runs or starts here"
+            remediation.RemediationError, match=r"task train\.1.a.0.main.0.1 runs or starts here"
         ):
             handler(order(command=("true",), timeout_s=1.0, devices=(0,)), busy.actions)
 
@@ -230,12 +232,12 @@ def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.Mo
     assert node.reset == ["GPU-1", "GPU-0"]
     node.reset = None
     (tmp_path / "refuses").touch()
-    with pytest.raises(remediation.OrderError, match="nvidia-smi: status 1"):
+    with pytest.raises(remediation.RemediationError, match="nvidia-smi: status 1"):
         remediation.reset_gpu(order(devices=(1,)), node.actions)
     assert node.reset is None, "what such a device has told is not over"
-    with pytest.raises(remediation.OrderError, match="no real GPU"):
+    with pytest.raises(remediation.RemediationError, match="no real GPU"):
         remediation.reset_gpu(order(devices=(7,)), Node().actions)
-    with pytest.raises(remediation.OrderError, match="end them first"):
+    with pytest.raises(remediation.RemediationError, match="end them first"):
         remediation.reset_gpu(order(devices=(0,)), on_device(1).actions)
 
 
@@ -244,7 +246,7 @@ def test_a_device_that_is_not_the_nodes_alone_is_not_reset() -> None:
     node.parts = frozenset({"GPU-1"})
     node.busy = ("train.1.a.0.main.0.1",)  # what is told does not depend on it
     for numbers in ((1,), (0, 1)):
-        with pytest.raises(remediation.OrderError, match="GPU-1 is not this node's to reset"):
+        with pytest.raises(remediation.RemediationError, match="GPU-1 is not this node's to reset"):
             remediation.reset_gpu(order(devices=numbers), node.actions)
     assert node.reset is None
 
@@ -261,23 +263,23 @@ def test_a_reboot_has_not_ended_before_the_machine_goes_down(
     said = remediation.reboot(order(verb="reboot"), node.actions)
     assert said == "systemctl has ended with status 0, and the machine is going down"
     node.goes_down = False
-    with pytest.raises(remediation.OrderError, match="600 s later the machine is still up"):
+    with pytest.raises(remediation.RemediationError, match="600 s later the machine is still up"):
         remediation.reboot(order(verb="reboot"), node.actions)
     node.alone = False
-    with pytest.raises(remediation.OrderError, match="several nodes share this machine"):
+    with pytest.raises(remediation.RemediationError, match="several nodes share this machine"):
         remediation.reboot(order(verb="reboot"), node.actions)
     assert (tmp_path / "asked").read_text() == "reboot\n" * 2
 
 
 def test_an_agent_that_starts_anew_has_carried_that_out(tmp_path: Path) -> None:
     node = Node()
-    made = remediation.Orders(tmp_path, "boot-1", node.actions, lambda: None)
+    made = remediation.RemediationQueue(tmp_path, "boot-1", node.actions, lambda: None)
     made.take([order(name="restart-agent.1", verb="restart-agent")])
     made.work()
     assert node.restarted
     killed = order(name="restart-agent.2", verb="restart-agent")
-    remediation.Orders(tmp_path, "boot-1", node.actions, lambda: None, {}).take([killed])
-    (told,) = remediation.Orders(tmp_path, "boot-1", node.actions, lambda: None).reports()
+    remediation.RemediationQueue(tmp_path, "boot-1", node.actions, lambda: None, {}).take([killed])
+    (told,) = remediation.RemediationQueue(tmp_path, "boot-1", node.actions, lambda: None).reports()
     assert (told.id, told.done) == ("restart-agent.2", True)
 
 
@@ -294,15 +296,15 @@ def test_a_reboot_is_done_when_there_was_one(
     tmp_path: Path, kept: str, now: str, *, done: bool, says: str
 ) -> None:
     asked = order(name="reboot.1", verb="reboot")
-    remediation.Orders(tmp_path, kept, Node().actions, lambda: None).take([asked])
-    (told,) = remediation.Orders(tmp_path, now, Node().actions, lambda: None).reports()
+    remediation.RemediationQueue(tmp_path, kept, Node().actions, lambda: None).take([asked])
+    (told,) = remediation.RemediationQueue(tmp_path, now, Node().actions, lambda: None).reports()
     assert told.done is done
     assert says in told.message
 
 
 def test_an_order_that_was_taken_back_while_it_waited_is_not_carried_out(tmp_path: Path) -> None:
     done: list[str] = []
-    made: remediation.Orders
+    made: remediation.RemediationQueue
 
     def slow(one: DriftRemedy, _: remediation.NodeActions) -> str:
         done.append(one.id)
@@ -310,7 +312,7 @@ def test_an_order_that_was_taken_back_while_it_waited_is_not_carried_out(tmp_pat
             made.take([order(name="a"), order(name="c")])
         return "yes"
 
-    made = remediation.Orders(
+    made = remediation.RemediationQueue(
         tmp_path, "boot-1", Node().actions, lambda: None, {"end-process": slow}
     )
     made.take([order(name="a"), order(name="b"), order(name="c")])
@@ -318,7 +320,7 @@ def test_an_order_that_was_taken_back_while_it_waited_is_not_carried_out(tmp_pat
         made.work()
     assert done == ["a", "c"]
     assert [one.id for one in made.reports()] == ["a", "c"]
-    later = remediation.Orders(tmp_path, "boot-1", Node().actions, lambda: None)
+    later = remediation.RemediationQueue(tmp_path, "boot-1", Node().actions, lambda: None)
     assert [one.id for one in later.reports()] == ["a", "c"]  # nothing of b is left behind
 
 

@@ -52,11 +52,11 @@ class Scene:
         self.root, self.node, self.runtime = root, Node(), Runtime()
         self.leaving = threading.Event()
 
-    def live(self) -> container_cleanup.Leftovers:
+    def live(self) -> container_cleanup.ContainerRemover:
         """Another agent, the one before being dead."""
         self.leaving.set()
         self.leaving = threading.Event()
-        made = container_cleanup.Leftovers(
+        made = container_cleanup.ContainerRemover(
             self.root, self.node.say, self.node.may_begin, self.leaving, self.runtime
         )
         threading.Thread(target=made.turn, daemon=True).start()
@@ -174,7 +174,7 @@ def test_notes_are_on_the_disk_before_anything_starts(
 def test_whether_one_may_begin_is_asked_less_and_less_often(scene: Scene) -> None:
     scene.live().note([order("a.1")])
     scene.node.expected = {"a.1"}
-    agent = container_cleanup.Leftovers(
+    agent = container_cleanup.ContainerRemover(
         scene.root, scene.node.say, scene.node.may_begin, scene.leaving, scene.runtime
     )
     waits = [agent._wait_s() for _ in range(9)]

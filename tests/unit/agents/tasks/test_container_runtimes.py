@@ -15,7 +15,7 @@ from tests import ordering
 from tests.unit.agents.host.test_host_info import tree
 from tests.unit.agents.isolation.test_task_limits import DRIVER, GPUS
 
-BOX = container_runtimes.Box(
+BOX = container_runtimes.ContainerTask(
     attempt="j.1.0.0.main.0.1",
     root="/var/lib/muster",
     image="docker.io/library/debian:12",

@@ -128,11 +128,11 @@ def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(tmp_path: Path
 
 
 def test_a_defect_in_what_a_start_needs_is_its_end(tmp_path: Path) -> None:
-    class Broken(volume_checks.Volumes):
+    class Broken(volume_checks.VolumeChecker):
         def problem(self, names: Iterable[str]) -> str:
             raise KeyError("v")
 
-    volumes = Broken(checks.Mounts(), lambda _: None)
+    volumes = Broken(checks.MountChecker(), lambda _: None)
     starts = Starts(tmp_path, threading.RLock(), volumes=volumes)
     assert starts.begin("a.1", volumes=("v",)) == []
     assert starts.came.wait(LONG_S)
