@@ -65,7 +65,7 @@ class AttemptLifecycle:
         with self._lock:
             isolation = parts.launcher.supervisor_connected(self._supervisor.hello)
             reports = parts.launcher.stager.hold(reports, self._copied_out)
-            parts.monitor.hold_by(isolation)
+            parts.monitor.set_isolation(isolation)
             parts.monitor.notice(event_log.OUTDATED if outdated else "", "supervisor")
             parts.event_log.supervised(reports, isolation.kind, outdated=outdated)
             self._steps.carry_out(self._state.supervisor_up(reports))

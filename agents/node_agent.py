@@ -97,11 +97,11 @@ class Agent:
         if folder.problem:
             self.say(folder.problem)
             self.monitor.notice(folder.problem, "shared")
-            folder.await_it(self._shared_folder_resolved)
+            folder.on_resolved(self._shared_folder_resolved)
 
     def run(self) -> int:
         """Work until told to stop. Return the exit code."""
-        shutdown_request.heed(self.leave)
+        shutdown_request.call_on_signals(self.leave)
         self.prepare()
         self._events.begins(self.monitor.inventory)
         self.monitor.begin()
@@ -126,7 +126,7 @@ class Agent:
             self._containers.turn,
             self.remediation.work,
             self.monitor.check,
-            self.monitor.look_at_tasks,
+            self.monitor.sample_tasks,
             self.monitor.volumes.turn,
             self._gate.turn,
             *self._job_data.loops(self.lock, self.state, self.leaving),
@@ -177,8 +177,8 @@ class Agent:
         """End every task and the supervisor, and report that if the controller listens."""
         self.supervisor.end_all(self.settings.stop_grace_s, self.lifecycle.reported_last)
         with contextlib.suppress(LinkError, RejectedError):
-            self.sync.tell_once(LAST_REPORT_S)
-        for problem in shutdown.leave_nothing(self.root):
+            self.sync.report_once(LAST_REPORT_S)
+        for problem in shutdown.end_everything(self.root):
             self.say(problem)
 
     # Parts -----------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class Agent:
         with self.lock:
             if self.supervisor.outdated and not self.state.holders():
                 self.supervisor.dismiss()
-        self.monitor.look_at_host()
+        self.monitor.refresh_host()
         fabric = nccl_interfaces.of_node(self.monitor.inventory)
         with self.lock:
             self.launcher.node = msgspec.structs.replace(self.launcher.node, fabric=fabric)

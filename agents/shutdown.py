@@ -14,7 +14,7 @@ from agents.tasks import container_cleanup, images
 GONE_S = 10.0
 
 
-def leave_nothing(root: Path) -> list[str]:
+def end_everything(root: Path) -> list[str]:
     """End everything of the node in ``root``. Return what could not be ended, as messages."""
     problems = []
     supervisors = processes.supervisors_of(str(root))

@@ -243,4 +243,4 @@ class VirtualNodes:
         """End the supervisor, if one lives, and whatever its tasks have left."""
         root = self.root(name)
         if root.exists():
-            shutdown.leave_nothing(root)
+            shutdown.end_everything(root)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 
-def heed(leave: Callable[[], None]) -> None:
+def call_on_signals(leave: Callable[[], None]) -> None:
     """Call ``leave`` in a thread whenever this process is asked to end. Call it once, in the main
     thread.
     """

@@ -181,7 +181,7 @@ class AttemptCgroup:
 
     # One attempt -----------------------------------------------------------------------------
 
-    def furnish(self, chosen: dict[str, Files]) -> None:
+    def set_limits(self, chosen: dict[str, Files]) -> None:
         """Apply the limits that must be set before a process enters.
 
         Raises:
@@ -201,9 +201,9 @@ class AttemptCgroup:
         for path in self.entries():
             self._write(path, "0")
 
-    def come_back(self) -> None:
+    def move_supervisor_back(self) -> None:
         """Move this process back to the supervisor's groups."""
-        self._tree.come_back(self.folders)
+        self._tree.move_supervisor_back(self.folders)
 
     def bound(self, limits: dict[str, Any]) -> bool:
         """Set the memory limit. Return False if more is already used."""
@@ -359,7 +359,7 @@ class CgroupPool:
         else:
             group = self._made(name, hierarchies, shape, keep=keep and self._kept < self._most)
         try:
-            group.furnish(chosen)
+            group.set_limits(chosen)
         except OSError:
             self.remove(group)
             raise

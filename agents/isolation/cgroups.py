@@ -232,7 +232,7 @@ class Tree:
                     except OSError:
                         break
 
-    def come_back(self, hierarchies: Iterable[str]) -> None:
+    def move_supervisor_back(self, hierarchies: Iterable[str]) -> None:
         """Move this process back to ``keeper``."""
         for hierarchy in hierarchies:
             os.write(self._home[hierarchy], b"0")

@@ -137,7 +137,7 @@ class ControllerSync:
                 self._back_off(failures)
             told_at = time.monotonic()
 
-    def tell_once(self, timeout_s: float) -> None:
+    def report_once(self, timeout_s: float) -> None:
         """Report once, if the controller listens.
 
         Raises:

@@ -96,7 +96,7 @@ class NodeMonitor:
     def begin(self) -> None:
         """Find the GPUs before the first report, unless the driver takes too long."""
         if self._settings.gpus:
-            self._begin_simulating()
+            self._watch_simulated_gpus()
         if not self._settings.watch_gpus:
             return
         watch = gpu_watcher.GpuWatch(
@@ -143,7 +143,7 @@ class NodeMonitor:
         self._plan = plan
         self._look_now.set()
 
-    def hold_by(self, isolation: Isolation) -> None:
+    def set_isolation(self, isolation: Isolation) -> None:
         """Note how tasks are isolated from now on."""
         self.take_over(msgspec.structs.replace(self.inventory, isolation=isolation))
 
@@ -177,14 +177,14 @@ class NodeMonitor:
         """Return the usage of GPUs at the last look."""
         return self._seen
 
-    def look_at_host(self) -> None:
+    def refresh_host(self) -> None:
         """Read the facts about the machine again."""
         host, settings = host_info.read(), self._settings
         address = inventory.address_now(self.inventory, settings)
         with self._lock:
             self.take_over(inventory.with_host(self.inventory, host, address, settings))
 
-    def look_at_tasks(self) -> None:
+    def sample_tasks(self) -> None:
         """Sample the usage of tasks, and wait until the next time."""
         self.uses.look(self._hooks.pids(), self._on_gpus)
         self._leaving.wait(usage_sampler.EVERY_S)
@@ -235,7 +235,7 @@ class NodeMonitor:
             self._settings, watch, tasks=self._hooks.pids, take=self._take, leaving=self._leaving
         )
 
-    def _begin_simulating(self) -> None:
+    def _watch_simulated_gpus(self) -> None:
         """Watch simulated GPUs, as soon as a file describes them or one has MIG instances."""
         source = simulated.SimulatedSamples(
             self._settings.root / simulated.FILE_NAME, self._settings.gpus

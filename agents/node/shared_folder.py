@@ -75,7 +75,7 @@ class SharedFolder:
                 return True
         return self._looked.is_set()
 
-    def await_it(self, later: Callable[[str], None]) -> None:
+    def on_resolved(self, later: Callable[[str], None]) -> None:
         """Call ``later`` with the resolved path, from another thread, once the folder answers."""
         with self._lock:
             if not self._found:

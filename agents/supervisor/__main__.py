@@ -71,7 +71,9 @@ class Supervisor:
         self.leave_at = 0.0
         facts = processes.process_facts(os.getpid())
         self.reaper = reaper.Reaper(
-            reaper.token(os.getpid(), facts[2] if facts else 0), root, self.isolation.for_guardian()
+            reaper.token(os.getpid(), facts[2] if facts else 0),
+            root,
+            self.isolation.reaper_arguments(),
         )
         self.null = os.open("/dev/null", os.O_RDWR)
         starter = start_queue.AttemptStarter(root, self.isolation, self.reaper.name, self.null)
@@ -205,7 +207,7 @@ class Supervisor:
                 os.waitpid(found.si_pid, 0)
                 self.reaper.start()
                 continue
-            if self.starts.heard_of(found.si_pid):
+            if self.starts.handle_ended_process(found.si_pid):
                 continue
             _, status, usage = os.wait4(found.si_pid, 0)
             code = os.waitstatus_to_exitcode(status)

@@ -90,7 +90,7 @@ class SpawnedChild:
         """Handle by which it reports that it has started or why not; -1 if it has started."""
         return self._said
 
-    def is_through(self, wait_s: float = 0.0) -> bool:
+    def has_started(self, wait_s: float = 0.0) -> bool:
         """Wait up to that long. Return True if it has started its program, failed or ended."""
         if self._said < 0:
             return True

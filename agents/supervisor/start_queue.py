@@ -88,7 +88,7 @@ class PendingStart:
         )
 
 
-def must_wait(begun: list[PendingStart], order: Record) -> bool:
+def must_wait_for_earlier(begun: list[PendingStart], order: Record) -> bool:
     """Return True if an earlier start must finish before this one begins.
 
     A second order for the same attempt must not create a second process. A task of the supervisor's
@@ -149,11 +149,11 @@ class AttemptStarter:
     """Starts attempts below a root, each only once."""
 
     def __init__(
-        self, root: str, held: task_isolation.TaskIsolation, guardian_name: str, null: int
+        self, root: str, held: task_isolation.TaskIsolation, reaper_name: str, null: int
     ) -> None:
         self._root = root
         self._held = held
-        self._guardian = guardian_name
+        self._reaper_name = reaper_name
         self._null = null
 
     def begin(self, order: Record, company: task_isolation.Company = "alone") -> PendingStart:
@@ -176,7 +176,7 @@ class AttemptStarter:
         except OSError as problem:
             message = f"directory of the attempt: {problem}"
             raise NotStartedError(record, "StartFailed", message) from None
-        order["env"][reaper.VARIABLE] = self._guardian
+        order["env"][reaper.VARIABLE] = self._reaper_name
         standard = [self._null]
         try:
             standard += [
@@ -191,14 +191,14 @@ class AttemptStarter:
                 os.close(handle)
         return PendingStart(order, record, kept, child)
 
-    def see_begin(self, begun: PendingStart) -> Record:
+    def wait_for_start(self, begun: PendingStart) -> Record:
         """Wait until an attempt's program has started. Return its record.
 
         Raises:
             NotStartedError: it could not start; nothing of it runs.
         """
         try:
-            pid = self._held.see_begin(begun.name, begun.child)
+            pid = self._held.wait_for_start(begun.name, begun.child)
         except Exception as problem:
             raise _not_started(begun.record, problem) from None
         failpoints.reach("spawned-not-recorded")
@@ -264,7 +264,7 @@ class StartQueue:
         self._patience_s = PATIENCE_S
         for order in chosen:
             name = order["id"]
-            while must_wait(begun, order):
+            while must_wait_for_earlier(begun, order):
                 self._await(begun.pop(0))
             if self._hooks.is_known(name):
                 self._hooks.repeat(name)
@@ -288,15 +288,15 @@ class StartQueue:
 
     def _await(self, begun: PendingStart) -> None:
         """Wait for an attempt's program, or set the start aside as a slow one."""
-        if begun.child.is_through(self._patience_s):
-            self._see_begin(begun)
+        if begun.child.has_started(self._patience_s):
+            self._wait_for_start(begun)
         else:
             self._patience_s = 0.0
             self.way.add(begun)
 
-    def _see_begin(self, begun: PendingStart) -> None:
+    def _wait_for_start(self, begun: PendingStart) -> None:
         try:
-            self._hooks.begin(begun, self._starter.see_begin(begun))
+            self._hooks.begin(begun, self._starter.wait_for_start(begun))
         except NotStartedError as problem:
             self._hooks.end(problem.record, problem.reason, str(problem))
         except Exception as problem:  # the starts that began with it must be recorded
@@ -304,9 +304,9 @@ class StartQueue:
 
     def hear(self, handle: int) -> None:
         """Handle a slow start that has reported something or is gone."""
-        self._see_begin(self.way.take(handle))
+        self._wait_for_start(self.way.take(handle))
 
-    def heard_of(self, pid: int) -> bool:
+    def handle_ended_process(self, pid: int) -> bool:
         """Return True if an ended process was a slow start, after handling it."""
         begun = self.way.with_pid(pid)
         if begun is not None:
@@ -339,8 +339,8 @@ class StartQueue:
     def _give_up(self, begun: PendingStart, reason: str, message: str) -> None:
         """End a slow start. If it turns out that its program runs, it becomes a normal attempt."""
         self.way.take(begun.child.said)
-        if begun.child.is_through():
-            self._see_begin(begun)
+        if begun.child.has_started():
+            self._wait_for_start(begun)
             return
         begun.child.let_go()
         self._hooks.abort(begun, reason, message)

@@ -85,7 +85,7 @@ class TaskIsolation:
         self.tree.sweep()
         return self.tree.recover() and clean
 
-    def for_guardian(self) -> tuple[str, str, list[str]]:
+    def reaper_arguments(self) -> tuple[str, str, list[str]]:
         """Return what the reaper needs, which has no time to find out itself.
 
         These are the folder of all tasks' groups, how to kill them, and all folders that were
@@ -109,7 +109,7 @@ class TaskIsolation:
     def start(
         self, order: dict[str, Any], standard: tuple[int, int, int], company: Company = "alone"
     ) -> spawn.SpawnedChild:
-        """Start a task with its groups and folders. :meth:`see_begin` waits for its program.
+        """Start a task with its groups and folders. :meth:`wait_for_start` waits for its program.
 
         If it turns out that a running task cannot be limited as requested, it is killed and handled
         like any other: it has ended when nothing of it is left, and :meth:`close` returns why.
@@ -135,7 +135,7 @@ class TaskIsolation:
         self._groups[name] = group
         return child
 
-    def see_begin(self, name: str, child: spawn.SpawnedChild) -> int:
+    def wait_for_start(self, name: str, child: spawn.SpawnedChild) -> int:
         """Wait until the program of a task has started. Return its process id.
 
         Until then no task is started from inside groups.
@@ -161,7 +161,7 @@ class TaskIsolation:
         """Start a task with the private folders that its order requests, if possible."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
-            self._furnish(order)
+            self._write_files(order)
             return self._spawn_in(order, standard, group, company)
         if order.get("secrets"):
             view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
@@ -170,12 +170,12 @@ class TaskIsolation:
         except OSError as problem:
             raise spawn.refused(problem, problem.strerror or "the task's own folders") from None
         try:
-            self._furnish(order)
+            self._write_files(order)
             return self._spawn_in(order, standard, group, company)
         finally:
             _come_home(self.sandbox)
 
-    def _furnish(self, order: dict[str, Any]) -> None:
+    def _write_files(self, order: dict[str, Any]) -> None:
         """Write the files in the attempt's folder, then give it to its user."""
         try:
             spawn.write_secrets(self._root, order)
@@ -322,7 +322,7 @@ def _come_home(view: mount_namespace.Sandbox) -> None:
 
 def _come_back(group: attempt_cgroups.AttemptCgroup) -> None:
     try:
-        group.come_back()
+        group.move_supervisor_back()
     except OSError as problem:  # among tasks it would be killed with one of them
         raise SystemExit(f"no way back from the control groups of a task: {problem}") from None
 

@@ -37,7 +37,7 @@ if user == "other":
     for inner in ("work", "tmp"):
         os.mkdir(root + "/attempts/one.1/" + inner)
 null = os.open(os.devnull, os.O_RDWR)
-pid = made.see_begin("one.1", made.start(order, (null, write, null)))
+pid = made.wait_for_start("one.1", made.start(order, (null, write, null)))
 os.close(write)
 with open(read) as stream:
     said = stream.read()

@@ -281,6 +281,6 @@ def test_a_runtime_is_asked_before_it_is_killed(
         node.start("--podman", str(program))
         assert controller.ended("a.1").end_reason is EndReason.LOST
     if by == "agent that leaves":
-        assert shutdown.leave_nothing(node.root) == []
+        assert shutdown.end_everything(node.root) == []
     controller.wait(lambda: asked.exists() and not node.tasks(), "its end")
     assert asked.read_text() == "run\n"

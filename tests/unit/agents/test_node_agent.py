@@ -146,7 +146,7 @@ from agents.host import shutdown_request
 from agents.settings import AgentSettings
 settings = AgentSettings(server="http://127.0.0.1:1", name="n", root=Path(sys.argv[1]))
 agent = node_agent.Agent(settings)
-shutdown_request.heed(agent.leave)
+shutdown_request.call_on_signals(agent.leave)
 with agent.changed._cond:
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(1000):
