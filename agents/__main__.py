@@ -1,28 +1,28 @@
-"""``muster-agent``: reads the command line and runs the agent of one node."""
+"""``muster-agent``: parses the command line and runs the agent of one node."""
 
 import faulthandler
 import sys
 
 from agents import node_agent, settings
 from agents.host import disk_space, malloc_tuning
+from agents.host.token_file import TokenFileError
 from agents.link.http_client import LinkError
 from agents.node import agent_identity
-from agents.tasks.start_orders import UnstartableError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until told to leave; the exit code."""
+    """Run the agent until it is stopped. Return the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "--check" in words:
-        from agents import preflight  # noqa: PLC0415 - a node that runs needs nothing of it
+        from agents.preflight import preflight_check  # noqa: PLC0415 - a running node needs none of it
 
-        return preflight.main(settings.parser(required=False).parse_args(words))
+        return preflight_check.main(settings.parser(required=False).parse_args(words))
     given = settings.parse(words)
     malloc_tuning.restrain()
-    faulthandler.enable()  # a crash in compiled code says where it was
+    faulthandler.enable()  # a crash in compiled code then shows where it was
     try:
         return node_agent.Agent(given).run()
-    except (agent_identity.OccupiedError, UnstartableError, LinkError, OSError) as problem:
+    except (agent_identity.OccupiedError, TokenFileError, LinkError, OSError) as problem:
         why = str(problem)
         if isinstance(problem, OSError):
             why = disk_space.explained(problem, given.root)

@@ -1,4 +1,7 @@
-"""What an agent is told on its command line, checked before anything is touched."""
+"""The command line of ``muster-agent``: options, their help, and the settings they give.
+
+Everything is checked before anything on the node is touched.
+"""
 
 import argparse
 import os
@@ -19,14 +22,18 @@ from reconciler.model.values.quantities import parse_cpu, parse_memory
 USAGE_ERROR = 64
 NODE_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 GPUS_MAX = 1024
-#: Ways of holding tasks that can be asked for.
+#: How tasks can be isolated.
 ISOLATIONS = ("auto", "systemd", "cgroup", "process-group")
 GPU_EVERY_S_MIN, GPU_EVERY_S_MAX = 0.05, 3600.0
 
 
 class Listen(msgspec.Struct, frozen=True):
-    """Where the node's page can be read, and the file with the token that callers have to show:
-    None, which is possible on loopback only, for none."""
+    """Where a node serves its metrics.
+
+    Attributes:
+        token_file: holds the token that clients must send; None, possible only on loopback, if
+            they need none.
+    """
 
     host: str
     port: int
@@ -34,16 +41,22 @@ class Listen(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """HOST:PORT, as it is written."""
+        """``HOST:PORT``, with an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """One agent's settings. ``cpu_milli`` and ``memory_bytes`` 0: what the machine has.
+    """Settings of one agent.
 
-    ``task_pids_max``: 0 for no limit.
-    ``gpus`` are simulated ones. ``watch_gpus``: real ones are looked for, of them only
-    ``gpu_uuids`` where that is not None, which may be of MIG instances.
+    Attributes:
+        cpu_milli: CPUs to offer; 0 for all of the machine. ``memory_bytes`` likewise.
+        gpus: simulated GPUs.
+        watch_gpus: True to offer real GPUs.
+        gpu_uuids: the only real GPUs and MIG instances to offer; None for all.
+        enter: prefix of the supervisor's command.
+        task_pids_max: processes of one task; 0 for no limit.
+        cache_bytes_max: space for data that tasks copy; 0 for a fifth of the file system.
+        metrics: the node's own port for Prometheus, if it has one.
     """
 
     server: str
@@ -62,7 +75,6 @@ class AgentSettings(msgspec.Struct, frozen=True):
     address: str = ""
     virtual: bool = False
     isolation: str = "auto"
-    #: What the supervisor's command is preceded by, as for namespaces of its own.
     enter: tuple[str, ...] = ()
     pin_cpus: bool = False
     task_pids_max: int = 32_768
@@ -77,88 +89,130 @@ class AgentSettings(msgspec.Struct, frozen=True):
     log_bytes_max: int = 64 * 2**20
     logs_total_bytes_max: int = 4 * 2**30
     logs_age_s_max: float = 7 * 86_400.0
-    #: Data that tasks have copied to the node; 0: a fifth of the file system.
     cache_bytes_max: int = 0
-    #: Form of what the agent itself tells on its standard error.
     log_format: str = "readable"
     log_level: str = "info"
-    #: A port of the node's own for Prometheus; None: there is none.
     metrics: Listen | None = None
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong usage exits with 64: 2 means "changes are there" for Muster's commands."""
+    """A parser that exits with status 64 on wrong usage.
+
+    Status 2, argparse's own, means "there are changes" for Muster's commands.
+    """
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and leave."""
+        """Print what is wrong and exit."""
         self.print_usage(sys.stderr)
         self.exit(USAGE_ERROR, f"{self.prog}: {message}\n")
 
 
 def parser(*, required: bool = True) -> Parser:
-    """The command line of ``muster-agent``; not ``required``: a check needs no server nor name."""
-    made = Parser("muster-agent", description="Runs a node's tasks for a Muster controller.")
-    add = made.add_argument
-    add("--server", required=required, metavar="URL", help="the controller, http(s)://host:port")
-    add("--name", required=required, metavar="NODE", help="the node's name in its pool")
-    add("--root", required=required, type=Path, metavar="DIR", help="the node's own folder")
-    add("--check", action="store_true", help="say what this host offers and what is missing, and "
-        "leave: 0 when a node can run here, else 1")  # fmt: skip
-    add("-o", "--output", choices=("table", "json"), default="table", help="form of --check")
-    add("--token-file", type=Path, help="file with the node's token, mode 0600")
-    add("--cpus", metavar="N", help="CPUs to offer instead of all")
-    add("--memory", metavar="AMOUNT", help="memory to offer instead of all, like 4Gi")
-    add("--gpus", default="auto", metavar="WHICH", help="real GPUs to offer: all, none, or UUIDs "
-        "of GPUs or of MIG instances, with commas; auto: all, but none on a virtual node or beside "
-        "simulated ones")  # fmt: skip
-    add("--no-gpu-usage", action="store_true", help="report no usage of GPUs, as where "
-        "dcgm-exporter does; what they are, and who is on them, is reported")  # fmt: skip
-    add("--gpu-interval", type=float, default=15.0, metavar="S", help="time between looks at GPUs")
-    add("--simulated-gpus", type=int, default=0, metavar="N", help="offer GPUs that aren't there")
-    add("--gpu-model", default="simulated", metavar="NAME", help="model of the simulated GPUs")
-    add("--gpu-memory", default="16Gi", metavar="AMOUNT", help="memory of each simulated GPU")
-    add("--label", action="append", default=[], metavar="K=V", help="a label; repeatable")
-    add("--shared", type=Path, metavar="DIR", help="folder that all nodes share (ROOT/shared)")
-    add("--address", default="", help="where other nodes reach this one")
-    add("--virtual", action="store_true", help="one of several nodes of one machine")
-    add("--isolation", choices=ISOLATIONS, default="auto", help="how tasks are held: auto: as "
-        "well as this host allows; see --check")  # fmt: skip
-    add("--enter", default="", metavar="COMMAND", help="what the command of the supervisor is "
-        "preceded by, as nsenter: all tasks start there")  # fmt: skip
-    add("--pin-cpus", action="store_true", help="give tasks cores of their own, near their GPUs, "
-        "instead of shares of all")  # fmt: skip
-    add("--task-pids", type=int, default=32_768, metavar="N", help="processes and threads that one "
-        "task may have; 0: any number")  # fmt: skip
-    add("--podman", default="podman", metavar="COMMAND", help="how podman is called here, options "
-        "that it needs on this host included")  # fmt: skip
-    add("--image-timeout", type=float, default=1800.0, metavar="S", help="how long the pull of an "
-        "image may take")  # fmt: skip
-    add("--secrets", type=Path, metavar="DIR", help="folder with secrets of jobs, DIR/USER/NAME")
-    add("--secret-command", default="", metavar="COMMAND", help="what prints a secret that is no "
-        "file, called with user and name")  # fmt: skip
-    add("--boot-id", default="", help="present this boot instead of the machine's")
-    add("--stop-tasks-on-exit", action="store_true", help="end all tasks when told to leave")
-    add("--stop-grace", type=float, default=5.0, metavar="S", help="how long they may take")
-    add("--die-with-parent", nargs="?", type=int, const=0, metavar="PID",
-        help="leave, with all tasks, when the process that started this one ends")  # fmt: skip
-    add("--log-format", choices=log_lines.FORMS, default="readable", help="form of what the agent "
-        "itself says, one event a line; json is for programs that collect logs")  # fmt: skip
-    add("--log-level", choices=log_lines.LEVELS, default="info", help="what is told at least: info "
-        "has the session with the controller, and tasks that begin and end")  # fmt: skip
-    add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which a log is turned over")
-    add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all logs may have: "
-        "the oldest of tasks that have ended go")  # fmt: skip
-    add("--data-cache", metavar="AMOUNT", help="size that data may have which jobs copy to this "
-        "node; left out: a fifth of the file system of --root")  # fmt: skip
-    add("--metrics-listen", metavar="HOST:PORT", help="open a port where Prometheus reads this "
-        "node's page, /metrics; left out: it is on the controller alone")  # fmt: skip
-    add("--metrics-token-file", type=Path, metavar="FILE", help="file, mode 0600, with the token "
-        "that callers of --metrics-listen have to show; needed beyond loopback")  # fmt: skip
+    """Return the parser of ``muster-agent``.
+
+    Args:
+        required: False for a check, which needs neither a controller nor a name nor a folder.
+    """
+    made = Parser("muster-agent", description="Run the tasks of a Muster controller on this host.")
+    node = made.add_argument_group("node")
+    add = node.add_argument
+    add("--server", required=required, metavar="URL", help="controller to work for, as "
+        "http(s)://HOST:PORT")  # fmt: skip
+    add("--name", required=required, metavar="NODE", help="name of this node in its pool")
+    add("--root", required=required, type=Path, metavar="DIR", help="folder for everything that "
+        "the agent stores on this node")  # fmt: skip
+    add("--token-file", type=Path, metavar="FILE", help="file with the node's token; mode 0600")
+    add("--label", action="append", default=[], metavar="KEY=VALUE", help="label of the node; can "
+        "be repeated")  # fmt: skip
+    add("--shared", type=Path, metavar="DIR", help="folder shared by all nodes. Default: "
+        "ROOT/shared")  # fmt: skip
+    add("--address", default="", help="address by which other nodes reach this one. Default: "
+        "detected (see --check)")  # fmt: skip
+    add("--virtual", action="store_true", help="this is one of several nodes on one machine")
+    add("--boot-id", default="", help="boot id to report instead of the machine's")
+    _add_check_options(made)
+    _add_offer_options(made)
+    _add_task_options(made)
+    _add_lifetime_options(made)
+    _add_log_options(made)
     return made
 
 
+def _add_check_options(made: Parser) -> None:
+    add = made.add_argument_group("check").add_argument
+    add("--check", action="store_true", help="report what this host can offer, what is missing and "
+        "how to fix it, then exit: 0 if a node can run here, else 1")  # fmt: skip
+    add("-o", "--output", choices=("table", "json"), default="table", help="format of --check. "
+        "Default: table")  # fmt: skip
+
+
+def _add_offer_options(made: Parser) -> None:
+    add = made.add_argument_group("resources to offer").add_argument
+    add("--cpus", metavar="N", help="number of CPUs. Default: all")
+    add("--memory", metavar="AMOUNT", help="memory, like 4Gi. Default: all")
+    add("--gpus", default="auto", metavar="WHICH", help="real GPUs: all, none, or UUIDs of GPUs or "
+        "MIG instances separated by commas. Default: auto, which is all, but none on a virtual "
+        "node or with simulated GPUs")  # fmt: skip
+    add("--gpu-interval", type=float, default=15.0, metavar="SECONDS", help="time between two "
+        "reads of the GPUs. Default: 15")  # fmt: skip
+    add("--no-gpu-usage", action="store_true", help="do not report the usage of GPUs, for example "
+        "because dcgm-exporter does. Inventory and processes are still reported")  # fmt: skip
+    add("--simulated-gpus", type=int, default=0, metavar="N", help="offer N GPUs that do not exist")
+    add("--gpu-model", default="simulated", metavar="NAME", help="model of the simulated GPUs")
+    add("--gpu-memory", default="16Gi", metavar="AMOUNT", help="memory of each simulated GPU. "
+        "Default: 16Gi")  # fmt: skip
+
+
+def _add_task_options(made: Parser) -> None:
+    add = made.add_argument_group("tasks").add_argument
+    add("--isolation", choices=ISOLATIONS, default="auto", help="how tasks are isolated. Default: "
+        "auto, the best that this host supports (see --check)")  # fmt: skip
+    add("--pin-cpus", action="store_true", help="give each task cores of its own, near its GPUs, "
+        "instead of a share of all cores")  # fmt: skip
+    add("--task-pids", type=int, default=32_768, metavar="N", help="processes and threads that a "
+        "task may have; 0 for no limit. Default: 32768")  # fmt: skip
+    add("--podman", default="podman", metavar="COMMAND", help="command that runs podman, with any "
+        "options that this host needs")  # fmt: skip
+    add("--image-timeout", type=float, default=1800.0, metavar="SECONDS", help="time limit for "
+        "pulling an image. Default: 1800")  # fmt: skip
+    add("--data-cache", metavar="AMOUNT", help="disk space for data that jobs copy to this node. "
+        "Default: a fifth of the file system of --root")  # fmt: skip
+    add("--secrets", type=Path, metavar="DIR", help="folder with the secrets of jobs, as "
+        "DIR/USER/NAME")  # fmt: skip
+    add("--secret-command", default="", metavar="COMMAND", help="command that prints a secret that "
+        "is not a file; it gets user and name as arguments")  # fmt: skip
+    add("--enter", default="", metavar="COMMAND", help="prefix for the supervisor's command, like "
+        "nsenter: all tasks then run inside it")  # fmt: skip
+
+
+def _add_lifetime_options(made: Parser) -> None:
+    add = made.add_argument_group("stopping the agent").add_argument
+    add("--stop-tasks-on-exit", action="store_true", help="stop all tasks when the agent is asked "
+        "to stop. Default: they keep running")  # fmt: skip
+    add("--stop-grace", type=float, default=5.0, metavar="SECONDS", help="time that they have to "
+        "stop before they are killed. Default: 5")  # fmt: skip
+    add("--die-with-parent", nargs="?", type=int, const=0, metavar="PID", help="stop, with all "
+        "tasks, when the process ends that started the agent")  # fmt: skip
+
+
+def _add_log_options(made: Parser) -> None:
+    add = made.add_argument_group("logs and metrics").add_argument
+    add("--log-format", choices=log_lines.FORMS, default="readable", help="format of the agent's "
+        "own log, one event per line. Use json for log collectors")  # fmt: skip
+    add("--log-level", choices=log_lines.LEVELS, default="info", help="lowest level to log; info "
+        "includes the connection to the controller, and starts and ends of tasks")  # fmt: skip
+    add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which the log of a task is "
+        "rotated. Default: 64Mi")  # fmt: skip
+    add("--logs-total", default="4Gi", metavar="AMOUNT", help="disk space for the logs of all "
+        "tasks; the oldest logs of ended tasks are deleted first. Default: 4Gi")  # fmt: skip
+    add("--metrics-listen", metavar="HOST:PORT", help="serve this node's /metrics for Prometheus "
+        "here. Default: only the controller serves metrics")  # fmt: skip
+    add("--metrics-token-file", type=Path, metavar="FILE", help="file with the token that clients "
+        "of --metrics-listen must send; mode 0600. Required unless HOST is loopback")  # fmt: skip
+
+
 def parse(arguments: list[str] | None = None) -> AgentSettings:
-    """Settings from a command line; leaves with 64 where it makes no sense."""
+    """Return the settings of a command line. Exit with status 64 if it is wrong."""
     made = parser()
     given = made.parse_args(arguments)
     for problem in problems(given):
@@ -170,26 +224,27 @@ def parse(arguments: list[str] | None = None) -> AgentSettings:
 
 
 def problems(given: argparse.Namespace) -> Iterator[str]:
-    """What is out of its range, can't be read, or contradicts each other; no name is none of it."""
+    """Yield what is wrong with options that are given: invalid, out of range, or contradictory."""
     if given.name is not None and not NODE_PATTERN.fullmatch(given.name):
         yield (
             f"--name {given.name!r}: a node's name has letters, digits, '.', '_' and '-', begins "
-            "and ends with a letter or digit, and has 253 characters at the most"
+            "and ends with a letter or digit, and has at most 253 characters"
         )
     if not 0 <= given.simulated_gpus <= GPUS_MAX:
-        yield f"--simulated-gpus {given.simulated_gpus}: 0 to {GPUS_MAX} are possible"
+        yield f"--simulated-gpus {given.simulated_gpus}: expected 0 to {GPUS_MAX}"
     if not GPU_EVERY_S_MIN <= given.gpu_interval <= GPU_EVERY_S_MAX:
         yield (
-            f"--gpu-interval {given.gpu_interval:g}: {GPU_EVERY_S_MIN} to {GPU_EVERY_S_MAX} "
-            "seconds are possible"
+            f"--gpu-interval {given.gpu_interval:g}: expected {GPU_EVERY_S_MIN} to "
+            f"{GPU_EVERY_S_MAX} seconds"
         )
     if given.simulated_gpus and given.gpus not in {"auto", "none"}:
-        yield "--gpus and --simulated-gpus: a node offers real GPUs or simulated ones"
-    twice = [one for one, count in Counter(given.gpus.split(",")).items() if one and count > 1]
-    if twice:
-        yield f"--gpus: {', '.join(twice)} is named more than once: name each once"
+        yield "--gpus and --simulated-gpus: a node offers either real or simulated GPUs"
+    counts = Counter(given.gpus.split(","))
+    repeated = [uuid for uuid, count in counts.items() if uuid and count > 1]
+    if repeated:
+        yield f"--gpus: {', '.join(repeated)} is named more than once; name it once"
     if any("=" not in label for label in given.label):
-        yield f"--label {given.label}: each has to be KEY=VALUE"
+        yield f"--label {given.label}: each label must be KEY=VALUE"
     amounts: tuple[tuple[str, str | None, Callable[[str], int]], ...] = (
         ("--cpus", given.cpus, parse_cpu),
         ("--memory", given.memory, parse_memory),
@@ -207,19 +262,19 @@ def problems(given: argparse.Namespace) -> Iterator[str]:
 
 
 def chosen_gpus(given: argparse.Namespace) -> frozenset[str] | None:
-    """UUIDs of the GPUs and MIG instances that a node is to offer; None: it names none."""
+    """Return UUIDs of GPUs and MIG instances named by ``--gpus``; None if it names none."""
     if given.gpus in {"auto", "all", "none"}:
         return None
     return frozenset(filter(None, given.gpus.split(",")))
 
 
 def _settings(given: argparse.Namespace) -> AgentSettings:
-    """The values in units of their own.
+    """Return parsed options as settings.
 
     Raises:
-        ValueError: an amount can't be read.
+        ValueError: the address of the metrics port is wrong, or it would be open to anybody.
     """
-    alone = not given.virtual and not given.simulated_gpus
+    offers_all = not given.virtual and not given.simulated_gpus
     gpu_memory = parse_memory(given.gpu_memory)
     gpus = tuple(
         Gpu(i, f"GPU-sim-{given.name}-{i}", given.gpu_model, gpu_memory, simulated=True)
@@ -233,7 +288,7 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
         cpu_milli=parse_cpu(given.cpus) if given.cpus else 0,
         memory_bytes=parse_memory(given.memory) if given.memory else 0,
         gpus=gpus,
-        watch_gpus=alone if given.gpus == "auto" else given.gpus != "none",
+        watch_gpus=offers_all if given.gpus == "auto" else given.gpus != "none",
         gpu_uuids=chosen_gpus(given),
         gpu_usage=not given.no_gpu_usage,
         gpu_every_s=given.gpu_interval,
@@ -263,15 +318,15 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
 
 
 def listen_of(given: argparse.Namespace) -> Listen | None:
-    """Where the node's page is to be read; None: at no port of its own.
+    """Return where the node serves its metrics; None if it has no port of its own.
 
     Raises:
-        ValueError: that is no address, or anybody could read there.
+        ValueError: the address is wrong, or anybody could read there.
     """
     listen, token_file = given.metrics_listen, given.metrics_token_file
     if listen is None:
         if token_file is not None:
-            raise ValueError("--metrics-token-file: there is no --metrics-listen to ask for it at")
+            raise ValueError("--metrics-token-file needs --metrics-listen")
         return None
     host, port = addresses.listening(
         listen,

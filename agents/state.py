@@ -1,10 +1,11 @@
-"""What an agent knows and what follows from it: a pure state machine, events in, steps out.
+"""The agent's state machine: events in, steps out. Pure.
 
-Records of the supervisor and answers of the controller come in; steps for the shell come out.
-It never looks at a clock, a file or a socket, so that every situation is a row of a test's table.
-What the supervisor says of an attempt is the truth; what the controller says is the wish.
+Records of the supervisor and answers of the controller come in; steps for the agent come out. It
+never uses a clock, a file or a socket, so that every situation is a row in a test's table. What the
+supervisor reports is the truth; what the controller says is desired.
 """
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -22,25 +23,27 @@ from reconciler.model.protocol.agent_messages import (
 from reconciler.model.state.records import AttemptReport, StopOrder
 from reconciler.model.state.states import AttemptState, EndReason
 
-#: The most attempts that one request reports; a request that leaves some out is not complete.
+#: Allowed attempt ids: an id becomes the name of a folder and of two files.
+ATTEMPT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,239}")
+#: Attempts in one request. A request that leaves some out is not complete.
 REPORTS_MAX = 20_000
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Start an attempt that is not known here."""
+    """Start an attempt that is unknown here."""
 
     assignment: Assignment
     template: TaskTemplate
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Let an attempt start that has been held until its gang was ready."""
+    """Start an attempt that was held until its gang was ready."""
 
     attempt: str
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Record durably that an attempt ended here without having started."""
+    """Record durably that an attempt ended here without starting."""
 
     attempt: str
     reason: EndReason
@@ -48,7 +51,7 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
-    """End a running attempt. ``grace_s`` None: the one it was started with."""
+    """End a running attempt. ``grace_s``: None for the time it was started with."""
 
     attempt: str
     reason: EndReason
@@ -57,59 +60,59 @@ class EndAttempt(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Delete what is kept of attempts whose end the controller has."""
+    """Delete what is kept of attempts whose end the controller knows."""
 
     attempts: tuple[str, ...]
 
 
 class SaveEpoch(msgspec.Struct, frozen=True):
-    """Remember across restarts that a leader of this epoch has been seen."""
+    """Remember across restarts that a leader of this epoch exists."""
 
     epoch: int
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Renew the leases as of the boot-clock moment at which the answered request was sent."""
+    """Renew leases as of the boot-clock time at which the answered request was sent."""
 
     at: float
 
 
 class StreamLog(msgspec.Struct, frozen=True):
-    """Post a task's output."""
+    """Send a task's output."""
 
     request: LogRequest
 
 
 class ReportNow(msgspec.Struct, frozen=True):
-    """Something changed that the controller should know without waiting for the next poll."""
+    """Report to the controller before the next poll."""
 
 
 class Complain(msgspec.Struct, frozen=True):
-    """Tell the operator."""
+    """Show a message to the operator."""
 
     message: str
 
 
 class CarryOutRemedies(msgspec.Struct, frozen=True):
-    """Carry out, once each, what the controller wants made right; nothing else is open."""
+    """Carry out these remediations once each; no others are open."""
 
     orders: tuple[drift_kinds.DriftRemedy, ...]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Look at the node's health as this says from now on; None: no longer."""
+    """Make the health checks of this plan from now on; None for none."""
 
     plan: health_checks.CheckPlan | None
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Have devices cut in MIG instances like this from now on; None: as they are."""
+    """Split GPUs by this MIG plan from now on; None to leave them as they are."""
 
     plan: desired.MigPlan | None
 
 
 class WatchVolumes(msgspec.Struct, frozen=True):
-    """Look at these volumes from now on, and at no others."""
+    """Check these volumes, and no others, from now on."""
 
     volumes: tuple[storage.WantedVolume, ...]
 
@@ -133,7 +136,7 @@ Step = (
 
 
 class AgentState:
-    """The assignments one node has to have, and the attempts it has."""
+    """Desired assignments of one node, and the attempts it has."""
 
     def __init__(self, boot_id: str, epoch: int = 0) -> None:
         self.boot_id = boot_id
@@ -145,17 +148,17 @@ class AgentState:
         self.checks: health_checks.CheckPlan | None = None
         self.volumes: tuple[storage.WantedVolume, ...] = ()
         self.mig: desired.MigPlan | None = None
-        #: The pool that the node is in, as far as a set has said.
+        #: The node's pool, once a set of assignments has named it.
         self.pool = ""
-        #: The orders that were last handed on; None: an earlier agent's are not settled yet.
+        #: The remediations that were last passed on; None until an earlier agent's are settled.
         self.remedies: tuple[drift_kinds.DriftRemedy, ...] | None = ()
         self.want_inventory = True
-        #: What attempts wait for that have not started yet, where that is known.
+        #: What attempts wait for that have not started, if known.
         self.notes: dict[str, str] = {}
-        #: How far they are, of those that fetch or are ready, and as what they were told last.
+        #: States of attempts that fetch or are ready, and the states last reported.
         self.stages: dict[str, AttemptState] = {}
         self._told_stages: dict[str, AttemptState] = {}
-        #: Whether the last set came too late for a lease in it, and was not taken.
+        #: True if the last set came too late for one of its leases and was not used.
         self._asked_again = False
         self._held: set[str] = set()
         self.poll_s = 5.0
@@ -168,7 +171,7 @@ class AgentState:
     # Events ----------------------------------------------------------------------------------
 
     def supervisor_up(self, reports: Iterable[AttemptReport]) -> list[Step]:
-        """A supervisor listed all it knows: nothing asked before counts any more."""
+        """Take over all attempts of a newly connected supervisor; earlier orders are void."""
         self._supervised = True
         self._asked.clear()
         self._stops.clear()
@@ -178,14 +181,13 @@ class AgentState:
         return [*self._reconcile(), ReportNow()]
 
     def supervisor_down(self) -> None:
-        """Nothing can be started or stopped until there is a supervisor again."""
+        """Start and stop nothing until there is a supervisor again."""
         self._supervised = False
 
     def attempts_changed(self, reports: Iterable[AttemptReport]) -> list[Step]:
-        """The supervisor told what has become of some attempts.
+        """Take over the supervisor's reports about some attempts.
 
-        An end is final: what was said before it and is heard after it is nothing, as that data is
-        being copied out where that is done by now.
+        An end is final: a report made before the end, which arrives after it, is ignored.
         """
         news = [
             report
@@ -200,11 +202,14 @@ class AgentState:
         return [*self._stop_unwanted([report.id for report in news]), ReportNow()] if news else []
 
     def answered(self, response: SyncResponse, sent_at: float, waited_s: float = 0.0) -> list[Step]:
-        """The controller answered a request that was sent at ``sent_at`` on the boot clock.
+        """Act on the controller's answer to a request sent at ``sent_at`` on the boot clock.
 
-        ``waited_s``: how long the answer took. Leases count from when the request was sent: a set
-        with one that is half over by then is not taken, since what it starts would be ended at
-        once; the next request asks for it again, and that answer is taken however late it is.
+        Leases count from when the request was sent. A set with a lease that is half over is not
+        used, because what it starts would be ended at once. The next request asks for it again, and
+        that answer is used however late it is.
+
+        Args:
+            waited_s: how long the answer took.
         """
         if response.epoch < self.epoch:
             return [Complain(
@@ -231,14 +236,14 @@ class AgentState:
         return steps
 
     def _asks_again(self, news: AssignmentSet, waited_s: float) -> bool:
-        """Whether a set comes too late for a lease in it, and the one before did not."""
+        """Return True if a set comes too late for one of its leases, and the one before did not."""
         leases = (template.lease_s for template in news.templates.values())
         late = any(lease_s is not None and waited_s > lease_s / 2 for lease_s in leases)
         self._asked_again = late and not self._asked_again
         return self._asked_again
 
     def _take(self, news: AssignmentSet) -> list[Step]:
-        """What a set wants is wanted from now on."""
+        """Make a set of assignments the desired one."""
         steps: list[Step] = []
         self.assignments = {a.attempt: a for a in news.assignments}
         self.templates = news.templates
@@ -261,10 +266,9 @@ class AgentState:
     # Questions -------------------------------------------------------------------------------
 
     def reports(self, *, complete: bool) -> tuple[tuple[AttemptReport, ...], bool]:
-        """What to report, and whether that is everything.
+        """Return reports, and True if they are complete.
 
-        What is not ``complete`` holds what changed since the last time, and every end that has
-        not been acknowledged.
+        If not ``complete`` they contain changes since the last time, and all unacknowledged ends.
         """
         waiting = [n for n in self.assignments if n not in self.known and n not in self._forgotten]
         chosen = [
@@ -277,48 +281,48 @@ class AgentState:
             if complete or stage != self._told_stages.get(name, AttemptState.STARTING):
                 chosen.append(AttemptReport(name, stage, message=self.notes.get(name, "")))
         self._told_stages = {n: s for n, s in self.stages.items() if n in self.assignments}
-        # Ends first, and the long list of those that wait last, so that a cut costs least.
+        # Ends first, and the long list of waiting attempts last, so that a cut costs least.
         chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
         kept = tuple(chosen[:REPORTS_MAX])
         self._changed.difference_update(report.id for report in kept)
         return kept, complete and len(kept) == len(chosen)
 
     def not_delivered(self, reports: Iterable[AttemptReport]) -> None:
-        """A request was lost: what it said has to be said again."""
+        """Report again what a lost request contained."""
         names = {report.id for report in reports}
         self._changed |= names & self.known.keys()
         for name in names & self._told_stages.keys():
             del self._told_stages[name]
 
     def lease_s_min(self) -> float | None:
-        """The shortest lease of what is assigned; None when nothing has one."""
+        """Return the shortest lease of desired assignments; None if there is none."""
         leases = [t.lease_s for t in self.templates.values() if t.lease_s is not None]
         return min(leases, default=None)
 
     def running(self) -> list[str]:
-        """Attempts that have not ended."""
+        """Return the attempts that have not ended."""
         return [n for n, report in self.known.items() if report.state is not AttemptState.ENDED]
 
     def holders(self) -> dict[str, Assignment | None]:
-        """Attempts that have not ended, also those to begin; None: their assignment is gone."""
+        """Return attempts that have not ended or are about to start; None for a lost assignment."""
         alive: dict[str, Assignment | None] = dict.fromkeys([*self.running(), *self._asked])
         given = {n: one for n, one in self.assignments.items() if not self.has_ended(n)}
         return alive | given
 
     def has_ended(self, attempt: str) -> bool:
-        """Whether nothing more can come from an attempt, as far as this node knows."""
+        """Return True if nothing more can come from an attempt, as far as this node knows."""
         report = self.known.get(attempt)
         if report is None:
             return attempt not in self.assignments or attempt in self._forgotten
         return report.state is AttemptState.ENDED
 
     def awaits(self, attempt: str) -> bool:
-        """Whether an attempt is to begin here and has not, as far as this node knows."""
+        """Return True if an attempt shall start here and has not, as far as this node knows."""
         wanted = attempt in self.assignments and attempt not in self._forgotten
         return wanted and attempt not in self.known
 
     def may_begin(self, attempt: str) -> bool:
-        """Whether an attempt is known here or may begin; before a set has come, any may."""
+        """Return True if an attempt is known here or may start; before a set has come, any may."""
         heard = self._supervised and self.have != (0, 0)
         return not heard or attempt in self.known or self.awaits(attempt)
 
@@ -329,7 +333,7 @@ class AgentState:
     # Consequences ----------------------------------------------------------------------------
 
     def _acknowledge(self, names: Iterable[str]) -> list[Step]:
-        """Ends that the controller has can go; the names stay until no set holds them."""
+        """Forget ends that the controller knows. Their names stay until no set contains them."""
         done = tuple(name for name in names if self._known_to_end(name))
         for name in done:
             del self.known[name]
@@ -340,7 +344,7 @@ class AgentState:
         return [Forget(done)] if done else []
 
     def _reconcile(self) -> list[Step]:
-        """The steps that make what is here match what was assigned."""
+        """Return the steps from the present attempts to the desired assignments."""
         if not self._supervised or self.have == (0, 0):
             return []
         steps: list[Step] = []
@@ -349,7 +353,7 @@ class AgentState:
         return steps + self._stop_unwanted([*self.running(), *self._asked])
 
     def _stop_unwanted(self, names: Iterable[str]) -> list[Step]:
-        """The steps that end those of ``names`` that were not assigned, once each."""
+        """Return the steps that end those of ``names`` that are not desired, once each."""
         steps: list[Step] = []
         if not self._supervised or self.have == (0, 0):
             return steps
@@ -362,7 +366,7 @@ class AgentState:
         return steps
 
     def _toward(self, name: str, assignment: Assignment) -> list[Step]:
-        """The steps for one assignment."""
+        """Return the steps for one assignment."""
         if name in self._forgotten:
             return []
         report = self.known.get(name)
@@ -387,7 +391,7 @@ class AgentState:
         return [EndAttempt(name, order.reason, order.signal, order.grace_s)]
 
     def _begin(self, assignment: Assignment) -> Step:
-        """How an attempt begins that is not known here: it starts, or it never will."""
+        """Return the steps for an attempt that is unknown here: it starts, or never will."""
         name, order = assignment.attempt, assignment.stop
         if order is not None:
             return Refuse(name, order.reason, "stopped before it started")
@@ -396,7 +400,7 @@ class AgentState:
                 name,
                 EndReason.REFUSED,
                 f"it was assigned to boot {assignment.boot_id!r} of this node, which is now at "
-                f"boot {self.boot_id!r}; it has to be assigned anew",
+                f"boot {self.boot_id!r}; it must be assigned again",
             )
         template = self.templates.get(assignment.template)
         if template is None:

@@ -1,7 +1,7 @@
-"""Many nodes on one machine: an agent and a supervisor each, with real tasks, as subprocesses.
+"""Runs many nodes on one machine: an agent and a supervisor each, with real tasks.
 
-``muster up`` runs its nodes by this, and tests kill them by it. What a virtual node can lose is
-what a machine can lose: its agent, or everything at once with a new boot after it.
+``muster up`` runs its nodes with this, and tests kill them with it. A virtual node can lose what a
+machine can lose: its agent, or everything at once, followed by a new boot.
 """
 
 import os
@@ -15,22 +15,24 @@ from pathlib import Path
 
 import msgspec
 
-from agents.host import shutdown
+from agents import shutdown
 
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
-#: An agent that has lived so long has earned a quick restart again.
+#: An agent that has lived this long is restarted quickly again.
 STEADY_S = 60.0
 STOP_S = 40.0
-#: How often an agent looks at the file that says what is wrong with its simulated GPUs.
+#: How often an agent reads the file that describes its simulated GPUs.
 SIMULATED_EVERY_S = 0.5
 LOG_BYTES_MAX = 2**20
 
 
 class VirtualNode(msgspec.Struct, frozen=True):
-    """What one node is to offer, as its agent's command line takes it.
+    """What a virtual node offers, as options of its agent.
 
-    ``address`` and ``enter`` are of its seat in a network of its own, empty where it has none.
+    Attributes:
+        address: address in a network of its own; empty without one.
+        enter: prefix of commands that run in that network.
     """
 
     name: str
@@ -46,7 +48,7 @@ class VirtualNode(msgspec.Struct, frozen=True):
 
 
 class _Running:
-    """One node's agent as this process knows it."""
+    """The state of one node's agent."""
 
     def __init__(self, node: VirtualNode) -> None:
         self.node = node
@@ -58,15 +60,17 @@ class _Running:
 
     @property
     def alive(self) -> bool:
-        """Whether the agent's process runs."""
+        """True if the agent's process runs."""
         return self.agent is not None and self.agent.poll() is None
 
 
 class VirtualNodes:
-    """Starts and ends the agents of virtual nodes; ``poll`` keeps alive those that are wanted.
+    """Starts and ends the agents of virtual nodes. ``poll`` restarts those that must run.
 
-    A node's root is ``folder/NAME``, its agent's log ``folder/NAME.log``. ``options`` are more that
-    every agent is started with.
+    A node's root is ``folder/NAME``, its agent's log ``folder/NAME.log``.
+
+    Args:
+        options: further options of every agent.
     """
 
     def __init__(
@@ -93,20 +97,20 @@ class VirtualNodes:
             self.add(node)
 
     def add(self, node: VirtualNode) -> None:
-        """Make a node known; it is not started. What it offers changes with its next start."""
+        """Add a node without starting it. Changes take effect at its next start."""
         known = self._nodes.setdefault(node.name, _Running(node))
         known.node = node
 
     def names(self) -> list[str]:
-        """Every node that is known."""
+        """Return the names of all nodes."""
         return list(self._nodes)
 
     def alive(self, name: str) -> bool:
-        """Whether the node's agent runs."""
+        """Return True if the node's agent runs."""
         return self._nodes[name].alive
 
     def root(self, name: str) -> Path:
-        """The node's own folder."""
+        """Return the node's folder."""
         return Path(os.path.realpath(self.folder)) / name
 
     def start(self, name: str) -> None:
@@ -135,7 +139,7 @@ class VirtualNodes:
             self.start(name)
 
     def command(self, name: str) -> list[str]:
-        """The command line of the node's agent."""
+        """Return the command line of the node's agent."""
         node = self._nodes[name].node
         made = [sys.executable, "-m", "agents", "--virtual", "--stop-tasks-on-exit"]
         made += ["--server", self.server, "--name", name, "--root", str(self.root(name))]
@@ -161,17 +165,17 @@ class VirtualNodes:
         return [*made, *self.options]
 
     def stop(self, name: str) -> None:
-        """Have the node's agent end its tasks and leave; nothing of it stays behind."""
+        """Stop the node's agent and its tasks; nothing is left running."""
         self._ask_to_leave(name)
         self._see_off(name, time.monotonic() + STOP_S)
 
     def remove(self, name: str) -> None:
-        """Stop a node and forget it; its folder stays, and serves a node added by its name."""
+        """Stop a node and forget it. Its folder stays, for a new node of the same name."""
         self.stop(name)
         del self._nodes[name]
 
     def stop_all(self) -> None:
-        """Stop every node, all at the same time."""
+        """Stop every node at the same time."""
         for name in self._nodes:
             self._ask_to_leave(name)
         deadline = time.monotonic() + STOP_S
@@ -179,7 +183,7 @@ class VirtualNodes:
             self._see_off(name, deadline)
 
     def kill_agent(self, name: str) -> None:
-        """The agent dies, its tasks go on; nothing restarts it but :meth:`start`."""
+        """Kill the agent but not its tasks; only :meth:`start` restarts it."""
         known = self._nodes[name]
         known.wanted = False
         if known.agent is not None:
@@ -187,18 +191,22 @@ class VirtualNodes:
             known.agent.wait()
 
     def kill_node(self, name: str) -> None:
-        """The machine dies: agent, supervisor and tasks at once. Its next start is a new boot."""
+        """Kill agent, supervisor and tasks at once, like a crash of the machine. The next start is
+        a new boot.
+        """
         self.kill_agent(name)
         self._kill_rest(name)
         (self.root(name) / "boot").unlink(missing_ok=True)
 
     def restart(self, name: str) -> None:
-        """Kill the agent, if it runs, and start it anew; tasks go on."""
+        """Kill the agent if it runs, and start it again; tasks keep running."""
         self.kill_agent(name)
         self.start(name)
 
     def poll(self) -> list[str]:
-        """Restart agents that died without being told to; which ones. Call it now and then."""
+        """Restart agents that have died without being stopped. Return their names. Call it
+        regularly.
+        """
         restarted = []
         now = time.monotonic()
         for name, known in self._nodes.items():
@@ -235,4 +243,4 @@ class VirtualNodes:
         """End the supervisor, if one lives, and whatever its tasks have left."""
         root = self.root(name)
         if root.exists():
-            shutdown.leave_nothing(root)
+            shutdown.end_everything(root)

@@ -1,1 +1,1 @@
-"""Copies data of jobs to and from the node, and caches it."""
+"""Copies data of jobs to and from the node, and caches it. Secrets of jobs."""

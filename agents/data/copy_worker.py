@@ -1,12 +1,11 @@
-"""Copies data of one task to its node's disk, or away from it: a process of its own, as the user.
+"""Copies data of one task to or from its node's disk, in a process of its own under the task's
+user.
 
-Run as ``python -I copy_worker.py``. One order comes in on standard input as a JSON line, with the
-credentials that it needs; news go out on standard output, a JSON line each: what is to be copied
-(``listed``, which waits for a ``go``), how far it is (``moved``), and ``done`` or ``problem``.
-
-It is the task's user in all that it does: no link that anybody has put somewhere leads it to more
-than that user could read or write. Below a volume and the task's folder no link is followed at all.
-Where the agent dies it is killed; what it has left half done has a name that says so.
+Run as ``python -I copy_worker.py``. Standard input brings one order as a JSON line, with
+credentials. Standard output reports ``listed`` (answered by ``go``), ``moved``, and ``done`` or
+``problem``. As the task's user it can reach nothing that this user cannot, and below volumes and
+the task's folder it follows no link. If the agent dies it is killed; unfinished copies have names
+that show it.
 """
 
 # ruff: noqa: PTH103, SIM105, TRY301
@@ -33,40 +32,40 @@ from agents.host import file_tree
 Listing = list[tuple[str, int, str]]
 
 FILES_MAX = 100_000
-#: Folders below each other, of what is copied.
+#: Nested folders that are copied.
 DEPTH_MAX = 64
 CHUNK_BYTES = 2**20
 TELL_EVERY_S = 0.5
-#: Of files that list checksums.
+#: Size of a file that lists checksums.
 CHECKSUMS_BYTES_MAX = 64 * 2**20
-#: How folders and files are opened that stand below a volume or a task's folder.
+#: Flags for opening files and folders below a volume or a task's folder.
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MANIFEST, DATA = "manifest.json", "data"
-#: What comes after the name of what is not whole yet, and of what is being deleted.
+#: Suffixes of names that are not complete yet, and that are being deleted.
 PART, GONE = ".part", ".gone"
 _PR_SET_PDEATHSIG = 1
 
 
 class StageError(Exception):
-    """Why data can't be copied."""
+    """A reason that data cannot be copied."""
 
 
 def send(message: dict[str, Any]) -> None:
-    """Tell the agent."""
+    """Send a message to the agent."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 class CopyProgress:
-    """Bytes so far, told now and then."""
+    """Bytes copied so far, reported now and then."""
 
     def __init__(self) -> None:
         self.moved = 0
         self._told_at = 0.0
 
     def add(self, count: int) -> None:
-        """So many more."""
+        """Count more bytes."""
         self.moved += count
         now = time.monotonic()
         if now >= self._told_at + TELL_EVERY_S:
@@ -78,7 +77,7 @@ class CopyProgress:
 
 
 def descend(handle: int, path: str, *, make: bool = False) -> int:
-    """A new handle of a folder below another one; no link is followed."""
+    """Return a new handle of a folder below another one. No link is followed."""
     if ".." in path.split("/"):
         raise StageError(f"{path}: a path with .. leads elsewhere")
     at = os.dup(handle)
@@ -97,14 +96,18 @@ def descend(handle: int, path: str, *, make: bool = False) -> int:
 
 
 class CopyFolder:
-    """A folder that data is copied from or to; its own path may be a link, nothing below is."""
+    """A folder that data is copied from or to. Its path may be a link, but no link below is
+    followed.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def list(self, path: str, most: int) -> tuple[bool, Listing]:
-        """Whether ``path`` is a single file, and (name below it, bytes, tag) of the files there."""
+        """Return True if ``path`` is a single file, and (name below it, bytes, tag) of the files
+        there.
+        """
         parent, _, name = path.rpartition("/")
         try:
             above = descend(self._handle, parent)
@@ -139,7 +142,7 @@ class CopyFolder:
                 except FileNotFoundError:
                     continue
                 if not stat.S_ISREG(found.st_mode):
-                    continue  # links, pipes, devices: they stay where they are
+                    continue  # links, pipes and devices are not copied
                 count += 1
                 if count > most:
                     raise StageError(f"{self._path}/{path} has more than {most} files")
@@ -147,7 +150,7 @@ class CopyFolder:
                 yield below, found.st_size, str(found.st_mtime_ns)
 
     def read(self, path: str, name: str, tag: str, *, single: bool) -> Iterator[bytes]:  # noqa: ARG002 - as of buckets
-        """What a file holds, chunk by chunk."""
+        """Yield the contents of a file in chunks."""
         full = path if single else f"{path}/{name}" if path else name
         handle = self.open(full)
         try:
@@ -159,7 +162,7 @@ class CopyFolder:
             os.close(handle)
 
     def open(self, path: str) -> int:
-        """A handle of a plain file below."""
+        """Return a handle of a regular file below this folder."""
         parent, _, name = path.rpartition("/")
         try:
             above = descend(self._handle, parent)
@@ -175,7 +178,7 @@ class CopyFolder:
         return handle
 
     def write(self, path: str, stream: Any, size: int) -> None:
-        """Make a file; it has its name only when it is whole."""
+        """Create a file, which gets its name once it is complete."""
         parent, _, name = path.rpartition("/")
         part = f".{name}{PART}"
         try:
@@ -210,7 +213,7 @@ class CopyFolder:
 
 
 def too_deep(what: str) -> StageError:
-    """What has more folders below each other than are copied."""
+    """Return the error for folders that are nested more deeply than is copied."""
     return StageError(
         f"{what} has more than {DEPTH_MAX} folders below each other: put it in an archive, as tar "
         "makes them, and have that copied"
@@ -218,7 +221,7 @@ def too_deep(what: str) -> StageError:
 
 
 def refused(problem: OSError, what: str) -> StageError:
-    """What the system would not do."""
+    """Return the error for what the system refused."""
     if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
         return StageError(f"{what}: no space is left on the disk")
     if problem.errno in {errno.ELOOP, errno.ENOTDIR}:
@@ -227,7 +230,7 @@ def refused(problem: OSError, what: str) -> StageError:
 
 
 def store_of(item: dict[str, Any]) -> Any:
-    """The store of an item of an order."""
+    """Return the store of an item of an order."""
     store = item["store"]
     if store.get("objects"):
         return object_store.Bucket(store["objects"], tuple(item["keys"]))
@@ -241,13 +244,13 @@ def store_of(item: dict[str, Any]) -> Any:
 
 
 def key_of(item: dict[str, Any], listing: Listing) -> str:
-    """What an entry of the cache is called that holds just this."""
+    """Return the name of the cache entry that holds exactly this data."""
     what = [item["store"], item["path"], item["sha256"], item["checksums"], listing]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:40]
 
 
 def is_whole(entry: str) -> bool:
-    """Whether an entry of the cache is there as it was copied."""
+    """Return True if a cache entry is complete and unchanged."""
     try:
         with open(f"{entry}/{MANIFEST}", encoding="utf-8") as stream:  # noqa: PTH123
             files = json.load(stream)
@@ -261,7 +264,7 @@ def is_whole(entry: str) -> bool:
 
 
 def fetch(order: dict[str, Any], progress: CopyProgress) -> dict[str, list[str]]:
-    """Have all items of an order in the cache; entry and path in it by name."""
+    """Copy all items of an order into the cache. Return entry and path in it by name."""
     found = {}
     for item in order["items"]:
         source = store_of(item)
@@ -283,7 +286,7 @@ def fetch(order: dict[str, Any], progress: CopyProgress) -> dict[str, list[str]]
                 raise SystemExit(3)
             if not there:
                 copy_in(source, item, listing, entry, single=single, progress=progress)
-            if is_whole(entry):  # unless it was needed elsewhere a moment ago
+            if is_whole(entry):  # unless it was used a moment ago
                 break
         os.utime(entry)
         found[item["name"]] = [key, f"{DATA}/{listing[0][0]}" if single else DATA]
@@ -294,7 +297,7 @@ def copy_in(
     source: Any, item: dict[str, Any], listing: Listing, entry: str, *, single: bool,
     progress: CopyProgress,
 ) -> None:  # fmt: skip
-    """Make an entry of the cache; it has its name only when it is whole."""
+    """Create a cache entry, which gets its name once it is complete."""
     for old in (entry, entry + PART):
         file_tree.delete(old, sys.maxsize)
     part = entry + PART
@@ -330,12 +333,12 @@ def copy_in(
 def _write(
     path: str, chunks: Iterator[bytes], size: int, *, hashing: bool, progress: CopyProgress
 ) -> str:
-    """Write a file of the cache that nobody writes to again; its checksum, if it is wanted."""
+    """Write a read-only file of the cache. Return its checksum if requested."""
     digest, count = hashlib.sha256(), 0
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
     with os.fdopen(handle, "wb", buffering=0) as target:
         for chunk in chunks:
-            if count + len(chunk) > size:  # what grows, or is sent on and on, is never written
+            if count + len(chunk) > size:  # growing or endless input is never written
                 raise StageError(f"{os.path.basename(path)} was changed while it was copied")  # noqa: PTH119
             left = memoryview(chunk)
             while left:
@@ -351,10 +354,10 @@ def _write(
 
 
 def listed_checksums(data: str, name: str, digests: dict[str, str]) -> dict[str, str]:
-    """Checksums by file, as a file below the data lists them.
+    """Return checksums by file, from a file next to the data that lists them.
 
     Raises:
-        StageError: there is no such file, or it can't be read.
+        StageError: that file does not exist or cannot be read.
     """
     if name not in digests:
         raise StageError(f"{name}, which lists checksums, is not there")
@@ -381,20 +384,20 @@ def listed_checksums(data: str, name: str, digests: dict[str, str]) -> dict[str,
 
 
 class AtMost:
-    """A stream of which one byte more is read than there was when it was listed, and no more."""
+    """A stream that ends one byte after the listed size, so that growth is noticed."""
 
     def __init__(self, stream: Any, size: int) -> None:
         self._stream, self._left = stream, size + 1
 
     def read(self, count: int) -> bytes:
-        """As of streams."""
+        """Read like any stream."""
         data: bytes = self._stream.read(min(count, self._left))
         self._left -= len(data)
         return data
 
 
 def deliver(order: dict[str, Any], progress: CopyProgress) -> None:
-    """Copy what a task has left to where it is to be."""
+    """Copy a task's results to their targets."""
     try:
         work = CopyFolder(order["work"])
     except OSError as problem:
@@ -411,7 +414,7 @@ def deliver(order: dict[str, Any], progress: CopyProgress) -> None:
 
 
 def main() -> int:
-    """Carry out the order that comes."""
+    """Carry out the order on standard input."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -421,7 +424,7 @@ def main() -> int:
     try:
         line = sys.stdin.readline()
         if not line:
-            return 3  # whoever wanted it has gone
+            return 3  # the receiver has gone
         order = json.loads(line)
         if order["do"] == "in":
             send({"done": {"entries": fetch(order, progress), "moved": progress.moved}})

@@ -1,9 +1,9 @@
-"""What of a node's disk holds data that tasks have staged: found again, bounded, and let go of.
+"""The cache of data that tasks have copied to this node, with a limit on its size.
 
-An entry is a folder ``cache/UID/KEY`` of the user whose tasks it is for, and whole by its name:
-what is being made, or deleted, has an ending of its own, and is removed by the next agent. Entries
-that a task needs are pinned by a file of that attempt; of the others the one that was used longest
-ago goes first. Folders of users are the users' own: nothing in them is followed or trusted.
+An entry is the folder ``cache/UID/KEY``. Entries that are being created or deleted have other
+endings and are removed by the next agent. A file per attempt pins the entries that it needs; of the
+others the least recently used is deleted first. Users own their folders: nothing in them is
+followed or trusted.
 """
 
 import contextlib
@@ -21,25 +21,28 @@ from agents.data import copy_worker
 from agents.host import file_tree
 from reconciler.model.state.states import EndReason
 
-#: Of the file system, where no limit is given; and what is left free of it in any case.
+#: Share of the file system if no limit is given, and space that is always left free.
 LIMIT_RATIO = 0.2
 RESERVE_BYTES, RESERVE_RATIO = 2**30, 0.05
-#: Entries of one user that are remembered; a user who has more has made them by hand.
+#: Entries of one user that are remembered. A user with more has created them by hand.
 ENTRIES_MAX = 10_000
-#: Names below all entries of a user that are looked at when an agent starts. What is not measured
-#: by then is deleted: nobody's own files keep others waiting.
+#: Names below all entries of a user that are read when an agent starts. What is not measured by
+#: then is deleted, so that users' own files delay nobody.
 NAMES_MAX = 10_000_000
-#: How long copies wait for what an earlier agent has left to be measured.
+#: How long copies wait until entries of an earlier agent are measured.
 LOAD_S = 60.0
 
 Key = tuple[int, str]
 
 
-class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is kept of an attempt: entries that it needs, and what is to be copied out of it.
+class CacheNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is remembered of an attempt: the entries that it needs, and what is copied out of it.
 
-    ``outs`` is the order for that, without credentials, None for nothing; ``done`` whether it was
-    carried out, with ``problem`` where it could not be, and ``reason`` where that was for an order.
+    Attributes:
+        outs: order to copy out, without credentials; None for nothing.
+        done: True if it was carried out.
+        problem: why it could not be.
+        reason: end reason of the attempt, if it could not be because the attempt was stopped.
     """
 
     pins: tuple[Key, ...] = ()
@@ -50,15 +53,15 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How copying out has ended: what is written over the room at the front of a note's file."""
+    """Result of copying out, which overwrites the reserved beginning of a note's file."""
 
     problem: str = ""
     reason: EndReason | None = None
 
 
-_DECODE_NOTE = msgspec.json.Decoder(Note).decode
+_DECODE_NOTE = msgspec.json.Decoder(CacheNote).decode
 _DECODE_DONE = msgspec.json.Decoder(_Done).decode
-#: Room at the front of a note's file, with the end of a line as its last byte.
+#: Reserved space at the beginning of a note's file; its last byte is a newline.
 ROOM_BYTES = 2048
 
 
@@ -67,12 +70,12 @@ class _Entry(msgspec.Struct):
     used_at: float
 
 
-class Cache:
-    """One node's. Its methods may be called by different threads.
+class DataCache:
+    """The cache of one node. Different threads may use it.
 
     Args:
         root: the node's folder.
-        limit_bytes: how much may be in it; 0: a fifth of the file system.
+        limit_bytes: largest size; 0 for a fifth of the file system.
     """
 
     def __init__(self, root: Path, limit_bytes: int = 0) -> None:
@@ -86,10 +89,10 @@ class Cache:
         self._reserve = min(RESERVE_BYTES, int(total * RESERVE_RATIO))
         self._lock = threading.Lock()
         self._entries: dict[Key, _Entry] = {}
-        #: What copies under way were promised, by attempt.
+        #: Space reserved for running copies, by attempt.
         self._promised: dict[str, int] = {}
-        self._notes: dict[str, Note] = {}
-        #: Set when it is known what an earlier agent has left.
+        self._notes: dict[str, CacheNote] = {}
+        #: Set once entries of an earlier agent are known.
         self.loaded = threading.Event()
         self._load_notes()
         found, gone = self._look()
@@ -97,21 +100,21 @@ class Cache:
 
     # Notes of attempts -----------------------------------------------------------------------
 
-    def note(self, attempt: str) -> Note | None:
-        """What is kept of an attempt."""
+    def note(self, attempt: str) -> CacheNote | None:
+        """Return what is remembered of an attempt."""
         with self._lock:
             return self._notes.get(attempt)
 
-    def put(self, attempt: str, note: Note) -> None:
-        """Keep something of an attempt, on disk, before anything is done by it.
+    def put(self, attempt: str, note: CacheNote) -> None:
+        """Write a note of an attempt to disk, before anything is done for it.
 
         Raises:
-            OSError: it can't be kept.
+            OSError: it cannot be written.
         """
         with self._lock:
             self._put(attempt, note)
 
-    def _put(self, attempt: str, note: Note) -> None:
+    def _put(self, attempt: str, note: CacheNote) -> None:
         path = self._notes_folder / attempt
         fresh = self._notes_folder / f".{attempt}"
         try:
@@ -123,13 +126,16 @@ class Cache:
         self._notes[attempt] = note
 
     def finish(self, attempt: str, problem: str, reason: EndReason | None) -> None:
-        """Keep how copying out has ended, in the room that was taken with the attempt's note: on
-        a full disk as well. Without it the next agent would copy again, and tell another end."""
+        """Note the result of copying out, in space reserved for it, so that it works on a full
+        disk.
+
+        Without this note the next agent would copy again, and could report another end.
+        """
         done = _Done(problem, reason)
         while len(text := msgspec.json.encode(done)) >= ROOM_BYTES:
             done = _Done(done.problem[: len(done.problem) // 2], reason)
         with self._lock:
-            note = self._notes.get(attempt, Note())
+            note = self._notes.get(attempt, CacheNote())
             note = msgspec.structs.replace(note, done=True, problem=done.problem, reason=reason)
             self._notes[attempt] = note
             with contextlib.suppress(OSError):
@@ -137,14 +143,14 @@ class Cache:
                     self._put(attempt, note)
 
     def forget(self, attempt: str) -> None:
-        """An attempt is over, and that is known."""
+        """Forget an attempt whose end the controller knows."""
         with self._lock:
             self._promised.pop(attempt, None)
             if self._notes.pop(attempt, None) is not None:
                 (self._notes_folder / attempt).unlink(missing_ok=True)
 
     def keep(self, attempts: set[str]) -> None:
-        """Forget all but these: an agent before this one may have died over them."""
+        """Forget all attempts but these, which an earlier agent may not have done."""
         with self._lock:
             gone = self._notes.keys() - attempts
         for name in gone:
@@ -154,15 +160,15 @@ class Cache:
 
     @property
     def size_bytes(self) -> int:
-        """How much is in it."""
+        """Size of all entries."""
         with self._lock:
             return sum(one.size_bytes for one in self._entries.values())
 
     def home(self, uid: int, gid: int) -> str:
-        """The folder of a user's entries, made where there is none.
+        """Return the folder of a user's entries, creating it if needed.
 
         Raises:
-            OSError: it can't be made.
+            OSError: it cannot be created.
         """
         home = self._folder / str(uid)
         with contextlib.suppress(FileExistsError):
@@ -177,33 +183,33 @@ class Cache:
         return str(home)
 
     def claim(self, attempt: str, key: Key, size_bytes: int, *, there: bool) -> str:
-        """Pin an entry for an attempt and make room where it is still to come; why that can't be.
+        """Pin an entry for an attempt, and make room if it must be copied. Return a problem, if
+        any.
 
         Raises:
-            OSError: the pin can't be kept.
+            OSError: the pin cannot be written.
         """
         if size_bytes < 0:
             return "the copy does not say how much it is"
         with self._lock:
-            note = self._notes.get(attempt, Note())
+            note = self._notes.get(attempt, CacheNote())
             if key not in note.pins:
                 self._put(attempt, msgspec.structs.replace(note, pins=(*note.pins, key)))
             entry = self._entries.get(key)
             if entry is not None:
                 entry.used_at = time.time()
         if not there:
-            self.loaded.wait(LOAD_S)  # beside the lock
+            self.loaded.wait(LOAD_S)  # without the lock
         while not there:
             with self._lock:
                 victim, problem = self._make_room(attempt, size_bytes)
             if victim is None:
                 return problem
-            self._remove(victim)  # beside the lock: it may be much
+            self._remove(victim)  # without the lock: it may be large
         return ""
 
     def settle(self, attempt: str, keys: tuple[Key, ...] = ()) -> None:
-        """A copy has ended, one way or the other: measure what is there now, and remove what it
-        could not finish."""
+        """Measure entries after a copy has ended, and remove what it has not finished."""
         for key in keys:
             file_tree.delete(self._path(key) + copy_worker.PART)
         sizes = {key: file_tree.measure(self._path(key)).size_bytes for key in keys}
@@ -214,7 +220,9 @@ class Cache:
                     self._entries[key] = _Entry(size, time.time())
 
     def _make_room(self, attempt: str, size_bytes: int) -> tuple[Key | None, str]:
-        """Promise so much room: the entry that has to go before, else why it never will fit."""
+        """Reserve space. Return the entry that must be deleted first, or why the space never
+        suffices.
+        """
         promised = sum(size for name, size in self._promised.items() if name != attempt)
         own = self._promised.get(attempt, 0) + size_bytes
         pinned = {key for note in self._notes.values() for key in note.pins}
@@ -226,7 +234,7 @@ class Cache:
         if used + promised + own <= self.limit_bytes and size_bytes <= left:
             self._promised[attempt] = own
             return None, ""
-        # nothing goes for what would not fit even then
+        # nothing is deleted for data that would not fit even then
         fits = used - freed + promised + own <= self.limit_bytes and size_bytes <= left + freed
         if idle and fits:
             victim = min(idle, key=lambda key: (self._entries[key].used_at, key))
@@ -243,7 +251,7 @@ class Cache:
         return f"{self._folder}/{key[0]}/{key[1]}"
 
     def _remove(self, key: Key) -> None:
-        """Delete what was an entry, under a name that says so."""
+        """Delete a former entry, under a name that shows it."""
         file_tree.delete(_gone(self._path(key)))
 
     # What an earlier agent has left ----------------------------------------------------------
@@ -259,13 +267,13 @@ class Cache:
             (self._notes_folder / name).unlink(missing_ok=True)
 
     def _look(self) -> tuple[list[Key], list[str]]:
-        """What may be entries, and paths of what is of no use, under names that no copy takes."""
+        """Return possible entries, and useless paths with names that no copy uses."""
         found: list[Key] = []
         gone: list[str] = []
         for home in self._folder.iterdir():
             if not home.name.isdigit() or home.is_symlink():
                 continue
-            # of a user who has put more there the rest is met by the agents after this one
+            # later agents delete the rest of a user who has stored more
             with contextlib.suppress(OSError), os.scandir(home) as listed:
                 names = sorted(one.name for one in itertools.islice(listed, 2 * ENTRIES_MAX))
                 for number, name in enumerate(names):
@@ -277,7 +285,9 @@ class Cache:
         return found, gone
 
     def _load(self, found: list[Key], gone: list[str]) -> None:
-        """Measure and delete, beside all else. A copy may bring the same entry meanwhile."""
+        """Measure entries and delete useless paths in a thread. A copy may create an entry
+        meanwhile.
+        """
         names = dict.fromkeys((uid for uid, _ in found), NAMES_MAX)
         try:
             for key in found:
@@ -299,7 +309,7 @@ class Cache:
 
 
 def _gone(path: str) -> str:
-    """Take the name away from what is to be deleted; where it is then."""
+    """Rename what is deleted. Return its new path."""
     if path.endswith(copy_worker.GONE):
         return path
     gone = f"{os.path.dirname(path)}/{secrets.token_hex(8)}{copy_worker.GONE}"  # noqa: PTH120
@@ -314,24 +324,24 @@ def _mib(size: int) -> str:
 
 
 def _fill(path: Path, text: bytes) -> bool:
-    """Write over the room at the front of a note's file; False where it has none."""
+    """Overwrite the reserved beginning of a note's file. Return False if it has none."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
         if os.pread(handle, 1, ROOM_BYTES - 1) != b"\n":
-            return False  # an older agent has written it
+            return False  # written by an older agent
         return os.pwrite(handle, text.ljust(ROOM_BYTES - 1), 0) == ROOM_BYTES - 1
     finally:
         os.close(handle)
 
 
-def _read_note(data: bytes) -> Note:
-    """What a note's file says; an end that was torn by a crash is none.
+def _read_note(data: bytes) -> CacheNote:
+    """Return the contents of a note's file, without a result that a crash has torn.
 
     Raises:
-        MsgspecError: it says nothing.
+        MsgspecError: it has no valid contents.
     """
     room, line_end, text = data.partition(b"\n")
     if not line_end:

@@ -1,7 +1,7 @@
-"""Buckets behind the S3 protocol, as a stagehand reads and writes them: by the library ``obstore``.
+"""Reads and writes S3 buckets for copy workers, by the library ``obstore``.
 
-It is imported in the stagehand's own process alone, when a bucket is named: the agent never pays
-for it. Nothing waits longer than a read's time limit, and what fails for a while is tried again.
+Only a copy worker that needs a bucket imports the library, so the agent never pays for it. Reads
+have a time limit, and temporary failures are retried.
 """
 
 import contextlib
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 CHUNK_BYTES = 2**20
-#: Objects that are larger are sent in parts of at least so much, of which a service takes 10,000.
+#: Larger objects are sent in parts of at least this size, of which a service accepts 10,000.
 PART_BYTES, PARTS_MAX = 8 * 2**20, 9_000
-#: Parts of one object that are sent at the same time: what bounds the memory that it takes.
+#: Parts of one object that are sent at the same time; this limits memory.
 TOGETHER_MAX = 2
 CONNECT_S, READ_S = 10, 60
 RETRIES_MAX, RETRY_S = 4, 60
@@ -21,18 +21,18 @@ _SAID_CHARACTERS_MAX = 200
 
 
 class BucketError(Exception):
-    """What a service refused, or could not be asked."""
+    """An operation that a service refused, or that did not reach it."""
 
 
 class Bucket:
-    """One bucket, with what comes before the names of its objects.
+    """A bucket, with a prefix of its objects' names.
 
     Args:
         store: ``staging.ObjectStore`` as a mapping.
-        keys: access key and secret key; empty ones for access without credentials.
+        keys: access key and secret key; empty for access without credentials.
 
     Raises:
-        BucketError: the library is not installed here, or makes nothing of this.
+        BucketError: the library is not installed, or refuses these settings.
     """
 
     def __init__(self, store: dict[str, str], keys: tuple[str, str]) -> None:
@@ -60,7 +60,7 @@ class Bucket:
                     "allow_http": store["endpoint"].startswith("http://"),
                     "connect_timeout": f"{CONNECT_S}s",
                     "read_timeout": f"{READ_S}s",
-                    # of a whole object: the copy has a time limit of its own
+                    # of a whole object: the copy has its own time limit
                     "timeout": "365d",
                     **({"root_certificate": trusted} if trusted else {}),
                 },
@@ -74,10 +74,11 @@ class Bucket:
             raise BucketError(f"{self._where}: {_said(problem)}") from None
 
     def list(self, path: str, most: int) -> tuple[bool, list[tuple[str, int, str]]]:
-        """Whether ``path`` is a single object, and (name below it, bytes, tag) of what is there.
+        """Return True if ``path`` is a single object, and (name below it, bytes, tag) of the
+        objects there.
 
         Raises:
-            BucketError: nothing is there, it is more than ``most``, or it can't be read.
+            BucketError: there is nothing, or more than ``most``, or it cannot be read.
         """
         below = self._name(path)
         found: list[tuple[str, int, str]] = []
@@ -86,7 +87,7 @@ class Bucket:
             for one in (one for some in self._library.list(self._store, below) for one in some):
                 name = one["path"].removeprefix(start)
                 if name in {"", below} or (one["size"] == 0 and name.endswith("/")):
-                    continue  # how some tools note a folder
+                    continue  # some tools represent folders like this
                 if len(found) >= most:
                     raise BucketError(f"{self._where}/{start} has more than {most} objects")
                 found.append((name, int(one["size"]), one["e_tag"] or ""))
@@ -99,10 +100,10 @@ class Bucket:
         return True, [(below.rpartition("/")[2], int(one["size"]), one["e_tag"] or "")]
 
     def read(self, path: str, name: str, tag: str, *, single: bool) -> Iterator[bytes]:
-        """What an object holds, chunk by chunk.
+        """Yield the contents of an object in chunks.
 
         Raises:
-            BucketError: it can't be read, or is not the one any more that was listed.
+            BucketError: it cannot be read, or has changed since it was listed.
         """
         below = self._name(path)
         full = below if single else f"{below}/{name}" if below else name
@@ -119,10 +120,10 @@ class Bucket:
             raise BucketError(f"{self._where}/{full}: its checksum is not that of what has come")
 
     def write(self, path: str, stream: Any, size: int) -> None:
-        """Make an object of ``size`` bytes.
+        """Create an object of ``size`` bytes.
 
         Raises:
-            BucketError: it was not taken, or not whole.
+            BucketError: it was not stored completely.
         """
         full = self._name(path)
         counted = _Counted(stream)
@@ -147,7 +148,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def _asking(self, name: str) -> Iterator[None]:
-        """What goes wrong between here and the service is said in its words, and shortly."""
+        """Turn errors of the library and the service into short ones."""
         try:
             yield
         except (BucketError, GeneratorExit):
@@ -163,7 +164,7 @@ class Bucket:
 
 
 class _Counted:
-    """A stream in chunks, of which it is known how much was read."""
+    """A stream of chunks that counts what was read."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -182,13 +183,13 @@ def _bare(tag: str) -> str:
 
 
 def _is_digest(tag: str) -> bool:
-    """Whether a tag is the checksum of an object: it is not of one that came in parts."""
+    """Return True if a tag is an object's checksum. Tags of objects uploaded in parts are not."""
     bare = _bare(tag)
     return len(bare) == 32 and all(c in "0123456789abcdef" for c in bare)
 
 
 def _said(problem: Exception) -> str:
-    """What went wrong, in one line: the library tells more, some of it of the request."""
+    """Return an error in one line, without details of the request."""
     lines = str(problem).splitlines() or [type(problem).__name__]
     code, _, rest = str(problem).partition("<Code>")[2].partition("</Code>")
     if code:

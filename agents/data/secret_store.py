@@ -1,8 +1,8 @@
-"""Secrets of jobs: read from files of the node, or asked of a command, never told to anyone else.
+"""Secrets of jobs, from files on the node or from a command.
 
-A secret belongs to a Unix user: ``FOLDER/USER/NAME``, a file that only root or that user can read.
-Where there is no such file the configured command is asked, ``COMMAND USER NAME``; what it prints
-is the secret. Errors name the secret, never what is in it, nor what the command had to say.
+A secret belongs to a Unix user: ``FOLDER/USER/NAME`` is a file that only root or that user can
+read. If it does not exist, ``COMMAND USER NAME`` prints the secret. Errors name a secret, but never
+contain it or the command's output.
 """
 
 import os
@@ -20,20 +20,20 @@ COMMAND_S = 30.0
 
 
 class SecretUnavailableError(Exception):
-    """A secret that can't be had here, and why."""
+    """A secret that this node cannot provide."""
 
 
 class SecretStore(msgspec.Struct, frozen=True):
-    """Where a node's secrets come from."""
+    """The source of a node's secrets."""
 
     folder: Path | None = None
     command: tuple[str, ...] = ()
 
     def fetch(self, user: str, uid: int, names: Iterable[str]) -> dict[str, str]:
-        """The secrets of a user by name.
+        """Return secrets of a user by name.
 
         Raises:
-            SecretError: one can't be had, or is not kept as it has to be.
+            SecretUnavailableError: one does not exist, or others could read it.
         """
         return {name: self._one(user, uid, name) for name in names}
 
@@ -68,7 +68,7 @@ class SecretStore(msgspec.Struct, frozen=True):
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """What keeps secrets in a folder from being given to jobs, without looking into them."""
+    """Yield what prevents secrets in a folder from being used, without reading them."""
     try:
         if not folder.is_dir():
             yield f"{folder} is no folder"
@@ -85,7 +85,11 @@ def problems(folder: Path) -> Iterator[str]:
 
 
 def _problems_of(user: Path) -> Iterator[str]:
-    """What is wrong with the folder of one user; raises OSError where it can't be read."""
+    """Yield what is wrong with the folder of one user.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     if not user.is_dir():
         yield f"{user} is no folder: secrets are files {user.parent}/USER/NAME"
         return
@@ -104,7 +108,7 @@ def _problems_of(user: Path) -> Iterator[str]:
 
 
 def _read(path: Path, uid: int) -> str:
-    """A file that nobody else could have read or put there."""
+    """Return the contents of a file that nobody else could have read or created."""
     for folder in (path.parent, path.parent.parent):
         if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise SecretUnavailableError(

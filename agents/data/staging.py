@@ -1,59 +1,43 @@
-"""Copies of data for tasks: in before one starts, and out before its end is told.
+"""Copies data for tasks: in before they start, and out before their end is reported.
 
-Each copy is a process of its own (``stagehand``), run as the task's user, with a time limit and so
-many at a time; here is who waits for which, what is to be done then, and what is remembered so that
-another agent goes on where this one was killed. Credentials are asked of the vault for each copy
-and go to its standard input.
+``copy_queue`` decides when a copy runs, ``copy_runner`` runs it as a process. What is copied out is
+noted on disk, so that another agent continues after this one. Credentials are fetched for each copy
+and passed to its standard input.
 """
 
-import contextlib
-import functools
-import json
-import math
-import os
 import re
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from agents.data import copy_worker, data_cache, secret_store, worker_process
-from agents.host import processes
+from agents.data import copy_queue, copy_runner, data_cache, secret_store
 from reconciler.model.observed import storage
 from reconciler.model.protocol import decoders
 from reconciler.model.state.records import AttemptReport, NodeUsage
 from reconciler.model.state.states import AttemptState, EndReason
 
-#: Copies that go on at the same time, of all users.
-TOGETHER_MAX = 2
-#: How often who waits for its turn looks at the clock, and copies that can't be killed beside which
-#: another one is still begun.
-LOOK_S, HUNG_MAX = 1.0, 16
-#: Ends of attempts in whose place another one may run already: nothing of them is copied out.
+#: End reasons of attempts that may already run elsewhere: nothing of them is copied out.
 GIVEN_AWAY = frozenset({EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_LOST})
-#: Ends of tasks that nobody has told to leave.
+#: End reasons of tasks that nobody stopped.
 OF_ITSELF = frozenset({EndReason.EXITED, EndReason.OUT_OF_MEMORY})
-#: What a copy may learn of the agent's own environment: where certificates and proxies are.
-PASSED_ON = (
-    *("LANG", "LC_ALL", "PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-)
-#: News of a copy that are longer are none; keys of entries look like this.
-LINE_BYTES_MAX = 2**20
-STOPPED = "it was stopped"
 _KEY = re.compile(r"[0-9a-f]{40}")
-#: Called with why the data can't be had, or with nothing and the paths by name.
-Told = Callable[[str, dict[str, str]], None]
+#: Called with a problem, or with an empty text and the paths by name.
+Told = Callable[[str, dict[str, str]], object]
 
 
 class StagingRequest(msgspec.Struct, frozen=True):
-    """What is copied for one attempt. ``user`` is as in orders, None: the agent's own; ``name``,
-    ``uid`` and ``gid`` are those of the user either way. ``words`` fill the placeholders.
-    ``lease_s``: for how long the attempt is this node's after each renewal, None: for ever;
-    ``grace_s``: what one has that is told to leave, where it is not told how long."""
+    """The data copies of one attempt.
+
+    Attributes:
+        user: credentials as in orders; None for the agent's own user.
+        name: name of the user, who may be the agent's own; ``uid`` and ``gid`` likewise.
+        words: values of placeholders in targets.
+        lease_s: how long the attempt belongs to this node after a renewal; None for ever.
+        grace_s: time to stop, if a stop does not give one.
+    """
 
     plan: storage.StagingPlan
     user: dict[str, Any] | None
@@ -68,70 +52,28 @@ class StagingRequest(msgspec.Struct, frozen=True):
 _convert_wanted = decoders.converter(StagingRequest)
 
 
-class _Copy:
-    """One copy, that waits or goes on. ``note`` is what is told of it; ``why`` is set when it is
-    to end, ``reason`` when that was for an order. ``home``: whose entries it makes.
-    """
-
-    def __init__(self, note: str, *, home: int | None = None, lease_s: float | None = None) -> None:
-        self.note = note
-        self.home = home
-        self.lease_s = lease_s
-        self.child: worker_process.WorkerProcess | None = None
-        self.why = ""
-        self.reason: EndReason | None = None
-        #: Moments of the monotonic clock: when it has to have ended.
-        self.leave_at = math.inf
-        self.late_at = math.inf
-        self.timeout_s = 0.0
-        #: Its lease ran out while it went on: it is done again if the attempt is still this node's.
-        self.lost = False
-
-    def look(self) -> None:
-        """Say why it is to end, when its time is over."""
-        now = time.monotonic()
-        if not self.why and now >= self.leave_at:
-            self.why = "the time was over in which the task had to leave"
-        if not self.why and now >= self.late_at:
-            self.why = f"it was not done in {self.timeout_s:g} s (stage.timeout)"
-
-    def end(self, why: str) -> None:
-        """Nobody wants it any more."""
-        self.why = self.why or why
-        if self.child is not None:
-            self.child.kill()
-
-
 class Stager:
-    """One node's copies.
+    """The data copies of one node.
 
     Args:
         root: the node's folder.
-        cache: where data goes.
+        cache: where data is copied to.
         secrets: where credentials come from.
     """
 
     def __init__(
-        self, root: str, cache: data_cache.Cache, secrets: secret_store.SecretStore
+        self, root: str, cache: data_cache.DataCache, secrets: secret_store.SecretStore
     ) -> None:
         self.cache = cache
-        self.moved_bytes = 0
         self._root = root
-        self._vault = secrets
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        #: Copies that wait for their turn, first come first, and those that have it. One copy in
-        #: at a time of a user: no two make the same entry.
-        self._queue: list[_Copy] = []
-        self._busy: list[_Copy] = []
-        #: Those that can't be killed: their turn is another's.
-        self._hung: list[worker_process.WorkerProcess] = []
-        #: When leases were renewed, on the boot clock; nothing is known before the first time.
-        self._renewed_at = -math.inf
-        #: How long attempts have that were told to leave.
+        self._secrets = secrets
+        self._queue = copy_queue.CopyQueue()
+        self._runner = copy_runner.CopyRunner(self._queue)
+        self._lock = self._queue.lock
+        #: Time to stop of attempts that were asked to stop.
         self._graces: dict[str, float] = {}
-        self._ins: dict[str, _Copy] = {}
-        self._outs: dict[str, _Copy] = {}
+        self._ins: dict[str, copy_queue.Copy] = {}
+        self._outs: dict[str, copy_queue.Copy] = {}
 
     # In --------------------------------------------------------------------------------------
 
@@ -139,19 +81,25 @@ class Stager:
         """Note what is to be copied out of an attempt, before it starts.
 
         Raises:
-            OSError: it can't be noted.
+            OSError: the note cannot be written.
         """
         outs = None
         if wanted.plan.outs:
             outs = msgspec.to_builtins(wanted)
-        self.cache.put(attempt, data_cache.Note(outs=outs))
+        self.cache.put(attempt, data_cache.CacheNote(outs=outs))
         if wanted.plan.ins:
             self.cache.home(wanted.uid, wanted.gid)
 
     def want(self, attempt: str, wanted: StagingRequest, told: Told) -> None:
-        """Have ``told`` called, from another thread, when the data is there or can't be had."""
+        """Copy data in, then call ``told`` from another thread with a problem or the paths
+        by name.
+        """
         with self._lock:
-            copy = _Copy("waiting for its turn to copy data", home=wanted.uid)
+            copy = copy_queue.Copy(
+                "waiting for its turn to copy data",
+                home=wanted.uid,
+                timeout_s=wanted.plan.timeout_s,
+            )
             self._ins[attempt] = copy
 
         def work() -> None:
@@ -160,33 +108,33 @@ class Stager:
                 problem = self._fetch(attempt, wanted, copy, found)
             except (OSError, secret_store.SecretUnavailableError) as failure:
                 problem = f"data: {failure}"
-            except Exception as failure:  # whatever it is, who waits has to hear of it
+            except Exception as failure:  # whatever it is, it must be reported
                 problem = f"data: {failure!r}"
             with self._lock:
                 if self._ins.get(attempt) is copy:
                     del self._ins[attempt]
-            if copy.why != STOPPED:
+            if copy.why != copy_runner.STOPPED:
                 told(problem, found)
 
         threading.Thread(target=work, daemon=True).start()
 
     def give_up(self, attempt: str) -> bool:
-        """Nobody waits any more for an attempt's data; False when nobody did."""
+        """Stop copying for an attempt. Return False if nothing was being copied in."""
         with self._lock:
             copy = self._ins.pop(attempt, None)
             if copy is None:
                 return False
-            copy.end(STOPPED)
-            self._changed.notify_all()
+            copy.end(copy_runner.STOPPED)
+            self._queue.wake()
         return True
 
     def waiting(self) -> dict[str, str]:
-        """Attempts that wait for data, and how far it is."""
+        """Return notes of attempts that wait for data, with their progress."""
         with self._lock:
             return {name: copy.note for name, copy in self._ins.items()}
 
     def _fetch(
-        self, attempt: str, wanted: StagingRequest, copy: _Copy, found: dict[str, str]
+        self, attempt: str, wanted: StagingRequest, copy: copy_queue.Copy, found: dict[str, str]
     ) -> str:
         items = [
             {
@@ -213,9 +161,11 @@ class Stager:
         def moved(count: int) -> None:
             copy.note = f"copying data, {_gib(count)} of {_gib(total)}"
 
-        with self._turn(copy):
+        with self._queue.turn(copy):
             try:
-                problem, done = self._run(order, wanted, copy, listed, moved)
+                problem, done = self._runner.run(
+                    order, copy, wanted.name, wanted.user, listed=listed, moved=moved
+                )
             finally:
                 self.cache.settle(attempt, tuple(keys.values()))
         for name, (key, below) in done.items():
@@ -227,8 +177,10 @@ class Stager:
     def hold(
         self, reports: Iterable[AttemptReport], told: Callable[[AttemptReport], None]
     ) -> list[AttemptReport]:
-        """Reports, with ends held back of attempts of which something is still to be copied out:
-        ``told`` is called with those, from another thread, when that is done."""
+        """Return reports, with ends held back until results have been copied out.
+
+        ``told`` is then called with those ends, from another thread.
+        """
         return [self._hold(report, told) for report in reports]
 
     def _hold(self, report: AttemptReport, told: Callable[[AttemptReport], None]) -> AttemptReport:
@@ -250,7 +202,11 @@ class Stager:
             return report
         with self._lock:
             if report.id not in self._outs:
-                copy = _Copy("copying out what it has left", lease_s=wanted.lease_s)
+                copy = copy_queue.Copy(
+                    "copying out its results",
+                    lease_s=wanted.lease_s,
+                    timeout_s=wanted.plan.timeout_s,
+                )
                 self._outs[report.id] = copy
                 if report.end_reason not in OF_ITSELF:
                     given_s = wanted.grace_s if grace_s is None else grace_s
@@ -264,8 +220,10 @@ class Stager:
         )  # fmt: skip
 
     def stop(self, attempt: str, reason: EndReason, grace_s: float | None) -> None:
-        """An attempt is told to leave: what it has left is copied out within ``grace_s``. None:
-        it is not this node's any more, and nothing of it is."""
+        """Limit copying out to ``grace_s``, because the attempt must stop.
+
+        None means that the attempt belongs to another node now: nothing is copied out.
+        """
         note = self.cache.note(attempt)
         with self._lock:
             copy = self._outs.get(attempt)
@@ -276,21 +234,19 @@ class Stager:
             copy.reason = reason
             copy.leave_at = min(copy.leave_at, time.monotonic() + (grace_s or 0.0))
             if grace_s is None:
-                copy.end(STOPPED)
-            self._changed.notify_all()
+                copy.end(copy_runner.STOPPED)
+            self._queue.wake()
 
     def renewed(self, at: float) -> None:
-        """The leases of this node's attempts were renewed as of a moment of the boot clock."""
-        with self._lock:
-            self._renewed_at = max(self._renewed_at, min(at, processes.boottime()))
-            self._changed.notify_all()
+        """Note that leases of this node were renewed at a moment of the boot clock."""
+        self._queue.renewed(at)
 
     def _deliver(
         self,
         report: AttemptReport,
         wanted: StagingRequest,
         outs: list[storage.Out],
-        copy: _Copy,
+        copy: copy_queue.Copy,
         told: Callable[[AttemptReport], None],
     ) -> None:
         try:
@@ -310,7 +266,7 @@ class Stager:
             problem = self._copy_out(order, wanted, copy, moved)
         except (OSError, secret_store.SecretUnavailableError) as failure:
             problem = str(failure)
-        except Exception as failure:  # the end has to be told, whatever it is
+        except Exception as failure:  # whatever it is, the end must be reported
             problem = f"{failure!r}"
         self.cache.finish(report.id, problem, copy.reason)
         with self._lock:
@@ -321,172 +277,58 @@ class Stager:
         self,
         order: dict[str, Any],
         wanted: StagingRequest,
-        copy: _Copy,
+        copy: copy_queue.Copy,
         moved: Callable[[int], None],
     ) -> str:
-        """Copy while the attempt is this node's, from the start again after a lease that was lost:
-        what is there already is replaced by the same. What went wrong."""
+        """Copy out while the attempt belongs to this node. Return a problem, or an empty text.
+
+        After a lost lease it starts again; what was copied before is replaced by the same.
+        """
         while True:
-            with self._turn(copy):
-                problem, _ = self._run(order, wanted, copy, lambda _: "", moved)
+            with self._queue.turn(copy):
+                problem, _ = self._runner.run(
+                    order, copy, wanted.name, wanted.user, listed=lambda _: "", moved=moved
+                )
             if copy.why or not copy.lost:
                 return problem
             copy.lost = False
-            copy.note = "waiting for the controller before what it has left is copied out"
+            copy.note = "waiting for the controller before its results are copied out"
 
     def with_usage(self, usage: NodeUsage) -> NodeUsage:
-        """What a node uses, with what copies have to do with it."""
+        """Return a node's usage with the size of the cache and the bytes copied."""
         return msgspec.structs.replace(
-            usage, cache_bytes=self.cache.size_bytes, staged_bytes=self.moved_bytes
+            usage, cache_bytes=self.cache.size_bytes, staged_bytes=self._runner.moved_bytes
         )
 
     # Both ------------------------------------------------------------------------------------
 
     def _keys(self, store: storage.VolumeStore, wanted: StagingRequest) -> list[str]:
-        """Access key and secret key of a store."""
+        """Return access key and secret key of a store."""
         objects = store.objects
         if objects is None or not objects.access_key:
             return ["", ""]
         names = (objects.access_key, objects.secret_key)
-        values = self._vault.fetch(wanted.name, wanted.uid, names)
+        values = self._secrets.fetch(wanted.name, wanted.uid, names)
         return [values[name] for name in names]
-
-    def _run(
-        self,
-        order: dict[str, Any],
-        wanted: StagingRequest,
-        copy: _Copy,
-        listed: Callable[[dict[str, Any]], str],
-        moved: Callable[[int], None],
-    ) -> tuple[str, dict[str, list[str]]]:
-        """Have a stagehand carry out an order: what went wrong, and where things are."""
-        more: dict[str, Any] = {}
-        user = wanted.user
-        if user is not None:
-            more = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
-        more["env"] = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        with self._lock:
-            if copy.why:
-                return copy.why, {}
-            self._hung = [one for one in self._hung if not one.is_gone()]
-            if len(self._hung) >= HUNG_MAX:
-                return f"{HUNG_MAX} copies before it hang and can't be killed", {}
-            copy.timeout_s = wanted.plan.timeout_s
-            copy.late_at = time.monotonic() + copy.timeout_s
-            try:
-                child = worker_process.WorkerProcess(
-                    [sys.executable, "-I", copy_worker.__file__],
-                    functools.partial(self._is_over, copy), LINE_BYTES_MAX, cwd="/", **more,
-                )  # fmt: skip
-            except PermissionError:
-                return (
-                    f"{wanted.name} may not run {sys.executable}, which copies data as its user: "
-                    "install the agent where every user can reach it"
-                ), {}
-            copy.child = child
-        try:
-            problem, done = self._converse(child, order, listed, moved)
-        except worker_process.OverError:
-            problem, done = STOPPED, {}
-        finally:
-            copy.late_at = math.inf
-            with self._lock:
-                copy.child = None
-            if not child.end():
-                with self._lock:
-                    self._hung.append(child)
-        if copy.why or copy.lost:
-            return copy.why, {}
-        return problem[: storage.MESSAGE_CHARACTERS_MAX], done
-
-    def _converse(
-        self,
-        child: worker_process.WorkerProcess,
-        order: dict[str, Any],
-        listed: Callable[[dict[str, Any]], str],
-        moved: Callable[[int], None],
-    ) -> tuple[str, dict[str, list[str]]]:
-        before = 0
-        try:
-            child.say(json.dumps(order).encode())
-            for line in iter(child.hear, b""):
-                news = json.loads(line)
-                if "listed" in news:
-                    problem = listed(news["listed"])
-                    if problem:
-                        return problem, {}
-                    child.say(b"go")
-                    continue
-                end = news.get("done") or news
-                count = int(end.get("moved", before))
-                with self._lock:
-                    self.moved_bytes += count - before
-                before = count
-                if "done" in news:
-                    return "", news["done"]["entries"]
-                if "problem" in news:
-                    return str(news["problem"]), {}
-                moved(count)
-        except (OSError, ValueError, KeyError, TypeError) as problem:
-            return f"the copy ended: {problem}", {}
-        return f"the copy ended with status {child.leave()}", {}
-
-    # Turns -----------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _turn(self, copy: _Copy) -> Iterator[None]:
-        """Wait until a copy may go on, or is not wanted any more."""
-        with self._changed:
-            self._queue.append(copy)
-            while self._next() is not copy:
-                copy.look()
-                if copy.why:
-                    break
-                self._changed.wait(LOOK_S)
-            self._queue.remove(copy)
-            if not copy.why:
-                self._busy.append(copy)
-            self._changed.notify_all()
-        try:
-            yield
-        finally:
-            with self._changed:
-                if copy in self._busy:
-                    self._busy.remove(copy)
-                self._changed.notify_all()
-
-    def _next(self) -> _Copy | None:
-        """Whose turn it is."""
-        if len(self._busy) >= TOGETHER_MAX:
-            return None
-        homes = {one.home for one in self._busy if one.home is not None}
-        fit = (one for one in self._queue if one.home not in homes and self._has_lease(one))
-        return next(fit, None)
-
-    def _has_lease(self, copy: _Copy) -> bool:
-        return copy.lease_s is None or processes.boottime() < self._renewed_at + copy.lease_s
-
-    def _is_over(self, copy: _Copy) -> bool:
-        """Whether a copy that goes on is to end."""
-        copy.look()
-        if not self._has_lease(copy):
-            copy.lost = True
-        return copy.lost or bool(copy.why)
 
 
 def filled(text: str, words: dict[str, str]) -> str:
-    """A target with its placeholders filled."""
+    """Return a target with its placeholders replaced."""
     for name, word in words.items():
         text = text.replace(f"{{{name}}}", word)
     return text
 
 
 def _ended(report: AttemptReport, problem: str, reason: EndReason | None) -> AttemptReport:
-    """An end whose copy out has ended; a task that did well and left nothing has not. ``reason``:
-    of the order by which it could not be copied."""
+    """Return an end after copying out. A successful task whose results could not be copied has
+    failed.
+
+    Args:
+        reason: end reason of the stop that prevented the copy, if any.
+    """
     if not problem:
         return report
-    message = f"what it left could not be copied out: {problem}"
+    message = f"its results could not be copied out: {problem}"
     end = report.end_reason
     if end is EndReason.EXITED and report.exit_code == 0:
         end = reason or EndReason.STAGE_FAILED

@@ -1,7 +1,7 @@
-"""A child that is spoken with in lines, and that may hang where no signal reaches it.
+"""A child process that exchanges lines with the agent, and may hang beyond the reach of signals.
 
-Storage that does not answer holds a process where it can't even be killed, with its pipes open.
-Nothing here waits for such a one: writing, reading and waiting all end when the child's time does.
+Storage that does not answer can hold a process so that it cannot be killed, with its pipes open.
+Writing, reading and waiting here all end when the child's time is over.
 """
 
 import contextlib
@@ -12,22 +12,22 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: How often it is asked whether a child's time is over, and how long one that was killed has.
+#: How often a child's time is checked, and how long a killed child has to end.
 LOOK_S, LAST_S = 0.25, 10.0
 _READ_BYTES = 65536
 
 
 class OverError(Exception):
-    """The child's time is over."""
+    """The end of the time that a child has."""
 
 
 class WorkerProcess:
-    """One child, in a session of its own.
+    """A child in a session of its own.
 
     Args:
-        is_over: asked now and then; whether the child's time is over.
-        line_bytes_max: a line that is longer ends the conversation.
-        more: further arguments of ``Popen``: as whom it runs, with what environment.
+        is_over: checked now and then; True if the child's time is over.
+        line_bytes_max: a longer line ends the conversation.
+        more: further arguments of ``Popen``, such as user and environment.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class WorkerProcess:
             os.set_blocking(stream.fileno(), False)
 
     def kill(self) -> None:
-        """Its time is over now."""
+        """Kill the child now."""
         self._process.kill()
 
     def say(self, line: bytes) -> None:
         """Write a line.
 
         Raises:
-            OverError: its time is over.
-            OSError: it does not listen any more.
+            OverError: the child's time is over.
+            OSError: the child does not read any more.
         """
         left = memoryview(line + b"\n")
         while left:
@@ -63,11 +63,11 @@ class WorkerProcess:
             left = left[os.write(self._in.fileno(), left) :]
 
     def hear(self) -> bytes:
-        """The next line; none when it has nothing more to say.
+        """Return the next line; empty if there are no more.
 
         Raises:
-            OverError: its time is over.
-            ValueError: the line has no end.
+            OverError: the child's time is over.
+            ValueError: the line is too long.
         """
         while b"\n" not in self._rest:
             if len(self._rest) > self._line_bytes_max:
@@ -90,14 +90,14 @@ class WorkerProcess:
             raise OverError
 
     def leave(self) -> int | None:
-        """The status of one that has said all; None when it does not end."""
+        """Return the exit status of a child that has finished; None if it does not end."""
         try:
             return self._process.wait(LAST_S)
         except subprocess.TimeoutExpired:
             return None
 
     def end(self) -> bool:
-        """Kill it; whether it is gone."""
+        """Kill the child. Return True if it is gone."""
         self._process.kill()
         for stream in (self._in, self._out):
             with contextlib.suppress(OSError):
@@ -111,5 +111,5 @@ class WorkerProcess:
         return True
 
     def is_gone(self) -> bool:
-        """Whether it has ended by now."""
+        """Return True if the child has ended."""
         return self._process.poll() is not None

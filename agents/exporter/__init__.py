@@ -1,1 +1,1 @@
-"""The agent's own metrics port."""
+"""The agent's own port for Prometheus."""

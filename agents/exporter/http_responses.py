@@ -1,8 +1,8 @@
-"""What is answered at the agent's own port: a request's head in, status and page out.
+"""HTTP of the agent's own port: parses the head of a request, and formats answers.
 
-Nothing of a request reaches the agent: one path has the page, one says that the agent lives, and
-everything else is refused. Where there is no token, which is possible on loopback only, a web page
-that somebody looks at can't read it either: it comes with another name of host.
+One path returns the metrics page, one shows that the agent lives; all else is refused. Without a
+token, which is possible on loopback only, a web page in a browser cannot read the metrics either,
+because its requests have another Host header.
 """
 
 import hmac
@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.model.values import addresses
 
-#: The most bytes of a request's line and headers together.
+#: Size of a request's first line and headers together.
 HEAD_BYTES_MAX = 8 * 2**10
 END_OF_HEAD = b"\r\n\r\n"
 PAGE_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,7 +21,7 @@ _REASONS = {
     405: "Method Not Allowed", 408: "Request Timeout", 431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }  # fmt: skip
-#: What a refusal of a status brings along.
+#: Headers of a refusal, by status.
 _WITH = {
     401: {"WWW-Authenticate": 'Bearer realm="muster"'},
     405: {"Allow": "GET"},
@@ -30,15 +30,19 @@ _WITH = {
 
 
 class HttpRefusal(msgspec.Struct, frozen=True):
-    """A request that gets no page, by its status, and why."""
+    """A refused request, with its status and the reason."""
 
     status: int
     why: str
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """A request that is answered: for the page, packed by gzip where the caller takes that, or,
-    not ``page``, for a sign of life."""
+    """An accepted request.
+
+    Attributes:
+        page: True for the metrics page, False for the health check.
+        gzip: True if the client accepts gzip.
+    """
 
     page: bool
     packed: bool = False
@@ -49,9 +53,13 @@ SLOW = HttpRefusal(408, "the request was not whole in time")
 
 
 def read(head: bytes, token: bytes) -> HttpRequest | HttpRefusal:
-    """What a request asks for. ``head`` ends with the empty line; ``token`` empty: none is asked.
+    """Return what a request asks for.
 
-    A token is asked for before anything is said of paths.
+    The token is checked before anything is revealed about paths.
+
+    Args:
+        head: request up to and including the empty line.
+        token: required token; empty for none.
     """
     line, *rest = head.removesuffix(END_OF_HEAD).decode("latin-1").split("\r\n")
     words = line.split(" ")
@@ -100,7 +108,7 @@ def _takes_gzip(header: str) -> bool:
 
 
 def answer(status: int, body: bytes, *, kind: str = PAGE_TYPE, packed: bool = False) -> bytes:
-    """A whole answer; the connection ends with it."""
+    """Return a complete answer, after which the connection is closed."""
     headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
     if packed:
         headers["Content-Encoding"] = "gzip"
@@ -110,5 +118,5 @@ def answer(status: int, body: bytes, *, kind: str = PAGE_TYPE, packed: bool = Fa
 
 
 def refuse(refusal: HttpRefusal) -> bytes:
-    """The answer to what is refused."""
+    """Return the answer to a refused request."""
     return answer(refusal.status, f"{refusal.why}\n".encode(), kind="text/plain; charset=utf-8")

@@ -1,8 +1,7 @@
-"""Taking a port for the node's page, and telling who has it where that can't be.
+"""Opens the node's metrics port, and explains who has it if that fails.
 
-What is wrong with the options is told apart from what is only so now (``TakenError``): with the
-first an agent does not begin, the second it waits out beside its work, since no program of
-somebody else's may keep a node from its tasks.
+Wrong options prevent the agent from starting (``PortError``). A port that is only in use now is
+retried (``TakenError``), because no other program may keep a node from its tasks.
 """
 
 import contextlib
@@ -16,12 +15,12 @@ import psutil
 from agents.settings import Listen
 from reconciler.model.values import addresses
 
-#: How many callers wait in the kernel's queue until they are taken in.
+#: Connections that wait in the kernel's queue.
 BACKLOG = 128
-#: So much of a command line is shown.
+#: Characters of a command line that are shown.
 COMMAND_CHARACTERS = 80
-#: What passes without anybody changing the options: others have the port, a name server or the
-#: kernel has nothing to give now.
+#: Errors that pass without a change of options: the port is in use, or a name server or the kernel
+#: has a temporary problem.
 _PASSING = frozenset(
     {errno.EADDRINUSE, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EINTR}
 )
@@ -29,15 +28,15 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - told apart, not liste
 
 
 class PortError(OSError):
-    """The port can't be had; says which, who has it, and what to do."""
+    """A port that cannot be opened; names the port, its user and a fix."""
 
 
 class TakenError(PortError):
-    """The port can't be had now, and may be later.
+    """A port that cannot be opened now, but may be later.
 
     Attributes:
-        brief: the same for people elsewhere: without command lines, which may hold secrets.
-        pid: the process that has it; None: none that can be told.
+        brief: text for people elsewhere, without command lines, which may hold secrets.
+        pid: process that has the port; None if unknown.
     """
 
     def __init__(self, text: str, brief: str, pid: int | None = None) -> None:
@@ -47,7 +46,7 @@ class TakenError(PortError):
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The process that listens at a port. ``command`` is its command line, shortened."""
+    """The process that listens on a port, with its shortened command line."""
 
     pid: int
     name: str
@@ -56,11 +55,11 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def bind(listen: Listen) -> socket.socket:
-    """Listen there.
+    """Return a listening socket.
 
     Raises:
-        TakenError: that is not possible now.
-        PortError: that is not possible by these options, or not safe.
+        TakenError: the port cannot be opened now.
+        PortError: it cannot be opened with these options, or not safely.
     """
     try:
         found = socket.getaddrinfo(
@@ -92,7 +91,7 @@ def bind(listen: Listen) -> socket.socket:
 
 
 def _refusal(listen: Listen, host: str, problem: OSError) -> PortError:
-    """What is to be told of a port that could not be had."""
+    """Return the error for a port that could not be opened."""
     start = f"--metrics-listen {listen.shown}: {problem.strerror}"
     if problem.errno not in _PASSING:
         return PortError(f"{start}; name an address of this machine, and a port that it may open")
@@ -102,7 +101,7 @@ def _refusal(listen: Listen, host: str, problem: OSError) -> PortError:
     do = "end what listens there, or name another port"
     holder = holder_of(host, listen.port)
     if holder is None:
-        return TakenError(f"{start}: a process that can't be told has it; {do}", brief)
+        return TakenError(f"{start}: an unknown process has it; {do}", brief)
     return TakenError(
         f"{start}: process {holder.pid} of {holder.user} has it ({holder.command}); {do}",
         f"{brief}: process {holder.pid} ({holder.name}) of {holder.user} has it",
@@ -111,7 +110,7 @@ def _refusal(listen: Listen, host: str, problem: OSError) -> PortError:
 
 
 def holder_of(host: str, port: int) -> Holder | None:
-    """Who listens at a port of an address; None where that can't be told."""
+    """Return the process that listens on a port of an address; None if unknown."""
     with contextlib.suppress(psutil.Error, OSError):
         for one in psutil.net_connections("tcp"):
             if one.status != psutil.CONN_LISTEN or not one.laddr or one.laddr.port != port:
@@ -129,12 +128,12 @@ def _told_of(process: psutil.Process) -> Holder:
 
 
 def _printable(text: str) -> str:
-    """Without what a terminal would act upon: who holds a port chose these words."""
+    """Return text without terminal control characters, because the other process has chosen it."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether a process has a file open; not where that can't be told."""
+    """Return True if a process has a file open; False if unknown."""
     with contextlib.suppress(OSError):
         wanted = path.stat()
         for handle in Path(f"/proc/{pid}/fd").iterdir():

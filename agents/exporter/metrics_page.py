@@ -1,8 +1,7 @@
-"""The node's own page, kept ready for whoever scrapes it: nothing is made while somebody waits.
+"""The node's metrics page, rendered ahead of time, so that nothing is made while a client waits.
 
-While it was read in the last ten minutes it is made anew every few seconds, whether the controller
-can be reached or not. Only the first who asks after a while waits for it, and no page is handed
-out that has grown old because something is amiss.
+It is rendered every few seconds if it was read in the last ten minutes. Only the first client after
+a pause waits for it. A page that is outdated because of an error is never returned.
 """
 
 import gzip
@@ -19,19 +18,19 @@ from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import resources
 
-#: The time between two pages.
+#: Time between two pages.
 EVERY_S = 5.0
-#: How old a page may be that is handed out.
+#: Age of a page that may still be returned.
 FRESH_S = 20.0
 #: How long the page is kept up to date after it was read.
 WANTED_S = 600.0
-#: Quick packing: a page shrinks to a tenth all the same.
+#: Fast compression: a page still shrinks to a tenth.
 _LEVEL = 1
-NOT_YET = "the controller has not said yet in which pool this node is and what runs on it"
+NOT_YET = "the controller has not told this node its pool and tasks yet"
 
 
-def render(now: reports.Now) -> bytes:
-    """The page of one moment's values. The node's state is its controller's to say, not its own."""
+def render(now: reports.NodeSnapshot) -> bytes:
+    """Return the page for a snapshot. The controller, not the node, knows the node's state."""
     record = records.NodeRecord(
         name=now.node,
         state=NodeState.UNKNOWN,
@@ -45,8 +44,8 @@ def render(now: reports.Now) -> bytes:
     return node_series.render(record, attempts, now.gpu_usage, words, now.uses, judged=False)
 
 
-def attempt_of(now: reports.Now, given: reports.GivenAttempt) -> records.AttemptRecord:
-    """An attempt as its controller has it, as far as the node was told."""
+def attempt_of(now: reports.NodeSnapshot, given: reports.AssignedAttempt) -> records.AttemptRecord:
+    """Return an attempt as its controller has it, as far as the node knows."""
     assignment, template, report = given.assignment, given.template, given.report
     return records.AttemptRecord(
         id=assignment.attempt,
@@ -75,7 +74,7 @@ def attempt_of(now: reports.Now, given: reports.GivenAttempt) -> records.Attempt
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A page that may be handed out, also packed by gzip, or why there is none."""
+    """A page that may be returned, also compressed, or the reason that there is none."""
 
     page: bytes = b""
     packed: bytes = b""
@@ -83,17 +82,17 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class NodePage:
-    """The page of one node. ``turn`` is one thread's; the rest may be called by any.
+    """The page of one node. One thread calls ``turn``, any thread the rest.
 
     Args:
-        now: the values of this moment, None where nothing can be told yet.
-        leaving: set when the agent leaves.
+        now: returns a snapshot; None if nothing is known yet.
+        leaving: set when the agent stops.
         clock: seconds that only grow.
     """
 
     def __init__(
         self,
-        now: Callable[[], reports.Now | None],
+        now: Callable[[], reports.NodeSnapshot | None],
         leaving: threading.Event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -104,11 +103,11 @@ class NodePage:
         self._wanted_at: float | None = None
         self._ready = Ready()
         self._ready_at: float | None = None
-        #: Called whenever there is a page, or a reason why there is none.
+        #: Called when there is a page, or a reason why there is none.
         self.on_ready: Callable[[], None] = lambda: None
 
     def ask(self) -> Ready | None:
-        """The page, to be handed out; None: it is being made."""
+        """Return the page; None if it is being rendered."""
         now = self._clock()
         self._wanted_at = now
         self._asked.set()
@@ -117,8 +116,8 @@ class NodePage:
         return self._ready
 
     def make_if_wanted(self) -> bool:
-        """Make the page where somebody reads it; whether anybody does."""
-        self._asked.clear()  # first: who asks from here on is not overlooked
+        """Render the page if it is read. Return True if it is."""
+        self._asked.clear()  # first, so that later requests are not missed
         wanted_at = self._wanted_at
         if wanted_at is None or self._clock() - wanted_at > WANTED_S:
             return False
@@ -133,9 +132,9 @@ class NodePage:
         return True
 
     def turn(self) -> None:
-        """Make the page, and wait until the next is due; to be called again and again."""
+        """Render the page and wait until the next is due. Called again and again."""
         if self.make_if_wanted():
             self._leaving.wait(EVERY_S)
         else:
-            # it is looked now and then whether the agent leaves
+            # check now and then if the agent stops
             self._asked.wait(EVERY_S)

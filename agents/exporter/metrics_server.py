@@ -1,8 +1,7 @@
-"""A port of the agent's own, where Prometheus reads the node's page; closed unless it is asked for.
+"""Serves the node's metrics page to Prometheus on a port of the agent's own, if requested.
 
-One thread holds all connections and waits for none: each has so much time to ask, and so much to
-take its answer, there are at most so many at once, and what is handed out is there already
-(``nodepage``). Whatever callers do, the agent beside it goes on.
+One thread handles all connections and waits for none. Time to send a request, time to take the
+answer, and the number of connections are limited, so clients cannot affect the agent.
 """
 
 import contextlib
@@ -14,27 +13,25 @@ import time
 from collections.abc import Callable, Iterator
 
 from agents.exporter import http_responses, listeners, metrics_page
-from agents.host import operator_log
+from agents.host import operator_log, token_file
 from agents.settings import Listen
-from agents.tasks import start_orders
 
-#: The most connections at once; further ones wait in the kernel's queue.
+#: Connections at the same time; others wait in the kernel's queue.
 CONNECTIONS_MAX = 64
-#: How long a caller has to ask, how long it waits for a page that is being made, and how long it
-#: has to take its answer.
+#: Time to send a request, to wait for a page that is being rendered, and to take the answer.
 ASK_S, MAKE_S, TAKE_S = 2.0, 10.0, 15.0
-#: Who has said nothing for so long makes room for the next caller, where there is none left.
+#: A connection that has sent nothing for this long may be replaced by a new one.
 SPARE_S = 0.2
-#: A port that is taken is tried again after so long, and then after twice that, up to the most.
+#: A port in use is retried after this time, then after twice that, up to the maximum.
 AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
 _LOOK_S = 1.0
-#: How long nobody is taken in where there is no room for one more connection.
+#: How long no connection is accepted after the limit was reached.
 _REST_S = 0.2
 _READ_BYTES = 4096
 
 
 class _Caller:
-    """One connection: it asks, may wait for the page, and takes its answer."""
+    """A connection that sends a request, may wait for the page, and takes its answer."""
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
@@ -45,19 +42,19 @@ class _Caller:
         self.left = memoryview(b"")
 
     def say(self, answer: bytes, now: float) -> None:
-        """Begin to answer."""
+        """Start to answer."""
         self.left = memoryview(answer)
         self.until = now + TAKE_S
 
 
-class Port:
-    """The open port; all of it but its making is one thread's.
+class MetricsServer:
+    """The open port. One thread uses it, except for its creation.
 
     Args:
-        listener: what ``bind`` made.
-        token: what callers have to show; empty: nothing.
-        page: where pages come from.
-        leaving: set when the agent leaves.
+        listener: socket returned by ``bind``.
+        token: token that clients must send; empty for none.
+        page: source of pages.
+        leaving: set when the agent stops.
     """
 
     def __init__(
@@ -77,17 +74,17 @@ class Port:
 
     @property
     def address(self) -> str:
-        """HOST:PORT at which it listens."""
+        """``HOST:PORT`` on which it listens."""
         host, port = self._listener.getsockname()[:2]
         return Listen(str(host), int(port)).shown
 
     def _page_ready(self) -> None:
-        """Whoever waits for the page may have it."""
+        """Wake the thread for connections that wait for the page."""
         with contextlib.suppress(OSError):
             os.eventfd_write(self._wake, 1)
 
     def serve(self) -> None:
-        """Answer until the agent leaves; after a defect it begins anew, its callers let go."""
+        """Answer until the agent stops. After an internal error all connections are closed."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
@@ -99,12 +96,12 @@ class Port:
                     self._let_go(selector, caller)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._listener.close()
         os.close(self._wake)
 
     def _turn(self, selector: selectors.BaseSelector) -> None:
-        """Wait a moment, and go on with whoever is ready; let go of those that took too long."""
+        """Wait a moment, serve connections that are ready, and close those that took too long."""
         full = len(self._callers) >= CONNECTIONS_MAX
         for key, _ in selector.select(min(_LOOK_S, SPARE_S) if full else _LOOK_S):
             if key.fileobj is self._listener:
@@ -112,7 +109,7 @@ class Port:
             elif key.fd == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-            elif (caller := self._callers.get(key.data)) is not None:  # not let go of just now
+            elif (caller := self._callers.get(key.data)) is not None:  # not closed just now
                 with self._contained(selector, caller):
                     self._go_on(selector, caller)
         now = time.monotonic()
@@ -123,14 +120,14 @@ class Port:
 
     @contextlib.contextmanager
     def _contained(self, selector: selectors.BaseSelector, caller: _Caller) -> Iterator[None]:
-        """A connection that breaks is nobody else's matter."""
+        """Close a connection that fails, without affecting others."""
         try:
             yield
         except OSError:
             self._let_go(selector, caller)
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
-        """Take in one more caller, where need be in the place of who has long said nothing."""
+        """Accept a connection, if necessary in place of one that has long sent nothing."""
         if len(self._callers) >= CONNECTIONS_MAX:
             silent = self._silent(time.monotonic())
             if silent is None:
@@ -141,23 +138,23 @@ class Port:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            self._leaving.wait(_REST_S)  # there are no handles left, or the caller has gone
+            self._leaving.wait(_REST_S)  # no handles are left, or the client has gone
             return
         connection.setblocking(False)
         self._callers[connection] = _Caller(connection, time.monotonic())
         selector.register(connection, selectors.EVENT_READ, connection)
 
     def _silent(self, now: float) -> _Caller | None:
-        """Who came first of those that have not asked; None where all of them have just come.
+        """Return the oldest connection without a complete request; None if all are new.
 
-        It counts since when they are there: a byte now and then is no request.
+        Age counts from the connection's start: single bytes now and then are no request.
         """
         asking = (one for one in self._callers.values() if one.asked is None and not one.left)
         first = next(asking, None)
         return first if first is not None and now - first.came_at >= SPARE_S else None
 
     def _mind_listener(self, selector: selectors.BaseSelector) -> None:
-        """Take no more callers than can be held."""
+        """Stop accepting while there are too many connections."""
         full = len(self._callers) >= CONNECTIONS_MAX and self._silent(time.monotonic()) is None
         if full == (self._listener.fileno() in selector.get_map()):
             if full:
@@ -166,7 +163,7 @@ class Port:
                 selector.register(self._listener, selectors.EVENT_READ)
 
     def _go_on(self, selector: selectors.BaseSelector, caller: _Caller) -> None:
-        """Hear more of a caller's request, or say more of its answer."""
+        """Read more of a request, or write more of an answer."""
         if caller.left:
             caller.left = caller.left[caller.connection.send(caller.left) :]
             if not caller.left:
@@ -174,7 +171,7 @@ class Port:
             return
         data = caller.connection.recv(_READ_BYTES)
         if not data or caller.asked is not None:
-            self._let_go(selector, caller)  # it has gone, or says more than it was asked for
+            self._let_go(selector, caller)  # it has gone, or sends more than expected
             return
         caller.heard += data
         head, end, _ = caller.heard.partition(http_responses.END_OF_HEAD)
@@ -190,13 +187,15 @@ class Port:
                 self._say(selector, caller, http_responses.answer(200, b"ok\n"))
 
     def _look_after(self, selector: selectors.BaseSelector, caller: _Caller, now: float) -> None:
-        """Give a caller the page where it is there, and no more time than it has."""
+        """Give a connection the page if it is ready, and close it if its time is over."""
         if caller.asked is not None and not caller.left:
             ready = self._page.ask()
             if ready is not None:
                 self._say(selector, caller, self._answer(ready, caller.asked))
             elif now > caller.until:
-                late = http_responses.HttpRefusal(503, f"the page was not made in {MAKE_S:.0f} s")
+                late = http_responses.HttpRefusal(
+                    503, f"the page was not rendered in {MAKE_S:.0f} s"
+                )
                 self._say(selector, caller, http_responses.refuse(late))
         elif now > caller.until:
             if caller.left:
@@ -217,7 +216,7 @@ class Port:
         selector.modify(caller.connection, selectors.EVENT_WRITE, caller.connection)
 
     def _let_go(self, selector: selectors.BaseSelector, caller: _Caller) -> None:
-        """End a connection; what it still says is read, or its answer would be lost with it."""
+        """Close a connection after reading the rest of its request, or its answer could be lost."""
         if self._callers.pop(caller.connection, None) is None:
             return
         selector.unregister(caller.connection)
@@ -227,20 +226,20 @@ class Port:
         caller.connection.close()
 
 
-class Door:
-    """The port from when it can be had; until then it is tried again beside the agent's work.
+class MetricsPort:
+    """The metrics port, retried beside the agent's work until it can be opened.
 
     Args:
-        listen: where.
-        page: where pages come from.
-        leaving: set when the agent leaves.
-        tells: hears when the port is taken, by whom, and when it is open.
-        notice: what the node is to report of itself; empty: nothing.
+        listen: address to listen on.
+        page: source of pages.
+        leaving: set when the agent stops.
+        tells: log for a port that is in use, and for its opening.
+        notice: called with the problem that the node reports; empty for none.
 
     Raises:
-        ports.PortError: by these options the port can't be had at all.
-        tasks.UnfitError: the token can't be read, or others can read it.
-        OSError: there is no such file of a token.
+        PortError: the port cannot be opened with these options.
+        TokenFileError: the token file must not be used.
+        OSError: the token file cannot be read.
     """
 
     def __init__(
@@ -253,7 +252,7 @@ class Door:
     ) -> None:
         self._listen = listen
         self._token = (
-            start_orders.read_token(listen.token_file) if listen.token_file is not None else ""
+            token_file.read_token(listen.token_file) if listen.token_file is not None else ""
         )
         self._page = page
         self._leaving = leaving
@@ -262,12 +261,12 @@ class Door:
         self._again_s = AGAIN_S
         self._problem = ""
         self._brief = ""
-        self.port: Port | None = None
+        self.port: MetricsServer | None = None
         with contextlib.suppress(listeners.TakenError):
             self._open()
 
     def turn(self) -> None:
-        """Answer callers until the agent leaves, or try for the port once more."""
+        """Serve until the agent stops, or try to open the port once more."""
         if self.port is not None:
             self.port.serve()
             return
@@ -281,9 +280,11 @@ class Door:
             self._notice("")
 
     def _open(self) -> None:
-        """Open the port; what is in the way is said once, and again when it is another thing."""
+        """Try to open the port. Log a problem once, and again if it changes."""
         try:
-            self.port = Port(listeners.bind(self._listen), self._token, self._page, self._leaving)
+            self.port = MetricsServer(
+                listeners.bind(self._listen), self._token, self._page, self._leaving
+            )
         except listeners.PortError as problem:
             brief = problem.brief if isinstance(problem, listeners.TakenError) else str(problem)
             self._brief = brief

@@ -1,8 +1,8 @@
-"""From samples of NVML to what a node reports of its GPUs. Pure: no clock, no file, no driver.
+"""Turns samples of NVML into the GPUs that a node reports. Pure: no clock, file or driver.
 
-A GPU keeps the number under which it was first seen for as long as the node runs: attempts hold
-devices by number, and a driver numbers anew when a device has gone. A device that was there and
-is not listed any more stays in the inventory, as missing.
+A GPU keeps its number for as long as the node runs, because attempts hold GPUs by number and a
+driver renumbers them when one disappears. A GPU that is not listed any more stays in the inventory
+as missing.
 """
 
 from collections import Counter
@@ -14,14 +14,14 @@ from agents.gpus import process_owners, samples
 from reconciler.model.observed import devices, task_usage
 from reconciler.model.state import records
 
-#: The most that is told of one node.
+#: Items that one node reports at most.
 FOREIGN_MAX = 64
 XIDS_MAX = 32
 _MESSAGE_CHARACTERS_MAX = 300
-#: Programs that hold devices for others and are no task's: clients of MPS are seen beside it.
+#: Programs that hold GPUs for others: clients of MPS appear in addition to it.
 SERVERS = {"nvidia-cuda-mps-server"}
 
-#: Why clocks are lower than they could be, by the bits of NVML's mask.
+#: Reasons why clocks are reduced, by the bits of NVML's mask.
 CLOCK_REASONS = (
     (0x001, "gpu-idle"),
     (0x002, "applications-clocks-setting"),
@@ -36,7 +36,7 @@ CLOCK_REASONS = (
 
 
 class ForeignProcess(msgspec.Struct, frozen=True):
-    """A process that was on a device without belonging to a task, and since which sample."""
+    """A process on a GPU that belongs to no task, and the first sample that showed it."""
 
     process: devices.GpuProcess
     ticks: int
@@ -44,7 +44,7 @@ class ForeignProcess(msgspec.Struct, frozen=True):
 
 
 def driver_of(sample: samples.Sample) -> devices.GpuDriver:
-    """The driver as the sample found it."""
+    """Return the driver as a sample shows it."""
     return devices.GpuDriver(
         state=sample.driver,
         message=sample.message[:_MESSAGE_CHARACTERS_MAX],
@@ -59,7 +59,7 @@ def merge(
     sample: samples.Sample,
     numa_of: Callable[[str], int | None],
 ) -> tuple[records.Gpu, ...]:
-    """The node's GPUs after a sample, by number."""
+    """Return the node's GPUs after a sample, by number."""
     if sample.driver == "absent" and not known:
         return ()
     if sample.driver != devices.OK:
@@ -85,7 +85,7 @@ def merge(
 
 
 def _unseen(gpu: records.Gpu, nameless: samples.DeviceReading | None) -> records.Gpu:
-    """A device that no reading names; one that does not say who it is may be it."""
+    """Return a known GPU that a sample does not show. A device without an identity could be it."""
     if nameless is None:
         return _in_state(gpu, devices.MISSING, "the driver does not list it any more")
     if nameless.state == devices.OK:
@@ -94,7 +94,7 @@ def _unseen(gpu: records.Gpu, nameless: samples.DeviceReading | None) -> records
 
 
 def _free_number(wanted: int, taken: set[int]) -> int:
-    """The driver's own number where nobody has it, else the first that is free."""
+    """Return the driver's number if it is free, else the first free one."""
     return wanted if wanted not in taken else min(set(range(len(taken) + 1)) - taken)
 
 
@@ -130,7 +130,7 @@ def _gpu(index: int, device: samples.DeviceReading, numa_node: int | None) -> re
 
 
 def capacity_milli(found: Iterable[records.Gpu]) -> int:
-    """How much of GPUs a node can give away: those that are whole and well."""
+    """Return how much GPU a node can offer: its whole, healthy GPUs."""
     return 1000 * sum(gpu.usable for gpu in found)
 
 
@@ -144,10 +144,11 @@ def attribute(
     shared_cgroup: str,
     clocks: tuple[float, float],
 ) -> tuple[dict[tuple[str, int], ForeignProcess], dict[str, tuple[task_usage.GpuUse, ...]]]:
-    """Processes on devices that are no task's, by device and pid, and what tasks have on each.
+    """Return processes on GPUs that belong to no task, by GPU and pid, and the usage of tasks by
+    GPU.
 
-    Who is there in one sample only is not told: a task that has just ended, or started, looks the
-    same for a moment. ``clocks`` are the wall clock and the boot clock, in seconds.
+    A process counts only if two samples show it, because a task that has just started or ended
+    looks the same. ``clocks`` are wall clock and boot clock in seconds.
     """
     numbers = {gpu.uuid: gpu.index for gpu in known}
     found: dict[tuple[str, int], ForeignProcess] = {}
@@ -179,7 +180,7 @@ def attribute(
 
 
 def _with(use: task_usage.GpuUse, process: samples.ProcessReading) -> task_usage.GpuUse:
-    """What a task has on a device with one more of its processes."""
+    """Return a task's usage of a GPU with one more process."""
     parts = [one for one in (use.memory_bytes, process.memory_bytes) if one is not None]
     return task_usage.GpuUse(use.gpu, use.processes + 1, sum(parts) if parts else None)
 
@@ -211,7 +212,7 @@ def _foreign(
 
 
 def told(seen: Mapping[tuple[str, int], ForeignProcess]) -> tuple[devices.GpuProcess, ...]:
-    """The processes that were there twice in a row."""
+    """Return the processes that two consecutive samples show."""
     lasting = [one.process for one in seen.values() if one.looks > 1]
     return tuple(sorted(lasting, key=lambda process: (process.gpu, process.pid)))
 
@@ -219,7 +220,7 @@ def told(seen: Mapping[tuple[str, int], ForeignProcess]) -> tuple[devices.GpuPro
 def count_events(
     before: Mapping[str, tuple[devices.Xid, ...]], events: Iterable[samples.EventReading]
 ) -> dict[str, tuple[devices.Xid, ...]]:
-    """XIDs by device, the newest kinds first and no more than some."""
+    """Return XIDs by GPU: a limited number of kinds, newest first."""
     counted = dict(before)
     for event in events:
         others = counted.get(event.uuid, ())
@@ -238,7 +239,7 @@ def usage_of(
     foreign: Iterable[devices.GpuProcess],
     xids: Mapping[str, tuple[devices.Xid, ...]],
 ) -> tuple[devices.GpuUsage, ...]:
-    """Telemetry in base units, one record for each device that could be read."""
+    """Return telemetry in base units, one record for each GPU that could be read."""
     numbers = {gpu.uuid: gpu.index for gpu in known}
     strangers = Counter(process.uuid for process in foreign)
     of_tasks: Counter[int] = Counter()

@@ -1,7 +1,7 @@
-"""Which GPUs of its machine a node was given by ``--gpus``, and of which MIG instances alone. Pure.
+"""The GPUs and MIG instances that ``--gpus`` gives to this node. Pure.
 
-Several agents may share a machine, and by MIG a device. A device of which a node has instances is
-parted: its layout, a reset of it, and whatever runs on its other instances are not the node's.
+Several agents may share a machine and, by MIG, a GPU. If a node has only instances of a GPU, then
+its layout, its reset and its other instances are not the node's.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -13,39 +13,39 @@ from agents.gpus import samples
 from reconciler.model.observed import devices
 from reconciler.model.state import records
 
-#: How NVML begins the UUIDs of MIG instances.
+#: Prefix of UUIDs of MIG instances.
 MIG_PREFIX = "MIG-"
 
 
 class Device(Protocol):
-    """A reading of a device, or what is known of it."""
+    """A GPU, from a sample or from the inventory."""
 
     @property
     def uuid(self) -> str:
-        """Its own."""
+        """UUID of the GPU."""
 
     @property
     def mig(self) -> tuple[devices.MigInstance, ...]:
-        """Its instances."""
+        """MIG instances of the GPU."""
 
 
 def parts(uuids: Collection[str] | None) -> frozenset[str]:
-    """Those UUIDs that are of MIG instances."""
+    """Return those UUIDs that name MIG instances."""
     return frozenset(uuid for uuid in uuids or () if uuid.startswith(MIG_PREFIX))
 
 
 def is_parted(device: Device, uuids: Collection[str]) -> bool:
-    """Whether ``uuids`` has instances of the device."""
+    """Return True if ``uuids`` names instances of a GPU."""
     return any(one.uuid in uuids for one in device.mig)
 
 
 def chosen(
     sample: samples.Sample, uuids: frozenset[str] | None, known: Iterable[records.Gpu] = ()
 ) -> samples.Sample:
-    """The sample with only what the node is to offer; None: all.
+    """Return a sample with only what the node offers; None for everything.
 
-    Devices have numbers from 0 on then, as pools declare them. ``known`` are the node's devices so
-    far: one that lacks an instance which it had is missing for the node.
+    GPUs are then numbered from 0, as pools declare them. A known GPU that lacks an instance which
+    it had is missing for the node.
     """
     if uuids is None:
         return sample
@@ -55,8 +55,7 @@ def chosen(
     for device in sample.devices:
         if had.get(device.uuid) or is_parted(device, given):
             kept.append(_part(device, uuids, had.get(device.uuid, [])))
-        # one that does not say who it is may be one of ours: it counts while one of ours is not
-        # seen
+        # A device without an identity may be one of ours: it counts while one of ours is missing.
         elif device.uuid in uuids or not device.uuid:
             kept.append(device)
     numbers = {uuid: at for at, uuid in enumerate(one.uuid for one in kept if one.uuid)}
@@ -69,7 +68,7 @@ def chosen(
 def _part(
     device: samples.DeviceReading, uuids: frozenset[str], had: list[str]
 ) -> samples.DeviceReading:
-    """A device as a node sees it that was given instances of it."""
+    """Return a GPU as a node sees it that has only some of its instances."""
     mine = tuple(one for one in device.mig if one.uuid in uuids)
     places = {(one.gpu_instance, one.compute_instance) for one in mine}
     state, message = device.state, device.message
@@ -94,7 +93,7 @@ def _part(
 
 
 def only(known: tuple[records.Gpu, ...], uuids: frozenset[str] | None) -> tuple[records.Gpu, ...]:
-    """Those GPUs that the node is to offer, parted ones with its own instances; None: all."""
+    """Return the GPUs that the node offers, with only its own instances; None for everything."""
     if uuids is None:
         return known
     given = parts(uuids)
@@ -108,7 +107,7 @@ def only(known: tuple[records.Gpu, ...], uuids: frozenset[str] | None) -> tuple[
 
 
 def lacking(uuids: frozenset[str] | None, there: Collection[Device]) -> Iterator[str]:
-    """What a node is to offer and its machine does not have, in words."""
+    """Yield messages about UUIDs that this machine does not have."""
     whole = sorted(device.uuid for device in there if device.uuid)
     split = sorted(one.uuid for device in there for one in device.mig)
     for uuid in sorted((uuids or frozenset()).difference(whole, split)):
@@ -117,7 +116,7 @@ def lacking(uuids: frozenset[str] | None, there: Collection[Device]) -> Iterator
 
 
 def conflicts(uuids: frozenset[str] | None, there: Iterable[Device]) -> Iterator[str]:
-    """Devices that are named whole and by their instances as well, in words."""
+    """Yield messages about GPUs that are named both as a whole and by their instances."""
     for device in there:
         inside = sorted(one.uuid for one in device.mig if one.uuid in (uuids or ()))
         if inside and device.uuid in (uuids or ()):

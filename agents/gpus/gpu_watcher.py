@@ -1,8 +1,7 @@
-"""Looks at the node's GPUs again and again, and remembers what one sample can't tell.
+"""Samples the node's GPUs regularly, and remembers what a single sample cannot show.
 
-A thread of the agent calls :meth:`Watch.look`; what a driver that hangs keeps waiting is that
-thread and nothing else. What is remembered across the agent's life, the numbers of devices, lies
-in ``gpus.json`` of the node's root and holds for one boot.
+A thread of the agent calls :meth:`GpuWatch.look`; a driver that hangs blocks only that thread. The
+numbers of GPUs are saved in ``gpus.json`` in the node's folder, for one boot.
 """
 
 import contextlib
@@ -21,33 +20,34 @@ from agents.settings import AgentSettings
 from reconciler.model.observed import devices, task_usage
 from reconciler.model.state import records
 
-#: How often it is looked whether a driver has come where there was none.
+#: How often to check if a missing driver has been installed.
 ABSENT_EVERY_S = 600.0
-#: How long an agent that starts waits to know its devices before it says what it has.
+#: How long a starting agent waits for its GPUs before it reports without them.
 FIRST_S = 5.0
 
 
 class SampleSource(Protocol):
-    """Where samples come from: :class:`agents.gpus.nvml_client.Probe`."""
+    """A source of samples, like :class:`agents.gpus.nvml_client.NvmlClient`."""
 
     def sample(self, *, usage: bool) -> samples.Sample:
-        """A sample, in a bounded time."""
+        """Return a sample within a limited time."""
 
     def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
-        """Change the MIG layout of a device, in a bounded time."""
+        """Change the MIG layout of a GPU within a limited time."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
 
 
 class GpuLook(msgspec.Struct, frozen=True):
-    """What a look found. ``gpus`` by number; ``foreign`` are processes that are no task's.
+    """Result of one look at the GPUs.
 
-    ``tasks``: what attempts have on devices.
-
-    ``again``: a device was changed since, and is to be looked at.
-
-    ``lacking``: what the node is to offer and does not have, in words.
+    Attributes:
+        gpus: GPUs by number.
+        foreign: processes that belong to no task.
+        tasks: usage of GPUs by attempts.
+        again: True if a GPU was changed after the sample, so that another look is needed.
+        lacking: messages about GPUs that the node must offer and does not have.
     """
 
     gpus: tuple[records.Gpu, ...]
@@ -60,7 +60,7 @@ class GpuLook(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What ``gpus.json`` holds."""
+    """Contents of ``gpus.json``."""
 
     boot_id: str
     gpus: tuple[records.Gpu, ...]
@@ -70,7 +70,7 @@ _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
 class GpuWatch:
-    """One node's GPUs. Not for two threads at once."""
+    """The GPUs of one node. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class GpuWatch:
         self.known = self._load()
 
     def look(self, tasks: Mapping[str, int]) -> GpuLook:
-        """What the devices are and do now; ``tasks`` maps live attempts to main processes."""
+        """Sample the GPUs. ``tasks`` has the main processes of live attempts."""
         sample = self._source.sample(usage=self._usage)
         sample = gpu_selection.chosen(sample, self._chosen, self.known)
         known = gpu_inventory.merge(self.known, sample, host_info.numa_of_pci)
@@ -105,7 +105,7 @@ class GpuWatch:
         self.known = known
         driver = gpu_inventory.driver_of(sample)
         if sample.driver != devices.OK:
-            # nobody knows who is on the devices: what was told stays told
+            # it is unknown who uses the GPUs: the last report stays
             return GpuLook(known, driver, gpu_inventory.told(self._seen))
         pids = {process.pid for device in sample.devices for process in device.processes}
         table = process_owners.read(pids, tasks, str(self._root)) if pids else {}
@@ -129,16 +129,16 @@ class GpuWatch:
         return GpuLook(known, driver, foreign, found, again, owned, lacking)
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         self._source.close()
 
     def forget_events(self, uuids: Iterable[str]) -> None:
-        """Devices were reset: what they told before is over."""
+        """Forget XIDs of GPUs that were reset."""
         gone = set(uuids)
         self._xids = {uuid: xids for uuid, xids in self._xids.items() if uuid not in gone}
 
     def _load(self) -> tuple[records.Gpu, ...]:
-        """The devices of this boot as an earlier agent of the node knew them."""
+        """Load the GPUs of this boot as an earlier agent knew them."""
         try:
             kept = _DECODE_KEPT((self._root / "gpus.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
@@ -146,7 +146,7 @@ class GpuWatch:
         return gpu_selection.only(kept.gpus, self._chosen) if kept.boot_id == self._boot_id else ()
 
     def _save(self, known: tuple[records.Gpu, ...]) -> None:
-        """Losing this costs numbers that stay the same, and only when the agent starts anew."""
+        """Save the GPUs. A failure only costs stable numbers after a restart of the agent."""
         fresh = self._root / "gpus.json.new"
         with contextlib.suppress(OSError):
             fresh.write_bytes(msgspec.json.encode(_Kept(self._boot_id, known)))
@@ -154,7 +154,7 @@ class GpuWatch:
 
 
 class GpuWatcher:
-    """Runs a watch for the agent: ``turn`` again and again, in a thread of its own."""
+    """Runs a watch for the agent. A thread calls ``turn`` again and again."""
 
     def __init__(
         self,
@@ -171,10 +171,10 @@ class GpuWatcher:
         self._take = take
         self._leaving = leaving
         self._first = threading.Event()
-        #: There is something to look for before the next look is due.
+        #: Set if a look is needed before the next one is due.
         self.hurry = threading.Event()
         self._taking = threading.Lock()
-        #: Held by whoever asks the driver for something, or wants nobody to.
+        #: Held while the driver is used, and by those who need nobody to use it.
         self._driver = threading.Lock()
         if watch.known:
             note = "not asked since the agent started"
@@ -182,7 +182,7 @@ class GpuWatcher:
             self._first.set()
 
     def turn(self) -> None:
-        """Look once, say what was found, and wait until the next look is due."""
+        """Look once, pass on the result, and wait until the next look is due."""
         with self._driver:
             look = self._watch.look(self._tasks())
         with self._taking:
@@ -194,9 +194,11 @@ class GpuWatcher:
 
     @contextlib.contextmanager
     def leave_alone(self, reset: Collection[str] = ()) -> Iterator[None]:
-        """Nothing of the agent has a device open meanwhile, or changes one: the driver refuses to
-        reset a device that another program holds, were it only to look at it. Where it ends well
-        the devices of the UUIDs ``reset`` were reset."""
+        """Keep the agent from having any GPU open or changing one.
+
+        The driver refuses to reset a GPU that another program has open. If the context ends without
+        an error, the GPUs in ``reset`` have been reset.
+        """
         try:
             with self._driver:
                 self._watch.close()
@@ -206,7 +208,7 @@ class GpuWatcher:
             self.hurry.set()
 
     def wait_for_first(self) -> None:
-        """Wait for the first look; where it takes long, it is said so and nothing more waits."""
+        """Wait for the first look. If it takes long, log that and go on."""
         if self._first.wait(FIRST_S):
             return
         message = f"the NVIDIA driver has not answered in {FIRST_S:g} s; going on without GPUs"
@@ -216,7 +218,7 @@ class GpuWatcher:
 
 
 def complaints(look: GpuLook) -> Iterator[str]:
-    """What of a look the operator of the node has to know."""
+    """Yield messages about a look that the operator needs."""
     if look.driver.state not in {devices.OK, "absent"}:
         yield look.driver.message
     yield from look.lacking

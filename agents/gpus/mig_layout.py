@@ -1,7 +1,7 @@
-"""From the MIG instances that a device has to those that it is to have: pure, no driver.
+"""Plans how a GPU gets from its present MIG instances to desired ones. Pure, without the driver.
 
-What is there comes in with what its driver could make and where; which instances go and which are
-made, each at a place of its own, comes out. As much as possible of what fits is left alone.
+Present instances and the driver's possibilities come in. The plan says which instances are
+destroyed, and which are created and where. It keeps as many as possible.
 """
 
 from collections import Counter
@@ -10,23 +10,25 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 Wanted = Sequence[tuple[str, int]]
-#: Places that are tried before a layout is given up: a device has at most eight memory slices.
+#: Placements that are tried before a layout is given up: a GPU has at most eight memory slices.
 _TRIES_MAX = 100_000
 
 
 class MemorySlices(msgspec.Struct, frozen=True):
-    """Memory slices of a device, from ``start`` on."""
+    """Memory slices of a GPU, from ``start`` on."""
 
     start: int
     size: int
 
     def slices(self) -> range:
-        """The slices."""
+        """The slices as a range."""
         return range(self.start, self.start + self.size)
 
 
 class MigProfile(msgspec.Struct, frozen=True):
-    """What the driver could make: ``id`` of the driver's, ``slices`` of compute, ``places``."""
+    """A profile that the driver offers, with its ``id``, compute ``slices`` and possible
+    ``places``.
+    """
 
     name: str
     id: int
@@ -35,9 +37,12 @@ class MigProfile(msgspec.Struct, frozen=True):
 
 
 class GpuInstance(msgspec.Struct, frozen=True):
-    """A GPU instance. ``whole``: all of its compute is in one compute instance; ``empty``: none is.
+    """A GPU instance.
 
-    ``mine``: it may be undone.
+    Attributes:
+        whole: True if one compute instance has all of its compute.
+        empty: True if it has no compute instance.
+        mine: True if Muster may destroy it.
     """
 
     id: int
@@ -49,7 +54,7 @@ class GpuInstance(msgspec.Struct, frozen=True):
 
 
 class MigSteps(msgspec.Struct, frozen=True):
-    """What makes a layout: instances that go, those that get their compute, and those made."""
+    """Steps to a layout: instances to destroy, to complete with compute, and to create."""
 
     destroy: tuple[GpuInstance, ...] = ()
     complete: tuple[GpuInstance, ...] = ()
@@ -57,7 +62,7 @@ class MigSteps(msgspec.Struct, frozen=True):
 
 
 class LayoutError(Exception):
-    """A layout that can't be made. ``blocked``: only because others made what is in its way."""
+    """A layout that is impossible. ``blocked``: only because of instances that others created."""
 
     def __init__(self, message: str, *, blocked: bool = False) -> None:
         super().__init__(message)
@@ -67,15 +72,15 @@ class LayoutError(Exception):
 def plan(
     wanted: Wanted, there: Sequence[GpuInstance], profiles: Mapping[str, MigProfile]
 ) -> MigSteps:
-    """The steps from what is there to what is wanted.
+    """Return the steps from present to desired instances.
 
     Args:
         wanted: (profile, number of instances) pairs.
-        there: instances of the device, in order of their ids.
-        profiles: what the driver could make, by name.
+        there: present instances, ordered by id.
+        profiles: what the driver offers, by name.
 
     Raises:
-        LayoutError: the device can't have this layout, or only by undoing what others made.
+        LayoutError: the layout is impossible, or only possible by destroying others' instances.
     """
     for name, _ in wanted:
         if name not in profiles:
@@ -85,7 +90,7 @@ def plan(
     missing = _missing(wanted, kept)
     found = place(missing, profiles, kept)
     if found is None and kept:
-        # what fits by its profile stands where it is in the way of the others
+        # right profile, but at a place where it is in the way of others
         extra, kept = [*extra, *kept], []
         missing = _missing(wanted, ())
         found = place(missing, profiles, ())
@@ -94,7 +99,7 @@ def plan(
     foreign = [one for one in extra if not one.mine]
     if foreign:
         raise LayoutError(
-            f"{told(Counter(one.profile for one in foreign).items())} on it were made by others",
+            f"{told(Counter(one.profile for one in foreign).items())} on it were created by others",
             blocked=True,
         )
     return MigSteps(tuple(extra), tuple(one for one in kept if one.empty), found)
@@ -103,11 +108,11 @@ def plan(
 def _sorted_out(
     wanted: Wanted, there: Iterable[GpuInstance]
 ) -> tuple[list[GpuInstance], list[GpuInstance]]:
-    """Instances that may stay, and those that are too many or cut otherwise."""
+    """Return instances that may stay, and those that are too many or have another shape."""
     left = Counter(dict(wanted))
     kept: list[GpuInstance] = []
     extra: list[GpuInstance] = []
-    # those of others first: they stay before ours do
+    # others' instances first: they are kept rather than ours
     for one in sorted(there, key=lambda one: (one.mine, one.empty, one.id)):
         if left[one.profile] > 0 and (one.whole or (one.empty and one.mine)):
             left[one.profile] -= 1
@@ -118,7 +123,7 @@ def _sorted_out(
 
 
 def _missing(wanted: Wanted, kept: Iterable[GpuInstance]) -> list[str]:
-    """Profiles of instances to be made, those that take most first."""
+    """Return profiles of instances to create, the largest first."""
     left = Counter(dict(wanted))
     left.subtract(one.profile for one in kept)
     return sorted(left.elements())
@@ -127,10 +132,12 @@ def _missing(wanted: Wanted, kept: Iterable[GpuInstance]) -> list[str]:
 def place(
     missing: Iterable[str], profiles: Mapping[str, MigProfile], kept: Iterable[GpuInstance]
 ) -> tuple[tuple[MigProfile, MemorySlices], ...] | None:
-    """A place for each instance beside those that stay; None where there is none for all."""
+    """Return a place for each new instance next to those that stay; None if there is no room for
+    all.
+    """
     taken = {number for one in kept for number in one.place.slices()}
     chosen = [profiles[name] for name in missing]
-    # the largest first; where two are alike the order of their places does not matter
+    # largest first; the order of equal ones does not matter
     chosen.sort(key=lambda one: (-one.places[0].size if one.places else 0, one.name))
     tries = 0
 
@@ -155,5 +162,5 @@ def place(
 
 
 def told(instances: Iterable[tuple[str, int]]) -> str:
-    """``2 x 1g.18gb, 1 x 3g.71gb``."""
+    """Format instances, like ``2 x 1g.18gb, 1 x 3g.71gb``."""
     return ", ".join(f"{count} x {name}" for name, count in sorted(instances)) or "nothing"

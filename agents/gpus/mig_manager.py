@@ -1,10 +1,10 @@
-"""Keeps the MIG layouts that a pool declares on this node's GPUs, and gives tasks their instances.
+"""Applies the MIG layouts that a pool declares to this node's GPUs, and gives tasks their
+instances.
 
-After each look at the GPUs, :meth:`Cutter.turn` brings at most one device nearer to its layout: one
-that no task holds and that no process is on. What Muster has made, and which task has which
-instance, lies in ``mig.json`` of the node's root, written before anything is done, so that an agent
-that begins anew finds what fits as its own and undoes nothing that others made. What can't be made
-is tried again later and later, and at last left alone, with the reason told.
+After each look at the GPUs, :meth:`MigManager.turn` changes at most one idle GPU. What Muster has
+created, and which task has which instance, is saved in ``mig.json`` before anything is done, so
+that a new agent never destroys what others created. Failed changes are retried later and later, and
+finally given up with a reason.
 """
 
 import contextlib
@@ -24,37 +24,28 @@ from reconciler.model.protocol.agent_messages import Assignment
 from reconciler.model.state import records
 from reconciler.model.values.quantities import counted
 
-#: Tries at one layout of one device, and how long the next one waits, twice as long each time.
+#: Tries at one layout of one GPU, and the wait between them, doubled each time.
 TRIES_MAX = 6
 WAIT_S, WAIT_S_MAX = 30.0, 3600.0
 _PIDS_TOLD = 3
 
 
 class NotReadyError(Exception):
-    """What an assignment is to have is not there: it may be, later or elsewhere."""
-
-
-class MigNode(Protocol):
-    """What cutting needs to know of the node."""
-
-    def holders(self) -> Mapping[str, Assignment | None]:
-        """Attempts that have not ended; None: what it was given is not known any more.
-
-        Called under the lock.
-        """
+    """A GPU or instance of an assignment that is not available now."""
 
 
 class Driver(Protocol):
-    """What changes devices: :class:`agents.gpus.nvml_client.Probe`."""
+    """A driver that changes GPUs, like :class:`agents.gpus.nvml_client.NvmlClient`."""
 
     def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
-        """Carry out an order, in a bounded time."""
+        """Carry out an order within a limited time."""
 
 
 class _Made(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of a device is Muster's: GPU instances by id, its mode.
+    """What Muster has changed on a GPU: instances by id, and MIG mode.
 
-    ``open``: it is at work there, and all but ``others`` is its own.
+    Attributes:
+        open: True while a change runs; then all instances but ``others`` are Muster's.
     """
 
     instances: tuple[int, ...] = ()
@@ -64,7 +55,7 @@ class _Made(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What ``mig.json`` holds: by UUID of a device; UUIDs of instances by attempt."""
+    """Contents of ``mig.json``: changes by GPU, and UUIDs of instances by attempt."""
 
     boot_id: str
     made: dict[str, _Made]
@@ -72,7 +63,9 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class _Try(msgspec.Struct, frozen=True):
-    """What came of the last try at a layout; ``of`` is what it was and how the device was."""
+    """Result of the last try at a layout. ``of``: the layout and the state of the GPU at
+    that time.
+    """
 
     of: object
     cut: devices.MigCut
@@ -80,21 +73,25 @@ class _Try(msgspec.Struct, frozen=True):
     next_at: float
 
 
+#: Returns attempts that have not ended with their assignments, None for lost ones. Called under the
+#: agent's lock.
+Holders = Callable[[], Mapping[str, Assignment | None]]
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
 class MigManager:
-    """One node's. Its file is written under the agent's lock.
+    """The MIG layouts of one node. Its file is written under the agent's lock.
 
-    ``given``: UUIDs of instances that the node was given of devices which are not its own: the
-    layout of those is left as it is.
+    Args:
+        given: UUIDs of instances that the node has on GPUs that are not its own, whose layout it
+            does not change.
     """
 
     def __init__(
         self,
         root: Path,
         boot_id: str,
-        node: MigNode,
+        holders: Holders,
         lock: threading.RLock,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -103,45 +100,48 @@ class MigManager:
     ) -> None:
         self._path = root / "mig.json"
         self._boot_id = boot_id
-        self._node = node
+        self._holders = holders
         self._lock = lock
         self._clock = clock
         self._plan: desired.MigPlan | None = None
         self._gpus = gpus
         self._given = given
         self._tries: dict[str, _Try] = {}
-        #: The device that is being changed, until it was looked at since.
+        #: The GPU that is being changed, until it has been sampled again.
         self._claimed = ""
-        self._made: dict[str, _Made] = {}
-        self._held: dict[str, tuple[str, ...]] = {}
-        self._load()
+        kept = _load(self._path, boot_id)
+        self._made, self._held = dict(kept.made), dict(kept.held)
 
     def follow(self, plan: desired.MigPlan | None) -> None:
-        """How devices are to be cut from now on; None: nobody says. Called under the lock."""
+        """Apply this plan from now on; None for none. Called under the lock."""
         if plan != self._plan:
             self._plan = plan
             self._tries.clear()
-            self._gpus = self._with_simulated(self._gpus)  # what comes next may ask for them
+            self._gpus = self._with_simulated(self._gpus)  # the next assignment may need them
 
     def know(self, gpus: tuple[records.Gpu, ...]) -> None:
-        """Simulated devices as an earlier agent of the node had them."""
+        """Take over simulated GPUs as an earlier agent had them."""
         self._gpus = gpus
 
     @property
     def simulates(self) -> bool:
-        """Whether a simulated device has instances."""
+        """True if a simulated GPU has instances."""
         return any(gpu.simulated and gpu.mig for gpu in self._gpus)
+
+    def _save(self) -> None:
+        _save(self._path, _Kept(self._boot_id, self._made, self._held))
 
     # Tasks -----------------------------------------------------------------------------------
 
     def allot(self, assignment: Assignment) -> tuple[devices.MigInstance, ...]:
-        """The instances that an attempt gets.
+        """Return the instances of an attempt. Called under the lock.
 
-        The controller counts instances, and numbers them; which one a number means changes with
-        layouts, so that it is settled here. Called under the lock.
+        The controller counts and numbers instances. Which instance a number means changes with
+        layouts, so it is decided here.
 
         Raises:
-            NotReadyError: they are not there, or a device that it is to have whole is split.
+            NotReadyError: not enough instances are free, or a GPU that it needs as a whole is
+                split.
         """
         real = {gpu.index: gpu for gpu in self._gpus if not gpu.simulated}
         for index in assignment.devices:
@@ -152,21 +152,20 @@ class MigManager:
             return ()
         there = self._offered(assignment.mig_profile)
         known = {one.uuid: one for one in there}
-        before = self._held.get(assignment.attempt, ())
-        if before and all(uuid in known for uuid in before):
-            return tuple(known[uuid] for uuid in before)
-        taken = {uuid for name, uuids in self._held.items() if name != assignment.attempt
-                 for uuid in uuids}  # fmt: skip
+        held = self._held.get(assignment.attempt, ())
+        if held and all(uuid in known for uuid in held):
+            return tuple(known[uuid] for uuid in held)
+        others = [uuids for name, uuids in self._held.items() if name != assignment.attempt]
+        taken = {uuid for uuids in others for uuid in uuids}
         found: list[devices.MigInstance] = []
         for number in assignment.instances:
             first = there[number : number + 1]
             free = [one for one in (*first, *there) if one.uuid not in taken]
             if not free:
-                given = counted(len(assignment.instances), "MIG instance")
-                was = "was" if len(assignment.instances) == 1 else "were"
+                needed = counted(len(assignment.instances), "MIG instance")
                 raise NotReadyError(
-                    f"{given} of {assignment.mig_profile} {was} given to it, and of "
-                    f"{len(there)} that are there none is free"
+                    f"it needs {needed} of {assignment.mig_profile}, but none is free of the "
+                    f"{len(there)} on this node"
                 )
             taken.add(free[0].uuid)
             found.append(free[0])
@@ -175,11 +174,10 @@ class MigManager:
         return tuple(found)
 
     def keep(self, alive: Collection[str]) -> None:
-        """Those attempts live, and others are to begin: nobody else holds instances any more.
-
-        Called under the lock.
+        """Release instances of attempts that neither live nor are about to start. Called under the
+        lock.
         """
-        wanted = {*alive, *self._node.holders()}
+        wanted = {*alive, *self._holders()}
         gone = [name for name in self._held if name not in wanted]
         for name in gone:
             del self._held[name]
@@ -187,12 +185,12 @@ class MigManager:
             self._save()
 
     def leave(self, attempt: str) -> None:
-        """An attempt has ended. Called under the lock."""
+        """Release the instances of an attempt that has ended. Called under the lock."""
         if self._held.pop(attempt, None) is not None:
             self._save()
 
     def with_attempts(self, usage: Iterable[devices.GpuUsage]) -> tuple[devices.GpuUsage, ...]:
-        """Usage with the attempts that have the instances, simulated ones as well."""
+        """Return usage with the attempts that hold instances, simulated ones included."""
         with self._lock:
             of = {uuid: name for name, uuids in self._held.items() for uuid in uuids}
             parts = {
@@ -212,7 +210,7 @@ class MigManager:
         )
 
     def _offered(self, profile: str) -> list[devices.MigInstance]:
-        """Instances of a profile on devices that are as declared, in an order of their own."""
+        """Return instances of a profile on GPUs that match their declaration, in a fixed order."""
         wanted = self._wanted()
         return [
             one
@@ -224,7 +222,7 @@ class MigManager:
         ]  # fmt: skip
 
     def _wanted(self) -> dict[int, tuple[tuple[str, int], ...]]:
-        """Instances by number of the device."""
+        """Return declared instances by GPU number."""
         plan = self._plan
         return {one.device: one.instances for one in plan.layouts} if plan is not None else {}
 
@@ -233,7 +231,9 @@ class MigManager:
     def turn(
         self, sample: samples.Sample, known: tuple[records.Gpu, ...], driver: Driver
     ) -> tuple[tuple[records.Gpu, ...], bool]:
-        """Devices with how far each is with its layout, and whether one was changed just now."""
+        """Change at most one GPU. Return the GPUs with their progress, and True if one was
+        changed.
+        """
         with self._lock:
             self._claimed = ""
             order, told = self._look(sample, self._with_simulated(known))
@@ -254,7 +254,7 @@ class MigManager:
     def _look(
         self, sample: samples.Sample, known: tuple[records.Gpu, ...]
     ) -> tuple[samples.MigOrder | None, tuple[records.Gpu, ...]]:
-        """What is to be done now, if anything, and what is told of each device."""
+        """Return the change to make now, if any, and the GPUs with their progress."""
         plan = self._plan
         if plan is None:
             return None, known
@@ -270,8 +270,10 @@ class MigManager:
         return order, tuple(told)
 
     def _with_simulated(self, known: tuple[records.Gpu, ...]) -> tuple[records.Gpu, ...]:
-        """Devices, simulated ones with the instances that are declared, or while nobody says
-        anything with those that they had."""
+        """Return GPUs, with declared instances on simulated ones.
+
+        Without a plan simulated GPUs keep the instances that they had.
+        """
         wanted = self._wanted()
         if self._plan is None:
             before = {gpu.uuid: gpu.mig for gpu in self._gpus}
@@ -306,7 +308,7 @@ class MigManager:
     def _judge(
         self, gpu: records.Gpu, wanted: tuple[tuple[str, int], ...], pids: list[int]
     ) -> tuple[devices.MigCut | None, bool]:
-        """How far a device is, and whether it is to be changed now."""
+        """Return the progress of a GPU, and True if it is to be changed now."""
         pending = not wanted and not gpu.mig_enabled and self._made.get(gpu.uuid, _Made()).mode
         if gpu.simulated or gpu.state != devices.OK:
             return None, False
@@ -317,19 +319,19 @@ class MigManager:
             return (devices.MigCut(devices.FITS) if wanted else None), False
         busy = self._busy(gpu, pids)
         if busy:
-            return devices.MigCut(devices.WAITING, f"waits until it is idle: {busy}"), False
+            return devices.MigCut(devices.WAITING, f"waiting until it is idle: {busy}"), False
         last = self._tries.get(gpu.uuid)
         if last is not None and last.of == _state_of(gpu, wanted):
             if last.cut.state == devices.FITS:
-                said = "all of it was made, and the driver shows it otherwise"
+                said = "all instances were created, but the driver shows others"
                 return devices.MigCut(devices.CUT_FAILED, said), False
             return last.cut, last.count < TRIES_MAX and self._clock() >= last.next_at
-        return devices.MigCut(devices.WAITING, "its turn comes next"), True
+        return devices.MigCut(devices.WAITING, "it is changed next"), True
 
     def _busy(self, gpu: records.Gpu, pids: list[int]) -> str:
-        """What keeps a device from being changed; empty: nothing does."""
+        """Return what prevents a GPU from being changed; empty if nothing does."""
         instances = {one.uuid for one in gpu.mig}
-        for name, given in self._node.holders().items():
+        for name, given in self._holders().items():
             held = self._held.get(name)
             if not instances.isdisjoint(held or ()) or (given and gpu.index in given.devices):
                 return f"{name} runs on it"
@@ -341,9 +343,9 @@ class MigManager:
         return ""
 
     def _take(self, order: samples.MigOrder, outcome: samples.MigOutcome) -> None:
-        """Remember what came of an order."""
+        """Note the result of a change."""
         made = _Made(outcome.mine, outcome.mode_mine)
-        if outcome.unknown:  # whatever it had begun is still its own
+        if outcome.unknown:  # what it had begun to create is still Muster's
             made = self._made[order.uuid]
         if made == _Made():
             self._made.pop(order.uuid, None)
@@ -355,39 +357,40 @@ class MigManager:
         before = self._tries.get(order.uuid)
         count = before.count + 1 if before is not None and before.of == of else 1
         if outcome.state in (devices.BLOCKED, devices.NEEDS_RESET):
-            count = TRIES_MAX  # until the device or its layout is another, nothing changes
+            count = TRIES_MAX  # nothing changes until the GPU or its layout does
         if outcome.state == devices.WAITING:
             count = min(count, TRIES_MAX - 1)
         message = outcome.message
         if outcome.state == devices.CUT_FAILED and count >= TRIES_MAX:
-            message += f"; given up after {count} tries: change the layout, or restart the agent"
+            message += f"; gave up after {count} tries: change the layout, or restart the agent"
         wait_s = min(WAIT_S_MAX, WAIT_S * 2 ** (count - 1))
         cut = devices.MigCut(outcome.state, message)
         self._tries[order.uuid] = _Try(of, cut, count, self._clock() + wait_s)
 
-    # The file --------------------------------------------------------------------------------
 
-    def _load(self) -> None:
-        try:
-            kept = _DECODE_KEPT(self._path.read_bytes())
-        except (OSError, msgspec.MsgspecError):
-            return
-        if kept.boot_id == self._boot_id:
-            self._made, self._held = dict(kept.made), dict(kept.held)
-        else:  # instances do not outlive a boot; the mode may
-            self._made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
+def _load(path: Path, boot_id: str) -> _Kept:
+    """Return what an earlier agent has saved."""
+    try:
+        kept = _DECODE_KEPT(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return _Kept(boot_id, {}, {})
+    if kept.boot_id == boot_id:
+        return kept
+    # Instances do not survive a boot; the mode may.
+    made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
+    return _Kept(boot_id, made, {})
 
-    def _save(self) -> None:
-        """Losing this makes what Muster made somebody else's: it is left alone then."""
-        fresh = self._path.with_suffix(".new")
-        kept = _Kept(self._boot_id, self._made, self._held)
-        with contextlib.suppress(OSError):
-            fresh.write_bytes(msgspec.json.encode(kept))
-            fresh.replace(self._path)
+
+def _save(path: Path, kept: _Kept) -> None:
+    """Save what Muster has created. If this is lost, it counts as created by others and is kept."""
+    fresh = path.with_suffix(".new")
+    with contextlib.suppress(OSError):
+        fresh.write_bytes(msgspec.json.encode(kept))
+        fresh.replace(path)
 
 
 def fits(gpu: records.Gpu, wanted: mig_layout.Wanted) -> bool:
-    """Whether a device has just these instances, as tasks see them."""
+    """Return True if a GPU has exactly these instances."""
     if not wanted:
         return not gpu.mig_enabled
     is_cut = gpu.mig_enabled or gpu.simulated
@@ -395,22 +398,22 @@ def fits(gpu: records.Gpu, wanted: mig_layout.Wanted) -> bool:
 
 
 def _of_another(gpu: records.Gpu, wanted: mig_layout.Wanted) -> devices.MigCut:
-    """How far a device is of which the node was given instances alone."""
+    """Return the progress of a GPU of which the node has only instances."""
     if fits(gpu, wanted):
         return devices.MigCut(devices.FITS)
     has = mig_layout.told(Counter(one.profile for one in gpu.mig).items())
-    said = f"--gpus gives this node {has} of it, and its layout is not the node's to change"
-    return devices.MigCut(devices.BLOCKED, f"{said}: declare just these")
+    said = f"--gpus gives this node {has} of it, and this node may not change its layout"
+    return devices.MigCut(devices.BLOCKED, f"{said}: declare exactly these")
 
 
 def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:
-    """What a try depends on: another one is worth it once this is other."""
+    """Return what a try depends on: another try makes sense when it changes."""
     return wanted, gpu.mig_enabled, tuple(sorted(one.uuid for one in gpu.mig))
 
 
 def parents(
     gpus: Iterable[records.Gpu], given: Iterable[devices.MigInstance]
 ) -> tuple[records.Gpu, ...]:
-    """The devices that instances are of."""
+    """Return the GPUs that instances belong to."""
     uuids = {one.uuid for one in given}
     return tuple(gpu for gpu in gpus if any(one.uuid in uuids for one in gpu.mig))

@@ -1,9 +1,8 @@
-"""MPS daemons of shared devices: one for each device and Unix user, while a task needs it.
+"""MPS daemons of shared GPUs: one for each GPU and Unix user, while a task needs it.
 
-Tasks of one user on one device then compute at the same time, each told how much of the device's
-threads and memory is its share. The daemon is asked for in a fixed form and given no words of a
-job; it outlives the agent, as tasks do, and an agent that begins finds it again. Nothing keeps a
-task from asking for more than it was told, so that shares are arranged, not enforced.
+Tasks of one user on one GPU then compute at the same time, each with a limit on threads and memory.
+A daemon outlives the agent, like tasks, and a new agent finds it. No words of a job reach it. A
+task can exceed its limits, so shares are set up, not enforced.
 """
 
 import contextlib
@@ -20,12 +19,14 @@ from agents.host import commands
 
 PROGRAM = "nvidia-cuda-mps-control"
 ANSWER_S = 20.0
-#: What a socket's path may have, the name of the socket itself left room for.
+#: Longest path of a socket, without the socket's own name.
 PATH_BYTES_MAX = 90
 
 
 class MpsShare(msgspec.Struct, frozen=True):
-    """A device as one user shares it. ``user`` is as in orders, None: the agent's own."""
+    """A GPU shared by tasks of one user. ``user`` has credentials as in orders; None for the
+    agent's.
+    """
 
     device: int
     uuid: str
@@ -33,7 +34,7 @@ class MpsShare(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """Name of the daemon's folder."""
         return f"{self.device}-{self.user['uid'] if self.user else os.geteuid()}"
 
 
@@ -41,16 +42,16 @@ _DECODE_WANTED = msgspec.json.Decoder(MpsShare).decode
 
 
 class MpsError(Exception):
-    """A daemon that can't be had, and why."""
+    """A daemon that cannot be started."""
 
 
 def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, str]:
-    """What a task is told of its share of one device.
+    """Return the variables that tell a task its share of a GPU.
 
     Args:
-        folder: of its daemon.
-        share_milli: of the device's threads, and of its memory, in thousandths.
-        memory_bytes: of the device, 0 where it is not known.
+        folder: folder of the daemon.
+        share_milli: share of threads and memory, in thousandths.
+        memory_bytes: memory of the GPU; 0 if unknown.
     """
     told = {
         "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
@@ -63,25 +64,27 @@ def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, s
     return told
 
 
-class Daemons:
-    """Those of one node. Calls may come from several threads; those about one daemon wait for each
-    other, and for no other daemon's, which may hang."""
+class MpsDaemons:
+    """The MPS daemons of one node. Any thread may use them.
+
+    Calls about one daemon wait for each other, but not for other daemons, which may hang.
+    """
 
     def __init__(self, root: Path, program: str = PROGRAM) -> None:
         self._folder = root / "mps"
         self._program = program
         self._lock = threading.Lock()
         self._turns: dict[Path, threading.Lock] = {}
-        #: Of each daemon the program that was asked about it and that not even a kill ended.
+        #: By daemon, the control program that not even SIGKILL ended.
         self._stuck: dict[Path, subprocess.Popen[bytes]] = {}
-        #: Folder of the daemon that an attempt needs, also of those that began under another agent.
+        #: Folder of the daemon that each attempt needs, also under earlier agents.
         self._of = {path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")}
 
     def want(self, attempt: str, wanted: MpsShare) -> None:
-        """Have a daemon run for an attempt.
+        """Start the daemon that an attempt needs, if it does not run.
 
         Raises:
-            MpsError: there can be none.
+            MpsError: it cannot be started.
         """
         folder = self._folder / wanted.name
         with self._turn(folder):
@@ -97,14 +100,16 @@ class Daemons:
                 raise MpsError(f"MPS on GPU {wanted.device}: {problem}") from None
 
     def keep(self, alive: Collection[str]) -> None:
-        """Those attempts are all that live; the daemons of others go."""
+        """Stop daemons that no live attempt needs."""
         with self._lock:
             gone = [name for name in self._of if name not in alive]
         for attempt in gone:
             self.leave(attempt)
 
     def leave(self, attempt: str) -> None:
-        """An attempt is over; the last of a daemon ends it, beside the agent's work."""
+        """Note that an attempt has ended, and stop its daemon if nobody else needs it, in
+        a thread.
+        """
         if attempt in self._of:
             threading.Thread(target=self._leave, args=(attempt,), daemon=True).start()
 
@@ -124,7 +129,7 @@ class Daemons:
             return self._turns.setdefault(folder, threading.Lock())
 
     def _drop(self, attempt: str) -> bool:
-        """Forget what an attempt needs; whether nobody needs its daemon any more."""
+        """Forget what an attempt needs. Return True if nobody needs its daemon any more."""
         with self._lock:
             folder = self._of.pop(attempt, None)
             if folder is None:
@@ -145,7 +150,7 @@ class Daemons:
         for path in (folder / "pipe", folder / "log"):
             path.mkdir(mode=0o700)
             if wanted.user is not None:
-                # the folder around them stays the agent's: no link can stand in the way
+                # the parent folder stays the agent's: no link can be in the way
                 os.chown(path, wanted.user["uid"], wanted.user["gid"], follow_symlinks=False)
 
     def _begin(self, folder: Path, wanted: MpsShare) -> None:
@@ -154,7 +159,7 @@ class Daemons:
             raise MpsError(f"`{self._program} -d` ended with status {status}; see {folder}/log")
 
     def _run(self, folder: Path, wanted: MpsShare, arguments: list[str], words: str) -> int:
-        """Run the control program as the user; its status."""
+        """Run the control program as the user. Return its status."""
         as_user: dict[str, Any] = {}
         if wanted.user is not None:
             user = wanted.user
@@ -171,7 +176,7 @@ class Daemons:
         read, write = os.pipe()
         try:
             os.write(write, words.encode())
-            # no pipe for its output: a daemon would hold it open
+            # no pipe for its output: a daemon would keep it open
             process = subprocess.Popen(
                 [self._program, *arguments], stdin=read, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, env=settings, cwd="/", start_new_session=True, **as_user,

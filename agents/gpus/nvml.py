@@ -1,14 +1,9 @@
-"""Talks to NVML in a process of its own: ``python -m agents.gpus.nvml``, requests in, samples out.
+"""The process that talks to NVML: ``python -m agents.gpus.nvml``, requests in, samples out.
 
-A driver that is sick keeps a call for ever in the kernel. Here nothing but this process waits for
-it; :mod:`agents.gpus.nvml_client` gives it up and says so. Each line on stdin, ``usage`` or
-``nothing``, asks for one :class:`agents.gpus.samples.Sample` on stdout, as a four-byte length and a
-msgpack value; a line ``cut`` with a :class:`agents.gpus.samples.MigOrder` as JSON asks for a
-``MigOutcome``.
-
-Every call is guarded: what a device or driver does not have is None, a device that is lost has a
-state, and one device's trouble costs the others nothing. Calls and error codes are those of
-NVIDIA's NVML API reference.
+A sick driver can hold a call in the kernel for ever; only this process then waits. A line ``usage``
+or ``nothing`` on stdin requests a :class:`agents.gpus.samples.Sample` on stdout, a line ``cut``
+with a JSON :class:`agents.gpus.samples.MigOrder` requests a ``MigOutcome``; answers are a four-byte
+length and msgpack. Every call is guarded, so one device's trouble costs the others nothing.
 """
 
 import contextlib
@@ -48,32 +43,32 @@ LINK_KINDS = {0: "gpu", 2: "switch"}
 LINKS_MAX = 36
 FIELD_MEMORY_TEMPERATURE, FIELD_NVLINK_SENT, FIELD_NVLINK_RECEIVED = 82, 138, 139
 ALL_LINKS = 2**32 - 1
-#: What NVML says where a process is on no MIG instance, or it may not tell.
+#: NVML's value for a process on no MIG instance, or if it may not report one.
 NO_INSTANCE = 2**32 - 1
-#: How far a device is with its NVSwitch fabric: it has none, or is one of these.
+#: States of a GPU in its NVSwitch fabric; others have none.
 FABRIC_NONE, FABRIC_COMPLETED = 0, 3
 FABRIC_STATES = {1: "has not begun to", 2: "is about to"}
 EVENT_XID = 8
 EVENT_WAIT_MS = 5000
-#: NVLinks and the fabric are looked at with every so many samples: it takes dozens of calls.
+#: NVLinks and fabric are read only with every n-th sample, because it takes dozens of calls.
 WIRING_EVERY = 20
 PR_SET_PDEATHSIG = 1
 
 
 def version_text(cuda: int | None) -> str:
-    """``12.4`` for 12040."""
+    """Format a version: ``12.4`` for 12040."""
     return "" if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
 def pci_text(info: Any) -> str:
-    """A PCI address as Linux writes it, ``0000:3b:00.0``."""
+    """Format a PCI address as Linux does: ``0000:3b:00.0``."""
     address = str(getattr(info, "busId", "")).lower()
     domain, colon, rest = address.partition(":")
     return f"{domain[-4:]}:{rest}" if colon else ""
 
 
 class Nvml:
-    """The library, its devices, and the events heard since the last sample."""
+    """The library, its devices, and the events since the last sample."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -83,7 +78,7 @@ class Nvml:
         self.wiring: dict[str, tuple[tuple[samples.LinkReading, ...], tuple[str, str]]] = {}
 
     def read(self, progress: Callable[[str], None], *, usage: bool) -> samples.Sample:
-        """A sample of everything; without ``usage`` only what the inventory needs."""
+        """Return a sample. Without ``usage`` it has only what the inventory needs."""
         system = {
             "driver_version": self._system("nvmlSystemGetDriverVersion"),
             "nvml_version": self._system("nvmlSystemGetNVMLVersion"),
@@ -138,7 +133,7 @@ class Nvml:
         mig_mode = ask("nvmlDeviceGetMigMode")
         mig_enabled = bool(mig_mode and mig_mode[0])
         known = self.wiring.get(uuid)
-        # what is about to join its fabric is looked at each time: it takes no work till then
+        # a GPU that is joining its fabric is read each time: it accepts no work until then
         if uuid and (self.rounds % WIRING_EVERY == 0 or known is None or known[1][1]):
             self.wiring[uuid] = read_links(ask), read_fabric(ask)
         links, (fabric, fabric_problem) = self.wiring.get(uuid, ((), ("", "")))
@@ -164,8 +159,8 @@ class Nvml:
     def listen(self) -> None:
         """Collect XID events for as long as the process lives.
 
-        NVML tells only the newest XID when several came before it is asked, so that somebody has
-        to wait for them all the time.
+        NVML keeps only the newest XID until it is asked, so a thread must wait for them all the
+        time.
         """
         code, waiting = call(self.library, "nvmlEventSetCreate")
         if code:
@@ -187,7 +182,7 @@ class Nvml:
             if code == 0 and event.eventType == EVENT_XID:
                 self._heard(uuids.get(address_of(event.device), ""), int(event.eventData))
             elif time.monotonic() - began < 0.1:
-                time.sleep(1.0)  # an error at once, again and again, would spin
+                time.sleep(1.0)  # repeated immediate errors would spin
 
     def _heard(self, uuid: str, number: int) -> None:
         with self.lock:
@@ -196,12 +191,12 @@ class Nvml:
 
 
 def address_of(handle: Any) -> int:
-    """What tells one device handle from another."""
+    """Return what distinguishes a device handle from others."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def read_memory(ask: NvmlCaller) -> dict[str, int | None]:
-    """Memory in bytes; what the driver keeps for itself only where it tells."""
+    """Return memory in bytes. Memory that the driver reserves is included only if it reports it."""
     found = ask.first(
         ("nvmlDeviceGetMemoryInfo", getattr(ask.library, "nvmlMemory_v2", 0x2000028)),
         ("nvmlDeviceGetMemoryInfo",),
@@ -217,7 +212,7 @@ def read_memory(ask: NvmlCaller) -> dict[str, int | None]:
 
 
 def read_processes(ask: NvmlCaller) -> tuple[samples.ProcessReading, ...]:
-    """Processes with a compute context, those that go through MPS marked."""
+    """Return processes with a compute context, with a mark on those that use MPS."""
     found: dict[int, samples.ProcessReading] = {}
     for mps, name in ((False, "Compute"), (True, "MPSCompute")):
         listed = ask.first(
@@ -232,13 +227,13 @@ def read_processes(ask: NvmlCaller) -> tuple[samples.ProcessReading, ...]:
 
 
 def instance_of(process: Any) -> tuple[int, int] | None:
-    """Ids of the GPU and the compute instance that a process is on; None: the driver tells none."""
+    """Return ids of the GPU and compute instance of a process; None if the driver reports none."""
     ids = process.gpuInstanceId, process.computeInstanceId
     return None if NO_INSTANCE in ids else ids
 
 
 def read_links(ask: NvmlCaller) -> tuple[samples.LinkReading, ...]:
-    """NVLinks that are active, with what is at their other end."""
+    """Return active NVLinks, with what is at their other end."""
     found = []
     for link in range(LINKS_MAX):
         code, active = call(ask.library, "nvmlDeviceGetNvLinkState", ask.device, link)
@@ -252,8 +247,11 @@ def read_links(ask: NvmlCaller) -> tuple[samples.LinkReading, ...]:
 
 
 def read_fabric(ask: NvmlCaller) -> tuple[str, str]:
-    """Which NVSwitch domain the GPU has joined, as ``CLUSTER.CLIQUE``, and why it has not joined
-    the one that it belongs to; empty where it has, or belongs to none."""
+    """Return the NVSwitch domain of a GPU as ``CLUSTER.CLIQUE``, and why it has not joined its
+    domain.
+
+    The second is empty if it has joined, or belongs to none.
+    """
     for name in ("c_nvmlGpuFabricInfo_v2_t", "c_nvmlGpuFabricInfo_t"):
         kind = getattr(ask.library, name, None)
         if kind is None:
@@ -273,7 +271,7 @@ def read_fabric(ask: NvmlCaller) -> tuple[str, str]:
 
 
 def read_usage(ask: NvmlCaller) -> dict[str, Any]:
-    """What the device does now, and the errors that it counts."""
+    """Return what a GPU does now, and its error counters."""
     rates = ask("nvmlDeviceGetUtilizationRates")
     fields = read_fields(ask)
     remapped = ask("nvmlDeviceGetRemappedRows")
@@ -312,7 +310,7 @@ def read_usage(ask: NvmlCaller) -> dict[str, Any]:
 
 
 def read_fields(ask: NvmlCaller) -> dict[int, int]:
-    """Values that NVML tells by number: each has a return code of its own."""
+    """Return values that NVML reports by number, each with its own return code."""
     wanted = [
         (FIELD_MEMORY_TEMPERATURE, 0),
         (FIELD_NVLINK_SENT, ALL_LINKS),
@@ -327,7 +325,7 @@ def read_fields(ask: NvmlCaller) -> dict[int, int]:
 
 
 def read_ecc(ask: NvmlCaller, counter: int) -> tuple[int | None, int | None] | None:
-    """(Corrected, uncorrected) errors; None where ECC is off or not there."""
+    """Return (corrected, uncorrected) errors; None if ECC is off or missing."""
     both = (
         ask("nvmlDeviceGetTotalEccErrors", 0, counter),
         ask("nvmlDeviceGetTotalEccErrors", 1, counter),
@@ -336,7 +334,7 @@ def read_ecc(ask: NvmlCaller, counter: int) -> tuple[int | None, int | None] | N
 
 
 def read_retired(ask: NvmlCaller) -> tuple[int | None, int | None] | None:
-    """Pages retired for (several single-bit errors, a double-bit error)."""
+    """Return pages retired because of (several single-bit errors, a double-bit error)."""
     both = [ask("nvmlDeviceGetRetiredPages", cause) for cause in (0, 1)]
     if both == [None, None]:
         return None
@@ -348,7 +346,7 @@ def read_retired(ask: NvmlCaller) -> tuple[int | None, int | None] | None:
 
 
 def say(message: samples.Sample | samples.SampleProgress | samples.MigOutcome) -> None:
-    """One frame to the agent."""
+    """Send a frame to the agent."""
     body = msgspec.msgpack.encode(message)
     os.write(1, struct.pack(">I", len(body)) + body)
 
@@ -357,7 +355,7 @@ decode_order = msgspec.json.Decoder(samples.MigOrder).decode
 
 
 def failure(code: Code) -> samples.Sample:
-    """The sample of a driver that can't be asked at all."""
+    """Return the sample of a driver that cannot be asked at all."""
     if code == LIBRARY_NOT_FOUND:
         return samples.Sample(time.time(), "absent", "libnvidia-ml.so.1 is not installed")
     known = {
@@ -368,13 +366,13 @@ def failure(code: Code) -> samples.Sample:
 
 
 def start() -> Nvml:
-    """The library, loaded and initialised.
+    """Return the library, loaded and initialised.
 
     Raises:
-        DriverError: it is not there, or does not work.
+        DriverError: it is not installed or does not work.
     """
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")  # before the binding, which takes far longer to import
+        ctypes.CDLL("libnvidia-ml.so.1")  # before the binding, which takes much longer to import
     except OSError:
         raise DriverError(LIBRARY_NOT_FOUND) from None
     import pynvml  # noqa: PLC0415
@@ -386,10 +384,10 @@ def start() -> Nvml:
 
 
 def main() -> int:
-    """Answer requests until stdin ends or the driver can't be asked any more."""
+    """Answer requests until stdin ends or the driver cannot be asked any more."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if len(sys.argv) > 1 and os.getppid() != int(sys.argv[1]):
-        return 0  # the agent died before the line above
+        return 0  # the agent died before the previous line
     try:
         say(samples.SampleProgress("nvmlInit"))
         nvml = start()
@@ -416,4 +414,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the thread that waits for events would keep the process
+    os._exit(code)  # the thread that waits for events would keep the process alive

@@ -1,4 +1,4 @@
-"""Guarded calls of NVML's Python binding: a code or a value, and what a device has failed with."""
+"""Guarded calls of NVML's Python binding, which return a code or a value and note failures."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ Code = int
 UNINITIALIZED, NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 1, 3, 9, 12
 FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 13, 15, 16, 18
 ARGUMENT_VERSION_MISMATCH, UNKNOWN = 25, 999
-#: After one of these nothing of the whole driver can be read; a new process may find it mended.
+#: After one of these errors nothing of the driver can be read; a new process may succeed.
 DRIVER_GONE = {UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH}
-#: What a device that has failed as a whole answers to any call.
+#: Errors of a GPU that has failed as a whole.
 DEVICE_GONE = {
-    GPU_IS_LOST: (devices.LOST, "the driver says that it has fallen off the bus"),
-    RESET_REQUIRED: (devices.FAILED, "the driver says that it needs a reset"),
+    GPU_IS_LOST: (devices.LOST, "the driver reports that it has fallen off the bus"),
+    RESET_REQUIRED: (devices.FAILED, "the driver reports that it needs a reset"),
 }
-#: What is no trouble: the device or the driver's version just does not have it.
+#: Errors that only mean that the GPU or driver version lacks a feature.
 UNTOLD = {NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH}
 
 
 class DriverError(Exception):
-    """The driver as a whole can't be asked."""
+    """A driver that cannot be asked at all."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
@@ -28,7 +28,7 @@ class DriverError(Exception):
 
 
 class NvmlCaller:
-    """Calls functions of one device, and keeps what went wrong."""
+    """Calls functions for one device, and notes what has failed."""
 
     def __init__(self, library: Any, device: Any = None) -> None:
         self.library = library
@@ -38,7 +38,7 @@ class NvmlCaller:
         self.errors: dict[str, Code] = {}
 
     def __call__(self, function: str, *arguments: Any) -> Any:
-        """What the function returns; None where it can't tell, for whatever reason."""
+        """Return the function's result; None if it fails for any reason."""
         if self.state != devices.OK:
             return None
         code, value = call(self.library, function, self.device, *arguments)
@@ -53,7 +53,9 @@ class NvmlCaller:
         return None
 
     def first(self, *calls: tuple[Any, ...]) -> Any:
-        """The answer of the first function that has one: the newest, else what it replaced."""
+        """Return the result of the first function that has one: the newest, or one that it
+        replaced.
+        """
         for function, *arguments in calls:
             value = self(function, *arguments)
             if value is not None:
@@ -62,7 +64,7 @@ class NvmlCaller:
 
 
 def call(library: Any, function: str, *arguments: Any) -> tuple[Code, Any]:
-    """(0, what the function returns), or (NVML's error code, None)."""
+    """Return (0, the function's result), or (NVML's error code, None)."""
     try:
         return 0, getattr(library, function)(*arguments)
     except AttributeError:
@@ -70,4 +72,4 @@ def call(library: Any, function: str, *arguments: Any) -> tuple[Code, Any]:
     except library.NVMLError as error:
         return int(getattr(error, "value", UNKNOWN)), None
     except (ValueError, UnicodeDecodeError):
-        return UNKNOWN, None  # an answer that is no text
+        return UNKNOWN, None  # an answer that is not text

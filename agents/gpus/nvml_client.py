@@ -1,9 +1,8 @@
-"""The agent's side of :mod:`agents.gpus.nvml`: one process at a time, and a deadline for each
-answer.
+"""The agent's side of :mod:`agents.gpus.nvml`: one process at a time, with a deadline per answer.
 
-A driver that hangs keeps the process in the kernel, where not even a kill reaches it. It is told
-to end, reported as unresponsive, and no other is started before it is gone: one stuck process is
-all that a sick driver ever costs.
+A driver that hangs can hold the process in the kernel, beyond the reach of SIGKILL. Then the driver
+is reported as unresponsive, and no other process starts before that one has gone: a sick driver
+never costs more than one stuck process.
 """
 
 import contextlib
@@ -20,21 +19,21 @@ import msgspec
 from agents.gpus import samples
 from reconciler.model.observed import devices
 
-#: How long the driver may take to wake its devices, and how long for any other answer.
+#: Time for the driver to wake its GPUs, and for any other answer.
 START_S = 60.0
 ANSWER_S = 10.0
-#: A process is replaced after this time, so that devices that come and go are seen, and sooner
-#: while one is not well: NVML looks for devices only when it starts.
+#: A process is replaced after this time, to notice GPUs that come and go, and sooner while one is
+#: not healthy: NVML looks for devices only when it starts.
 RECYCLE_S = 3600.0
 RECYCLE_UNWELL_S = 120.0
 FRAME_BYTES_MAX = 16 * 2**20
 
-#: How long a change of MIG may take: a change of the mode resets the device.
+#: Time for a change of MIG: a change of the mode resets the GPU.
 CUT_S = 180.0
 
-#: It is begun from the files that are there now.
+#: Started from the present files.
 _NOT_UNDERSTOOD = (
-    "the process that reads GPUs says what this agent does not understand; it may be of another "
+    "this agent does not understand the process that reads GPUs; it may be of another "
     "version: start the agent anew"
 )
 
@@ -45,7 +44,7 @@ _decode = msgspec.msgpack.Decoder(
 
 
 class NvmlClient:
-    """Where samples come from. Not for two threads at once."""
+    """A source of samples. Only one thread may use it at a time."""
 
     def __init__(self, *, start_s: float = START_S, answer_s: float = ANSWER_S) -> None:
         self.start_s = start_s
@@ -59,11 +58,11 @@ class NvmlClient:
 
     @property
     def pid(self) -> int:
-        """The process that runs; 0 for none."""
+        """Process id of the running process; 0 for none."""
         return 0 if self._process is None else self._process.pid
 
     def sample(self, *, usage: bool) -> samples.Sample:
-        """A sample, in a bounded time and whatever the driver does; it says so in ``driver``."""
+        """Return a sample within a limited time. If the driver fails, ``driver`` shows it."""
         if self._stuck is not None and self._stuck.poll() is None:
             return self._silent("it has not answered since, and is still stuck")
         self._stuck = None
@@ -90,8 +89,11 @@ class NvmlClient:
         return found
 
     def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
-        """Change the MIG layout of a device, in a bounded time. The process is a new one after a
-        change of mode, since NVML knows devices as they were when it started."""
+        """Change the MIG layout of a GPU within a limited time.
+
+        After a change of mode the process is replaced, because NVML knows devices as they were when
+        it started.
+        """
         problem = "the driver still hangs"
         if self._stuck is None or self._stuck.poll() is not None:
             try:
@@ -113,7 +115,7 @@ class NvmlClient:
         )
 
     def close(self) -> None:
-        """End the process, without waiting for one that can't be ended."""
+        """End the process, without waiting for one that cannot be ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -145,7 +147,7 @@ class NvmlClient:
         assert process is not None  # noqa: S101 - for the type checker
         stdin, stdout = process.stdin, process.stdout
         assert stdin is not None and stdout is not None  # noqa: S101, PT018
-        with contextlib.suppress(BrokenPipeError):  # it may have said why before it ended
+        with contextlib.suppress(BrokenPipeError):  # it may have reported a reason before it ended
             stdin.write(request)
             stdin.flush()
         until = time.monotonic() + limit_s
@@ -167,7 +169,7 @@ class NvmlClient:
                 return message
 
     def _frame(self, stdout: IO[bytes], until: float) -> bytes | None:
-        """The body of the next frame; nothing at the end, None when time is up."""
+        """Return the body of the next frame; empty at the end, None after the deadline."""
         head = _exactly(stdout.fileno(), 4, until)
         if not head:
             return head
@@ -189,7 +191,7 @@ def _failed(message: str) -> samples.Sample:
 
 
 def _exactly(handle: int, count: int, until: float) -> bytes | None:
-    """So many bytes; nothing where they end before, None when time is up."""
+    """Return that many bytes; empty if they end earlier, None after the deadline."""
     parts = b""
     poller = select.poll()
     poller.register(handle, select.POLLIN)

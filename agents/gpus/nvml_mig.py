@@ -1,10 +1,9 @@
-"""MIG by NVML: which instances a device has, and the calls that make a layout.
+"""MIG calls of NVML: reads instances, and changes layouts.
 
-Runs in the process of :mod:`agents.gpus.nvml`, where a driver that hangs costs nobody else
-anything. Each order is one device, brought as near to its layout as its driver lets it; what came
-of it is said in a :class:`agents.gpus.samples.MigOutcome`. Changing the mode may reset the device:
-whoever asked for it then begins a new process. Calls, privileges and error codes are those of
-NVIDIA's NVML reference.
+Runs in the process of :mod:`agents.gpus.nvml`, where a driver that hangs affects nobody else. An
+order brings one GPU as near to its layout as the driver allows; a
+:class:`agents.gpus.samples.MigOutcome` reports the result. A change of mode may reset the GPU, so
+the client then starts a new process.
 """
 
 import ctypes
@@ -24,20 +23,21 @@ from reconciler.model.observed import devices
 MIG_MAX = 16
 NO_PERMISSION, IN_USE, INSUFFICIENT_RESOURCES = 4, 19, 23
 OFF, ON = 0, 1
-#: Numbers under which the binding knows profiles; newer drivers may have some more.
+#: Numbers of profiles in the binding; newer drivers may have more.
 GPU_PROFILES, COMPUTE_PROFILES, SHARED_ENGINES = 18, 9, 0
 WORDS = {
     NO_PERMISSION: "only root may change it: start the agent as root",
     NOT_SUPPORTED: "the device has no MIG",
     FUNCTION_NOT_FOUND: "the driver is too old to say what its MIG profiles are called",
-    IN_USE: "the driver says that it is in use: see what else holds it, as monitoring or MPS may",
+    IN_USE: "the driver reports that it is in use. To fix: find what uses it, for example "
+    "monitoring or MPS",
     INSUFFICIENT_RESOURCES: "the driver has no room for it",
     RESET_REQUIRED: "the mode changes with a reset: `nvidia-smi --gpu-reset`, or boot the machine",
 }
 
 
 class _CallError(Exception):
-    """A call that did not succeed."""
+    """A call that failed."""
 
     def __init__(self, what: str, code: int) -> None:
         super().__init__(f"{what}: {WORDS.get(code, f'NVML error {code}')}")
@@ -45,13 +45,13 @@ class _CallError(Exception):
 
     @property
     def state(self) -> str:
-        """How far the device is, then."""
+        """Resulting state of the GPU's layout."""
         known = {IN_USE: devices.WAITING, RESET_REQUIRED: devices.NEEDS_RESET}
         return known.get(self.code, devices.CUT_FAILED)
 
 
 def read_mig(ask: NvmlCaller) -> Iterator[devices.MigInstance]:
-    """MIG devices of a GPU. They can go while one looks."""
+    """Return MIG devices of a GPU. They may disappear meanwhile."""
     for part, uuid in _parts(ask):
         shape = part("nvmlDeviceGetAttributes")
         yield devices.MigInstance(
@@ -65,7 +65,7 @@ def read_mig(ask: NvmlCaller) -> Iterator[devices.MigInstance]:
 
 
 def read_usage(ask: NvmlCaller) -> Iterator[devices.MigUsage]:
-    """What each MIG device has taken of its memory: NVML tells no more of one."""
+    """Return the memory that each MIG device uses; NVML reports nothing else about them."""
     for part, uuid in _parts(ask):
         memory = part("nvmlDeviceGetMemoryInfo")
         yield devices.MigUsage(uuid, None if memory is None else memory.used)
@@ -83,7 +83,7 @@ def _parts(ask: NvmlCaller) -> Iterator[tuple[NvmlCaller, str]]:
 
 
 def cut(library: Any, order: samples.MigOrder) -> samples.MigOutcome:
-    """Carry out an order; whatever happens, what is there of Muster's own is told."""
+    """Carry out an order. In any case report which instances are Muster's."""
     cutter = _Cutter(library, order)
     try:
         state, message = cutter.work()
@@ -98,7 +98,7 @@ def cut(library: Any, order: samples.MigOrder) -> samples.MigOutcome:
 
 
 class _Cutter:
-    """One order under way."""
+    """An order that is being carried out."""
 
     def __init__(self, library: Any, order: samples.MigOrder) -> None:
         self.library = library
@@ -110,15 +110,15 @@ class _Cutter:
         self._handles: dict[int, Any] = {}
 
     def work(self) -> tuple[str, str]:
-        """Bring the device to its layout; how far it is then, and in words."""
+        """Bring the GPU to its layout. Return the resulting state and a message."""
         order = self.order
         self._device = self._do(f"GPU {order.uuid}", "nvmlDeviceGetHandleByUUID", order.uuid)
         current, pending = self._do("MIG mode", "nvmlDeviceGetMigMode", self._device)
         if order.wanted and current == OFF:
             self.mine.clear()
-            self.mode_mine = True  # also where it is to change with the next reset only
+            self.mode_mine = True  # even if it changes only with the next reset
             self._switch(ON)
-            return devices.WAITING, "MIG mode was switched on; its instances are made next"
+            return devices.WAITING, "MIG mode was switched on; its instances are created next"
         if current == OFF:
             self.mine.clear()
             if pending != OFF:
@@ -140,13 +140,13 @@ class _Cutter:
         return devices.FITS, ""
 
     def _undo(self, there: list[mig_layout.GpuInstance]) -> tuple[str, str]:
-        """Make the device whole again, as far as it is Muster's to undo."""
+        """Make the GPU whole again, as far as Muster may."""
         for one in there:
             if one.mine:
                 self._destroy(one.id)
         foreign = [one for one in there if not one.mine]
         if foreign:
-            said = f"{len(foreign)} MIG instances on it were made by others"
+            said = f"{len(foreign)} MIG instances on it were created by others"
             return devices.BLOCKED, said
         if not (self.mode_mine or self.order.take_over):
             return devices.BLOCKED, "its MIG mode was switched on by others"
@@ -168,7 +168,7 @@ class _Cutter:
             raise _CallError(what, int(status))
 
     def _profiles(self) -> Iterator[mig_layout.MigProfile]:
-        """What the driver could make of the device, and where."""
+        """Return profiles that the driver offers, with their possible places."""
         for number in range(GPU_PROFILES):
             code, info = call(
                 self.library, "nvmlDeviceGetGpuInstanceProfileInfo", self._device, number
@@ -176,7 +176,7 @@ class _Cutter:
             if code == FUNCTION_NOT_FOUND:
                 raise _CallError("MIG profiles", code)
             if code:
-                continue  # a number that this device has no profile for
+                continue  # this device has no profile of that number
             room = ctypes.c_uint(64)
             places = (self.library.c_nvmlGpuInstancePlacement_t * room.value)()
             self._do(
@@ -193,7 +193,7 @@ class _Cutter:
     def _instances(
         self, profiles: dict[str, mig_layout.MigProfile]
     ) -> Iterator[mig_layout.GpuInstance]:
-        """The device's GPU instances, by their ids."""
+        """Return the GPU instances by id."""
         found = []
         for profile in profiles.values():
             for handle in self._listed(
@@ -216,7 +216,7 @@ class _Cutter:
         yield from sorted(found, key=lambda one: one.id)
 
     def _is_made(self, number: int) -> bool:
-        """Whether Muster has made an instance."""
+        """Return True if Muster created an instance."""
         order = self.order
         return number in order.mine or (order.all_mine and number not in order.others)
 
@@ -227,7 +227,7 @@ class _Cutter:
         return list(handles[: count.value])
 
     def _compute_profiles(self, handle: Any) -> Iterator[tuple[int, int]]:
-        """(Compute slices, id) of what a GPU instance can have."""
+        """Return (compute slices, id) of what a GPU instance can have."""
         for number in range(COMPUTE_PROFILES):
             code, info = call(
                 self.library, "nvmlGpuInstanceGetComputeInstanceProfileInfo",
@@ -237,7 +237,7 @@ class _Cutter:
                 yield info.sliceCount, info.id
 
     def _computes(self, handle: Any) -> Iterator[tuple[int, Any]]:
-        """(Compute slices, handle) of each compute instance of a GPU instance."""
+        """Return (compute slices, handle) of each compute instance in a GPU instance."""
         seen = set()
         for slices, profile in self._compute_profiles(handle):
             if profile in seen:
@@ -256,7 +256,7 @@ class _Cutter:
         self.mine.discard(number)
 
     def _complete(self, handle: Any, profile: mig_layout.MigProfile) -> None:
-        """Give all of a GPU instance's compute to one compute instance."""
+        """Give all compute of a GPU instance to one compute instance."""
         what = f"the compute of a {profile.name}"
         whole = [id_ for slices, id_ in self._compute_profiles(handle) if slices == profile.slices]
         if not whole:

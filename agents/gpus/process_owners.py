@@ -1,9 +1,9 @@
-"""Whose process is it: from the pids that a device driver names to the attempts of this node.
+"""Finds the attempt that a process on a GPU belongs to.
 
-What ``/proc`` says is read here once for the pids in question and their ancestors; who owns what
-is then a pure question of those facts. A process belongs to an attempt when it is in its session,
-descends from its main process, is in its cgroup, or was started with the attempt's name by the
-same user: a daemon that left the session keeps its environment.
+Facts about the processes and their ancestors are read from ``/proc`` once; the rest is pure. A
+process belongs to an attempt if it is in its session, descends from its main process, is in its
+cgroup, or was started with the attempt's name by the same user. The last finds daemons that left
+the session.
 """
 
 import os
@@ -20,7 +20,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What ``/proc`` says of one process. ``attempt``: whose name its first environment bears."""
+    """Facts about one process. ``attempt``: the attempt that its initial environment names."""
 
     parent: int
     session: int
@@ -34,10 +34,11 @@ class Facts(msgspec.Struct, frozen=True):
 def owner_of(
     pid: int, table: Mapping[int, Facts], tasks: Mapping[str, int], shared_cgroup: str = "/"
 ) -> str:
-    """The attempt that a process belongs to; empty for none.
+    """Return the attempt that a process belongs to; empty for none.
 
-    ``tasks`` maps attempts that live to their main processes. A cgroup tells nothing where the
-    agent is in it as well (``shared_cgroup``).
+    Args:
+        tasks: main processes of live attempts.
+        shared_cgroup: cgroup of the agent, which tells nothing about owners.
     """
     facts = table.get(pid)
     if facts is None:
@@ -63,7 +64,7 @@ def owner_of(
 
 
 def read(pids: Iterable[int], tasks: Mapping[str, int], root: str) -> dict[int, Facts]:
-    """Facts of processes and of their ancestors; those that are gone are left out."""
+    """Return facts about processes and their ancestors, without those that are gone."""
     table: dict[int, Facts] = {}
     pending = [*pids, *tasks.values()]
     for _ in range(ANCESTORS_MAX):
@@ -81,7 +82,7 @@ def read(pids: Iterable[int], tasks: Mapping[str, int], root: str) -> dict[int, 
 
 
 def facts_of(pid: int, root: str) -> Facts | None:
-    """Facts of one process; None when it is gone."""
+    """Return facts about one process; None if it is gone."""
     basic = processes.process_facts(pid)
     if basic is None:
         return None
@@ -99,7 +100,7 @@ def facts_of(pid: int, root: str) -> Facts | None:
 
 
 def name_of(pid: int) -> str:
-    """The program that a process runs, without its arguments: those may hold secrets."""
+    """Return the program of a process without its arguments, which may hold secrets."""
     try:
         return Path(Path(f"/proc/{pid}/exe").readlink()).name
     except OSError:
@@ -107,7 +108,7 @@ def name_of(pid: int) -> str:
 
 
 def cgroup_of(pid: int) -> str:
-    """The cgroup of a process: of version 2, else of the first hierarchy that limits it."""
+    """Return the cgroup of a process: of version 2, else of the first hierarchy that limits it."""
     lines = processes.read_file(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines()
     paths = [line.split(":", 2)[2] for line in lines if line.count(":") >= 2]
     deep = [path for path in paths if path != "/"]
@@ -115,7 +116,7 @@ def cgroup_of(pid: int) -> str:
 
 
 def user_name(uid: int) -> str:
-    """The user's name, or the number where nobody knows it."""
+    """Return the name of a user, or its number if it has no name."""
     if uid < 0:
         return ""
     try:
@@ -125,5 +126,5 @@ def user_name(uid: int) -> str:
 
 
 def started_at(facts: Facts, now: float, boottime: float) -> float:
-    """When a process began, by the wall clock."""
+    """Return when a process started, by the wall clock."""
     return now - boottime + facts.ticks / _TICKS_PER_S

@@ -1,19 +1,19 @@
-"""What the process that talks to NVML says to the agent: readings as they are, not yet judged.
+"""Messages from the process that talks to NVML: raw readings, not yet judged.
 
-None stands for what the driver does not tell. Units are the driver's own, named in the fields.
+None means that the driver does not report a value. Units are the driver's, named in the fields.
 """
 
 import msgspec
 
 from reconciler.model.observed.devices import MigInstance, MigUsage
 
-#: The most of what has no limit of its own in the driver.
+#: Maximum for values that have no limit in the driver.
 PROCESSES_MAX = 1024
 EVENTS_MAX = 1024
 
 
 class LinkReading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One NVLink that is active. ``kind``: gpu, switch or other."""
+    """An active NVLink. ``kind``: gpu, switch or other."""
 
     link: int
     kind: str
@@ -21,8 +21,12 @@ class LinkReading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessReading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that has a context on a device. ``mps``: through an MPS server. ``instance``: ids
-    of the GPU and the compute instance that it is on; None: the driver tells none."""
+    """A process with a context on a GPU.
+
+    Attributes:
+        mps: True if it uses an MPS server.
+        instance: ids of its GPU and compute instance; None if the driver reports none.
+    """
 
     pid: int
     memory_bytes: int | None = None
@@ -31,7 +35,7 @@ class ProcessReading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EventReading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An XID event of the device ``uuid``, by the wall clock of when it was heard."""
+    """An XID event of a GPU, with the wall clock time at which it was noticed."""
 
     uuid: str
     number: int
@@ -39,9 +43,13 @@ class EventReading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeviceReading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One device. ``state`` is one of ``reconciler.model.observed.devices``; ``errors`` maps
-    functions that failed for another reason than not being supported to NVML's error code.
-    ``parted``: the node was given MIG instances of it alone, and ``mig`` are those."""
+    """A GPU.
+
+    Attributes:
+        state: one of ``reconciler.model.observed.devices``.
+        errors: NVML error codes by function, except for unsupported functions.
+        parted: True if the node has only the instances in ``mig``.
+    """
 
     index: int
     state: str
@@ -92,7 +100,9 @@ class DeviceReading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True, tag="sample"):
-    """Everything at one moment. ``driver`` is as in ``GpuDriver``; without one no devices."""
+    """Everything at one moment. ``driver`` is as in ``GpuDriver``; without a driver there are no
+    devices.
+    """
 
     at: float
     driver: str
@@ -105,17 +115,20 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, tag="sample"):
 
 
 class SampleProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """What is about to be read, so that a driver that hangs can be told where."""
+    """The call that is about to be made, to name it if the driver hangs there."""
 
     what: str
 
 
 class MigOrder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One device is to have these instances, (profile, number) pairs; none: it is to be whole.
+    """An order that a GPU shall have these instances.
 
-    ``mine`` are GPU instances that Muster has made; with ``all_mine`` all that are there but
-    ``others`` are, as after an agent died while it made them. ``mode_mine``: it has switched MIG
-    mode on. ``take_over``: what others made may go as well.
+    Attributes:
+        wanted: (profile, number) pairs; empty if the GPU shall be whole.
+        mine: GPU instances that Muster created.
+        all_mine: True if all instances but ``others`` are Muster's, as after a crash.
+        mode_mine: True if Muster switched MIG mode on.
+        take_over: True if instances that others created may be destroyed.
     """
 
     uuid: str
@@ -128,10 +141,13 @@ class MigOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class MigOutcome(msgspec.Struct, frozen=True, tag="mig"):
-    """What came of an order: ``state`` as in ``devices.MigCut``, and what is Muster's own now.
+    """Result of an order.
 
-    ``switched``: a change of mode was asked for, and the device may be another to the driver.
-    ``unknown``: there was no answer, so that more may have been made than is said.
+    Attributes:
+        state: as in ``devices.MigCut``.
+        mine: GPU instances that are Muster's now.
+        switched: True if a change of mode was requested, so that the driver may see another device.
+        unknown: True if there was no answer, so that more may have been created.
     """
 
     state: str

@@ -1,8 +1,8 @@
-"""Devices that are not there, as a file says that they are: trying things out without a GPU.
+"""Simulated GPUs, to try things out without hardware.
 
-A virtual node offers simulated GPUs. The file ``devices.json`` in its root says what is other than
-healthy about them, and which processes are on them; the agent reads it with every look and treats
-what comes out as it treats what a driver says. Without the file all is well.
+The file ``devices.json`` in the node's folder says which of them are not healthy, and which
+processes use them. The agent reads it with every look and treats it like the driver's answer.
+Without the file all GPUs are healthy.
 """
 
 import re
@@ -20,12 +20,12 @@ from reconciler.model.state import records
 
 FILE_NAME = "devices.json"
 FILE_BYTES_MAX = 2**20
-#: How a profile says its slices of compute and its memory.
+#: A profile's compute slices and memory.
 _PROFILE = re.compile(r"([1-7])g\.([0-9]{1,4})gb")
 
 
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A process that holds a device."""
+    """A process that holds a GPU."""
 
     pid: int
     gpu: int = 0
@@ -33,7 +33,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SimulatedXid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An XID; it is told once for each ``sequence``."""
+    """An XID, which is reported once for each ``sequence``."""
 
     gpu: int
     number: int
@@ -41,11 +41,12 @@ class SimulatedXid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file may say.
+    """Contents of the file.
 
-    ``gpus`` maps numbers of devices to what is other of them, by the names of
-    ``samples.DeviceReading``; None: the driver does not list it. ``driver`` is as in
-    ``samples.Sample``.
+    Attributes:
+        gpus: by number, the fields of ``samples.DeviceReading`` that differ; None if the driver
+            does not list the GPU.
+        driver: as in ``samples.Sample``.
     """
 
     driver: str = devices.OK
@@ -63,10 +64,10 @@ _convert_reading = decoders.converter(samples.DeviceReading)
 def instances(
     gpu: records.Gpu, layout: Iterable[tuple[str, int]]
 ) -> tuple[devices.MigInstance, ...]:
-    """The MIG instances of a simulated device: they are there as soon as they are declared.
+    """Return the MIG instances of a simulated GPU, which exist as soon as they are declared.
 
-    The device stays as it is otherwise, and is not in MIG mode: what a node offers is counted
-    from its pool's declaration, as it was before it heard of it.
+    Otherwise the GPU stays as it is and is not in MIG mode: its capacity is counted from the pool's
+    declaration.
     """
     profiles = [profile for profile, count in layout for _ in range(count)]
     return tuple(
@@ -82,7 +83,7 @@ def _instance(uuid: str, profile: str, number: int) -> devices.MigInstance:
 
 
 class SimulatedSamples:
-    """Samples of simulated devices, as ``agents.gpus.gpu_watcher.Watch`` takes them."""
+    """A source of samples of simulated GPUs for ``agents.gpus.gpu_watcher.GpuWatch``."""
 
     def __init__(self, path: Path, gpus: tuple[records.Gpu, ...]) -> None:
         self._path = path
@@ -91,15 +92,15 @@ class SimulatedSamples:
 
     @property
     def pid(self) -> int:
-        """There is no process to ask."""
+        """Always 0, because there is no process."""
         return 0
 
     def exists(self) -> bool:
-        """Whether there is a file."""
+        """Return True if the file exists."""
         return self._path.exists()
 
     def sample(self, *, usage: bool) -> samples.Sample:  # noqa: ARG002 - there is nothing to use
-        """The devices as the file says now; a file that makes no sense is a driver that fails."""
+        """Return the GPUs as the file describes them. An invalid file is a driver that fails."""
         try:
             scene = self._read()
             readings = tuple(self._readings(scene))
@@ -116,18 +117,18 @@ class SimulatedSamples:
         )
 
     def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
-        """Nothing is changed: simulated devices have the instances that their pool declares."""
+        """Change nothing: simulated GPUs have the instances that their pool declares."""
         return samples.MigOutcome(devices.FITS, "", order.mine, order.mode_mine)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing."""
 
     def _read(self) -> Scene:
         try:
             with self._path.open("rb") as stream:
                 text = stream.read(FILE_BYTES_MAX)
         except FileNotFoundError:
-            # nobody has said which driver it is to be: a pool may declare any
+            # no driver version is declared: a pool may require any
             return Scene(driver_version="")
         return _DECODE_SCENE(text)
 

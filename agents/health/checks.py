@@ -1,7 +1,7 @@
-"""Checks of this node's health: from what was read of devices and machine to verdicts.
+"""Health checks of this node: turns readings of GPUs and machine into verdicts.
 
-The built-in ones are pure functions of readings; ``Checker`` reads, runs the executables of the
-site, each with a deadline and without a shell, and remembers what one look can't tell.
+Built-in checks are pure functions of readings. ``Checker`` makes the readings, runs the site's
+executables with a deadline and without a shell, and remembers what a single look cannot show.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from reconciler.model.observed.health_checks import BUILT_IN, CheckPlan, CheckRe
 from reconciler.model.state import records
 from reconciler.model.values.quantities import counted
 
-#: How long a file system may take to tell of itself.
+#: Time for a file system to answer.
 MOUNT_S = 5.0
-#: So many errors of memory since boot are a module that fails, though each was corrected.
+#: Corrected memory errors since boot that show a failing module.
 CORRECTED_MANY = 1000
-#: A process that can't be ended for so long is stuck.
+#: Time after which a process that cannot be ended counts as stuck.
 STUCK_S = 60.0
-#: XIDs that tell of the device, not of the program: NVIDIA's catalogue, by what has to be done.
+#: XIDs caused by the device, not the program, by NVIDIA's catalogue of remedies.
 XIDS_FAILED = {
     48: "double-bit ECC error",
     62: "internal micro-controller halt",
@@ -46,17 +46,20 @@ XIDS_DEGRADED = {
 }
 HEAT_REASONS = {"hardware-thermal-slowdown", "software-thermal-slowdown"}
 
-#: A verdict, why, and the number of the device that it is about.
+#: Verdict, reason, and number of the GPU that it is about.
 Finding = tuple[Verdict, str] | tuple[Verdict, str, int]
 
 
 class Readings(msgspec.Struct, frozen=True):
-    """What the built-in checks judge.
+    """Values that the built-in checks judge.
 
-    ``links_before`` is the most NVLinks each device had since its boot, by number; ratios
-    are of what is free; ``clock_synchronised`` None: nobody tells; ``clock_skew`` is in words, and
-    ``memory_errors`` are the machine's since its boot: corrected, uncorrected. ``stuck`` is how
-    many processes have been unkillable for long; ``mounts`` what is wrong with each path.
+    Attributes:
+        links_before: most NVLinks that each GPU has had since boot, by number.
+        clock_synchronised: None if unknown.
+        clock_skew: description of the problem; empty for none.
+        memory_errors: corrected and uncorrected errors since boot.
+        stuck: number of processes that have been unkillable for long.
+        mounts: problems by path.
     """
 
     gpus: tuple[records.Gpu, ...] = ()
@@ -73,7 +76,7 @@ class Readings(msgspec.Struct, frozen=True):
 
 
 def judge(readings: Readings, plan: CheckPlan) -> tuple[CheckResult, ...]:
-    """The result of every built-in check that is on, in their order."""
+    """Return the results of all built-in checks that are on, in their order."""
     found = []
     for name in BUILT_IN:
         if name not in plan.off:
@@ -104,7 +107,7 @@ def _gpu_count(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
 def _gpu_driver(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     driver = readings.driver
     if driver is None or driver.state == devices.OK or not (plan.gpus or readings.gpus):
-        return  # a machine without GPUs may have a driver in any state
+        return  # without GPUs the driver's state does not matter
     yield "failed", f"the NVIDIA driver is {driver.state}: {driver.message}"
 
 
@@ -163,8 +166,8 @@ def _gpu_temperature(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
 def _gpu_nvlink(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     for gpu in readings.gpus:
         if gpu.state != devices.OK or gpu.mig_enabled:
-            continue  # instances use none: whether a driver keeps them up is no matter
-        # one without NVLinks, as of a machine that lends out single devices, computes all the same
+            continue  # instances use no NVLinks
+        # without NVLinks, as on machines with single GPUs, computing works
         if gpu.fabric_problem and links_of(gpu):
             said = f"GPU {gpu.index} {gpu.fabric_problem}, and computes nothing till then"
             yield "failed", f"{said}: see nvidia-fabricmanager", gpu.index
@@ -174,7 +177,7 @@ def _gpu_nvlink(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
 
 
 def links_of(gpu: records.Gpu) -> int:
-    """How many NVLinks of a device are active."""
+    """Return the number of active NVLinks of a GPU."""
     return sum(peer.links for peer in gpu.nvlinks)
 
 
@@ -213,7 +216,7 @@ def _scarce(what: str, free: float, least: float) -> Iterator[Finding]:
 
 def _clock(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     if readings.clock_synchronised is False:
-        yield "degraded", "the clock is not synchronised, as systemd-timesyncd says"
+        yield "degraded", "the clock is not synchronised, according to systemd-timesyncd"
     if readings.clock_skew:
         yield "degraded", readings.clock_skew
 
@@ -252,15 +255,17 @@ _CHECKS: dict[str, Callable[[Readings, CheckPlan], Iterator[Finding]]] = {
 # --- reading --------------------------------------------------------------------------------
 
 
-class Mounts:
-    """Asks mounts how they are, by children, since a dead server hangs who asks. A child that not
-    even SIGKILL ends is waited for: no other one asks for the same path until it has gone."""
+class MountChecker:
+    """Checks mounts by child processes, because a dead server blocks whoever accesses it.
+
+    If not even SIGKILL ends a child, no other one checks the same path until it has gone.
+    """
 
     def __init__(self) -> None:
         self._hung: dict[str, subprocess.Popen[bytes]] = {}
 
     def problem(self, path: str) -> str:
-        """What is wrong with a mount; empty for nothing."""
+        """Return what is wrong with a mount; empty if nothing is."""
         text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
         points = {line.split()[1] for line in text.splitlines() if line.count(" ") > 1}
         if path.replace(" ", "\\040") not in points:
@@ -268,13 +273,13 @@ class Mounts:
         return self.answer(path)
 
     def answer(self, path: str) -> str:
-        """Why a path does not answer; empty where it does."""
-        for key, child in list(self._hung.items()):  # others ask for other paths meanwhile
+        """Return why a path does not answer; empty if it does."""
+        for key, child in list(self._hung.items()):  # other threads check other paths meanwhile
             if child.poll() is not None:
                 self._hung.pop(key, None)
         stuck = self._hung.get(path)
         if stuck is not None:
-            return f"does not answer: process {stuck.pid}, which asked, is stuck there"
+            return f"does not answer: process {stuck.pid}, which checked it, hangs there"
         try:
             process = subprocess.Popen(
                 ["stat", "-f", path],
@@ -283,7 +288,7 @@ class Mounts:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except OSError as problem:  # no process can be made: the node is in trouble
+        except OSError as problem:  # no process can be created: the node is in trouble
             return f"can't be asked: {problem}"
         try:
             return "" if process.wait(MOUNT_S) == 0 else "can't be read"
@@ -297,7 +302,7 @@ class Mounts:
 
 
 class _KeptLinks(msgspec.Struct, frozen=True):
-    """What the file of ``Links`` holds: the most NVLinks of each device, by its UUID."""
+    """Contents of the file of ``NvlinkHistory``: most NVLinks of each GPU, by UUID."""
 
     boot_id: str
     most: dict[str, int]
@@ -306,9 +311,11 @@ class _KeptLinks(msgspec.Struct, frozen=True):
 _DECODE_LINKS = msgspec.json.Decoder(_KeptLinks).decode
 
 
-class Links:
-    """The most NVLinks that each device had in this boot, also before the agent began: a link that
-    went down is down until somebody mends it, whoever starts the agent anew meanwhile."""
+class NvlinkHistory:
+    """The most NVLinks that each GPU has had in this boot, also under earlier agents.
+
+    A link that went down counts as down until it is repaired, even if the agent restarts.
+    """
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
@@ -319,7 +326,7 @@ class Links:
             self._most = kept.most if kept.boot_id == boot_id else {}
 
     def most(self, gpus: Iterable[records.Gpu]) -> dict[int, int]:
-        """The most of each of these devices by number, what they have now counted in."""
+        """Return the maximum of these GPUs by number, including their present links."""
         found, grown = {}, False
         for gpu in gpus:
             now = links_of(gpu)
@@ -328,14 +335,14 @@ class Links:
             found[gpu.index] = self._most.get(gpu.uuid, 0)
         if grown:
             fresh = self._path.with_suffix(".new")
-            with contextlib.suppress(OSError):  # it costs what this agent alone remembers
+            with contextlib.suppress(OSError):  # then only this agent remembers it
                 fresh.write_bytes(msgspec.json.encode(_KeptLinks(self._boot_id, self._most)))
                 fresh.replace(self._path)
         return found
 
 
 def clock_synchronised() -> bool | None:
-    """Whether systemd-timesyncd keeps the clock; None where it does not run here."""
+    """Return True if systemd-timesyncd keeps the clock; None if it does not run here."""
     marker = Path("/run/systemd/timesync/synchronized")
     if marker.parent.exists():
         return marker.exists()
@@ -343,19 +350,19 @@ def clock_synchronised() -> bool | None:
 
 
 class Checker:
-    """One node's checks. Who calls it holds ``turn`` until what was found is told, so that no
-    older result takes the place of a newer one.
+    """The checks of one node. Callers hold ``turn`` until the results are reported, so that no
+    older result replaces a newer one.
 
-    Executables that are made before or after a job are not made on the interval, but for those that
-    have failed: on a node that is idle they are made again, so that it can be well again.
+    Executables that run before or after jobs do not run on the interval, except those that have
+    failed: on an idle node they run again, so that the node can become healthy.
     """
 
     def __init__(self, root: Path, boot_id: str) -> None:
         self._root = root
-        self._links = Links(root / "nvlinks.json", boot_id)
+        self._links = NvlinkHistory(root / "nvlinks.json", boot_id)
         self._unkillable: dict[tuple[int, int], float] = {}
-        self._mounts = Mounts()
-        self._site = site_checks.Site()
+        self._mounts = MountChecker()
+        self._site = site_checks.SiteChecks()
         self._gated: dict[str, CheckResult] = {}
         self.turn = threading.Lock()
 
@@ -366,7 +373,7 @@ class Checker:
         *,
         idle: bool = True,
     ) -> tuple[CheckResult, ...]:
-        """Read what is not ``seen`` by others, judge, and run what the site has."""
+        """Return the results of all checks that are due, with readings not already in ``seen``."""
         found = list(judge(self._read(plan, seen), plan))
         gated = {*plan.before, *plan.after}
         known = {one.name for one in plan.commands}
@@ -384,7 +391,7 @@ class Checker:
     def gate(
         self, plan: CheckPlan, names: tuple[str, ...], seen: Readings
     ) -> tuple[CheckResult, ...]:
-        """Make the checks of these names now, whether or not they are due."""
+        """Make the named checks now, due or not."""
         built_in = {one.name: one for one in judge(self._read(plan, seen), plan)}
         commands = {one.name: one for one in plan.commands}
         found = []
@@ -413,7 +420,7 @@ class Checker:
         )
 
     def _stuck(self) -> int:
-        """Processes that have waited in the kernel, unkillable, for long."""
+        """Return the number of processes that have been unkillable in the kernel for long."""
         now = time.monotonic()
         seen = {key: self._unkillable.get(key, now) for key in _unkillable()}
         self._unkillable = seen
@@ -421,7 +428,7 @@ class Checker:
 
 
 def _unkillable() -> Iterator[tuple[int, int]]:
-    """Pid and start of processes in uninterruptible sleep, kernel threads left out."""
+    """Return pid and start of processes in uninterruptible sleep, without kernel threads."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of names, and no paths needed
         if not name.isdigit():
             continue
@@ -431,11 +438,11 @@ def _unkillable() -> Iterator[tuple[int, int]]:
 
 
 def unwell(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """Those that have something to say, in the order of their checks."""
+    """Return the results that are not healthy, in the order of their checks."""
     return tuple(one for one in results if one.verdict != "healthy")
 
 
 def merged(told: Iterable[CheckResult], found: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """What is told of checks with some of them made anew; healthy ones say nothing."""
+    """Return reported results with some of them replaced. Healthy ones are not reported."""
     made = {one.name: one for one in told} | {one.name: one for one in found}
     return unwell(made.values())

@@ -1,4 +1,4 @@
-"""Executables of the site that check a node or repair it: with a deadline, without a shell."""
+"""Runs the site's executables that check or repair a node, with a deadline and without a shell."""
 
 import subprocess
 
@@ -10,20 +10,23 @@ OUTPUT_BYTES_MAX = 4096
 MESSAGE_CHARACTERS_MAX = 300
 
 
-class Site:
-    """Runs executables of the site. A child that not even SIGKILL ends is waited for: no other is
-    made for the same check until it has gone, so that a check leaves one such process at most."""
+class SiteChecks:
+    """The site's executables.
+
+    If not even SIGKILL ends a child, its check does not run again until it has gone. So a check
+    leaves at most one such process.
+    """
 
     def __init__(self) -> None:
         self._hung: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, check: CheckCommand) -> CheckResult:
-        """Run one; what it prints first is why, the rest is thrown away."""
+        """Run an executable. The first line that it prints is the reason of its verdict."""
         self._hung = {name: child for name, child in self._hung.items() if child.poll() is None}
         if check.name in self._hung:
             pid = self._hung[check.name].pid
             return CheckResult(
-                check.name, "failed", f"process {pid}, which made it, can't be ended"
+                check.name, "failed", f"process {pid}, which made this check, can't be killed"
             )
         found, left = _run(check)
         if left is not None:
@@ -32,7 +35,7 @@ class Site:
 
 
 def _run(check: CheckCommand) -> tuple[CheckResult, subprocess.Popen[bytes] | None]:
-    """The result, and the process where it can't be ended."""
+    """Return the result, and the process if it cannot be ended."""
     try:
         ran = commands.run(
             list(check.command), check.timeout_s, OUTPUT_BYTES_MAX, errors=True, drop=True
@@ -40,7 +43,7 @@ def _run(check: CheckCommand) -> tuple[CheckResult, subprocess.Popen[bytes] | No
     except OSError as problem:
         return CheckResult(check.name, "failed", f"it can't be run: {problem.strerror}"), None
     if ran.status is None:
-        message = f"it has not ended after {check.timeout_s:g} s"
+        message = f"it did not end within {check.timeout_s:g} s"
         return CheckResult(check.name, "failed", message), ran.left
     if ran.status == 0:
         return CheckResult(check.name), ran.left

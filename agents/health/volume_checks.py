@@ -1,7 +1,7 @@
-"""Volumes that a node is to have mounted: whether they are there, and as they have to be.
+"""Checks that the volumes of this node are mounted as declared, and answer.
 
-The table of mounts is judged as it stands; then each volume is asked, by a child, whether it
-answers. What is found is a fact of the node: jobs that need a volume go where it is.
+The mount table is judged first. Then a child process checks that each volume answers. Results are
+reported with the node, so that jobs go where their volumes work.
 """
 
 import math
@@ -16,7 +16,7 @@ from agents.health import checks
 from agents.host import processes
 from reconciler.model.observed.storage import VolumeState, WantedVolume
 
-#: How old what was found may be where a task is to start by it.
+#: Age of a result that is still used for the start of a task.
 FRESH_S = 5.0
 EVERY_S = 60.0
 VOLUMES_MAX = 256
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class Mounted(msgspec.Struct, frozen=True):
-    """A line of the table of mounts."""
+    """A line of the mount table."""
 
     source: str
     path: str
@@ -33,7 +33,7 @@ class Mounted(msgspec.Struct, frozen=True):
 
 
 def table(text: str) -> list[Mounted]:
-    """The mounts of ``/proc/self/mounts``, the newest of a path last."""
+    """Return the mounts in ``/proc/self/mounts``; the newest of a path is last."""
     found = []
     for line in text.splitlines():
         words = [_ESCAPE.sub(lambda m: chr(int(m[1], 8)), word) for word in line.split(" ")]
@@ -43,7 +43,7 @@ def table(text: str) -> list[Mounted]:
 
 
 def judge(wanted: WantedVolume, mounts: list[Mounted]) -> str:
-    """What is wrong with a volume by the table of mounts; empty for nothing."""
+    """Return what is wrong with a volume according to the mount table; empty if nothing is."""
     path = wanted.path.rstrip("/") or "/"
     here = [one for one in mounts if one.path == path]
     if wanted.file_system or wanted.source:
@@ -66,28 +66,28 @@ def _is_below(path: str, other: str) -> bool:
     return path.startswith(other if other.endswith("/") else f"{other}/")
 
 
-class Volumes:
-    """Looks at volumes for one agent; ``found`` is called with what is known when it changes."""
+class VolumeChecker:
+    """The volumes of one node. ``found`` is called with all results when one changes."""
 
     def __init__(
-        self, mounts: checks.Mounts, found: Callable[[tuple[VolumeState, ...]], None]
+        self, mounts: checks.MountChecker, found: Callable[[tuple[VolumeState, ...]], None]
     ) -> None:
         self._mounts = mounts
         self._found = found
         self._wanted: dict[str, WantedVolume] = {}
         self._known: dict[str, tuple[float, VolumeState]] = {}
-        #: Of one volume, by its name: nobody waits for a look at another one, which may hang.
+        #: Locks by volume: checking a volume must not wait for another one, which may hang.
         self._turns: dict[str, threading.Lock] = {}
         self._lock, self._telling = threading.Lock(), threading.Lock()
         self._asked = threading.Event()
 
     def follow(self, wanted: tuple[WantedVolume, ...]) -> None:
-        """What is to be looked at from now on."""
+        """Check these volumes from now on."""
         self._wanted = {one.name: one for one in wanted[:VOLUMES_MAX]}
         self._asked.set()
 
     def turn(self, wait_s: float = EVERY_S) -> None:
-        """One turn of the thread that looks at all of them."""
+        """Check all volumes once. A thread calls it again and again."""
         self._asked.wait(wait_s)
         self._asked.clear()
         for name in list(self._wanted):
@@ -95,12 +95,15 @@ class Volumes:
         self._tell()
 
     def problem(self, names: Iterable[str]) -> str:
-        """Why a task that needs these can't start here, found out now or a moment ago. What was
-        found is told before this returns. A volume of which nothing is known keeps nobody."""
+        """Return why a task that needs these volumes cannot start here; empty if it can.
+
+        The result is fresh or a moment old, and is reported before this returns. Unknown volumes
+        prevent nothing.
+        """
         problem, looked = "", False
         for name in names:
             looked |= self._look(name, time.monotonic() - FRESH_S)
-            known = self._known.get(name)  # it may be followed no longer by now
+            known = self._known.get(name)  # it may not be in the plan any more
             if known is not None and known[1].problem:
                 problem = f"volume {name}: {known[1].problem}"
                 break
@@ -109,7 +112,7 @@ class Volumes:
         return problem
 
     def _look(self, name: str, older_than: float) -> bool:
-        """Look at one, if the last look was before; whether it was."""
+        """Check one volume if the last check is old enough. Return True if it was checked."""
         if name not in self._wanted:
             return False
         with self._lock:
@@ -126,8 +129,8 @@ class Volumes:
         return True
 
     def _tell(self) -> None:
-        """Have all that is known told."""
-        with self._telling:  # what is newer is told later
+        """Report all results."""
+        with self._telling:  # newer results are reported later
             with self._lock:
                 wanted = self._wanted
                 self._known = {name: one for name, one in self._known.items() if name in wanted}

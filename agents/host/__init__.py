@@ -1,1 +1,1 @@
-"""Facts and services of the host that the rest of the agent stands on."""
+"""Facts and services of the host that the rest of the agent uses."""

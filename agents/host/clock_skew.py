@@ -1,37 +1,37 @@
-"""How far this node's clock is from the controller's, by the dates of the controller's answers.
+"""Difference between this node's clock and the controller's, from the dates of its answers.
 
-An answer is dated in whole seconds, at a moment between its request and its arrival: both clocks
-are apart by something within two bounds. What is within the limit by one answer may be so by chance
-where the bounds lie far apart, as they do after a long poll; what is beyond it is so for sure.
+An answer is dated in whole seconds, at some moment between its request and its arrival. So each
+answer gives a lower and an upper bound. A difference beyond the limit is certain; one within it may
+be chance, especially after a long poll.
 """
 
 import datetime as dt
 
-#: Clocks that are further apart make times of events and logs, and tickets of sites, go wrong.
+#: Larger differences distort times of events and logs, and break Kerberos tickets and the like.
 SKEW_S_MAX = 10.0
-#: A date is cut to its second, and servers look at their clock once a second.
+#: Dates are truncated to seconds, and servers read their clock once a second.
 DATED_S = 2.0
-#: By how much two clocks of one machine may have gone differently over one exchange.
+#: Possible drift between two clocks of one machine during one exchange.
 _STEP_S = 1.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-class Skew:
-    """What is known of it. ``problem`` says in words what is wrong; empty: nothing is known to be.
+class ClockSkew:
+    """The known difference of the clocks. ``problem`` describes it; empty if no problem is known.
 
-    One thread or several may tell; each word stands by itself.
+    Any thread may add an answer; each one counts by itself.
     """
 
     def __init__(self) -> None:
         self.problem = ""
 
     def heard(self, date: str, sent_at: float, came_at: float, took_s: float) -> None:
-        """An answer has come.
+        """Take the date of an answer into account.
 
         Args:
-            date: its ``Date``, empty where it has none.
-            sent_at: when its request was sent, by the clock of the wall.
-            came_at: when it came, by the same clock.
+            date: value of its ``Date`` header; empty if it has none.
+            sent_at: when the request was sent, by the wall clock.
+            came_at: when the answer arrived, by the wall clock.
             took_s: the time between, by a clock that nobody sets.
         """
         dated_at = moment(date)
@@ -47,7 +47,7 @@ class Skew:
 
 
 def moment(date: str) -> float | None:
-    """Seconds since 1970 of a date as HTTP writes it, ``Sun, 06 Nov 1994 08:49:37 GMT``."""
+    """Return the seconds since 1970 of an HTTP date, like ``Sun, 06 Nov 1994 08:49:37 GMT``."""
     words = date.replace(":", " ").split()
     try:
         _, day, month, year, hours, minutes, seconds, zone = words

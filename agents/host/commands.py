@@ -1,5 +1,7 @@
-"""Commands of a site: with a deadline, without a shell, what they print bounded, ended with all
-that they have started."""
+"""Runs the site's commands with a time limit, without a shell, and with bounded output.
+
+A command ends together with every process that it has started in its session.
+"""
 
 import contextlib
 import os
@@ -9,13 +11,18 @@ import subprocess
 import time
 from typing import NamedTuple
 
-#: How long a process that was killed may take to be gone.
+#: Time for a killed process to end.
 REAP_S = 1.0
 
 
 class Ran(NamedTuple):
-    """How a command ended. ``status`` is None where it was ended, negative for a signal; ``said``
-    what it printed first; ``left`` its process where not even SIGKILL ended that in a moment."""
+    """Result of a command.
+
+    Attributes:
+        status: exit status, negative for a signal; None if the time limit ended the command.
+        said: beginning of its output.
+        left: its process, if not even SIGKILL ended it within a moment.
+    """
 
     status: int | None
     said: bytes
@@ -25,17 +32,17 @@ class Ran(NamedTuple):
 def run(
     command: list[str], limit_s: float, bytes_max: int, *, errors: bool = False, drop: bool = False
 ) -> Ran:
-    """Run a command, and end what it has left in its session's group.
+    """Run a command, then kill what is left in its process group.
 
     Args:
-        command: the words of it.
-        limit_s: how long it may take.
-        bytes_max: of what it prints.
-        errors: whether what it prints to its standard error counts, too.
-        drop: whether it may print more, which is thrown away; else it is ended then.
+        command: program and arguments.
+        limit_s: time limit.
+        bytes_max: how much of its output is kept.
+        errors: also keep what it writes to standard error.
+        drop: throw further output away. Otherwise the command is ended when it exceeds the limit.
 
     Raises:
-        OSError: it can't be run.
+        OSError: the command cannot be run.
     """
     process = subprocess.Popen(
         command,
@@ -63,7 +70,7 @@ def run(
 def _output(
     process: subprocess.Popen[bytes], deadline: float, bytes_max: int, *, drop: bool
 ) -> bytes:
-    """The beginning of what a process prints until it ends, or until its time is up."""
+    """Return the beginning of a process's output until it ends or its time is over."""
     text, stream = b"", process.stdout
     assert stream is not None  # noqa: S101 - for the type checker
     poller = select.poll()

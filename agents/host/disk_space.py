@@ -1,5 +1,6 @@
-"""Why a file can't be made or written where a node keeps its own: what is missing there, of which
-file system, and what to do about it."""
+"""Explains why a file cannot be created or written: what the file system lacks, and how to
+fix it.
+"""
 
 import errno
 import os
@@ -8,17 +9,17 @@ from pathlib import Path
 
 from reconciler.model.values import quantities
 
-#: What a look at a file system can explain.
+#: Errors that the state of the file system can explain.
 EXPLAINED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _DO = "make room there, or give the agent another folder with --root"
 
 
 def explained(problem: OSError, root: Path) -> str:
-    """An error in words. Where it names no file, what is said is of the node's own folder.
+    """Return the text of an error, with what the file system lacks.
 
     Args:
-        problem: whatever the system would not do.
-        root: the node's folder, or what it is to be.
+        problem: the system's error. If it names no file, the text is about ``root``.
+        root: the node's folder, which need not exist.
     """
     name = os.fsdecode(problem.filename) if isinstance(problem.filename, str | bytes) else ""
     what = f"{name}: {problem.strerror}" if name and problem.strerror else str(problem)
@@ -28,7 +29,7 @@ def explained(problem: OSError, root: Path) -> str:
 
 
 def is_short(path: Path) -> bool:
-    """Whether nothing more can be made on the file system of a path, or nothing written there."""
+    """Return True if nothing more can be created or written on the file system of a path."""
     try:
         found = os.statvfs(_mounted_at(path))
     except OSError:
@@ -37,7 +38,7 @@ def is_short(path: Path) -> bool:
 
 
 def lacking(path: Path, number: int | None = errno.ENOSPC) -> str:
-    """What the file system lacks on which a path is, or would be, that refuses with this error."""
+    """Return what the file system of a path lacks, given the error with which it refuses writes."""
     place = _mounted_at(path)
     if number == errno.EROFS:
         return (
@@ -72,7 +73,7 @@ def lacking(path: Path, number: int | None = errno.ENOSPC) -> str:
 
 
 def _mounted_at(path: Path) -> Path:
-    """Where the file system is mounted on which a path is, or would be."""
+    """Return the mount point of the file system of a path that need not exist."""
     place = path.absolute()
     while not place.exists() or not place.is_mount():
         if place == place.parent:
@@ -89,7 +90,7 @@ def _user() -> str:
 
 
 def _amount(size_bytes: int) -> str:
-    """In the largest unit of which it has one."""
+    """Format an amount in the largest unit of which it has at least one."""
     for unit in ("Ti", "Gi", "Mi", "Ki"):
         scale = quantities.MEMORY_SUFFIXES[unit]
         if size_bytes >= scale:

@@ -1,14 +1,13 @@
-"""Places where a test can have the agent die, to show that what follows is put right.
+"""Places at which a test can make the agent or the supervisor die. Standard library only.
 
-``MUSTER_CRASH_POINTS`` names a folder; a file in it with a point's name makes the process that
-reaches the point first kill itself there, once. Without the variable nothing is looked at.
-It is the supervisor's as well: it imports nothing but the standard library.
+``MUSTER_CRASH_POINTS`` names a folder. The first process that reaches a point whose name is a file
+there kills itself, once. Without the variable nothing happens.
 """
 
 import os
 import signal
 
-#: Every point there is, agent's and supervisor's.
+#: All points of agent and supervisor.
 POINTS = (
     "sent-not-spawned",
     "forked-not-begun",
@@ -21,19 +20,19 @@ _FOLDER = os.environ.get("MUSTER_CRASH_POINTS", "")
 
 
 def reach(name: str) -> None:
-    """Die here if a test asks for it."""
+    """Die here if a test requests it."""
     if _asked(name):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def orphan(name: str) -> None:
-    """Have the parent die here if a test asks for it, and go on for as long as that lets one."""
+    """Make the parent die here if a test requests it, and go on."""
     if _asked(name):
         os.kill(os.getppid(), signal.SIGKILL)
 
 
 def _asked(name: str) -> bool:
-    """Whether a test asks for what is to happen at a point; it is asked for once."""
+    """Return True if a test requests a crash at a point. Each request counts once."""
     if not _FOLDER:
         return False
     try:

@@ -1,8 +1,7 @@
-"""Folders that somebody else fills, measured and deleted: no link is followed, and nothing that
-was put there, however deep or many, costs more than was set for it.
+"""Measures and deletes folders that another user fills, at a bounded cost.
 
-Every step goes from the handle of one folder to a name in it, so that what is moved meanwhile
-leads nowhere. As many handles are open as a tree is deep, up to a limit; nothing recurs.
+No symbolic link is followed: every step goes from the handle of one folder to a name in it, so that
+moving folders meanwhile misleads nobody. Depth is limited, and nothing is recursive.
 """
 
 import contextlib
@@ -11,14 +10,16 @@ import secrets
 import stat
 from typing import NamedTuple, Self
 
-#: Folders below each other, and names in all of a tree, of what is still measured. What is copied
-#: has fewer: ``stagehand.DEPTH_MAX``, and the few around it.
+#: Nested folders, and names in a tree, that are still measured. Copies have lower limits:
+#: ``copy_worker.DEPTH_MAX``, and a few folders around them.
 DEPTH_MAX, NAMES_MAX = 72, 1_000_000
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Levels:
-    """The folders from the top of a tree to where a walk is, each open. Leaving closes them."""
+    """Open handles of the folders from the top of a tree down to the current one. Leaving closes
+    them.
+    """
 
     def __init__(self, path: str) -> None:
         self.handles = [os.open(path, FOLDER)]
@@ -34,25 +35,27 @@ class _Levels:
         return len(self.handles)
 
     def down(self, name: str) -> None:
-        """Go to a folder in the one where the walk is."""
+        """Enter a folder in the current one."""
         self.handles.append(os.open(name, FOLDER, dir_fd=self.handles[-1]))
 
     def up(self) -> None:
-        """Go back to the one above."""
+        """Return to the folder above."""
         os.close(self.handles.pop())
 
 
 class Measured(NamedTuple):
-    """What the files of a folder take of the disk, and how many names were looked at for that.
-    ``size_bytes`` is None where there is no folder, or one that is deeper than ``DEPTH_MAX``, has
-    more names than were allowed, or can't be read."""
+    """Disk space of the files in a folder, and the number of names that were read.
+
+    ``size_bytes`` is None if there is no such folder, or if it is deeper than ``DEPTH_MAX``, has
+    more names than allowed, or cannot be read.
+    """
 
     size_bytes: int | None
     names: int
 
 
 def measure(path: str, names_max: int = NAMES_MAX) -> Measured:
-    """How much a folder holds."""
+    """Return how much disk space a folder uses."""
     total = count = 0
     try:
         with _Levels(path) as levels, contextlib.ExitStack() as opened:
@@ -82,9 +85,9 @@ def measure(path: str, names_max: int = NAMES_MAX) -> Measured:
 
 
 def delete(path: str, names_max: int = NAMES_MAX) -> bool:
-    """Delete what is there, a link as the link that it is; whether nothing is left of it.
+    """Delete a folder, file or link itself. Return True if nothing is left.
 
-    What is deeper than ``DEPTH_MAX`` is moved up and deleted from there.
+    Folders deeper than ``DEPTH_MAX`` are moved up and deleted from there.
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -118,7 +121,9 @@ def delete(path: str, names_max: int = NAMES_MAX) -> bool:
 
 
 def _delete_files(handle: int, most: int) -> tuple[str | None, int]:
-    """Delete what a folder has before its first folder: that one's name, and how many were seen."""
+    """Delete the files before a folder's first subfolder. Return its name and the number of names
+    read.
+    """
     count = 0
     with contextlib.suppress(OSError):
         os.fchmod(handle, 0o700)

@@ -1,7 +1,7 @@
-"""Reads what the machine is made of from ``/proc`` and ``/sys`` below a root that is given.
+"""Reads facts about the machine from ``/proc`` and ``/sys`` below a given folder.
 
-Any file may be missing, unreadable or odd: then that fact is left out. Numbers of things are
-bounded, so that a machine with thousands of mounts does not make its report large.
+Any file may be missing, unreadable or odd; that fact is then left out. Lists are bounded, so that a
+machine with thousands of mounts does not make its report large.
 """
 
 import re
@@ -12,9 +12,9 @@ from reconciler.model.observed.host_facts import Disk, Host, Link, Mount, NumaNo
 
 DISKS_MAX = MOUNTS_MAX = LINKS_MAX = RDMA_MAX = NUMA_MAX = 128
 SECTOR_BYTES = 512
-#: Devices of the kernel's own that hold no data of their own, by their names.
+#: Name prefixes of the kernel's block devices without data of their own.
 _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d")
-#: File systems that hold data for tasks; others are the kernel's and the system's own.
+#: File systems with data for tasks; others belong to the kernel and the system.
 DATA_FILE_SYSTEMS = {
     "9p", "bcachefs", "beegfs", "btrfs", "ceph", "cifs", "exfat", "ext2", "ext3", "ext4", "f2fs",
     "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.rclone",
@@ -24,7 +24,7 @@ DATA_FILE_SYSTEMS = {
 
 
 def read(root: Path = Path("/")) -> Host:
-    """What the machine below ``root`` is made of."""
+    """Return the facts about the machine below ``root``."""
     model, cpus, cores, sockets = _cpus(root)
     return Host(
         os=_os_name(root),
@@ -57,7 +57,7 @@ def _number(path: Path) -> int | None:
 
 
 def _folders(path: Path) -> list[Path]:
-    """What is in a folder, in an order in which eth10 comes after eth9."""
+    """Return the entries of a folder in natural order: eth10 comes after eth9."""
     try:
         found = list(path.iterdir())
     except OSError:
@@ -66,18 +66,18 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _parts(name: str) -> list[str]:
-    # text and digits take turns, beginning with text, so that like is compared with like
+    # text and digits alternate, starting with text, so that like is compared with like
     return re.split(r"(\d+)", name)
 
 
 def numa_node(device: Path) -> int | None:
-    """The NUMA node of a device by its folder in sysfs; None where there is only one."""
+    """Return the NUMA node of a device's sysfs folder; None if the machine has only one."""
     found = _number(device / "numa_node")
     return None if found is None or found < 0 else found
 
 
 def numa_of_pci(address: str, root: Path = Path("/")) -> int | None:
-    """The NUMA node that a PCI device hangs on."""
+    """Return the NUMA node of a PCI device."""
     if not re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", address):
         return None
     return numa_node(root / "sys/bus/pci/devices" / address)
@@ -92,7 +92,7 @@ def _os_name(root: Path) -> str:
 
 
 def _cpus(root: Path) -> tuple[str, int, int, int]:
-    """Model, logical processors, cores and sockets, of ``/proc/cpuinfo``."""
+    """Return model, logical processors, cores and sockets from ``/proc/cpuinfo``."""
     model, cpus, cores, sockets = "", 0, set(), set()
     for block in _text(root / "proc/cpuinfo").split("\n\n"):
         entry = {}
@@ -110,7 +110,7 @@ def _cpus(root: Path) -> tuple[str, int, int, int]:
 
 
 def _kib(text: str, key: str) -> int:
-    """An amount of a file such as ``/proc/meminfo``, in bytes."""
+    """Return an amount of a file like ``/proc/meminfo``, in bytes."""
     found = re.search(rf"^.*\b{key}:\s+(\d+) kB", text, re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
 
@@ -120,8 +120,9 @@ def _memory(root: Path) -> int:
 
 
 def memory_errors(root: Path = Path("/")) -> tuple[int, int]:
-    """Errors of the machine's memory since its boot, corrected and not, as far as its kernel has a
-    driver that counts them (EDAC)."""
+    """Return corrected and uncorrected memory errors since boot, if the kernel counts them
+    (EDAC).
+    """
     found = _folders(root / "sys/devices/system/edac/mc")
     corrected, uncorrected = (
         sum(_number(folder / name) or 0 for folder in found) for name in ("ce_count", "ue_count")
@@ -152,7 +153,7 @@ def _disks(root: Path) -> Iterator[Disk]:
 
 
 def _mounts(root: Path) -> Iterator[Mount]:
-    """By ``mountinfo``: the fields before `` - `` and the file system after it."""
+    """Yield the fields before `` - `` of each mount in ``mountinfo``, and its file system."""
     for line in _text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         fields, file_system = before.split(), after.split()
@@ -160,7 +161,7 @@ def _mounts(root: Path) -> Iterator[Mount]:
             continue
         path = _unescaped(fields[4])
         if file_system[0] == "overlay" and path != "/":
-            continue  # a container's, which comes and goes with it
+            continue  # of a container, which comes and goes with it
         yield Mount(
             path=path,
             kind=file_system[0],
@@ -170,14 +171,14 @@ def _mounts(root: Path) -> Iterator[Mount]:
 
 
 def _unescaped(text: str) -> str:
-    """Spaces and the like, which the kernel writes as octal numbers."""
+    """Return a path with the kernel's octal escapes of spaces and the like replaced."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def _links(root: Path) -> Iterator[Link]:
     for folder in _folders(root / "sys/class/net"):
         if not (folder / "device").exists():
-            continue  # loopback, bridges, containers' ends
+            continue  # loopback, bridges, and containers' interfaces
         speed = _number(folder / "speed")
         yield Link(
             name=folder.name,

@@ -1,13 +1,13 @@
-"""Keeps what the agent has of the memory level: its C library would grow, where Python does not.
+"""Keeps the agent's memory usage level, by settings of the C library's allocator.
 
-Every thread would get an arena of its own in the C library's allocator, and what is freed in one
-stays with it. Few arenas, and giving back now and then what is free, hold the process to what it
-uses. Where the C library is another one, nothing is done.
+By default every thread gets its own arena, and memory that is freed there stays there. Few arenas,
+and returning free memory now and then, limit the process to what it uses. With another C library
+nothing is done.
 """
 
 import ctypes
 
-#: Of ``malloc.h``: how many arenas there may be.
+#: ``M_ARENA_MAX`` of ``malloc.h``.
 _M_ARENA_MAX = -8
 ARENAS_MAX = 1
 
@@ -22,12 +22,14 @@ def _library() -> ctypes.CDLL | None:
 
 
 def restrain() -> bool:
-    """Before there are threads: have them share what is freed. False where that can't be."""
+    """Make all threads share arenas. Call it before there are threads. Return False if it is
+    impossible.
+    """
     library = _library()
     return library is not None and bool(library.mallopt(_M_ARENA_MAX, ARENAS_MAX))
 
 
 def give_back() -> bool:
-    """Give free memory back to the machine; whether there was any."""
+    """Return free memory to the machine. Return True if there was any."""
     library = _library()
     return library is not None and bool(library.malloc_trim(0))

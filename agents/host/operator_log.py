@@ -1,4 +1,4 @@
-"""What an agent tells its operator on its standard error: the same trouble once a minute."""
+"""The agent's log on standard error. The same problem is written once a minute at most."""
 
 import contextlib
 import sys
@@ -7,12 +7,12 @@ import time
 from reconciler.model.values import log_lines
 
 SAY_AGAIN_S = 60.0
-#: Texts that are told apart by their beginnings; so many are remembered.
+#: Texts are distinguished by their beginning; so many are remembered.
 BEGINNING_CHARACTERS, REMEMBERED_MAX = 80, 256
 
 
 class Console:
-    """One agent's; called by all its threads."""
+    """The log of one agent. All its threads write to it."""
 
     def __init__(self, name: str, form: str = "readable", level: str = "info") -> None:
         self._name, self._form = name, form
@@ -20,17 +20,17 @@ class Console:
         self._said: dict[str, float] = {}
 
     def say(self, text: str) -> None:
-        """Write a line of what is amiss, unless it was written a moment ago."""
+        """Write a problem, unless it was written a moment ago."""
         now, same = time.monotonic(), text[:BEGINNING_CHARACTERS]
         if now < self._said.get(same, -SAY_AGAIN_S) + SAY_AGAIN_S:
             return
         if len(self._said) > REMEMBERED_MAX:
             self._said.clear()
         self._said[same] = now
-        self.tell(text, level="ERROR" if text.startswith("defect") else "WARNING")
+        self.tell(text, level="ERROR" if text.startswith("internal error") else "WARNING")
 
     def tell(self, text: str, *, level: str = "INFO", **fields: str) -> None:
-        """Write a line of what happens, with what it is of, each time."""
+        """Write an event with its job and attempt."""
         if log_lines.LEVELS.index(level.lower()) < self._least:
             return
         of = {"node": self._name, **fields}

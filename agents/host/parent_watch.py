@@ -1,16 +1,16 @@
-"""The process that an agent is to end with: somebody has to notice that it is gone."""
+"""Notices when the process ends that the agent must end with."""
 
 import os
 
 
 def watch(expected: int | None) -> int | None:
-    """A handle that becomes readable when the parent ends; None: it need not be watched.
+    """Return a handle that becomes readable when the parent ends; None if it need not be watched.
 
     Args:
-        expected: its process id; 0: whatever it is now; None: the agent outlives it.
+        expected: process id of the parent; 0 for the current one; None if the agent outlives it.
 
     Raises:
-        ProcessLookupError: it is gone already.
+        ProcessLookupError: the parent has already ended.
     """
     if expected is None:
         return None

@@ -1,7 +1,7 @@
-"""Finding and killing processes by what ``/proc`` says: standard library only, for the supervisor.
+"""Finds and kills processes by ``/proc``. Standard library only: the supervisor imports it.
 
-A process belongs to an attempt when it descends from its main process, or when the environment
-it was started with names the attempt and this node's root.
+A process belongs to an attempt if it descends from the attempt's main process, or if the
+environment it was started with names the attempt and this node's root.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -14,30 +14,30 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-#: How long a supervisor that starts keeps looking for processes of its predecessor.
+#: How long a starting supervisor looks for processes of its predecessor.
 RECOVERY_S = 30.0
 #: Time between two passes over all processes.
 PASS_S = 0.02
-#: Stands in the environment of a container runtime that runs a task, and nowhere in the container.
+#: Variable in the environment of a container runtime that runs a task, not in the container's.
 RUNTIME = "MUSTER_CONTAINER_RUNTIME"
-#: The name of a process that was forked for a task, as long as it has no program: what a person
-#: sees who looks for what hangs.
+#: Name of a process that was forked for a task and has not started its program: people who look for
+#: what hangs see it.
 BEGINS = b"muster-begins"
-#: How the script of a supervisor is called: now, and before it was in a package of its own.
+#: Path of the supervisor's script: now, and before it moved to its own package.
 SUPERVISOR_SCRIPTS = (b"/agents/supervisor/__main__.py", b"/agents/supervisor.py")
-#: How long such a runtime has, once asked to end, to be through with the container that it makes.
+#: Time for a runtime that was asked to end to finish the container that it creates.
 ASKED_S = 2.0
 #: (parent, session, start time in ticks since boot) of a process.
 Facts = tuple[int, int, int]
 
 
 def boottime() -> float:
-    """Seconds since boot, time asleep included."""
+    """Return the seconds since boot, including time asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read_file(path: str, most: int = 2**20) -> bytes:
-    """What a file of ``/proc`` holds; nothing when its process is gone or not ours."""
+    """Return the contents of a file in ``/proc``; empty if its process is gone or not readable."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
@@ -51,7 +51,9 @@ def read_file(path: str, most: int = 2**20) -> bytes:
 
 
 def process_facts(pid: int) -> Facts | None:
-    """(parent, session, start time in ticks since boot) of a process; None if gone or a zombie."""
+    """Return parent, session and start time in ticks since boot of a process; None if gone or a
+    zombie.
+    """
     fields = read_file(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].split()
     if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
         return None
@@ -59,7 +61,7 @@ def process_facts(pid: int) -> Facts | None:
 
 
 def processes() -> dict[int, Facts]:
-    """Facts of every live process by pid."""
+    """Return the facts of every live process, by pid."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -70,14 +72,14 @@ def processes() -> dict[int, Facts]:
 
 
 def own_children() -> list[int]:
-    """Pids of this process's children; of all its threads' only the one main thread's."""
+    """Return pids of children that this process's main thread has started."""
     try:
         handle = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
-    except FileNotFoundError:  # a kernel without it
+    except FileNotFoundError:  # a kernel without this file
         return [pid for pid, facts in processes().items() if facts[0] == os.getpid()]
     try:
         parts = []
-        while part := os.read(handle, 2**16):  # the kernel gives a page at a time
+        while part := os.read(handle, 2**16):  # the kernel returns a page at a time
             parts.append(part)
     finally:
         os.close(handle)
@@ -85,7 +87,7 @@ def own_children() -> list[int]:
 
 
 def descendants(roots: set[int], table: dict[int, Facts]) -> set[int]:
-    """The roots and everything below them."""
+    """Return the roots and all processes below them."""
     children: dict[int, list[int]] = {}
     for pid, facts in table.items():
         children.setdefault(facts[0], []).append(pid)
@@ -93,7 +95,7 @@ def descendants(roots: set[int], table: dict[int, Facts]) -> set[int]:
 
 
 def below(roots: set[int], children: Mapping[int, list[int]]) -> set[int]:
-    """The roots and everything below them, by the children of each process."""
+    """Return the roots and all processes below them, given the children of each process."""
     found: set[int] = set()
     pending = list(roots)
     while pending:
@@ -105,7 +107,7 @@ def below(roots: set[int], children: Mapping[int, list[int]]) -> set[int]:
 
 
 def attempt_of(pid: int, root: str) -> str:
-    """The attempt that a process's first environment names, if it is one of this node's."""
+    """Return the attempt of this node that a process's initial environment names, if any."""
     entries = read_file(f"/proc/{pid}/environ").split(b"\0")
     if b"MUSTER_NODE_ROOT=" + os.fsencode(root) not in entries:
         return ""
@@ -132,7 +134,7 @@ def kill_group(pid: int, number: int) -> None:
 
 
 def is_locked(path: str) -> bool:
-    """Whether somebody holds the lock of a file."""
+    """Return True if some process holds the lock of a file."""
     try:
         handle = os.open(path, os.O_RDWR)
     except OSError:
@@ -147,15 +149,15 @@ def is_locked(path: str) -> bool:
 
 
 def command_of(pid: int) -> list[str]:
-    """A process's command line; nothing when it is gone."""
+    """Return a process's command line; empty if it is gone."""
     return [os.fsdecode(word) for word in read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]]
 
 
 def supervisors_of(root: str) -> list[int]:
-    """Pids of the supervisors that were started for a root, also of one that only begins.
+    """Return pids of the supervisors of a root, including one that is just starting.
 
-    What one of them has forked bears its command line until it has its program, and is none: not
-    where it hangs and its parent is gone, either.
+    A child that a supervisor has forked has its command line until it executes its program. It does
+    not count, not even if it hangs and its parent is gone.
     """
     table = processes()
     found = []
@@ -172,11 +174,11 @@ def supervisors_of(root: str) -> list[int]:
 
 
 def ask_runtimes(root: str, limit_s: float = ASKED_S) -> None:
-    """Ask container runtimes that run tasks of this node to end, and give them a moment for it.
+    """Ask container runtimes that run this node's tasks to end, and give them a moment.
 
-    One that is killed while it makes a container leaves a layer in its storage that bears no name,
-    so that nobody can remove it. Asked, it first ends what it has begun there. What it runs hears
-    of it too, and may go on: whoever called kills what is left.
+    A runtime that is killed while it creates a container leaves an unnamed layer in its storage,
+    which nobody can remove. Asked to end, it first cleans up. The container is asked as well and
+    may go on: the caller kills what is left.
     """
     asked = {}
     for pid, facts in processes().items():
@@ -193,7 +195,7 @@ def ask_runtimes(root: str, limit_s: float = ASKED_S) -> None:
 
 
 def is_runtime(pid: int) -> bool:
-    """Whether a process is a runtime at ``run``, and no helper that it has started."""
+    """Return True if a process is a container runtime executing ``run``, not one of its helpers."""
     mark = os.fsencode(f"{RUNTIME}=1")
     if mark not in read_file(f"/proc/{pid}/environ").split(b"\0"):
         return False
@@ -201,8 +203,11 @@ def is_runtime(pid: int) -> bool:
 
 
 def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = RECOVERY_S) -> bool:
-    """Kill what an earlier supervisor left: recorded processes with all below them, and every
-    process whose environment names an attempt of this node. True when two passes found none."""
+    """Kill what an earlier supervisor left. Return True if two passes found nothing.
+
+    These are recorded processes with their descendants, and processes whose environment names an
+    attempt of this node.
+    """
     started = {int(record["pid"]): int(record["ticks"]) for record in recorded}
     deadline = time.monotonic() + limit_s
     clean = 0

@@ -1,7 +1,7 @@
-"""Being asked to end: by a thread, since a signal comes while the main one holds any lock.
+"""Handles SIGTERM and SIGINT in a thread.
 
-What a handler runs is run by the main thread between two of its steps. Whatever it waits for that
-this thread holds, as an event that is just being set, it would wait for until it is killed.
+A Python signal handler runs in the main thread between two of its steps. It would deadlock if it
+waited for a lock that the main thread holds, for example of an event that is just being set.
 """
 
 import contextlib
@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable
 
 
-def heed(leave: Callable[[], None]) -> None:
-    """Have ``leave`` called by another thread whenever this process is asked to end. Once for a
-    process, by its main thread."""
+def call_on_signals(leave: Callable[[], None]) -> None:
+    """Call ``leave`` in a thread whenever this process is asked to end. Call it once, in the main
+    thread.
+    """
     read, write = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(write, False)
-    # written to by the kernel's own call, before and beside whatever Python is at
+    # the kernel itself writes to it, whatever Python is doing
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -1,11 +1,9 @@
-"""Where directories of attempts go that nobody needs any more, until there is time to delete them.
+"""Holds folders of attempts that are no longer needed, until there is time to delete them.
 
-Most hold nothing but the two empty folders that every attempt gets. Those are cheap to keep and
-dear to make and to delete beside work: some file systems make every new file look past each that
-was deleted a short while ago. New attempts take them over; what is left of them goes when the
-node is quiet. What holds anything goes at once.
-
-A directory is taken by renaming it, for deletion as for use, so that no two can have it.
+Most contain only the two empty folders that every attempt gets. Creating and deleting those is
+expensive on some file systems, so new attempts reuse them. The rest is deleted when the node is
+quiet. Folders with content are deleted at once. Taking a folder is a rename, so nobody else can
+have it.
 """
 
 import contextlib
@@ -18,19 +16,20 @@ from pathlib import Path
 
 from agents.host import file_tree
 
-#: How long no directory has to have come before the hollow ones are deleted.
+#: Quiet time after which empty folders are deleted.
 QUIET_S = 5.0
-#: More hollow ones than these are deleted at once.
+#: More empty folders than this are deleted at once.
 HOLLOW_MAX = 5_000
-#: One that was given to an attempt and is still here then was never taken: its start was stopped.
+#: A folder given to an attempt that is still here after this time was never taken: its start was
+#: stopped.
 LENT_S, LENT_MAX = 15.0, 20_000
 _INNER = ("work", "tmp")
-#: Added to the name of what is being deleted.
+#: Suffix of what is being deleted.
 _GONE = ".gone"
 
 
 class Trash:
-    """One folder. ``put`` and ``empty`` may be called by different threads."""
+    """The trash of one node. Different threads may call ``put`` and ``empty``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -42,10 +41,10 @@ class Trash:
             self._full.append(f"{self._folder}/{name}")
 
     def put(self, folder: str) -> bool:
-        """Take a directory at once and as a whole; whether ``empty`` should be called soon.
+        """Take a folder as a whole. Return True if ``empty`` should be called soon.
 
         Raises:
-            OSError: it is not there or can't be moved.
+            OSError: it does not exist or cannot be moved.
         """
         path = f"{self._folder}/{os.path.basename(folder)}"  # noqa: PTH119 - asked of every task
         os.rename(folder, path)  # noqa: PTH104
@@ -58,7 +57,9 @@ class Trash:
         return True
 
     def take(self) -> str | None:
-        """A hollow directory for an attempt of the agent's own user; its name only."""
+        """Return the name of an empty folder that an attempt of the agent's own user can reuse, if
+        any.
+        """
         try:
             path = self._hollow.pop()
         except IndexError:
@@ -67,7 +68,7 @@ class Trash:
         return os.path.basename(path)  # noqa: PTH119
 
     def empty(self) -> float | None:
-        """Delete what is due; the seconds until more will be, None when nothing is left."""
+        """Delete what is due. Return the seconds until more is due; None if nothing is left."""
         while self._full:
             _remove(self._full.popleft())
         while self._lent and self._lent[0][0] <= time.monotonic() - LENT_S:
@@ -75,14 +76,16 @@ class Trash:
         left_s = self._put_at + QUIET_S - time.monotonic()
         if not self._hollow or (left_s > 0 and len(self._hollow) <= HOLLOW_MAX):
             return left_s if self._hollow else None
-        with contextlib.suppress(IndexError):  # an attempt may have taken one in the meantime
+        with contextlib.suppress(IndexError):  # an attempt may have taken one meanwhile
             for _ in range(len(self._hollow)):
                 _remove(self._hollow.pop())
         return None
 
 
 def _is_hollow(path: str) -> bool:
-    """Whether a directory of an attempt is as it was made: no file in it, nobody else's."""
+    """Return True if a folder of an attempt is as it was created: no files, and all owned by this
+    user.
+    """
     try:
         for inner in (path, *(f"{path}/{name}" for name in _INNER)):
             found = os.stat(inner, follow_symlinks=False)  # noqa: PTH116
@@ -97,7 +100,7 @@ def _is_hollow(path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Delete a directory, if no attempt has taken it over."""
+    """Delete a folder, unless an attempt has taken it."""
     gone = path if path.endswith(_GONE) else path + _GONE
     try:
         os.rename(path, gone)  # noqa: PTH104
@@ -108,4 +111,4 @@ def _remove(path: str) -> None:
             os.rmdir(f"{gone}/{name}")  # noqa: PTH106
         os.rmdir(gone)  # noqa: PTH106
     except OSError:
-        file_tree.delete(gone, sys.maxsize)  # which no depth defeats, whatever a task has made
+        file_tree.delete(gone, sys.maxsize)  # which works at any depth

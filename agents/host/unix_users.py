@@ -1,8 +1,7 @@
-"""Who Unix users are: asked of the system, behind which a directory service may be that is away.
+"""Looks up Unix users, which a directory service may answer slowly or not at all.
 
-What was heard of a name is kept for a while, so that starts in a row ask once. Nobody who holds a
-lock asks: where a name is not known a thread does, one for all who wait for it, and no other one
-beside it however long that takes.
+Results are cached for a short time. Nobody looks up a name while holding a lock: a thread does, one
+per name for all who wait for it.
 """
 
 import ctypes
@@ -13,15 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-#: For how long what was heard of a name counts; that there is none may be mended any moment.
+#: How long a result is used; a missing user may be created at any moment.
 FRESH_S, NONE_S = 60.0, 5.0
 KEPT_MAX, GROUPS_MAX = 4096, 65_536
-#: Unlike the function of the standard library it lets other threads go on while it waits.
+#: Unlike the standard library's function it does not block other threads.
 _GROUPS_OF: Any = ctypes.CDLL(None).getgrouplist
 
 
 class Account(NamedTuple):
-    """One user, with the numbers of all groups that he is in."""
+    """A user, with the ids of all its groups."""
 
     name: str
     uid: int
@@ -31,7 +30,7 @@ class Account(NamedTuple):
 
 
 class UnixUsers:
-    """What is known of names. Its methods may be called by different threads."""
+    """A cache of user lookups. Different threads may use it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,19 +38,21 @@ class UnixUsers:
         self._known: dict[str, tuple[float, Account | None]] = {}
 
     def is_known(self, name: str) -> bool:
-        """Whether it was asked for a name a short while ago."""
+        """Return True if a name was looked up a short time ago."""
         with self._lock:
             at, found = self._known.get(name, (-FRESH_S, None))
         return self._clock() < at + (NONE_S if found is None else FRESH_S)
 
-    def of(self, name: str) -> Account | None:
-        """What was last heard of a name; None: there is no such user. Asked where nothing was."""
+    def find(self, name: str) -> Account | None:
+        """Return the last result for a name, looking it up if there is none; None if no such user
+        exists.
+        """
         with self._lock:
             known = self._known.get(name)
         return self.ask(name) if known is None else known[1]
 
     def ask(self, name: str) -> Account | None:
-        """Ask the system, however long that takes; None: there is no such user."""
+        """Look a name up, however long that takes. Return None if no such user exists."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -62,13 +63,13 @@ class UnixUsers:
         with self._lock:
             self._known.pop(name, None)
             while len(self._known) >= KEPT_MAX:
-                del self._known[next(iter(self._known))]  # who was asked for longest ago
+                del self._known[next(iter(self._known))]  # the one looked up longest ago
             self._known[name] = self._clock(), found
         return found
 
 
 def groups_of(name: str, gid: int) -> tuple[int, ...]:
-    """Numbers of all groups of a user, that of the account itself among them."""
+    """Return ids of all groups of a user, including the account's own."""
     room = 64
     while room <= GROUPS_MAX:
         count, groups = ctypes.c_int(room), (ctypes.c_uint32 * room)()
@@ -79,25 +80,25 @@ def groups_of(name: str, gid: int) -> tuple[int, ...]:
     raise OSError(f"user {name} is in more than {GROUPS_MAX // 4} groups")
 
 
-#: Of this process: all of it asks the same system.
+#: One for this process, because all of it asks the same system.
 SYSTEM = UnixUsers()
 
 
 class _Inquiry:
-    """A name that is asked for: who waits for it, by attempt, and until when."""
+    """A lookup that is running, and the attempts that wait for it."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Callable[[str], None]] = {}
+        self.waiting: dict[str, Callable[[str], object]] = {}
         self.limit: threading.Timer | None = None
 
 
-class Inquiries:
-    """Attempts of one node that wait until it is known who their user is.
+class UserLookups:
+    """Attempts of one node that wait for the lookup of their user.
 
     Args:
-        lock: the agent's; whoever calls holds it, and it is held where anybody is told.
-        limit_s: how long one waits.
-        source: where it is asked.
+        lock: the agent's; held by callers, and while a callback runs.
+        limit_s: how long an attempt waits.
+        source: where names are looked up.
     """
 
     def __init__(self, lock: threading.RLock, limit_s: float, source: UnixUsers) -> None:
@@ -106,9 +107,11 @@ class Inquiries:
         self._source = source
         self._open: dict[str, _Inquiry] = {}
 
-    def wait(self, attempt: str, user: str, told: Callable[[str], None]) -> bool:
-        """Whether an attempt has to wait; then ``told`` is called by another thread, with why
-        nothing is known, or with nothing where it was answered."""
+    def wait(self, attempt: str, user: str, told: Callable[[str], object]) -> bool:
+        """Look a user up for an attempt. Return False if the result is already known.
+
+        Otherwise ``told`` is called from another thread, with a problem or an empty text.
+        """
         if self._source.is_known(user):
             return False
         inquiry = self._open.get(user)
@@ -123,14 +126,14 @@ class Inquiries:
         return True
 
     def give_up(self, attempt: str) -> bool:
-        """An attempt is not to start any more; False when it did not wait."""
+        """Stop waiting for an attempt's user. Return False if nobody waited."""
         found = [one.waiting.pop(attempt, None) for one in self._open.values()]
         return any(found)
 
     def waiting(self) -> dict[str, str]:
-        """Attempts that wait, with what for."""
+        """Return notes of waiting attempts, by attempt."""
         return {
-            attempt: f"asking who {user} is"
+            attempt: f"looking up user {user}"
             for user, inquiry in self._open.items()
             for attempt in inquiry.waiting
         }
@@ -139,7 +142,7 @@ class Inquiries:
         problem = ""
         try:
             self._source.ask(user)
-        except Exception as failure:  # whatever it is, who waits has to hear of it
+        except Exception as failure:  # whatever it is, it must be reported
             problem = f"user {user}: {failure}"
         with self._lock:
             del self._open[user]
@@ -149,11 +152,12 @@ class Inquiries:
                 told(problem)
 
     def _give_up_all(self, user: str, inquiry: _Inquiry) -> None:
-        """Whoever waits by now has waited long enough, or has come since and is in no better way;
-        whoever comes later waits anew."""
+        """End the wait of all attempts that wait now; those that come later wait again from the
+        start.
+        """
         said = (
-            f"nothing was told of user {user} in {self._limit_s:g} s: see whether `id {user}` "
-            "comes back on this node, and after the directory service that it asks"
+            f"user {user} could not be looked up in {self._limit_s:g} s. To fix: check if "
+            f"`id {user}` returns on this node, and the directory service behind it"
         )
         with self._lock:
             if self._open.get(user) is not inquiry:

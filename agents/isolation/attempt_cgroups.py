@@ -1,13 +1,10 @@
-"""The control groups of attempts, one in each hierarchy that an attempt needs.
+"""The control groups of attempts, one in each hierarchy that an attempt needs. Stdlib only.
 
-To make such groups and to remove them costs a supervisor, and the kernel's workers after it,
-several times what it costs to go there and back. So in version 1 groups that an attempt has left as
-it found them are kept, with their files open, and are another's next: a ``AttemptCgroup`` comes
-from the ``CgroupPool`` and goes back there. One in which anything was killed, that holds a process
-or a group, or to which more than a little memory is still charged is removed. So are those of tasks
-that could write to their files, as root or as the agent's own user, those of containers, which
-others find by the attempt's name, and those that nobody has needed for a while. What can't be read
-is not taken for empty. Standard library only: the supervisor imports it.
+Creating and removing groups is expensive for the supervisor and the kernel. In version 1, groups
+that an attempt leaves unchanged are therefore kept, with open files, for another attempt
+(``CgroupPool``). Groups with kills, processes, subgroups or charged memory are removed; so are
+groups whose files a task could write, groups of containers, and idle ones. What cannot be read does
+not count as empty.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -20,44 +17,45 @@ from typing import Any
 
 from agents.isolation import cgroups
 
-#: A supervisor that goes in and forks has to have room.
+#: Room for a supervisor that enters the group and forks.
 PIDS_MIN = 4
-#: A limit below this would kill a program before it runs.
+#: A lower limit would kill a program before it runs.
 MEMORY_BYTES_MIN = 2**20
-#: How much memory, of files for the most part, may still be charged to a group that is kept. The
-#: kernel counts in steps that are not much finer.
+#: Memory, mostly of files, that may still be charged to a group that is kept. The kernel does not
+#: count much more precisely.
 LEFT_BYTES_MAX = 2**20
-#: No more groups are kept, and no more than half of the files that may be open.
+#: Groups that are kept, limited also by half of the files that may be open.
 KEPT_MAX = 128
-#: What a group that is kept may have open at once.
+#: Files that a group that is kept may have open.
 _OPEN_MAX = 14
-#: For how long one is kept that nobody needs.
+#: How long an unused group is kept.
 IDLE_S = 60.0
-#: Where groups lie by what they are for: which files are set, and what can't be taken back.
+#: What a group can be used for: which files are set, and what cannot be undone.
 Shape = tuple[Any, ...]
-#: What says that there is no such group any more: nobody can be in there.
+#: Errors that show that a group does not exist any more, so that it is empty.
 _GONE = frozenset({errno.ENOENT, errno.ENODEV})
-#: A file is missing, or the kernel does not support it; anything else may be otherwise next time.
+#: Errors that show that a file does not exist or is not supported; others may pass.
 _UNSUPPORTED = frozenset({errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL})
-#: (file, what it is to say), in their order; a ``?`` before a file: it may be missing.
+#: (file, value) pairs in order; a ``?`` before a file means that it may be missing.
 Files = list[tuple[str, str]]
 
 
 def cpu_weight(cpu_milli: int) -> int:
-    """``cpu.weight`` of version 2: 100, its default, for one CPU."""
+    """Return ``cpu.weight`` of version 2: 100, its default, for one CPU."""
     return min(10_000, max(1, cpu_milli // 10))
 
 
 def cpu_shares(cpu_milli: int) -> int:
-    """``cpu.shares`` of version 1: 1024, its default, for one CPU."""
+    """Return ``cpu.shares`` of version 1: 1024, its default, for one CPU."""
     return min(262_144, max(2, cpu_milli * 1024 // 1000))
 
 
 def settings(tree: cgroups.Tree, limits: dict[str, Any]) -> dict[str, Files]:
-    """Which files are to say what before a task starts, by hierarchy; memory is not among them.
+    """Return by hierarchy what to write to which files before a task starts, except for memory.
 
-    ``limits``: ``memory_bytes``, ``cpu_milli``, ``pids``, ``cpus`` (a list as ``0-3``),
-    ``deny_devices``; each may be missing.
+    Args:
+        limits: any of ``memory_bytes``, ``cpu_milli``, ``pids``, ``cpus`` (a list like ``0-3``) and
+            ``deny_devices``.
     """
     cpu, cpus = limits.get("cpu_milli", 0), limits.get("cpus", "")
     pids = max(limits["pids"], PIDS_MIN) if limits.get("pids") else 0
@@ -84,7 +82,7 @@ def settings(tree: cgroups.Tree, limits: dict[str, Any]) -> dict[str, Files]:
 
 
 def memory(tree: cgroups.Tree, limits: dict[str, Any]) -> tuple[str, Files]:
-    """The hierarchy of memory, and which files are to say what there; nothing without a limit."""
+    """Return the hierarchy of memory, and what to write to which files; empty without a limit."""
     text = str(max(limits.get("memory_bytes", 0), MEMORY_BYTES_MIN))
     if not limits.get("memory_bytes") or "memory" not in tree.controllers:
         return "", []
@@ -97,7 +95,7 @@ def memory(tree: cgroups.Tree, limits: dict[str, Any]) -> tuple[str, Files]:
 class AttemptCgroup:
     """The groups of one attempt, or of one after another.
 
-    The limit of memory is set by :meth:`bound`, when the supervisor is not in there any more.
+    :meth:`bound` sets the memory limit, once the supervisor has left the group.
     """
 
     __slots__ = ("_files", "_missing", "_spent_us", "_tree", "doubtful", "folders", "kept", "shape")
@@ -109,17 +107,17 @@ class AttemptCgroup:
         self.folders = {one: f"{tree.bases[one]}/run/{name}" for one in hierarchies}
         self.shape = shape
         self.kept = kept
-        #: Something happened in there that the next attempt might feel.
+        #: True if something happened in the group that the next attempt might notice.
         self.doubtful = False
         self._files: dict[str, int] = {}
         self._missing: set[str] = set()
         self._spent_us = 0
 
     def make(self) -> None:
-        """Make the folders.
+        """Create the folders.
 
         Raises:
-            OSError: as the kernel says; what was made is still there.
+            OSError: the kernel refuses; folders created before still exist.
         """
         for hierarchy, folder in self.folders.items():
             os.mkdir(folder, 0o755)
@@ -129,7 +127,7 @@ class AttemptCgroup:
     # Files: those of a group that is kept stay open ------------------------------------------
 
     def _open(self, path: str) -> int:
-        """The handle of a file of a group that is kept."""
+        """Return the handle of a file of a group that is kept."""
         handle = self._files.get(path)
         if handle is None:
             flags = os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY
@@ -152,7 +150,11 @@ class AttemptCgroup:
             return ""
 
     def _read_surely(self, path: str) -> str:
-        """Raises: OSError: it can't be read."""
+        """Return the contents of a file.
+
+        Raises:
+            OSError: it cannot be read.
+        """
         if self.kept:
             return os.pread(self._open(path), 4096, 0).decode()
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -179,30 +181,32 @@ class AttemptCgroup:
 
     # One attempt -----------------------------------------------------------------------------
 
-    def furnish(self, chosen: dict[str, Files]) -> None:
-        """Set what is to be set before anybody goes in.
+    def set_limits(self, chosen: dict[str, Files]) -> None:
+        """Apply the limits that must be set before a process enters.
 
         Raises:
-            OSError: a limit that was asked for can't be set.
+            OSError: a requested limit cannot be set.
         """
         for hierarchy, files in chosen.items():
             self._set(hierarchy, files)
 
     def entries(self, but: str = "") -> list[str]:
-        """The files through which a process with one thread goes in, ``but`` in one hierarchy."""
+        """Return the files by which a single-threaded process enters, except in hierarchy
+        ``but``.
+        """
         return [f"{at}/{cgroups.entry(one)}" for one, at in self.folders.items() if one != but]
 
     def enter(self) -> None:
-        """Go in: who is started now is born there."""
+        """Move this process into the groups, so that its children are born there."""
         for path in self.entries():
             self._write(path, "0")
 
-    def come_back(self) -> None:
-        """Go back to where the supervisor belongs."""
-        self._tree.come_back(self.folders)
+    def move_supervisor_back(self) -> None:
+        """Move this process back to the supervisor's groups."""
+        self._tree.move_supervisor_back(self.folders)
 
     def bound(self, limits: dict[str, Any]) -> bool:
-        """Set the limit of memory; False when more is in use by now."""
+        """Set the memory limit. Return False if more is already used."""
         hierarchy, files = memory(self._tree, limits)
         try:
             if hierarchy:
@@ -218,8 +222,7 @@ class AttemptCgroup:
         return self.folders[self._tree.tracks]
 
     def is_empty(self) -> bool:
-        """Whether no process is left, in groups of its own making neither; not where nobody can
-        tell."""
+        """Return True if no process is left, in subgroups either; False if unknown."""
         try:
             if self._tree.tracks == cgroups.UNIFIED:
                 text = self._read_surely(f"{self._followed}/cgroup.events")
@@ -232,7 +235,11 @@ class AttemptCgroup:
             return False
 
     def _has_members(self, folder: str) -> bool:
-        """Raises: OSError: nobody can tell."""
+        """Return True if a group or one of its subgroups has a process.
+
+        Raises:
+            OSError: unknown.
+        """
         try:
             if self._read_surely(f"{folder}/cgroup.procs").strip():
                 return True
@@ -245,12 +252,12 @@ class AttemptCgroup:
         return any(self._has_members(one) for one in below)
 
     def kill(self) -> None:
-        """Kill all that is in there at once."""
+        """Kill all processes in the groups at once."""
         self.doubtful = True
         cgroups.kill(self._followed, self._tree.kills_by)
 
     def outcome(self) -> dict[str, Any]:
-        """What the kernel says of an attempt: processes killed for memory, peak, CPU time."""
+        """Return the kernel's counters: out-of-memory kills, peak memory, CPU time."""
         found: dict[str, Any] = {}
         of_memory, unified = self.folders.get("memory"), self.folders.get(cgroups.UNIFIED)
         if of_memory is not None:
@@ -273,7 +280,9 @@ class AttemptCgroup:
     # Its end, or its next use ----------------------------------------------------------------
 
     def clear(self) -> bool:
-        """Make an empty group as good as new; False where it can't be, and has to go."""
+        """Reset empty groups for reuse. Return False if that is impossible and they must be
+        removed.
+        """
         if not self.kept or self.doubtful:
             return False
         try:
@@ -282,7 +291,9 @@ class AttemptCgroup:
             return False
 
     def _is_untouched(self) -> bool:
-        """Nobody stayed, and nothing was made in there: a folder has a link for each in it."""
+        """Return True if no process and no subgroup is left; a folder has one link for each
+        subfolder.
+        """
         unified, pids = self.folders.get(cgroups.UNIFIED), self.folders.get("pids")
         if unified is not None:
             text = self._read_surely(f"{unified}/cgroup.events")
@@ -293,7 +304,9 @@ class AttemptCgroup:
         return all(os.stat(folder).st_nlink == 2 for folder in self.folders.values())
 
     def _forget_memory(self) -> bool:
-        """Take the limit off, which is no limit for whoever goes in next, and the peak back."""
+        """Remove the memory limit, and reset the peak. Return False if too much is still
+        charged.
+        """
         folder = self.folders.get("memory")
         if folder is None:
             return True
@@ -314,7 +327,7 @@ class AttemptCgroup:
 
 
 class CgroupPool:
-    """Groups for attempts: made, kept, removed. ``files_max``: how many may be open."""
+    """A pool of groups for attempts. ``files_max`` limits the files it keeps open."""
 
     def __init__(self, tree: cgroups.Tree, files_max: int) -> None:
         self._tree = tree
@@ -325,12 +338,13 @@ class CgroupPool:
         self._remove: list[str] = []
 
     def take(self, name: str, limits: dict[str, Any], *, keep: bool) -> AttemptCgroup:
-        """The groups of an attempt, furnished, with nobody in them.
+        """Return groups for an attempt, with limits set and no process inside.
 
-        ``keep``: they need not have the attempt's name.
+        Args:
+            keep: the groups may have another name, so that they can be reused.
 
         Raises:
-            OSError: they can't be made, or a limit that was asked for can't be set; nothing stays.
+            OSError: they cannot be created, or a requested limit cannot be set; nothing is left.
         """
         chosen = settings(self._tree, limits)
         hierarchies = [h for h in self._tree.bases if h in chosen or h == self._tree.tracks]
@@ -341,11 +355,11 @@ class CgroupPool:
         found = self._idle.get(shape) if keep else None
         if found:
             group = found.pop()[1]
-            chosen.pop("devices", None)  # they are denied since it was made
+            chosen.pop("devices", None)  # they have been denied since it was created
         else:
             group = self._made(name, hierarchies, shape, keep=keep and self._kept < self._most)
         try:
-            group.furnish(chosen)
+            group.set_limits(chosen)
         except OSError:
             self.remove(group)
             raise
@@ -367,14 +381,14 @@ class CgroupPool:
         return group
 
     def give_back(self, group: AttemptCgroup, now: float) -> None:
-        """An attempt is over: its groups wait for another, or go."""
+        """Keep the groups of an ended attempt for another one, or remove them."""
         if group.clear():
             self._idle.setdefault(group.shape, []).append((now, group))
         else:
             self.remove(group)
 
     def remove(self, group: AttemptCgroup) -> None:
-        """Remove the groups of an attempt; what can't be removed yet is tried again later."""
+        """Remove the groups of an attempt. Failures are retried later."""
         group.close()
         self._kept -= group.kept
         for folder in group.folders.values():
@@ -382,7 +396,7 @@ class CgroupPool:
                 self._remove.append(folder)
 
     def tidy(self, now: float) -> float | None:
-        """Remove what has been idle for long, and what could not be removed; when to come again."""
+        """Remove idle groups, and retry failed removals. Return when to call again."""
         self._remove = [folder for folder in self._remove if not cgroups.remove(folder)]
         for shape, idle in list(self._idle.items()):
             for since, group in idle:
@@ -397,7 +411,7 @@ class CgroupPool:
         return min(moments, default=None)
 
     def forget(self) -> None:
-        """Close all files: the tree removes what is left."""
+        """Close all files; the tree removes what is left."""
         for idle in self._idle.values():
             for _, group in idle:
                 group.close()

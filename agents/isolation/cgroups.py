@@ -1,17 +1,9 @@
-"""Control groups of a supervisor's tasks, of whichever version the host has: standard library only.
+"""Control groups of a supervisor's tasks, in version 1 or 2. Standard library only.
 
-Below the group that the supervisor was started in it makes ``muster-TOKEN`` with two children in
-each hierarchy: ``keeper`` for itself and ``run``, in which each attempt has a group of its own. A
-task is born where it belongs, and there is no moment in which it could do or fork what its group
-forbids: the kernel has a child born in a group of version 2 (``spawning.fork_into``), which itself
-goes to those of version 1 before it becomes the task. Where the kernel can't, and where tasks of
-the supervisor's own user follow each other at once, the supervisor goes there, starts the task and
-comes back; meanwhile the group has no limit of memory yet, lest the supervisor be killed for its
-task.
-
-Version 1 has a hierarchy for each controller. Where a tree of version 2 stands beside them without
-controllers it is used for ``cgroup.kill``, and without one the freezer holds a group still while it
-is killed. What could not be set up is left out, and what is left is told in ``facts``.
+Below the supervisor's own group there is ``muster-TOKEN`` with two children: ``keeper`` for the
+supervisor and ``run`` for one group per attempt. Tasks are born in their group, so that there is no
+moment without limits. With version 1, a version 2 tree next to it is used for ``cgroup.kill``, or
+else the freezer. What cannot be set up is left out; ``facts`` reports the rest.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -28,19 +20,19 @@ from typing import Any
 from agents.host import processes
 
 UNIFIED = "unified"
-#: Controllers of version 1 that are used, each in a hierarchy that others may share.
+#: Used controllers of version 1, each in a hierarchy that others may share.
 CONTROLLERS = ("memory", "cpu", "cpuset", "devices", "pids", "freezer")
-#: What a tree of version 2 has to offer to be used for limits.
+#: Controllers that a version 2 tree needs to be used for limits.
 NEEDED = ("memory", "cpu", "pids")
 REMOVE_S = 10.0
-#: What a group says of the folder it is for: the first that the kernel lets us write.
+#: Attributes that can note a group's folder: the first that the kernel lets us write.
 MARKS = ("trusted.muster_root", "user.muster_root")
-#: Nobody but root can create files here, and the kernel refuses: made only in trees of tests.
+#: A file for trees in tests: only root can create files here, and the kernel refuses.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 def write(path: str, text: str) -> None:
-    """Write one value to a control file."""
+    """Write a value to a control file."""
     handle = os.open(path, _FLAGS, 0o644)
     try:
         os.write(handle, text.encode())
@@ -49,17 +41,17 @@ def write(path: str, text: str) -> None:
 
 
 def read(path: str) -> str:
-    """What a control file says; nothing where there is none."""
+    """Return the contents of a control file; empty if it does not exist."""
     return processes.read_file(path, 2**16).decode()
 
 
 def token_of(root: str) -> str:
-    """What names a node's groups among those of other nodes of the machine."""
+    """Return the name of a node's groups, unique on the machine."""
     return f"muster-{zlib.crc32(os.fsencode(root)):08x}"
 
 
 def discover(top: str = "") -> dict[str, str]:
-    """The folder of this process's own group in each hierarchy, by controller or ``unified``."""
+    """Return the folder of this process's group in each hierarchy, by controller or ``unified``."""
     own: dict[str, str] = {}
     for line in read(f"{top}/proc/self/cgroup").splitlines():
         _, listed, path = line.split(":", 2)
@@ -79,14 +71,14 @@ def discover(top: str = "") -> dict[str, str]:
 
 
 def _below(mount: str, mounted: str, own: str) -> str:
-    """Where a group stands in a mount that may show only a part of the hierarchy."""
+    """Return the path of a group in a mount that may show only part of the hierarchy."""
     inside = own.removeprefix(mounted) if mounted != "/" else own
     folder = os.path.normpath(f"{mount}/{inside}")
     return folder if folder.startswith(mount) and os.path.isdir(folder) else mount
 
 
 def mounts(top: str = "") -> list[str]:
-    """Where hierarchies are mounted, used here or not."""
+    """Return all mount points of hierarchies."""
     lines = [line.partition(" - ") for line in read(f"{top}/proc/self/mountinfo").splitlines()]
     return [
         f"{top}{before.split()[4]}"
@@ -96,9 +88,9 @@ def mounts(top: str = "") -> list[str]:
 
 
 def offers(found: dict[str, str]) -> tuple[str, list[str]]:
-    """Which kind of isolation the hierarchies allow, and by which controllers; nothing is made.
+    """Return the possible kind of isolation and its controllers. Nothing is created.
 
-    ``cgroup-v2``, ``cgroup-v1``, or ``process-group`` where there is no group to make.
+    The kind is ``cgroup-v2``, ``cgroup-v1``, or ``process-group`` if no groups can be created.
     """
     writable = {n: p for n, p in found.items() if os.access(p, os.W_OK)}
     if UNIFIED in writable:
@@ -114,16 +106,16 @@ def offers(found: dict[str, str]) -> tuple[str, list[str]]:
 
 
 def entry(hierarchy: str) -> str:
-    """The file through which a process goes to a group.
+    """Return the file by which a process enters a group.
 
-    In version 1 it goes as its one thread: who moves a whole process makes every process of the
-    machine that is about to fork or to end wait, and waits himself for all that are at it.
+    In version 1 it enters as its only thread: moving a whole process blocks every fork and exit on
+    the machine meanwhile.
     """
     return "cgroup.procs" if hierarchy == UNIFIED else "tasks"
 
 
 class Tree:
-    """The groups of one supervisor. ``kind`` and ``enforced`` say what came of it."""
+    """The groups of one supervisor. ``kind`` and ``enforced`` show what could be set up."""
 
     def __init__(self, root: str, own: dict[str, str]) -> None:
         self.token = token_of(root)
@@ -141,7 +133,7 @@ class Tree:
         self._settle_on()
 
     def _open(self, name: str, base: str) -> None:
-        """Make the three groups in one hierarchy, and go to ``keeper``."""
+        """Create the three groups in one hierarchy, and enter ``keeper``."""
         try:
             for folder in (base, f"{base}/run", f"{base}/keeper"):
                 _make(folder)
@@ -158,7 +150,7 @@ class Tree:
         self.bases[name] = base
 
     def _settle_on(self) -> None:
-        """See what is there to work with."""
+        """Choose what to use of the hierarchies that could be opened."""
         unified = self.bases.get(UNIFIED)
         if self.kind == "cgroup-v2" and unified is not None:
             self.controllers = self._enable(unified)
@@ -168,7 +160,7 @@ class Tree:
         if not kills and self.kind == "cgroup-v1" and unified is not None:
             self._give_up(UNIFIED)
             unified = None
-        #: The hierarchy in which it is looked up which processes an attempt has.
+        #: The hierarchy by which the processes of an attempt are found.
         self.tracks = UNIFIED if unified is not None else "freezer"
         if kills:
             self.kills_by = "cgroup.kill"
@@ -182,7 +174,7 @@ class Tree:
                 self._give_up(name)
 
     def _enable(self, base: str) -> list[str]:
-        """Hand controllers down to the groups of attempts, as far as the kernel lets us."""
+        """Enable controllers for the groups of attempts, as far as the kernel allows."""
         folders = (os.path.dirname(base), base, f"{base}/run")
         if not self.controllers:
             return []
@@ -209,11 +201,11 @@ class Tree:
 
     @property
     def enforced(self) -> list[str]:
-        """What tasks are held to."""
+        """Limits that are enforced on tasks."""
         return [name for name in self.controllers if name != "freezer"]
 
     def facts(self) -> dict[str, Any]:
-        """What is told to the agent."""
+        """Return what the agent is told."""
         if self.kind == "process-group":
             return {"kind": self.kind, "enforces": [], "problems": self.problems}
         return {
@@ -223,14 +215,13 @@ class Tree:
 
     @property
     def path(self) -> str:
-        """Where the groups of attempts stand in the hierarchy in which they are looked for."""
+        """Path of the groups of attempts in the hierarchy that tracks processes."""
         base = self.bases[self.tracks]
         above = [mount for mount in mounts() if base.startswith(f"{mount}/")]
         return f"{base.removeprefix(max(above, key=len, default=''))}/run"
 
     def drop_elsewhere(self, name: str) -> None:
-        """Remove what a container runtime made by the path of an attempt's group in hierarchies
-        that are not used here."""
+        """Remove groups that a container runtime created for an attempt in other hierarchies."""
         for mount in mounts():
             folder = f"{mount}{self.path}"
             if os.path.isdir(f"{folder}/{name}"):
@@ -241,16 +232,18 @@ class Tree:
                     except OSError:
                         break
 
-    def come_back(self, hierarchies: Iterable[str]) -> None:
-        """Go back to ``keeper``."""
+    def move_supervisor_back(self, hierarchies: Iterable[str]) -> None:
+        """Move this process back to ``keeper``."""
         for hierarchy in hierarchies:
             os.write(self._home[hierarchy], b"0")
 
     # All of it -------------------------------------------------------------------------------
 
     def recover(self) -> bool:
-        """Kill and remove what an earlier supervisor left; False when something stays. What not
-        even a kill ends is waited for once, in however many groups it is."""
+        """Kill and remove what an earlier supervisor left. Return False if something stays.
+
+        Processes that not even SIGKILL ends are waited for once, however many groups they are in.
+        """
         clean = True
         deadline = time.monotonic() + REMOVE_S
         for name, base in self.bases.items():
@@ -263,7 +256,7 @@ class Tree:
         return clean
 
     def sweep(self) -> None:
-        """Remove what supervisors of folders that are gone have left beside these groups."""
+        """Remove groups of supervisors whose folders are gone."""
         for base in self.bases.values():
             above = os.path.dirname(base)
             for name in _children(above):
@@ -271,15 +264,17 @@ class Tree:
                     remove_deserted(f"{above}/{name}")
 
     def leave(self) -> None:
-        """Go back to the group that this process came from, and remove all that was made."""
+        """Return to the original group of this process, and remove all created groups."""
         self.recover()
         for name in list(self.bases):
             self._give_up(name)
 
 
 def elsewhere(bases: Iterable[str]) -> list[str]:
-    """Groups of the same paths in hierarchies that are not used here: container runtimes make them,
-    and do not remove them where they are killed."""
+    """Yield groups of the same paths in unused hierarchies.
+
+    Container runtimes create them, and do not remove them if they are killed.
+    """
     used, tops = list(bases), mounts()
     found = []
     for base in used:
@@ -296,7 +291,7 @@ def _make(folder: str) -> None:
 
 
 def mark(base: str, root: str) -> None:
-    """Note at a node's group which folder it is for; where the kernel can't, it is not noted."""
+    """Note at a node's group which folder it is for, if the kernel supports it."""
     for name in MARKS:
         try:
             os.setxattr(base, name, os.fsencode(root))
@@ -306,7 +301,7 @@ def mark(base: str, root: str) -> None:
 
 
 def marked(base: str) -> str:
-    """The folder that a node's group is for; nothing where that is not noted."""
+    """Return the folder that a node's group is for; empty if unknown."""
     for name in MARKS:
         try:
             root = os.fsdecode(os.getxattr(base, name))
@@ -318,11 +313,11 @@ def marked(base: str) -> str:
 
 
 def remove_deserted(base: str) -> bool:
-    """Remove a node's group where its folder is gone and nothing is in it; nothing is ever killed.
+    """Remove a node's empty group if its folder is gone. Nothing is ever killed.
 
-    That is what is left when supervisor and guardian were killed at once and nobody starts in the
-    folder again. The folder may still be there where another mount namespace has it: a supervisor
-    that lives is in ``keeper``, which therefore goes first, or among its tasks.
+    Such groups are left if supervisor and reaper were killed together and nobody uses the folder
+    again. The folder may exist in another mount namespace: a live supervisor is in ``keeper``,
+    which is therefore removed first, or among its tasks.
     """
     root = marked(base)
     if not root:
@@ -332,7 +327,7 @@ def remove_deserted(base: str) -> bool:
     except FileNotFoundError:
         pass
     except OSError:
-        return False  # nobody can tell
+        return False  # unknown
     else:
         return False
     if members(base):
@@ -347,19 +342,19 @@ def remove_deserted(base: str) -> bool:
 
 
 def inherit_cpuset(folder: str) -> None:
-    """A new group of version 1 has no CPU and no memory node: nothing could run in it."""
+    """Copy CPUs and memory nodes from the parent: a new group of version 1 has none."""
     for file in ("cpuset.cpus", "cpuset.mems"):
         if not read(f"{folder}/{file}").strip():
             write(f"{folder}/{file}", read(f"{os.path.dirname(folder)}/{file}").strip())
 
 
 def number(text: str) -> int:
-    """What a file of one number says; 0 where it says something else."""
+    """Return the value of a file with one number; 0 if it holds something else."""
     return int(text) if text.strip().isdigit() else 0
 
 
 def value(text: str, key: str) -> int:
-    """The number behind a key of a flat file."""
+    """Return the number of a key in a flat file."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == key:
@@ -375,7 +370,7 @@ def _children(folder: str) -> list[str]:
 
 
 def members(folder: str) -> set[int]:
-    """Processes of a group and of all below it."""
+    """Return the processes of a group and its subgroups."""
     found = {int(word) for word in read(f"{folder}/cgroup.procs").split()}
     for name in _children(folder):
         found |= members(f"{folder}/{name}")
@@ -383,8 +378,10 @@ def members(folder: str) -> set[int]:
 
 
 def kill(folder: str, how: str) -> None:
-    """Kill all processes of a group and of all below it; held still meanwhile where there is no
-    ``cgroup.kill``, so that none is born unseen."""
+    """Kill all processes of a group and its subgroups.
+
+    Without ``cgroup.kill`` they are frozen meanwhile, so that none is born unseen.
+    """
     if how == "cgroup.kill":
         try:
             write(f"{folder}/cgroup.kill", "1")
@@ -409,7 +406,7 @@ def kill(folder: str, how: str) -> None:
 
 
 def empty(folder: str, how: str, limit_s: float) -> bool:
-    """Kill what is in a group until nothing is, and remove it; False when it stays."""
+    """Kill the processes of a group until none is left, and remove it. Return False if it stays."""
     deadline = time.monotonic() + limit_s
     while True:
         if members(folder):
@@ -422,7 +419,7 @@ def empty(folder: str, how: str, limit_s: float) -> bool:
 
 
 def remove(folder: str) -> bool:
-    """Remove a group and those below it; False when a process keeps one."""
+    """Remove a group and its subgroups. Return False if a process keeps one."""
     for last in (False, True):
         try:
             os.rmdir(folder)

@@ -1,9 +1,9 @@
-"""Which cores a task runs on, where a node gives out cores: pure, the kernel is told elsewhere.
+"""Chooses the cores that tasks are pinned to. Pure; the kernel is told elsewhere.
 
-Whole CPUs are cores of a task alone; a fraction shares one core with other fractions as long as
-they fit on it. Cores near the task's GPUs come first, then those of the NUMA node that they leave
-fullest, so that large tasks find whole ones. Where fractions have left no room, the least loaded
-cores are shared: the scheduler has promised the CPU time, and it is the weights that keep it.
+Whole CPUs are cores of one task; fractions share a core as long as they fit. Cores near the task's
+GPUs come first, then those of the NUMA node that stays fullest, so that large tasks find whole
+nodes. If fractions have left no free core, the least loaded cores are shared, and CPU weights
+divide the time.
 """
 
 import re
@@ -14,17 +14,18 @@ import msgspec
 _FULL = 1000
 
 
-class Cores(msgspec.Struct):
-    """Load of each core in milli-CPUs, and what each attempt has of it.
+class CorePool(msgspec.Struct):
+    """Load of each core in milli-CPUs, and the cores of each attempt.
 
-    ``numa`` are the cores of each NUMA node; those of a machine that tells none are one.
+    Attributes:
+        numa: cores of each NUMA node; one node if the machine reports none.
     """
 
     numa: tuple[tuple[int, ...], ...]
     held: dict[str, dict[int, int]] = {}
 
     def take(self, name: str, cpu_milli: int, near: Iterable[int] = ()) -> str:
-        """Cores for an attempt as a list of the kernel's; ``near``: indexes of NUMA nodes."""
+        """Return cores for an attempt, as the kernel lists them. ``near``: preferred NUMA nodes."""
         loads = self._loads()
         order = self._order(loads, set(near))
         whole, part = divmod(cpu_milli, _FULL)
@@ -43,12 +44,12 @@ class Cores(msgspec.Struct):
         return text_of(chosen)
 
     def restore(self, name: str, cpus: str) -> None:
-        """An attempt that has cores already, as after a new start of the agent."""
+        """Note cores that an attempt already has, after a restart of the agent."""
         if cpus and name not in self.held:
             self.held[name] = dict.fromkeys(parse(cpus), _FULL)
 
     def give_back(self, name: str) -> None:
-        """An attempt has ended."""
+        """Release the cores of an attempt that has ended."""
         self.held.pop(name, None)
 
     def _loads(self) -> dict[int, int]:
@@ -59,14 +60,14 @@ class Cores(msgspec.Struct):
         return loads
 
     def _order(self, loads: Mapping[int, int], near: set[int]) -> list[int]:
-        """All cores, the best first."""
+        """Return all cores, the best first."""
         free = [sum(not loads[core] for core in node) for node in self.numa]
         nodes = sorted(range(len(self.numa)), key=lambda n: (n not in near, free[n] or 1 << 30, n))
         return [core for node in nodes for core in self.numa[node]]
 
 
 def parse(text: str) -> list[int]:
-    """Cores of a list as the kernel writes it, like ``0-3,8``."""
+    """Return the cores of a list like ``0-3,8``."""
     found: list[int] = []
     for part in text.strip().split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
@@ -76,7 +77,7 @@ def parse(text: str) -> list[int]:
 
 
 def text_of(cores: Iterable[int]) -> str:
-    """A list as the kernel writes it."""
+    """Format cores as the kernel lists them."""
     parts: list[list[int]] = []
     for core in sorted(cores):
         if parts and core == parts[-1][1] + 1:
@@ -86,10 +87,10 @@ def text_of(cores: Iterable[int]) -> str:
     return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in parts)
 
 
-def of_machine(numa: Sequence[str], allowed: Iterable[int]) -> Cores:
-    """The cores that this process may use, by NUMA node; ``numa`` are lists of the kernel's."""
+def of_machine(numa: Sequence[str], allowed: Iterable[int]) -> CorePool:
+    """Return the cores that this process may use. ``numa`` are the kernel's lists by NUMA node."""
     usable = set(allowed)
     nodes = [tuple(core for core in parse(text) if core in usable) for text in numa]
     known = {core for node in nodes for core in node}
     rest = tuple(sorted(usable - known))
-    return Cores((*nodes, rest) if rest else tuple(nodes))
+    return CorePool((*nodes, rest) if rest else tuple(nodes))

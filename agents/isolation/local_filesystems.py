@@ -1,8 +1,8 @@
-"""What can't hang for longer than the node itself would: what lies on the system's own disk.
+"""Decides if a path leads only over file systems that the supervisor itself depends on.
 
-To start a program in the supervisor's own process is the fast way, and holds all that it does for
-as long as a file system does not answer. Here it is told, without asking any other one, whether a
-path leads only over file systems that the supervisor stands on itself. Standard library only.
+Starting a program in the supervisor's own process is fast, but blocks it for as long as a file
+system does not answer. So it is done only for paths on the system's own disk. Nothing here accesses
+another file system. Standard library only.
 """
 
 # No pathlib here: it would cost the supervisor memory.
@@ -18,27 +18,27 @@ from collections.abc import Iterable
 from typing import Any
 
 MOUNTS = "/proc/self/mountinfo"
-#: File systems that have no server and no disk, beside those of the system itself.
+#: File systems without a server or disk, besides the system's own.
 OF_MEMORY = frozenset({"tmpfs", "ramfs"})
 LINKS_MAX = 40
-#: Programs that run programs, one below the other, as the kernel bounds them.
+#: Interpreters of interpreters that the kernel allows.
 DEPTH_MAX = 5
-#: For how long it is not looked again where a program leads, unless something is mounted.
+#: How long a result for a program is used, unless something is mounted.
 KNOWN_S = 1.0
 KNOWN_MAX = 64
 _HEAD_BYTES = 4096
-#: Of a program's first bytes, by the 64-bit ELF: where its parts are told, how long a line of that
-#: is, and how many there are; then of one part its kind, where it stands and how long it is.
+#: Fields at the start of a 64-bit ELF file: offset, entry size and number of program headers; and
+#: of a header: type, offset and size.
 _PARTS_AT, _PART_AT, _INTERPRETER = struct.Struct("<32xQ14xHH"), struct.Struct("<I4xQ16xQ"), 3
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
-    """Where file systems are mounted that may hang while the system does not.
+    """Return mount points of file systems that may hang while the system works.
 
     Args:
-        table: as the kernel tells it in ``mountinfo``.
-        own: paths that this process needs anyway: what they stand on is not far.
+        table: contents of ``mountinfo``.
+        own: paths that this process needs anyway, whose file systems do not count.
     """
     devices: dict[str, tuple[str, bool]] = {}
     for line in table.splitlines():
@@ -46,7 +46,7 @@ def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
         words = told.split(" ")
         if len(words) > 4:
             point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[4])
-            devices[point] = words[2], kind.split(" ")[0] in OF_MEMORY  # the last one lies on top
+            devices[point] = words[2], kind.split(" ")[0] in OF_MEMORY  # the last one is on top
     near = set()
     for path in own:
         while path not in devices and path not in {"/", ""}:
@@ -58,10 +58,10 @@ def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
 
 
 def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
-    """Whether who follows an absolute path comes to a far file system.
+    """Return True if following an absolute path leads to a far file system.
 
-    A path that leads nowhere does not: whoever follows it hears so at once. ``start`` is a folder
-    at the path's beginning that is known to be near, and no link.
+    A path that leads nowhere does not, because that is known at once. ``start`` is a folder at its
+    beginning that is near and no link.
     """
     here = start if start and path.startswith(f"{start}/") else ""
     left = path[len(here) :].split("/")[::-1]
@@ -91,10 +91,9 @@ def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
 
 
 def interpreter_of(path: str) -> str | None:
-    """What the kernel reads to run a program beside the program: empty where nothing, None where
-    it can't be told."""
+    """Return the file that the kernel reads besides a program; empty for none, None if unknown."""
     try:
-        # whatever it is, it is not to wait for somebody at the other end
+        # whatever it is, never wait for a remote system
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as problem:
         return "" if isinstance(problem, FileNotFoundError) else None
@@ -109,7 +108,7 @@ def interpreter_of(path: str) -> str | None:
 
 
 def _interpreter_in(head: bytes) -> str | None:
-    """By the first bytes of a program."""
+    """Return the interpreter named in the first bytes of a program."""
     if head.startswith(b"#!"):
         words = head[2:].partition(b"\n")[0].split()
         return os.fsdecode(words[0]) if words else ""
@@ -128,7 +127,7 @@ def _interpreter_in(head: bytes) -> str | None:
 
 
 class LocalPaths:
-    """What is near, by the mounts there are now."""
+    """The paths that are near, according to the present mounts."""
 
     def __init__(self, root: str, own: Iterable[str]) -> None:
         self._root = f"{root}/attempts"
@@ -153,14 +152,15 @@ class LocalPaths:
         self._known = {}
 
     def has(self, order: dict[str, Any]) -> bool:
-        """Whether all that a start touches is near: its folder, its command and where that is
-        looked for, and what the kernel reads to run it."""
+        """Return True if everything that a start accesses is near: folder, command, PATH,
+        interpreter.
+        """
         if self._table < 0:
             return False
         if self._changes.poll(0):
             self._look()
         cwd, name = order["cwd"], order["argv"][0]
-        # the folder that was made for the attempt a moment ago is where most of them go
+        # most lead to the folder just created for the attempt
         if cwd != f"{self._root}/{order.get('id')}/work" and (
             not cwd.startswith("/") or self._strays(cwd)
         ):
@@ -175,13 +175,13 @@ class LocalPaths:
                 return False
             if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
                 return self._runs(candidate)
-        return True  # it is not there, which is known at once
+        return True  # it does not exist, which is known at once
 
     def _strays(self, path: str) -> bool:
         return leads_astray(path, self._far, self._root)
 
     def _runs(self, program: str, depth: int = DEPTH_MAX) -> bool:
-        """Whether all that is read to run a program is near."""
+        """Return True if everything that is read to run a program is near."""
         now = time.monotonic()
         if self._known.get(program, -KNOWN_S) + KNOWN_S > now:
             return True
@@ -192,7 +192,7 @@ class LocalPaths:
             return False
         if needed and not self._runs(needed, depth - 1):
             return False
-        if not program.startswith(f"{self._root}/"):  # another attempt's is another file
+        if not program.startswith(f"{self._root}/"):  # another attempt has another file
             if len(self._known) >= KNOWN_MAX:
                 self._known = {}
             self._known[program] = now

@@ -1,8 +1,8 @@
-"""A task's own view of some folders, in a mount namespace: standard library only.
+"""A task's own view of some folders, in a mount namespace. Standard library only.
 
-The supervisor, which has one thread, goes into a new namespace, mounts what the task is to see
-there, starts it and comes back. The namespace lives as long as a process in it does: no mount is
-ever left behind, whoever crashes.
+The single-threaded supervisor enters a new namespace, mounts what the task shall see, starts the
+task and returns. The namespace lives as long as one of its processes, so no crash leaves a mount
+behind.
 """
 
 # ruff: noqa: PTH110
@@ -13,16 +13,16 @@ from typing import Any
 
 _NEWNS = 0x00020000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
-#: From here on a mount of ``/proc`` has options of its own.
+#: Kernel version since which each mount of ``/proc`` has its own options.
 _OWN_PROC = (5, 8)
 
 
 class SandboxError(OSError):
-    """A view that could not be made, and of what."""
+    """A view that could not be created."""
 
 
 class Sandbox:
-    """Namespaces for tasks. ``usable`` tells whether this process may make any."""
+    """Mount namespaces for tasks. ``usable`` is True if this process may create them."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -39,17 +39,16 @@ class Sandbox:
         self.usable = True
 
     def enter(self, view: dict[str, Any]) -> None:
-        """Go into a new namespace and mount there what ``view`` says.
+        """Enter a new namespace and mount what ``view`` contains.
 
-        ``binds``: pairs of a folder, which must not be a link, and where it is to be seen.
-        ``shm_bytes``: an empty ``/dev/shm`` of so much, 0 for the kernel's default; missing: the
-        host's.
-        ``masks``: files, of devices for the most part, that are to be as ``/dev/null``.
-        ``memory``: a folder that is to be in memory, and gone with the namespace.
-        ``own_processes``: whether ``/proc`` shows those of the task's own user only.
+        Args:
+            view: ``binds``: pairs of a folder, no link, and where to show it. ``shm_bytes``: size
+                of an empty ``/dev/shm``, 0 for the default; missing for the host's. ``masks``:
+                files to replace by ``/dev/null``. ``memory``: folder to keep in memory.
+                ``own_processes``: show only the user's own processes in ``/proc``.
 
         Raises:
-            SandboxError: it could not be done; this process is where it was.
+            SandboxError: it failed; this process is where it was.
         """
         self._check(self._libc.unshare(_NEWNS), "a mount namespace")
         try:
@@ -71,11 +70,11 @@ class Sandbox:
             raise
 
     def leave(self) -> None:
-        """Come back to the namespace that this process came from."""
+        """Return to the original namespace of this process."""
         self._check(self._libc.setns(self._home, _NEWNS), "the way back")
 
     def _bind(self, source: str, target: str) -> None:
-        """Have a folder seen elsewhere; the folder is no link, whoever may have made one of it."""
+        """Show a folder elsewhere, unless somebody has replaced it by a link."""
         handle = _itself(source, target)
         try:
             self._mount(f"/proc/self/fd/{handle}", target, "", _BIND, "")
@@ -83,7 +82,7 @@ class Sandbox:
             os.close(handle)
 
     def _keep_in_memory(self, folder: str) -> None:
-        """Lay an empty file system in memory over a folder, which is no link either."""
+        """Mount an empty file system in memory over a folder, which must not be a link."""
         handle = _itself(folder, folder)
         try:
             self._mount("tmpfs", f"/proc/self/fd/{handle}", "tmpfs", _NOSUID | _NODEV | _NOEXEC,
@@ -105,7 +104,7 @@ class Sandbox:
 
 
 def _itself(path: str, what: str) -> int:
-    """A handle of a folder that is no link, in the namespace that this process is in now."""
+    """Return a handle of a folder that is no link, in the present namespace."""
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as problem:
@@ -114,6 +113,6 @@ def _itself(path: str, what: str) -> int:
 
 
 def _kernel() -> tuple[int, ...]:
-    """The kernel's version, as far as it is numbers."""
+    """Return the kernel's version numbers."""
     words = os.uname().release.split("-")[0].split(".")
     return tuple(int(word) for word in words[:2] if word.isdigit())

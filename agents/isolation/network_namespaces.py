@@ -1,9 +1,8 @@
-"""A network of one machine's virtual nodes: a bridge, and a namespace with an address for each.
+"""A network for virtual nodes of one machine: a bridge, and a namespace with an address per node.
 
-Agents stay where they are, and reach their controller as ever; a node's supervisor, and so every
-task, starts in the namespaces of its node: a network that has nothing but the other nodes, a host
-name, and cores of its own as far as there are enough. It takes root and iproute2. What a killed
-process leaves of it has names that tell whose it was, and is removed when it begins again.
+Agents stay in the host's network. A node's supervisor and tasks start in the node's namespaces: a
+network with only the other nodes, a host name, and cores of its own if there are enough. It needs
+root and iproute2. What a killed process leaves is found by its names and removed at the next start.
 """
 
 import contextlib
@@ -18,24 +17,24 @@ from typing import NamedTuple
 import msgspec
 
 PROGRAMS = ("ip", "nsenter", "unshare", "taskset", "hostname")
-#: A subnet of 254 addresses is what a bridge gets.
+#: Each bridge gets a subnet of 254 addresses.
 NODES_MAX = 250
 COMMAND_S = 30.0
 
 
 class NetworkError(Exception):
-    """A network that can't be made, and why."""
+    """A network that cannot be created."""
 
 
 class Seat(msgspec.Struct, frozen=True):
-    """Where a node is: its address, and what comes before a command that is to run there."""
+    """A node's place in the network: its address, and the prefix of commands that run there."""
 
     address: str
     enter: tuple[str, ...]
 
 
 def problem() -> str:
-    """Why there can be no such network on this machine; empty where there can."""
+    """Return why this machine cannot have such a network; empty if it can."""
     if os.geteuid() != 0:
         return "only root can make network namespaces"
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -43,14 +42,14 @@ def problem() -> str:
 
 
 class _Space(NamedTuple):
-    """A namespace, and the address of who is in it."""
+    """A namespace and its address."""
 
     name: str
     address: str
 
 
 class Network:
-    """One bridge. ``place`` tells it apart from others: the same place, the same names."""
+    """A bridge. ``place`` distinguishes it from others: the same place gives the same names."""
 
     def __init__(self, place: Path) -> None:
         token = zlib.crc32(os.fsencode(os.path.realpath(place)))
@@ -64,22 +63,22 @@ class Network:
         self._next_core = 0
 
     def begin(self) -> None:
-        """Make the bridge, and remove what another one of this place has left.
+        """Create the bridge, after removing what an earlier one of this place has left.
 
         Raises:
-            NetworkError: it can't be made.
+            NetworkError: it cannot be created.
         """
         self.end()
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("link", "set", self._bridge, "up")
 
     def add(self, node: str, cpus: int = 1) -> Seat:
-        """A node's namespace, made where there is none; it gets ``cpus`` cores if there are any.
+        """Return a node's place, creating its namespace if needed, with ``cpus`` cores if possible.
 
-        One that is there gets other cores where it is to have another number of them.
+        An existing namespace gets other cores if their number differs.
 
         Raises:
-            NetworkError: it can't be made.
+            NetworkError: it cannot be created.
         """
         if node in self._seats:
             if self._cpus[node] != cpus:
@@ -110,7 +109,7 @@ class Network:
         return Seat(space.address, tuple(enter))
 
     def end(self) -> None:
-        """Remove the bridge and all that hangs on it."""
+        """Remove the bridge and everything attached to it."""
         for table in (self._seats, self._spaces, self._cpus):
             table.clear()
         for path in sorted(Path("/run/netns").glob(f"muster-{self._token}-*")):
@@ -121,7 +120,7 @@ class Network:
                 _ip("link", "delete", self._bridge)
 
     def _take_cores(self, count: int) -> str:
-        """The next cores in turn: those of two nodes overlap when all are given away."""
+        """Return the next cores in turn; nodes share cores if there are too few."""
         chosen = []
         for _ in range(max(1, min(count, len(self._cores)))):
             chosen.append(self._cores[self._next_core % len(self._cores)])
@@ -130,7 +129,7 @@ class Network:
 
 
 def host_name(node: str) -> str:
-    """A node's name as a host may have it."""
+    """Return a node's name as a valid host name."""
     return re.sub(r"[^A-Za-z0-9-]", "-", node)[:63].strip("-") or "node"
 
 

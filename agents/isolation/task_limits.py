@@ -1,6 +1,6 @@
-"""What a task may see and use of its node: limits for its control groups, folders of its own, GPUs.
+"""Limits of a task, and its view of the node: control groups, private folders, and denied GPUs.
 
-Pure but for the driver's own files, which say under which number a GPU's device stands.
+Pure, except that it reads the driver's files for the device numbers of GPUs.
 """
 
 import re
@@ -13,19 +13,22 @@ import msgspec
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.state.records import Gpu
 
-#: Folders that every process of a machine shares, which a task gets for itself.
+#: Folders shared by all processes of a machine, which a task gets for itself.
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
-#: The folder of shared memory, likewise.
+#: The folder of shared memory, which a task gets for itself, too.
 MEMORY = "/dev/shm"  # noqa: S108 - it is what is replaced
 _NVIDIA_MAJOR = 195
 _PROC = Path("/proc")
 
 
 class IsolationCapabilities(msgspec.Struct, frozen=True):
-    """How a node's supervisor holds tasks, as it says itself, and how far the node goes.
+    """How a node's supervisor isolates tasks.
 
-    ``path`` is where groups of attempts stand in their hierarchy, empty where there are none.
-    ``pids_max`` 0: as many processes as the machine allows.
+    Attributes:
+        enforces: limits that it can enforce.
+        views: True if it can give tasks private folders.
+        pids_max: processes of one task; 0 for as many as the machine allows.
+        path: path of the groups of attempts in their hierarchy; empty if there are none.
     """
 
     kind: str = "process-group"
@@ -42,7 +45,7 @@ def limits_of(
     cpus: str,
     denied: dict[str, str],
 ) -> dict[str, Any]:
-    """Limits as the supervisor takes them; those that it can't set are left out."""
+    """Return limits for the supervisor's order, without those that it cannot enforce."""
     wanted: dict[str, tuple[str, Any]] = {
         "memory_bytes": ("memory", memory_bytes),
         "cpu_milli": ("cpu", cpu_milli),
@@ -58,10 +61,12 @@ def view_of(
     memory_bytes: int, denied: list[str],
     alone: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """The task's own folders as the supervisor takes them; empty where it can make none.
+    """Return the private folders for the supervisor's order; empty if it cannot create any.
 
-    ``folder`` is the attempt's; a shared folder below which one of ``needed`` stands is left as it
-    is. ``alone``: whether it sees only processes of its own user.
+    Args:
+        folder: folder of the attempt.
+        needed: paths that must stay visible; shared folders above one of them are not replaced.
+        alone: True if the task sees only processes of its own user.
     """
     if not holding.views:
         return {}
@@ -85,11 +90,10 @@ def denied_gpus(
     instances: tuple[MigInstance, ...] = (),
     system: Path | None = None,
 ) -> dict[str, str]:
-    """Device files of what a task was not given, with the rule that denies each.
+    """Return device files that a task must not use, with the rule that denies each.
 
-    Those of GPUs that this node does not offer are among them: another node of the machine may.
-    Of a GPU of which it has an instance those are the capabilities of the other instances, whether
-    the node offers them or another one does.
+    They include GPUs that this node does not offer, because another node of the machine may. On a
+    GPU of which the task has an instance, the capabilities of all other instances are denied.
     """
     system = system or _PROC
     found: dict[str, str] = {}
@@ -112,8 +116,10 @@ def denied_gpus(
 def _strangers(
     real: Mapping[str, Gpu], given: tuple[int, ...], mine: set[str], system: Path
 ) -> list[str]:
-    """PCI addresses of GPUs that the driver knows and the node does not offer. None where one that
-    the task was given is not among what the driver lists: it could be any of them."""
+    """Return PCI addresses of GPUs that the driver knows and the node does not offer.
+
+    None if a GPU of the task is not in the driver's list, because it could be any of them.
+    """
     try:
         listed = {path.name.lower() for path in (system / "driver/nvidia/gpus").iterdir()}
     except OSError:
@@ -128,8 +134,9 @@ def _strangers(
 def _denied_parts(
     gpu: int, known: tuple[MigInstance, ...], own: list[MigInstance], system: Path
 ) -> dict[str, str]:
-    """Capabilities of all instances of the GPU with this minor number but a task's own: of those
-    that are known, and of those that the driver lists."""
+    """Return capabilities of all instances of a GPU but the task's own, known or listed by the
+    driver.
+    """
     try:
         text = (system / "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
         numbers = (system / "devices").read_text(encoding="ascii")
@@ -152,13 +159,13 @@ def _denied_parts(
 
 
 def _capabilities(gpu: int, of: MigInstance) -> set[str]:
-    """What an instance is opened by: its GPU instance, which others may be in, and itself."""
+    """Return what opens an instance: the capabilities of its GPU instance and of itself."""
     part = f"gpu{gpu}/gi{of.gpu_instance}"
     return {f"{part}/access", f"{part}/ci{of.compute_instance}/access"}
 
 
 def minor_of(pci_address: str, driver: Path = _PROC / "driver/nvidia/gpus") -> int | None:
-    """The number of a GPU's device file, as the driver's own files tell it."""
+    """Return the minor number of a GPU's device file, from the driver's files."""
     if not re.fullmatch(r"[0-9a-fA-F:.]+", pci_address):
         return None
     try:

@@ -1,12 +1,10 @@
-"""Which checkpoint of a job is the newest whole one: looked for below the nodes' shared folder.
+"""Finds the newest complete checkpoint of a job in the nodes' shared folder.
 
-A checkpoint is a file or a folder. It is whole when its marker is there, whose number of bytes, if
-it names one, must be what is there; without a marker, when nothing was written to it for a while.
-What somebody has rejected (``NAME.bad``), links, empty ones and ones still being written are
-passed over. A look is bounded in how many names it reads, each candidate by itself.
-
-The folder is its user's own and the agent may be root: everything is opened from the shared folder
-on, name by name and over no link, and only plain files are read.
+A checkpoint is a file or folder. It is complete if its marker exists and the size that it names is
+right, or without a marker if it has not changed for a while. Rejected ones (``NAME.bad``), links,
+and empty or growing ones are skipped. The number of names read is limited. Users own these folders
+and the agent may be root: everything is opened name by name without following links, and only
+regular files are read.
 """
 
 import contextlib
@@ -28,27 +26,27 @@ from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import AttemptReport
 
 EVERY_S = 30.0
-#: Names that are read of one folder with checkpoints, or of one checkpoint; and by a look in all.
+#: Names read of one folder of checkpoints or one checkpoint, and by one look in all.
 NAMES_MAX = 20_000
 LOOK_NAMES_MAX = 10 * NAMES_MAX
-#: How deep folders of a checkpoint may stand in each other.
+#: Nested folders of a checkpoint.
 DEPTH_MAX = 32
 MARKER_BYTES_MAX = 64 * 1024
-#: Ends of names of what is no checkpoint by itself.
+#: Suffixes of names that are not checkpoints themselves.
 _BESIDE = (COMPLETE, BAD, ".part", ".tmp")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class _Budget:
-    """How many more names may be read: of one folder or candidate, and of a look in all."""
+    """Names that may still be read: of one folder or candidate, and in all."""
 
     def __init__(self, whole: "_Budget | None" = None) -> None:
         self.whole = whole
         self.left: int = LOOK_NAMES_MAX if whole is None else min(NAMES_MAX, whole.left)
 
     def take(self) -> bool:
-        """Whether one more may be read."""
+        """Return True if one more name may be read."""
         if self.left <= 0:
             return False
         self.left -= 1
@@ -66,15 +64,15 @@ def newest(
     now: float,
     told: str = "",
 ) -> Saved | None:
-    """The newest whole checkpoint of an element.
+    """Return the newest complete checkpoint of an array element.
 
     Args:
-        shared: the folder that nodes share; it is trusted, nothing below it is.
-        below: path below it of the job's folder of checkpoints.
-        rule: which there are; None: only the one that was told.
-        element: index in an array.
-        now: by the clock of who writes.
-        told: path of one that a task has named.
+        shared: the folder shared by nodes; it is trusted, but nothing below it.
+        below: path of the job's checkpoint folder below it.
+        rule: which checkpoints there are; None for only the one that was reported.
+        element: index in the array.
+        now: time by the clock of the writer.
+        told: path that a task has reported.
     """
     rule = rule or CheckpointRule()
     if rule.marker and not is_name(rule.marker):
@@ -85,7 +83,7 @@ def newest(
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is the name of one thing in a folder, and can be written anywhere."""
+    """Return True if a text is a single name in a folder, and valid everywhere."""
     return text not in {"", ".", ".."} and "/" not in text and text.isprintable()
 
 
@@ -98,7 +96,7 @@ def _newest(folder: int, rule: CheckpointRule, element: int, now: float, told: s
     if told and len(told) <= PATH_CHARACTERS_MAX and all(map(is_name, told.split("/"))):
         found.add(told)
     best: Saved | None = None
-    # those that look newest first: what is old may be large, and hides nothing
+    # newest first by name: old ones may be large, and must not hide new ones
     for path in sorted(found, key=lambda path: _looks_new(folder, path), reverse=True):
         one = None
         with contextlib.suppress(OSError):
@@ -120,7 +118,7 @@ def _looks_new(folder: int, path: str) -> tuple[float, float, str]:
 
 @contextlib.contextmanager
 def _folder(shared: str, below: str) -> Iterator[int]:
-    """A handle of a folder below the shared one; the way to the shared one may have links."""
+    """Return a handle of a folder below the shared one, whose own path may have links."""
     handle = os.open(shared, _FOLDER & ~os.O_NOFOLLOW)
     try:
         with _below(handle, below) as folder:
@@ -131,9 +129,9 @@ def _folder(shared: str, below: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _below(folder: int, path: str) -> Iterator[int]:
-    """A handle of a folder below another: each step is opened from the one before, over no link.
+    """Return a handle of a folder below another, opened step by step without following links.
 
-    A name that is exchanged for a link while somebody walks leads nowhere else that way.
+    So a name that is replaced by a link meanwhile misleads nobody.
     """
     handle = os.open(".", _FOLDER, dir_fd=folder)
     try:
@@ -151,7 +149,11 @@ def _below(folder: int, path: str) -> Iterator[int]:
 
 
 def _scan(folder: int, budget: _Budget) -> Iterator[str]:
-    """Names in an open folder, as many as may be read; OSError where it is gone."""
+    """Return names in an open folder, up to the limit.
+
+    Raises:
+        OSError: the folder is gone.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if not budget.take():
@@ -160,9 +162,9 @@ def _scan(folder: int, budget: _Budget) -> Iterator[str]:
 
 
 def _matching(folder: int, parts: list[str], below: str, whole: _Budget) -> Iterator[str]:
-    """Paths that match a pattern, part by part; no link is followed.
+    """Yield paths that match a pattern, part by part, without following links.
 
-    Names that can't be written everywhere, as in a report or a variable, are none of a checkpoint.
+    Names that are not valid everywhere, such as in a report or variable, do not count.
     """
     found: list[tuple[float, str]] = []
     budget = _Budget(whole)
@@ -188,7 +190,7 @@ def _matching(folder: int, parts: list[str], below: str, whole: _Budget) -> Iter
 def _judge(
     folder: int, path: str, rule: CheckpointRule, budget: _Budget, *, now: float, named: bool
 ) -> Saved | None:
-    """The checkpoint, if it is a whole one. ``named``: its task has said so."""
+    """Return the checkpoint if it is complete. ``named``: its task has reported it."""
     above, _, name = path.rpartition("/")
     with _below(folder, above) as parent:
         if _is_there(parent, name + BAD):
@@ -201,7 +203,7 @@ def _judge(
     if marker is not None:
         expected, said = marker
         if expected is not None and expected not in {size, size - own_bytes}:
-            return None  # it was cut short, or written to since
+            return None  # it was truncated, or written to since
         step = step if said is None else said
     elif rule.marker or not (named or changed_at <= now - rule.settle_s):
         return None
@@ -217,7 +219,7 @@ def _is_there(folder: int, name: str) -> bool:
 
 
 def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
-    """Bytes, and when it was last written to; no bytes for what can't be read to its end."""
+    """Return size in bytes and time of the last write; no size if it cannot be read completely."""
     found = os.lstat(name, dir_fd=parent)
     if stat.S_ISREG(found.st_mode):
         return found.st_size, found.st_mtime
@@ -242,8 +244,11 @@ def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
 def _marker(
     parent: int, name: str, rule: CheckpointRule
 ) -> tuple[tuple[int | None, float | None] | None, int]:
-    """What a marker says of bytes and step, None where there is none; the bytes of one of the
-    rule's in the checkpoint: who counted before it was there, or without it, told so many less."""
+    """Return size and step from a marker, None without one, and the size of a marker inside the
+    checkpoint.
+
+    A size counted before that marker existed is smaller by its size.
+    """
     found = _said(parent, name + COMPLETE)
     if not rule.marker:
         return found, 0
@@ -255,9 +260,9 @@ def _marker(
 
 
 def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
-    """What a marker says of bytes and step; None where there is no plain file of that name."""
+    """Return size and step from a marker; None if there is no regular file of that name."""
     try:
-        # looked at before it is opened: opening alone makes some devices act
+        # checked before opening, which makes some devices act
         if not stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
             return None
         handle = os.open(name, _PLAIN, dir_fd=folder)
@@ -270,7 +275,7 @@ def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
         size, step = said.get("bytes"), said.get("step")
         number = float(step) if isinstance(step, int | float) else None
     except (OSError, ValueError, OverflowError, AttributeError, RecursionError):
-        return None, None  # that it is there is enough
+        return None, None  # its existence is enough
     finally:
         os.close(handle)
     return (
@@ -280,13 +285,13 @@ def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
 
 
 def _step_of(path: str) -> float | None:
-    """The last number of a name, which is a step for all who write ``step-200``."""
+    """Return the last number of a name, which is the step in names like ``step-200``."""
     numbers = re.findall(r"\d{1,15}", path.rpartition("/")[2])
     return float(numbers[-1]) if numbers else None
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A task that tells of its element's checkpoints."""
+    """A task that reports its element's checkpoints."""
 
     attempt: str
     shared: str
@@ -296,7 +301,7 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 def watched(assignment: Assignment, template: TaskTemplate | None, shared: str) -> Watched | None:
-    """How a task's checkpoints are looked for; None where another task of its gang does it."""
+    """Return how to find a task's checkpoints; None if another task of its gang reports them."""
     if template is None or template.checkpoint_path is None:
         return None
     rank = assignment.rank
@@ -310,7 +315,7 @@ def watched(assignment: Assignment, template: TaskTemplate | None, shared: str) 
 
 
 class CheckpointWatcher:
-    """Looks every now and then for what running tasks have saved. One thread looks."""
+    """Looks regularly for checkpoints of running tasks. One thread looks."""
 
     def __init__(self) -> None:
         self._found: dict[str, Saved] = {}
@@ -318,7 +323,7 @@ class CheckpointWatcher:
     def look(self, tasks: list[Watched]) -> None:
         """Look once."""
         names = {task.attempt for task in tasks}
-        # only this thread writes; readers see the one or the other
+        # only this thread writes; readers see either value
         found = {name: saved for name, saved in self._found.items() if name in names}
         for task in tasks:
             saved = newest(task.shared, task.below, task.rule, task.element, now=time.time())
@@ -327,7 +332,7 @@ class CheckpointWatcher:
         self._found = found
 
     def with_saved(self, report: AttemptReport) -> AttemptReport:
-        """A report with what was found of its task."""
+        """Return a report with the checkpoint that was found."""
         found = self._found.get(report.id)
         if found is None:
             return report

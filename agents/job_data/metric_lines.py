@@ -1,8 +1,8 @@
-"""Lines that a task writes of its metrics, JSON or Prometheus' text: pure, and bounded.
+"""Parses lines of metrics that a task writes, as JSON or Prometheus text. Pure and bounded.
 
-A line comes in as bytes; what it says goes into a ``Words``, which keeps the newest value of each
-series and counts what it can't understand. Whatever a task writes, it costs so many series of so
-many characters, and nothing is ever raised.
+A line of bytes goes into ``ParsedMetrics``, which keeps the newest value of each series and counts
+lines that it does not understand. Number and length of series are limited, and nothing is ever
+raised.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from reconciler.model.observed import task_reports
 
 LINE_BYTES_MAX = 16 * 1024
-#: Keys of a JSON line that are no series.
+#: Keys of a JSON line that are not series.
 STEP, TIME, CHECKPOINT = "step", "time", "checkpoint"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/%@ -]*")
 _SAMPLE = re.compile(
@@ -23,8 +23,8 @@ _SAMPLE = re.compile(
 _EARLIEST, _LATEST = 0.0, 4.1e9
 
 
-class Words:
-    """What a task has said so far."""
+class ParsedMetrics:
+    """The metrics that a task has written so far."""
 
     def __init__(self, attempt: str) -> None:
         self.attempt = attempt
@@ -37,7 +37,7 @@ class Words:
         self.checkpoint: task_reports.Saved | None = None
 
     def told(self) -> task_reports.TaskMetrics:
-        """All of it, as it is reported."""
+        """Return the metrics as they are reported."""
         return task_reports.TaskMetrics(
             attempt=self.attempt,
             metrics=tuple(self.newest[name] for name in sorted(self.newest)),
@@ -48,7 +48,7 @@ class Words:
         )
 
     def take(self, line: bytes, now: float) -> tuple[task_reports.Metric, ...]:
-        """Take one line, read at ``now``; the values that it has."""
+        """Take a line that was read at ``now``. Return its values."""
         text = line.decode("utf-8", "replace").strip()
         if not text or text.startswith("#"):
             return ()
@@ -67,7 +67,7 @@ class Words:
         return tuple(kept)
 
     def overlong(self, size: int) -> None:
-        """A line went on for too long to be kept until its end."""
+        """Count a line that was too long to keep."""
         self.lines += 1
         self._complain(f"longer than {LINE_BYTES_MAX} bytes ({size} so far)")
 
@@ -136,7 +136,7 @@ class Words:
 
 
 def _number(value: Any) -> float | None:
-    """A number as a float, which may be infinite or none; None for anything else."""
+    """Return a number as a float, which may be infinite or NaN; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -146,7 +146,7 @@ def _number(value: Any) -> float | None:
 
 
 def _moment(value: Any, now: float) -> float:
-    """A time that a task names, within reason; now, where it names none or one to come."""
+    """Return the time that a line names, if plausible; else now."""
     number = _number(value)
     if number is None or not _EARLIEST <= number <= min(now, _LATEST):
         return now

@@ -1,10 +1,9 @@
-"""Reads what tasks write to ``$MUSTER_METRICS``: the newest for reports, a bounded past for plots.
+"""Reads what tasks write to ``$MUSTER_METRICS``: newest values for reports, history for plots.
 
-The file is its task's own, which may make anything of it: it is opened below the attempt's folder
-without following links, and only a plain file of the task's user is read. So much is read at a
-time; a task that writes faster has the middle of it skipped, and is told so. The past goes to the
-folder of logs, as ``ATTEMPT.metrics``, and lives as long as the logs do; of many points each
-second one is let go.
+The file belongs to its task, so it is opened without following links and must be a regular file of
+the task's user. The amount read at a time is limited; of faster tasks the middle is skipped and
+reported. The history is kept with the logs as ``ATTEMPT.metrics``; if it grows, every second point
+is dropped.
 """
 
 import contextlib
@@ -26,13 +25,13 @@ from reconciler.model.state.states import AttemptState
 
 EVERY_S = 5.0
 READ_BYTES_MAX = 128 * 1024
-#: What a task may be ahead of its reader before it is left out.
+#: Bytes that a task may be ahead before some are skipped.
 BEHIND_BYTES_MAX = 4 * 2**20
-#: What is read of it once it has ended, in pieces: nobody hears of its end before.
+#: Bytes read after its end, in pieces: its end is reported afterwards.
 LAST_BYTES_MAX = 2**20
-#: Rows of one attempt's past.
+#: Rows of one attempt's history.
 ROWS_MAX = 4000
-#: Sorts of rows, by which series they have, that are thinned out apart from each other.
+#: Kinds of rows, by their series, that are thinned out separately.
 SORTS_MAX = 64
 FILE = "metrics"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,8 +39,10 @@ _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def install(root: Path) -> None:
-    """Put the module that tasks may import where all of them find it, if there is room for it: an
-    agent that starts on a full disk has to live, or nothing there would ever be deleted."""
+    """Install the module that tasks may import, if there is room.
+
+    An agent must start on a full disk, or nothing there would ever be deleted.
+    """
     folder, source = root / "lib", Path(muster.__file__)
     folder.mkdir(mode=0o755, exist_ok=True)
     folder.chmod(0o755)
@@ -53,7 +54,9 @@ def install(root: Path) -> None:
 
 
 class ReadPosition(msgspec.Struct):
-    """How far a file was read, and what of its past is kept. ``sorts`` are (seen, stride, kept)."""
+    """How far a file was read, and what is kept of its history. ``sorts`` are (seen,
+    stride, kept).
+    """
 
     inode: int = 0
     offset: int = 0
@@ -64,11 +67,11 @@ class ReadPosition(msgspec.Struct):
 _DECODE_PLACE = msgspec.json.Decoder(ReadPosition).decode
 
 
-class Listener:
-    """Reads for one agent. Its methods may be called by different threads.
+class MetricsReader:
+    """Reads metrics for one agent. Different threads may use it.
 
-    Files are read under one lock, and what was found is told under another: who makes a report
-    never waits for a disk.
+    Files are read under one lock and results are passed on under another, so reports never wait for
+    a disk.
     """
 
     def __init__(self, root: Path) -> None:
@@ -78,22 +81,24 @@ class Listener:
         self._places.mkdir(mode=0o700, exist_ok=True)
         for place in self._places.iterdir():
             if not (self._attempts / place.name).exists():
-                place.unlink(missing_ok=True)  # an agent that was killed had just let go of it
+                place.unlink(missing_ok=True)  # an agent that was killed had just dropped it
         self._reading = threading.Lock()
-        self._words: dict[str, metric_lines.Words] = {}
+        self._words: dict[str, metric_lines.ParsedMetrics] = {}
         self._known: dict[str, ReadPosition] = {}
-        #: What was read, under a lock of its own that is never held for long.
+        #: What was read, under a lock that is never held for long.
         self._telling = threading.Lock()
         self._told: dict[str, task_reports.TaskMetrics] = {}
         self._saved: dict[str, task_reports.Saved] = {}
         self._news: dict[str, None] = {}
-        #: Those that are over, and whose places are still to be given up.
+        #: Ended tasks whose data must still be dropped.
         self._over: set[str] = set()
 
     # For reports -----------------------------------------------------------------------------
 
     def news(self) -> tuple[task_reports.TaskMetrics, ...] | None:
-        """What has changed since the last call, of so many tasks; None for nothing."""
+        """Return metrics that have changed since the last call, of a limited number of tasks; None
+        for none.
+        """
         with self._telling:
             chosen = list(self._news)[: task_reports.TASKS_MAX]
             for name in chosen:
@@ -101,18 +106,18 @@ class Listener:
             return tuple(self._told[name] for name in chosen if name in self._told) or None
 
     def newest(self) -> dict[str, task_reports.TaskMetrics]:
-        """The newest of every task that has written some, by attempt."""
+        """Return the newest metrics of every task that has written some, by attempt."""
         with self._telling:
             return dict(self._told)
 
     def again(self, told: tuple[task_reports.TaskMetrics, ...] | None = None) -> None:
-        """Some were not delivered, or, None, nobody remembers any: they are news again."""
+        """Report these metrics again because they were not delivered; None for all."""
         with self._telling:
             names = self._told if told is None else [one.attempt for one in told]
             self._news |= {name: None for name in names if name in self._told}
 
     def with_saved(self, report: AttemptReport) -> AttemptReport:
-        """A report with the checkpoint that its task has named."""
+        """Return a report with the checkpoint that its task has named."""
         with self._telling:
             saved = self._saved.get(report.id)
         if saved is None:
@@ -122,7 +127,7 @@ class Listener:
     # Reading ---------------------------------------------------------------------------------
 
     def look(self, running: list[str]) -> None:
-        """Read what tasks have written since."""
+        """Read what tasks have written since the last time."""
         with self._reading:
             self._give_up()
         for name in running:
@@ -130,14 +135,14 @@ class Listener:
                 self._read(name, last=False)
 
     def heard(self, reports: list[AttemptReport]) -> None:
-        """Read the last of those that have ended, before anybody hears of their end."""
+        """Read the last metrics of ended tasks, before their end is reported."""
         for report in reports:
             if report.state is AttemptState.ENDED:
                 with self._reading:
                     self._read(report.id, last=True)
 
     def forget(self, attempts: tuple[str, ...]) -> None:
-        """Those are over, and known to be."""
+        """Forget tasks whose end the controller knows."""
         with self._telling:
             for name in attempts:
                 self._told.pop(name, None)
@@ -151,17 +156,17 @@ class Listener:
                 self._reading.release()
 
     def _give_up(self) -> None:
-        """Let go of what is known of tasks that are over; nobody reads meanwhile."""
+        """Drop what is known of ended tasks, while nobody reads."""
         with self._telling:
             over, self._over = self._over, set()
         for name in over:
             self._words.pop(name, None)
             self._known.pop(name, None)
-            # whoever wrote it may have been an agent before this one
+            # it may have been written by an earlier agent
             (self._places / name).unlink(missing_ok=True)
 
     def _read(self, name: str, *, last: bool) -> None:
-        """One turn of one task; what the file system refuses is left for the next."""
+        """Read a task's file once. Errors of the file system are left for the next time."""
         try:
             handle = _open(self._attempts / name)
         except OSError:
@@ -174,7 +179,7 @@ class Listener:
                 place.inode, place.offset, place.skipping = found.st_ino, 0, False
             words = self._words.get(name)
             if words is None:
-                words = self._words[name] = metric_lines.Words(name)
+                words = self._words[name] = metric_lines.ParsedMetrics(name)
             now = time.time()
             size = found.st_size
             _skip(place, words, size, last=last)
@@ -191,8 +196,8 @@ class Listener:
         finally:
             os.close(handle)
 
-    def _tell(self, name: str, words: metric_lines.Words) -> None:
-        """Have what was read go out with the next report."""
+    def _tell(self, name: str, words: metric_lines.ParsedMetrics) -> None:
+        """Include what was read in the next report."""
         told = words.told()
         with self._telling:
             if name in self._over:
@@ -212,7 +217,7 @@ class Listener:
         return place
 
     def _keep(self, name: str, place: ReadPosition, rows: list[dict[str, float]]) -> None:
-        """Add to the past, and thin it out where it has grown too long."""
+        """Add to the history, and thin it out if it is too long."""
         path = self._logs / f"{name}.{FILE}"
         kept = []
         for row in rows:
@@ -233,14 +238,14 @@ class Listener:
 def newer(
     one: task_reports.Saved | None, other: task_reports.Saved | None
 ) -> task_reports.Saved | None:
-    """The newer of two checkpoints."""
+    """Return the newer of two checkpoints."""
     if one is None or (other is not None and other.at >= one.at):
         return other
     return one
 
 
 def _open(folder: Path) -> int:
-    """A handle of a task's file, if it is a plain file of the folder's owner."""
+    """Return a handle of a task's file, if it is a regular file of the folder's owner."""
     parent = os.open(folder, _FOLDER)
     try:
         handle = os.open(FILE, _PLAIN, dir_fd=parent)
@@ -248,15 +253,15 @@ def _open(folder: Path) -> int:
     finally:
         os.close(parent)
     found = os.fstat(handle)
-    # a link to a file of somebody else's is no way to have it read
+    # a link to another user's file must not be read
     if stat.S_ISREG(found.st_mode) and found.st_uid == owner and found.st_nlink == 1:
         return handle
     os.close(handle)
     raise OSError(f"{folder}/{FILE} is not a file of its task's own")
 
 
-def _skip(place: ReadPosition, words: metric_lines.Words, size: int, *, last: bool) -> None:
-    """Leave out the middle of what a task has written faster than it is read."""
+def _skip(place: ReadPosition, words: metric_lines.ParsedMetrics, size: int, *, last: bool) -> None:
+    """Skip the middle of what a task has written faster than it is read."""
     most, kept = (LAST_BYTES_MAX,) * 2 if last else (BEHIND_BYTES_MAX, READ_BYTES_MAX)
     if size - place.offset > most:
         words.skipped_bytes += size - kept - place.offset
@@ -264,9 +269,9 @@ def _skip(place: ReadPosition, words: metric_lines.Words, size: int, *, last: bo
 
 
 def _rows(
-    handle: int, place: ReadPosition, words: metric_lines.Words, *, now: float, last: bool
+    handle: int, place: ReadPosition, words: metric_lines.ParsedMetrics, *, now: float, last: bool
 ) -> list[dict[str, float]]:
-    """Read on in a file; the rows of values that were found. ``last``: nothing comes after."""
+    """Continue to read a file. Return the rows of values. ``last``: nothing more is written."""
     data = os.pread(handle, READ_BYTES_MAX, place.offset)
     lines = [line + b"\n" for line in data.split(b"\n")]
     lines[-1] = lines[-1][:-1]
@@ -275,7 +280,7 @@ def _rows(
     for line in filter(None, lines):
         whole = line.endswith(b"\n")
         if not whole and not last and len(line) <= metric_lines.LINE_BYTES_MAX:
-            break  # the rest of it is still to come
+            break  # the rest has not been written yet
         place.offset += len(line)
         if place.skipping:
             place.skipping = not whole
@@ -296,7 +301,7 @@ def _row(found: tuple[task_reports.Metric, ...]) -> dict[str, float]:
     row = {"time": round(found[0].at, 3)}
     if found[0].step is not None:
         row["step"] = found[0].step
-    # a series by the name of a column hides none
+    # a series with the name of a column hides nothing
     return {one.name: one.value for one in found} | row
 
 
@@ -306,9 +311,9 @@ def _sort_of(row: dict[str, float], place: ReadPosition) -> str:
 
 
 def _thin(path: Path, place: ReadPosition) -> None:
-    """Let each second row go of the sort that has most."""
+    """Drop every second row of the kind that has most."""
     if not path.exists():
-        place.sorts.clear()  # it was pruned as too old
+        place.sorts.clear()  # it was deleted because of its age
         return
     most = max(place.sorts, key=lambda sort: place.sorts[sort][2])
     seen, stride, _ = place.sorts[most]

@@ -1,8 +1,7 @@
-"""What tasks say of their own work, as the agent's shell deals with it: metrics and checkpoints.
+"""Metrics, checkpoints and output times of tasks, for the agent's reports.
 
-Two loops look, one at files of attempts on the node's own disk, one at the folder that nodes
-share, which may hang; whatever they find goes out with the next report. A third notes when what
-tasks print was printed.
+One loop reads files of attempts on the node's disk, another the shared folder, which may hang. A
+third notes when tasks wrote their output.
 """
 
 import threading
@@ -17,19 +16,19 @@ from reconciler.model.state.records import AttemptReport
 
 
 class JobData:
-    """Of one agent; ``shared`` is the folder that all nodes share."""
+    """The reported data of one agent's tasks. ``shared`` is the folder shared by all nodes."""
 
     def __init__(self, root: Path, shared: str) -> None:
         self.shared = shared
-        self._listener = metrics.Listener(root)
+        self._listener = metrics.MetricsReader(root)
         self._watcher = checkpoints.CheckpointWatcher()
-        self._marks = timestamps.Marks(root / "logs")
+        self._marks = timestamps.LogMarks(root / "logs")
         metrics.install(root)
 
     def loops(
         self, lock: threading.RLock, node: state.AgentState, leaving: threading.Event
     ) -> tuple[Callable[[], None], ...]:
-        """What threads do until the agent leaves."""
+        """Return what threads call again and again until the agent stops."""
 
         def read_metrics() -> None:
             while not leaving.wait(metrics.EVERY_S):
@@ -61,26 +60,26 @@ class JobData:
                     yield found
 
     def heard(self, reports: list[AttemptReport]) -> None:
-        """The supervisor told of attempts: the last words of those that have ended are read."""
+        """Read the last metrics of attempts that have ended."""
         self._listener.heard(reports)
 
     def with_saved(self, reports: Iterable[AttemptReport]) -> Iterator[AttemptReport]:
-        """Reports with the newest checkpoints that are known."""
+        """Return reports with the newest known checkpoints."""
         for report in reports:
             yield self._watcher.with_saved(self._listener.with_saved(report))
 
     def news(self) -> tuple[task_reports.TaskMetrics, ...] | None:
-        """Metrics that have changed since the last call."""
+        """Return metrics that have changed since the last call."""
         return self._listener.news()
 
     def newest(self) -> dict[str, task_reports.TaskMetrics]:
-        """The newest metrics of every task that has written some, by attempt."""
+        """Return the newest metrics of every task that has written some, by attempt."""
         return self._listener.newest()
 
     def again(self, told: tuple[task_reports.TaskMetrics, ...] | None = None) -> None:
-        """Those were not delivered, or, None, nobody remembers any."""
+        """Report these metrics again because they were not delivered; None for all."""
         self._listener.again(told)
 
     def forget(self, attempts: tuple[str, ...]) -> None:
-        """Those are over, and known to be."""
+        """Forget attempts whose end the controller knows."""
         self._listener.forget(attempts)

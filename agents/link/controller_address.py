@@ -1,8 +1,7 @@
-"""By which address the other nodes reach this one, where nobody says so on the command line.
+"""Finds the address by which other nodes reach this one, if the command line does not give it.
 
-The name of a machine often leads back to itself: Debian and Ubuntu write ``127.0.1.1`` behind it in
-``/etc/hosts``. A gang would then look for its first task on each of its nodes alike. What the
-kernel takes to reach the controller leads here from wherever the controller can be reached.
+The name of a machine often resolves to itself: Debian and Ubuntu put ``127.0.1.1`` into
+``/etc/hosts``. Then the source address of the route to the controller is used.
 """
 
 import contextlib
@@ -16,9 +15,12 @@ LOOPBACK = "127.0.0.1"
 
 
 def address_of(settings: AgentSettings) -> str:
-    """What is said on the command line, else what the machine's name means to itself, else the
-    address from which the controller is reached; ``LOOPBACK`` where none of these is one that
-    others could use. It may ask a name server."""
+    """Return the address given on the command line, else what the machine's name resolves to, else
+    the source address of the route to the controller.
+
+    The result is ``LOOPBACK`` if none of these can be used by other nodes. A name server may be
+    asked.
+    """
     if settings.address:
         return settings.address
     if settings.virtual:
@@ -30,11 +32,13 @@ def address_of(settings: AgentSettings) -> str:
 
 
 def toward(server: str) -> str:
-    """The address from which this machine reaches a controller; empty where it is the machine's
-    own alone, or can't be told. Nothing is sent."""
+    """Return the source address of the route to a controller; empty if unknown or loopback.
+
+    Nothing is sent.
+    """
     try:
         _, host, port, _ = ControllerTarget(server).parts()
-        # of version 4, as what frameworks are told of an address is followed by a colon and a port
+        # IPv4 only, because frameworks append a colon and a port
         where = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
             link.connect(where)

@@ -1,8 +1,8 @@
-"""The agent's way to the controller: one HTTP/1.1 request after another over a kept connection.
+"""A small HTTP/1.1 client for requests to the controller over a kept connection.
 
-Small on purpose: the standard client costs six megabytes on every node, most of them for
-encryption and e-mail headers that a plain POST needs nothing of. Every answer is read whole, up
-to a limit; a connection that was closed while idle is opened again once.
+The standard client would cost six megabytes on every node, mostly for features that are not needed
+here. Every answer is read as a whole, up to a limit. A connection that was closed while idle is
+opened again once.
 """
 
 import socket
@@ -21,21 +21,21 @@ _DECODE_ANSWER = msgspec.msgpack.Decoder(SyncResponse).decode
 
 
 class RejectedError(Exception):
-    """The controller answered, but not with what was asked for."""
+    """The controller answered, but not with what was requested."""
 
 
 class LinkError(Exception):
-    """The controller could not be reached, or what came back is not HTTP."""
+    """The controller could not be reached, or its answer is not HTTP."""
 
 
 class ControllerTarget(msgspec.Struct, frozen=True):
-    """Where the controller listens and as whom the agent comes."""
+    """The controller's URL and the agent's token."""
 
     url: str
     token: str = ""
 
     def parts(self) -> tuple[bool, str, int, str]:
-        """(TLS?, host, port, path before the API)."""
+        """Return (is TLS, host, port, path before the API)."""
         split = urlsplit(self.url)
         if split.scheme not in {"http", "https"} or not split.hostname:
             raise LinkError(f"server {self.url!r} is not a URL like http://host:port")
@@ -44,8 +44,9 @@ class ControllerTarget(msgspec.Struct, frozen=True):
 
 
 def packed(request: SyncRequest) -> bytes:
-    """A request as it is sent. A text that can't be written in UTF-8, wherever it came from, has
-    that of it replaced: it must not keep a node from reporting all the rest."""
+    """Return the encoded request. Text that is not valid UTF-8 is replaced, so that it does not
+    prevent the rest from being reported.
+    """
     try:
         return msgspec.msgpack.encode(request)
     except UnicodeEncodeError:
@@ -63,18 +64,20 @@ def _writable(value: Any) -> Any:
 
 
 class Connection:
-    """One kept connection, for one thread."""
+    """A kept connection, for one thread."""
 
     def __init__(self, target: ControllerTarget) -> None:
         self.target = target
         self._secure, self._host, self._port, self._prefix = target.parts()
         self._socket: Any = None
         self._buffer = b""
-        #: When the newest answer says that it was made; empty: it does not say.
+        #: ``Date`` of the newest answer; empty if it has none.
         self.date = ""
 
     def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        """Send a body; (status, answer). ``timeout_s`` bounds every wait for the other side."""
+        """Send a body. Return status and answer. ``timeout_s`` limits each wait for the
+        controller.
+        """
         kept = self._socket is not None
         try:
             return self._exchange(path, body, timeout_s)
@@ -92,7 +95,7 @@ class Connection:
             raise LinkError(f"{self.target.url}: {problem}") from problem
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._buffer = None, b""
@@ -196,7 +199,7 @@ class Connection:
 
 
 def _message(answer: bytes) -> str:
-    """What an answer says in words: of the controller's errors, or of whatever else is there."""
+    """Return the message in an error answer, or its text."""
     try:
         message = msgspec.json.decode(answer)["error"]["message"]
     except (msgspec.MsgspecError, KeyError, TypeError):
@@ -205,7 +208,7 @@ def _message(answer: bytes) -> str:
 
 
 def explain(url: str, node: str, status: int, answer: bytes) -> str:
-    """What an answer to a node's sync with another status than 200 means for the operator."""
+    """Explain to the operator the status of an answer to a sync other than 200."""
     said = _message(answer)
     if status == 409:
         return (
@@ -222,10 +225,10 @@ def explain(url: str, node: str, status: int, answer: bytes) -> str:
 
 
 def understand(url: str, node: str, status: int, answer: bytes) -> SyncResponse:
-    """The answer to a sync.
+    """Return the decoded answer to a sync.
 
     Raises:
-        RejectedError: it is none.
+        RejectedError: it is not one.
     """
     if status != 200:
         raise RejectedError(explain(url, node, status, answer))

@@ -1,4 +1,6 @@
-"""The newest leader that a node has heard of, across restarts: an older one is refused for ever."""
+"""The epoch of the newest leader that this node knows, across restarts. Older leaders are
+refused.
+"""
 
 import os
 from pathlib import Path
@@ -7,22 +9,23 @@ from agents.host import operator_log
 
 
 def load(root: Path, says: operator_log.Console) -> int:
-    """The epoch that was saved; 0 for none."""
+    """Return the saved epoch; 0 if there is none."""
     try:
         return int((root / "epoch").read_text(encoding="ascii"))
     except FileNotFoundError:
         return 0
     except ValueError:
-        says.say(f"{root}/epoch is not a number; taken for 0")
+        says.say(f"{root}/epoch is not a number; using 0")
         return 0
 
 
 def save(root: Path, epoch: int) -> None:
-    """Have an epoch on disk, whole, before anything of it is carried out. Where the disk is full it
-    is written over the one before.
+    """Write an epoch to disk before anything of its leader is carried out.
+
+    On a full disk it overwrites the previous one in place.
 
     Raises:
-        OSError: it can't be kept.
+        OSError: it cannot be written.
     """
     fresh, kept = root / "epoch.new", root / "epoch"
     try:
@@ -33,12 +36,12 @@ def save(root: Path, epoch: int) -> None:
         fresh.replace(kept)
 
 
-class Newest:
-    """The newest epoch that an agent has heard of, brought to disk as soon as that can be.
+class LeaderEpoch:
+    """The newest epoch that an agent knows, saved as soon as possible.
 
-    Where it can't be, what its leader asks for is done all the same, since it will not be asked for
-    again, and saving is tried with each answer; until then only this agent knows the epoch, and not
-    one that is started after it.
+    If it cannot be saved, its leader's orders are carried out anyway, because they are not
+    repeated. Saving is retried with each answer; until then an agent that starts later does not
+    know the epoch.
     """
 
     def __init__(self, root: Path, says: operator_log.Console) -> None:
@@ -48,21 +51,19 @@ class Newest:
         self._complained = False
 
     def keep(self, epoch: int) -> None:
-        """This is the newest one."""
+        """Save a newer epoch."""
         self._unsaved = epoch
         self.retry()
 
     def retry(self) -> None:
-        """Save what could not be saved before; nothing where all is."""
+        """Save what could not be saved before, if anything."""
         if not self._unsaved:
             return
         try:
             save(self._root, self._unsaved)
         except OSError as problem:
             if not self._complained:
-                self._says.say(
-                    f"{self._root}/epoch can't be written: {problem}; tried again until it is"
-                )
+                self._says.say(f"{self._root}/epoch can't be written: {problem}; retrying")
             self._complained = True
         else:
             self._unsaved, self._complained = 0, False

@@ -1,12 +1,13 @@
-"""How an agent talks with its controller: one loop holds a long poll, another tells what changed.
+"""Exchanges messages with the controller: one loop holds a long poll, another reports changes.
 
-Neither knows what is said: requests are made, and answers carried out, by the agent around them.
+Neither loop knows the contents: the agent makes requests and acts on answers.
 """
 
 import os
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,77 +23,85 @@ from agents.link.http_client import (
 from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
 from reconciler.model.state.records import AttemptReport
 
-#: Changes that come within this time of each other are one report.
+#: Changes within this time are one report.
 BATCH_S = 0.012
-#: After so long without a report the first change is told at once.
+#: After this time without a report the first change is reported at once.
 QUIET_S = 0.05
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 10.0
-#: How much longer than it asked the server to wait the agent waits for the answer.
+#: How much longer than requested the controller may take to answer.
 ANSWER_SLACK_S = 15.0
-#: A server that answers polls at once with nothing new is asked no faster than this.
+#: Shortest time between polls of a controller that answers at once with nothing new.
 POLL_GAP_S = 0.05
 
 
 def relative(report: AttemptReport, root: str) -> AttemptReport:
-    """A report whose message names paths below the node's folder from there on: who reads it
-    elsewhere knows the attempt, and nothing of where this node keeps it."""
+    """Return a report whose message names paths relative to the node's folder.
+
+    Its readers know the attempt, but not where this node keeps it.
+    """
     if f"{root}/" not in report.message:
         return report
     return msgspec.structs.replace(report, message=report.message.replace(f"{root}/", ""))
 
 
-class SyncNode(Protocol):
-    """What talking needs of the agent around it. All of it is called without its lock."""
+class SyncHandlers(NamedTuple):
+    """The agent's side of the dialogue with its controller; called without the agent's lock.
 
-    def request(self, wait_s: float, *, complete: bool) -> SyncRequest:
-        """What the node says now."""
+    Attributes:
+        request: returns the node's report, given how many seconds the controller may wait before
+            it answers, and True if the report must be complete.
+        undelivered: called with a request that did not arrive, to be reported again.
+        answered: called with a request, its answer and when it was sent, on the boot clock.
+        unreached: called with the error if the controller did not answer as expected.
+        lease_s_min: returns the shortest lease of the node's assignments; None without leases.
+    """
 
-    def not_heard(self, request: SyncRequest) -> None:
-        """A request did not get through: what it said has to be said again."""
-
-    def answered(self, request: SyncRequest, response: SyncResponse, sent_at: float) -> None:
-        """Do what the answer to a request asks for, sent at a moment of the boot clock."""
-
-    def lease_s_min(self) -> float | None:
-        """The shortest lease of what is assigned; None when nothing has one."""
-
-    def unreached(self, problem: Exception) -> None:
-        """The controller did not answer as it should."""
+    request: Callable[[float, bool], SyncRequest]
+    undelivered: Callable[[SyncRequest], None]
+    answered: Callable[[SyncRequest, SyncResponse, float], None]
+    unreached: Callable[[Exception], None]
+    lease_s_min: Callable[[], float | None]
 
 
 class ControllerSync:
-    """One agent's. ``changed`` is set when there is something to tell."""
+    """The dialogue of one agent with its controller.
+
+    Args:
+        changed: set if there is something to report.
+        skew: learns the difference of the clocks.
+    """
 
     def __init__(
         self,
-        node: SyncNode,
+        handlers: SyncHandlers,
         name: str,
         target: ControllerTarget,
         changed: threading.Event,
         leaving: threading.Event,
+        *,
+        skew: clock_skew.ClockSkew,
     ) -> None:
-        self._node = node
+        self._handlers = handlers
         self._name = name
         self._target = target
         self._changed = changed
         self._leaving = leaving
-        #: How far the node's clock is from the controller's.
-        self.skew = clock_skew.Skew()
+        self._skew = skew
 
     def poll(self) -> None:
-        """The long poll: hears at once when the controller wants something else."""
+        """Hold the long poll, which answers at once when the controller wants something else."""
         connection = Connection(self._target)
         wait_s, failures, idle = 0.0, 0, 0
         while not self._leaving.is_set():
-            request = self._node.request(wait_s, complete=True)
+            request = self._handlers.request(wait_s, True)
             began = time.monotonic()
             try:
                 response = self.exchange(connection, request, wait_s + ANSWER_SLACK_S)
             except (LinkError, RejectedError) as problem:
                 failures += 1
                 wait_s = 0.0
-                self._node.unreached(problem)
+                self._handlers.unreached(problem)
                 self._back_off(failures)
                 continue
             failures = 0
@@ -100,14 +109,14 @@ class ControllerSync:
             idle = idle + 1 if at_once and response.set is None else 0
             if idle > 3:
                 self._leaving.wait(POLL_GAP_S)
-            lease_s = self._node.lease_s_min()
-            # Leases count from when a request was sent: it has to be answered in time for them.
+            lease_s = self._handlers.lease_s_min()
+            # Leases count from when a request was sent, so the answer must come early enough.
             wait_s = max(0.0, response.poll_s)
             if lease_s is not None:
                 wait_s = min(wait_s, lease_s / 4)
 
     def report(self) -> None:
-        """Tells at once what changed here; a burst of changes is one request."""
+        """Report changes at once; a burst of changes is one request."""
         connection = Connection(self._target)
         failures, told_at = 0, 0.0
         while not self._leaving.is_set():
@@ -117,51 +126,51 @@ class ControllerSync:
             self._changed.clear()
             if self._leaving.is_set():
                 return
-            request = self._node.request(0.0, complete=False)
+            request = self._handlers.request(0.0, False)
             try:
                 self.exchange(connection, request, ANSWER_SLACK_S)
                 failures = 0
             except (LinkError, RejectedError) as problem:
                 failures += 1
-                self._node.unreached(problem)
+                self._handlers.unreached(problem)
                 self._changed.set()
                 self._back_off(failures)
             told_at = time.monotonic()
 
-    def tell_once(self, timeout_s: float) -> None:
-        """Tell what there is to tell, if the controller listens.
+    def report_once(self, timeout_s: float) -> None:
+        """Report once, if the controller listens.
 
         Raises:
-            LinkError: it does not.
-            RejectedError: it does not understand.
+            LinkError: it does not answer.
+            RejectedError: it does not understand the report.
         """
         connection = Connection(self._target)
         try:
-            self.exchange(connection, self._node.request(0.0, complete=True), timeout_s)
+            self.exchange(connection, self._handlers.request(0.0, True), timeout_s)
         finally:
             connection.close()
 
     def exchange(
         self, connection: Connection, request: SyncRequest, timeout_s: float
     ) -> SyncResponse:
-        """Send a request and do what its answer asks for."""
+        """Send a request and act on its answer."""
         sent_at, wall_at = processes.boottime(), time.time()
         try:
-            # within, too: whatever goes wrong, what was taken out of the state is not lost
+            # inside, because whatever goes wrong, the taken state must not be lost
             body = packed(request)
             path = f"/v1/nodes/{self._name}/sync"
             response = understand(
                 self._target.url, self._name, *connection.post(path, body, timeout_s)
             )
         except Exception:
-            self._node.not_heard(request)
+            self._handlers.undelivered(request)
             raise
         came_at = time.time()
-        self.skew.heard(connection.date, wall_at, came_at, processes.boottime() - sent_at)
-        self._node.answered(request, response, sent_at)
+        self._skew.heard(connection.date, wall_at, came_at, processes.boottime() - sent_at)
+        self._handlers.answered(request, response, sent_at)
         return response
 
     def _back_off(self, failures: int) -> None:
         longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))
-        # Spread, so that the agents of a fleet do not come back all at once.
+        # Spread, so that the agents of a fleet do not return all at once.
         self._leaving.wait(longest * (0.5 + os.urandom(1)[0] / 512))

@@ -1,6 +1,4 @@
-"""What an operator reads in an agent's log of a node where nothing is wrong: who it is and what it
-offers, when the controller takes it up, is lost and comes back, and each task that begins or ends.
-"""
+"""The events in an agent's log: its start, its connection to the controller, and its tasks."""
 
 import threading
 import time
@@ -17,15 +15,16 @@ OUTDATED = (
     "the supervisor is of another edition than this agent: it is replaced as soon as no task is on "
     "this node"
 )
-#: States of attempts that are news; what comes before them and between is told to the controller.
+#: States of attempts that are logged; others are reported to the controller only.
 _NEWS = frozenset({AttemptState.RUNNING, AttemptState.ENDED})
 
 
 class EventLog:
-    """One agent's; called by all its threads.
+    """The event log of one agent. All its threads write to it.
 
     Args:
-        settings: the agent's. says: where it is written. clock: seconds that only go forward.
+        says: where events are written.
+        clock: seconds that only go forward.
     """
 
     def __init__(
@@ -37,71 +36,71 @@ class EventLog:
         self._settings = settings
         self._says = says
         self._lock = threading.Lock()
-        self._epoch = 0  # none has answered
+        self._epoch = 0  # no controller has answered
         self._clock = clock
         self._answered_at = clock()
         self._lost = False
 
     def begins(self, offers: Inventory) -> None:
-        """The agent is about to work."""
+        """Log that the agent starts, and what it offers."""
         self._says.tell(
-            f"agent {offers.agent_version} begins in {self._settings.root}, for the controller at "
+            f"agent {offers.agent_version} starts in {self._settings.root}, for the controller at "
             f"{self._settings.server}; it offers {_amounts(offers)}"
         )
 
     def left(self, *, dismissed: bool) -> None:
-        """A supervisor has gone, by itself or since it was asked to."""
+        """Log that a supervisor has gone. ``dismissed``: because the agent asked it to."""
         if dismissed:
-            self._says.tell("the outdated supervisor has left: starting one of this edition")
+            self._says.tell("the outdated supervisor has ended; starting a new one")
         else:
-            self._says.say("the supervisor is gone: ending what it left and starting another")
+            self._says.say("the supervisor has died; ending its tasks and starting another")
 
     def supervised(
         self, known: Iterable[AttemptReport], holding: str, *, outdated: bool = False
     ) -> None:
-        """A supervisor is there, with the tasks that it knows of."""
+        """Log that a supervisor is connected, with the tasks that it runs."""
         if outdated:
             self._says.tell(OUTDATED)
         alive = sum(report.state is not AttemptState.ENDED for report in known)
-        going_on = f"; {_tasks(alive)} of an earlier agent run on" if alive else ""
-        self._says.tell(f"tasks are held by {holding}{going_on}")
+        going_on = f"; {_tasks(alive)} of an earlier agent keep running" if alive else ""
+        self._says.tell(f"tasks are isolated by {holding}{going_on}")
 
     def unreached(self, problem: Exception, running: int) -> None:
-        """The controller did not answer as it should."""
+        """Log that the controller did not answer as expected."""
         with self._lock:
             first, self._lost = not self._lost, True
         if first:
             self._says.tell(
-                f"no session with the controller: {problem}; {_tasks(running)} run on, it is tried "
-                "again and again",
+                f"no connection to the controller: {problem}; {_tasks(running)} keep running; "
+                "retrying",
                 level="WARNING",
             )
         else:
             self._says.say(str(problem))
 
     def reached(self, epoch: int) -> None:
-        """The controller of this epoch answered."""
+        """Log that a controller answered, if it is new or was unreachable."""
         with self._lock:
             before, lost, now = self._epoch, self._lost, self._clock()
-            # what failed may have been asked long before it did: the silence began with the answer
+            # the failed request may have been old: the silence began with the last answer
             away_s, self._answered_at = now - self._answered_at, now
             self._epoch, self._lost = max(before, epoch), False
         if not before:
             self._says.tell(f"registered with the controller of epoch {epoch}")
         elif lost:
             self._says.tell(
-                f"session taken up again after {away_s:.0f} s, with the controller of epoch {epoch}"
+                f"connected to the controller again after {away_s:.0f} s; its epoch is {epoch}"
             )
         elif epoch > before:
-            self._says.tell(f"the controller of epoch {epoch} leads now, after that of {before}")
+            self._says.tell(f"the controller of epoch {epoch} leads now, after epoch {before}")
 
     def heard(
         self,
         reports: Iterable[AttemptReport],
         before: AgentState,
     ) -> None:
-        """What has become of attempts, and what was known of them until now."""
-        newest: dict[str, AttemptReport] = {}  # one may start and end in the same reports
+        """Log tasks that have started, ended or hang, given what was known before."""
+        newest: dict[str, AttemptReport] = {}  # an attempt may start and end in the same reports
         for report in reports:
             known = newest.get(report.id) or before.known.get(report.id)
             newest[report.id] = report
@@ -113,16 +112,16 @@ class EventLog:
             template = before.templates.get(given.template) if given else None
             job = template.job if template else ""
             unsaid = known is None or known.state is AttemptState.STARTING
-            if unsaid and report.started_at is not None:  # one may have run and ended since
+            if unsaid and report.started_at is not None:  # it may have run and ended meanwhile
                 on = f" on GPUs {_numbers(given.devices)}" if given and given.devices else ""
                 self._says.tell(f"task started{on}", job=job, attempt=report.id)
             if report.state is AttemptState.ENDED:
                 self._says.tell(f"task ended: {_end(report)}", job=job, attempt=report.id)
 
     def leaves(self, running: int, *, stops: bool) -> None:
-        """The agent was told to leave, or lost whom it was to leave with."""
-        rest = f"{_tasks(running)} {'are ended' if stops else 'run on'}"
-        self._says.tell(f"agent leaves; {rest}")
+        """Log that the agent stops, and what happens to its tasks."""
+        rest = f"{_tasks(running)} {'are stopped' if stops else 'keep running'}"
+        self._says.tell(f"agent stops; {rest}")
 
 
 def _amounts(offers: Inventory) -> str:
@@ -143,7 +142,7 @@ def _numbers(devices: Iterable[int]) -> str:
 
 
 def _end(report: AttemptReport) -> str:
-    """How it ended, for people."""
+    """Format how an attempt ended."""
     how = []
     if report.end_reason is not None:
         how.append(report.end_reason.value)

@@ -1,10 +1,8 @@
-"""A task's log as one text, from the oldest byte that is kept to the newest, however often it is
-turned over while somebody reads.
+"""Reads a task's log as one text across rotations.
 
-Beside a log stand its newest bytes of before (``.1``) and a note (``.cut``) of how many bytes it
-has lost at its beginning so far, and whether it is being turned over just now. Offsets count from
-the first byte that was ever written, so that a reader goes on across a cut, and after an agent has
-started anew, where it was. At most one piece is in memory.
+Next to a log are its newest bytes before the last rotation (``.1``) and a note (``.cut``) of how
+many bytes it has lost so far, and if it is being rotated now. Offsets count from the first byte
+ever written, so a reader goes on across rotations and agent restarts.
 """
 
 import contextlib
@@ -18,17 +16,20 @@ from agents.logs import rotation, timestamps
 from reconciler.model.protocol.agent_messages import LogMark
 
 CHUNK_BYTES_MAX = 256 * 2**10
-#: What the note has behind the name of its log.
+#: Suffix of the note.
 CUT = ".cut"
-#: A turning that takes longer was broken off: what is beside the log then is not to be relied on.
+#: A rotation that takes longer was interrupted: the part next to the log is not reliable.
 TURNING_S_MAX = 10.0
 _NOTE = struct.Struct("<Q?")
 
 
-class Piece(NamedTuple):
-    """Bytes of a log from ``offset`` on; None: there is no log. ``turning``: ask again in a moment.
+class LogPiece(NamedTuple):
+    """Bytes of a log from ``offset`` on.
 
-    ``marks`` say when they were written, as far as that is known.
+    Attributes:
+        offset: None if there is no log.
+        turning: True if the log is being rotated: ask again in a moment.
+        marks: when the bytes were written, as far as known.
     """
 
     data: bytes | None
@@ -38,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class _State(NamedTuple):
-    """How much is cut off, how much of that is kept beside, and whether that is changing."""
+    """Bytes that were cut off, how many of them are kept, and if a rotation is running."""
 
     cut: int
     kept: int
@@ -46,7 +47,7 @@ class _State(NamedTuple):
 
 
 def copy_of(path: Path) -> Path:
-    """Where what was cut off last is kept."""
+    """Return the path of the part that was cut off last."""
     return path.with_name(f"{path.name}.1")
 
 
@@ -55,11 +56,11 @@ def _note_of(path: Path) -> Path:
 
 
 def turn_over(path: Path, keep_bytes: int) -> None:
-    """Cut a log, and keep its newest bytes beside it.
+    """Rotate a log: cut it, and keep its newest bytes next to it.
 
     Raises:
-        OSError: it could not be read, copied or cut, and nothing is kept beside it any more; or it
-            was, and when its lines were written can't be kept.
+        OSError: it could not be read, copied or cut, and no earlier part is kept any more; or it
+            was rotated, but the times of its lines could not be kept.
     """
     copy, cut = copy_of(path), _state(path).cut
     _note(path, cut, is_turning=True)
@@ -82,7 +83,7 @@ def _note(path: Path, cut: int, *, is_turning: bool) -> None:
 
 def _state(path: Path) -> _State:
     if not path.name.endswith(timestamps.STREAMS):
-        return _State(0, 0, turning=False)  # the past of metrics bounds itself in its own way
+        return _State(0, 0, turning=False)  # the history of metrics limits itself
     kept = 0
     with contextlib.suppress(OSError):
         kept = copy_of(path).stat().st_size
@@ -91,17 +92,19 @@ def _state(path: Path) -> _State:
             cut, is_turning = _NOTE.unpack(stream.read(_NOTE.size))
             age_s = time.time() - os.fstat(stream.fileno()).st_mtime
     except (OSError, struct.error):
-        return _State(kept, kept, turning=False)  # it was turned over by an agent without notes
+        return _State(kept, kept, turning=False)  # it was rotated by an agent without notes
     if is_turning and age_s > TURNING_S_MAX:
         return _State(cut, 0, turning=False)
     return _State(cut, min(kept, cut), is_turning)
 
 
-def read(path: Path, offset: int, *, times: bool = False) -> Piece:
-    """The next piece from an offset on; where that is kept no more, from the next that is."""
+def read(path: Path, offset: int, *, times: bool = False) -> LogPiece:
+    """Return the next piece from an offset on, or from the first byte after it that is
+    still kept.
+    """
     state = _state(path)
     if state.turning:
-        return Piece(b"", offset, turning=True)
+        return LogPiece(b"", offset, turning=True)
     start = state.cut - state.kept
     offset = max(offset, start)
     data = _bytes(copy_of(path), offset - start, CHUNK_BYTES_MAX) if offset < state.cut else None
@@ -110,15 +113,15 @@ def read(path: Path, offset: int, *, times: bool = False) -> Piece:
     if end >= state.cut:
         size = _size(path)
         if size is not None and end > state.cut + size:
-            offset = end = state.cut  # somebody else cut it, or the note of that was lost
+            offset = end = state.cut  # something else truncated it, or its note was lost
         live = _bytes(path, end - state.cut, CHUNK_BYTES_MAX - (end - offset))
     if _state(path) != state:
-        return Piece(b"", offset, turning=True)
+        return LogPiece(b"", offset, turning=True)
     if data is None and live is None and not state.cut:
-        return Piece(None, offset)
+        return LogPiece(None, offset)
     whole = (data or b"") + (live or b"")
     marks = _marks(path, state, offset, offset + len(whole)) if times and whole else ()
-    return Piece(whole, offset, marks)
+    return LogPiece(whole, offset, marks)
 
 
 def _size(path: Path) -> int | None:
@@ -138,7 +141,7 @@ def _bytes(path: Path, offset: int, limit: int) -> bytes | None:
 
 
 def _marks(path: Path, state: _State, begin: int, end: int) -> tuple[LogMark, ...]:
-    """Those of the part that is kept beside, and those of the log itself, in the reader's terms."""
+    """Return marks of the kept part and of the log itself, at the reader's offsets."""
     found: list[LogMark] = []
     start = state.cut - state.kept
     if begin < state.cut:

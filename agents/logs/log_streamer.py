@@ -1,7 +1,7 @@
-"""Output of tasks: kept in files of bounded size, and sent to whoever asks to read it.
+"""Output of tasks: limits the size of log files, and sends logs to the controller for readers.
 
-A log is turned over by copying and cutting, because the task holds the file open; what is written
-between the two is lost. Logs outlive their attempt's directory until age or space calls for them.
+A log is rotated by copying and truncating it, because the task has it open; what is written in
+between is lost. Logs outlive their attempt's folder until age or size limits delete them.
 """
 
 import contextlib
@@ -17,34 +17,34 @@ import msgspec
 
 from agents.link.http_client import Connection, ControllerTarget, LinkError
 from agents.logs import log_file, timestamps
-from agents.tasks.start_orders import ATTEMPT_PATTERN
+from agents.state import ATTEMPT_PATTERN
 from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
 
 FOLLOWERS_MAX = 32
 LIFETIME_S = 3600.0
 LOOK_EVERY_S = 0.2
-#: A log that has grown to so many times its limit is looked at again soon.
+#: A log of more than this many times its limit is checked again soon.
 HURRIED_TIMES = 2
-#: How often a silent log is posted anyway, to learn whether anybody still reads.
+#: How often a silent log is sent anyway, to learn if anybody still reads.
 ALIVE_EVERY_S = 15.0
-#: Files of logs of tasks that have ended, however small: going through them takes memory and time.
+#: Log files of ended tasks, however small, because listing them takes memory and time.
 FILES_MAX = 20_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
 STREAMS = timestamps.STREAMS
-#: What can be read besides: the past of a task's metrics, which bounds itself.
+#: Other readable streams: the history of a task's metrics, which limits itself.
 READABLE = (*STREAMS, "metrics")
 
 
-class Turned(NamedTuple):
-    """What the logs take, and whether one has grown far beyond its limit since it was looked at."""
+class Rotation(NamedTuple):
+    """Bytes that logs use, and if one has grown far beyond its limit since the last check."""
 
     total: int
     hurried: bool
 
 
-def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
-    """Turn over the logs that have grown beyond ``limit`` bytes."""
+def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Rotation:
+    """Rotate logs that are larger than ``limit`` bytes."""
     total, hurried = 0, False
     for attempt in attempts:
         for stream in STREAMS:
@@ -60,12 +60,14 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
                 total += copy.stat().st_size
             except OSError:
                 continue
-    return Turned(total, hurried)
+    return Rotation(total, hurried)
 
 
 def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
-    """Delete the oldest logs of attempts not in ``keep``, until the limits hold; what is left."""
-    old: list[tuple[float, int, str]] = []  # names alone: paths of thousands take megabytes
+    """Delete the oldest logs of attempts not in ``keep`` until the limits hold. Return what is
+    left.
+    """
+    old: list[tuple[float, int, str]] = []  # names only: thousands of paths take megabytes
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name.removesuffix(log_file.CUT).removesuffix(timestamps.TIMES)
@@ -86,8 +88,8 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int
     return left
 
 
-class Followers:
-    """Threads that send logs, so many at a time and each so long."""
+class LogStreams:
+    """Threads that send logs; their number and time are limited."""
 
     def __init__(
         self, folder: Path, node: str, target: ControllerTarget, has_ended: Callable[[str], bool]
@@ -101,7 +103,7 @@ class Followers:
         self._lock = threading.Lock()
 
     def add(self, request: LogRequest) -> None:
-        """Serve a request, once however often it is asked."""
+        """Serve a request. Repeated requests are served once."""
         with self._lock:
             if request.id in self._seen:
                 return
@@ -116,7 +118,7 @@ class Followers:
         threading.Thread(target=self._serve, args=(request, full), daemon=True).start()
 
     def _serve(self, request: LogRequest, full: bool) -> None:  # noqa: FBT001
-        post = Post(self._target, f"/v1/nodes/{self._node}/logs/{request.id}")
+        post = LogConnection(self._target, f"/v1/nodes/{self._node}/logs/{request.id}")
         try:
             if full:
                 error = f"node {self._node} already sends {FOLLOWERS_MAX} logs; try again later"
@@ -125,7 +127,7 @@ class Followers:
                 self._follow(request, post)
         except (LinkError, OSError) as problem:
             error = f"its {request.stream} was cut off: {problem}"
-            # Where nobody can be told, who reads sees the connection end.
+            # If the controller can't be reached, the reader's connection just ends.
             with contextlib.suppress(LinkError):
                 post.send(LogChunk(offset=request.offset, end=True, error=error))
         finally:
@@ -133,7 +135,7 @@ class Followers:
             with self._lock:
                 self._active -= 1
 
-    def _follow(self, request: LogRequest, post: "Post") -> None:
+    def _follow(self, request: LogRequest, post: "LogConnection") -> None:
         name = f"{request.attempt}.{request.stream}"
         if request.stream not in READABLE or not ATTEMPT_PATTERN.fullmatch(request.attempt):
             post.send(LogChunk(end=True, error=f"there is no log {name!r}: stdout and stderr are"))
@@ -164,15 +166,15 @@ class Followers:
             time.sleep(LOOK_EVERY_S)
 
 
-class Post:
-    """Where the pieces of one log go."""
+class LogConnection:
+    """The connection by which pieces of one log are sent."""
 
     def __init__(self, target: ControllerTarget, path: str) -> None:
         self._connection = Connection(target)
         self._path = path
 
     def send(self, chunk: LogChunk) -> bool:
-        """Post a piece; False when nobody reads any more."""
+        """Send a piece. Return False if nobody reads any more."""
         body = msgspec.msgpack.encode(chunk)
         status, answer = self._connection.post(self._path, body, POST_TIMEOUT_S)
         if 200 <= status < 300:
@@ -182,5 +184,5 @@ class Post:
         raise LinkError(f"the controller answered {status} {answer[:200]!r}")
 
     def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
         self._connection.close()

@@ -1,8 +1,8 @@
-"""Cuts a file that others append to: its newest part is kept beside it. Standard library only.
+"""Truncates a file that other processes append to, and keeps its newest part. Stdlib only.
 
-Whoever writes holds the file open and knows nothing of it, so that the part is copied and the file
-cut; what is written between the two is lost. No more is copied than is kept: a program may write
-faster than anybody copies, and whoever read to the end of its file would never get there.
+The writer has the file open and knows nothing of it, so the part is copied and the file truncated;
+what is written in between is lost. No more is copied than is kept, because a program may write
+faster than anybody copies.
 """
 
 import os
@@ -14,14 +14,14 @@ _PIECE_BYTES = 2**20
 
 
 def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
-    """Keep the newest bytes of a file in another of the same owner and mode, and cut it.
+    """Copy the newest bytes of a file to another one with the same owner and mode, and truncate it.
 
     Returns:
-        Where in the file that which is kept began, and where it ended.
+        Start and end of the kept part in the old file.
 
     Raises:
-        OSError: it could not be read, copied or cut. It is cut only once the copy is written, and
-            where that fails there is no copy, that of before included.
+        OSError: it could not be read, copied or truncated. It is truncated only after the copy is
+            written. If that fails there is no copy, the previous one included.
     """
     with path.open("r+b") as source:
         found = os.fstat(source.fileno())
@@ -36,13 +36,13 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
                 copied = _copy(source, target, keep_bytes)
             source.truncate(0)
         except OSError:
-            copy.unlink(missing_ok=True)  # half of it is worth nothing, and room is what lacks
+            copy.unlink(missing_ok=True)  # half of it is useless, and disk space is what lacks
             raise
     return began, began + copied
 
 
 def _copy(source: BinaryIO, target: BinaryIO, bytes_max: int) -> int:
-    """Copy to the end of a file, or as much as may be; how many bytes that were."""
+    """Copy to the end of a file or the given limit. Return the number of bytes."""
     left = bytes_max
     while left and (piece := source.read(min(left, _PIECE_BYTES))):
         target.write(piece)
@@ -51,5 +51,5 @@ def _copy(source: BinaryIO, target: BinaryIO, bytes_max: int) -> int:
 
 
 def append_private(path: Path) -> int:
-    """A handle that appends to a file that only its owner can read, made where it is missing."""
+    """Return a handle that appends to a file that only its owner can read, creating the file."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

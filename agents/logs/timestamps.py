@@ -1,9 +1,8 @@
-"""When output was written, though a task writes its log itself and says nothing of times.
+"""Times of task output, although a task writes its log itself and without times.
 
-Beside the log of a running task stands a file of marks: how far the log had come when it was looked
-at, and when it was last written to before. What lies between two marks was written between their
-times. A reader gets the marks of the piece that it reads; lines get their times where they are
-shown. Marks are bounded: of too many every second one is let go, so that old ones lie apart.
+Next to the log of a running task is a file of marks: size of the log when it was checked, and when
+it was last written before. Bytes between two marks were written between their times. Readers get
+the marks of their piece. If there are too many marks, every second one is dropped.
 """
 
 import bisect
@@ -17,20 +16,20 @@ from agents.logs import rotation
 from reconciler.model.protocol.agent_messages import LogMark
 
 STREAMS = ("stdout", "stderr")
-#: What the file of marks has behind the name of its log.
+#: Suffix of the file of marks.
 TIMES = ".times"
 EVERY_S = 2.0
-#: Marks of one log; a mark is 16 bytes.
+#: Marks of one log; a mark has 16 bytes.
 MARKS_MAX = 4096
 _MARK = struct.Struct("<dQ")
 
 
-class Marks:
-    """Marks the logs of one agent's tasks."""
+class LogMarks:
+    """Writes marks for the logs of one agent's tasks."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        #: How far each log had come at its newest mark.
+        #: Size of each log at its newest mark.
         self._ends: dict[str, int] = {}
 
     def look(self, running: Iterable[str]) -> None:
@@ -39,7 +38,9 @@ class Marks:
         self._ends = {name: self._mark(name, self._ends.get(name)) for name in names}
 
     def _mark(self, name: str, end: int | None) -> int:
-        """How far the log has come that was at ``end``; None: not known to this process."""
+        """Return the size of a log after marking it, given the size at the last mark; None if
+        unknown.
+        """
         path = self._folder / name
         try:
             found = path.stat()
@@ -47,24 +48,24 @@ class Marks:
                 end = max((mark.offset for mark in _read(times_of(path))), default=0)
             if found.st_size == end:
                 return end
-            if found.st_size < end:  # it was cut
+            if found.st_size < end:  # it was truncated
                 times_of(path).unlink(missing_ok=True)
             if found.st_size:
                 _append(times_of(path), LogMark(found.st_mtime, found.st_size))
         except OSError:
-            return end or 0  # it is not there yet, or the disk is full: the next look tries again
+            return end or 0  # it does not exist yet, or the disk is full: the next look tries again
         return found.st_size
 
 
 def times_of(log: Path) -> Path:
-    """Where the marks of a log stand."""
+    """Return the path of a log's marks."""
     return log.with_name(log.name + TIMES)
 
 
 def _append(path: Path, mark: LogMark) -> None:
     with os.fdopen(rotation.append_private(path), "ab") as stream:
         end = stream.tell()
-        stream.truncate(end - end % _MARK.size)  # the last is torn where the disk was full
+        stream.truncate(end - end % _MARK.size)  # the last is torn if the disk was full
         stream.write(_MARK.pack(mark.at, mark.offset))
         size = stream.tell()
     if size >= MARKS_MAX * _MARK.size:
@@ -85,7 +86,7 @@ def _read(path: Path) -> list[LogMark]:
 
 
 def moved(log: Path, copy: Path, began: int) -> None:
-    """A log was cut, and its bytes from ``began`` on are in another file: so are their marks."""
+    """Move marks along with the bytes of a log that were moved to another file."""
     found = _read(times_of(log))
     first = max(0, bisect.bisect_right([mark.offset for mark in found], began) - 1)
     times_of(copy).unlink(missing_ok=True)
@@ -97,7 +98,7 @@ def moved(log: Path, copy: Path, began: int) -> None:
 
 
 def marks(log: Path) -> list[LogMark]:
-    """The marks of a log, and one for all that was written since."""
+    """Return the marks of a log, and one for all that was written since."""
     found = _read(times_of(log))
     with contextlib.suppress(OSError):
         now = log.stat()
@@ -108,9 +109,9 @@ def marks(log: Path) -> list[LogMark]:
 
 
 def within(log: Path, begin: int, end: int) -> tuple[LogMark, ...]:
-    """The marks that tell when bytes from ``begin`` to ``end`` were written.
+    """Return the marks for the bytes from ``begin`` to ``end``.
 
-    The first may be that before ``begin``; the last is the first that is not before ``end``.
+    The first may be the one before ``begin``; the last is the first that is not before ``end``.
     """
     found = marks(log)
     offsets = [mark.offset for mark in found]

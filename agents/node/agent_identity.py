@@ -1,7 +1,7 @@
-"""Whom an agent follows in its root: the lock of the root proves that those are gone.
+"""Proves which agents this one follows in its root folder: their lock is free, so they are gone.
 
-Without it the server could not tell an agent that was started again from a second one of the same
-name, and would keep it waiting until the first had been silent for long.
+Otherwise the controller could not distinguish a restarted agent from a second one of the same name,
+and would make it wait until the first one had been silent for long.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ _NAME = re.compile(r"[0-9a-f]{1,64}")
 
 
 class OccupiedError(Exception):
-    """Another agent works in this root."""
+    """Another agent that works in the same root folder."""
 
 
 def lock_of(root: Path) -> Path:
-    """The file that the agent of a root has open, and locked, for as long as it lives."""
+    """Return the file that the agent of a root keeps open and locked."""
     return root / "agent.lock"
 
 
 def take(root: Path) -> int:
-    """The lock of a root, held for as long as this handle is open.
+    """Lock a root. Return the handle that holds the lock while it is open.
 
     Raises:
-        OccupiedError: another agent has it.
+        OccupiedError: another agent holds the lock.
     """
     handle = os.open(lock_of(root), os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -37,16 +37,17 @@ def take(root: Path) -> int:
     except BlockingIOError:
         os.close(handle)
         raise OccupiedError(
-            f"another agent works in {root} (it holds agent.lock); stop it, or give this one a "
-            "root of its own"
+            f"another agent uses {root} (it holds agent.lock). To fix: stop it, or give this "
+            "one its own --root"
         ) from None
     return handle
 
 
 def succeed(root: Path, incarnation: str) -> tuple[str, ...]:
-    """Note an incarnation, whose agent holds the lock of ``root``; those before it, oldest first.
+    """Note an incarnation, whose agent holds the lock of ``root``. Return earlier ones, oldest
+    first.
 
-    What can't be read or written costs a wait, never the agent.
+    Errors of the disk only make the controller wait; they do not stop the agent.
     """
     before: list[str] = []
     with contextlib.suppress(OSError, ValueError):

@@ -1,47 +1,34 @@
-"""Deletes beside the work what is done with: directories, logs beyond their limits.
+"""Deletes what is no longer needed: folders of attempts, and logs beyond their limits.
 
-One thread of the agent runs it. Logs of tasks that run are turned over where they grow too large;
-when what all logs take passes ``--logs-total``, and when a task has ended, the oldest of tasks that
-have ended go within seconds. Going through a folder of many logs costs time: it is done no more
-often than costs a twentieth of a core.
+One thread runs it. Logs of running tasks are rotated when they grow too large. If all logs exceed
+``--logs-total``, and when a task has ended, the oldest logs of ended tasks are deleted within
+seconds. Reading a large folder of logs may take at most a twentieth of a core.
 """
 
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from agents.host import malloc_tuning, trash
 from agents.logs import log_streamer
 from agents.settings import AgentSettings
 
 ROTATE_EVERY_S = 5.0
-#: How often it is noticed what has changed of the machine itself.
+#: How often the machine's facts are read again.
 HOST_EVERY_S = 15.0
-#: How soon again where a task writes so fast that its log grows far beyond its limit meanwhile.
+#: Check interval while a task writes so fast that its log soon exceeds its limit.
 HURRIED_S = 0.25
-#: How often logs are gone through at the latest, for those that are too old.
+#: How often logs are checked for their age at the latest.
 PRUNE_EVERY_S = 300.0
-#: How many times as long as it took nothing is gone through again.
+#: Pause after reading the folder, as a multiple of the time that took.
 REST_TIMES = 20
 
 
-class CleanupNode(Protocol):
-    """What tidying needs of the agent around it."""
-
-    def running(self) -> list[str]:
-        """Attempts that have not ended."""
-
-    def say(self, text: str) -> None:
-        """Tell the operator."""
-
-    def look_at_host(self) -> None:
-        """Notice what has changed of the machine itself."""
-
-
-class Logs:
-    """The logs of one node, within their limits. Time is in seconds of any steady clock."""
+class LogCleanup:
+    """The logs of one node, kept within their limits. ``clock`` returns seconds of any steady
+    clock.
+    """
 
     def __init__(
         self, folder: Path, settings: AgentSettings, clock: Callable[[], float] = time.monotonic
@@ -54,18 +41,18 @@ class Logs:
         self._ended = False
         self._old_bytes = 0
         self._ran: list[str] = []
-        #: In how many seconds logs are to be looked at again.
+        #: Seconds until the logs must be checked again.
         self.again_s = ROTATE_EVERY_S
 
     def ended(self) -> None:
-        """A task has ended: its logs are old ones from now on. Called by any thread."""
+        """Note that a task has ended, so that its logs may be deleted. Called by any thread."""
         self._ended = True
 
     def turn(self, running: list[str]) -> bool:
-        """Bring the logs within their limits, where it is due; whether they were gone through."""
+        """Enforce the limits if it is time. Return True if the folder was read."""
         settings, now = self._settings, self._clock()
         limit = settings.logs_total_bytes_max
-        # what has ended meanwhile may have written much since it was looked at
+        # tasks that have ended may have written much since the last check
         gone = [attempt for attempt in self._ran if attempt not in running]
         log_streamer.rotate(self._folder, gone, settings.log_bytes_max)
         used, hurried = log_streamer.rotate(self._folder, running, settings.log_bytes_max)
@@ -87,22 +74,27 @@ class Logs:
 
 
 class Cleanup:
-    """Runs all of it. ``clean`` is set where there is something to delete now."""
+    """Cleans up one node. ``clean`` is set if there is something to delete now."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        node: CleanupNode,
         rubbish: trash.Trash,
-        events: tuple[threading.Event, threading.Event],
+        running: Callable[[], list[str]],
+        refresh_host: Callable[[], None],
+        *,
+        clean: threading.Event,
+        leaving: threading.Event,
     ) -> None:
-        self.logs = Logs(settings.root / "logs", settings)
-        self._node = node
+        self.logs = LogCleanup(settings.root / "logs", settings)
+        self._running = running
+        self._refresh_host = refresh_host
         self._trash = rubbish
-        self._clean, self._leaving = events
+        self._clean = clean
+        self._leaving = leaving
 
     def run(self) -> None:
-        """Delete what is done with, until the agent leaves."""
+        """Clean up until the agent stops."""
         left_s: float | None = None
         look_at = time.monotonic()
         while not self._leaving.is_set():
@@ -110,9 +102,9 @@ class Cleanup:
             self._clean.wait(again_s if left_s is None else min(again_s, left_s))
             self._clean.clear()
             left_s = self._trash.empty()
-            self.logs.turn(self._node.running())
+            self.logs.turn(self._running())
             if time.monotonic() >= look_at:
-                self._node.look_at_host()
+                self._refresh_host()
                 malloc_tuning.give_back()
                 look_at = time.monotonic() + HOST_EVERY_S
             self._leaving.wait(0.05)

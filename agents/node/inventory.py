@@ -1,4 +1,4 @@
-"""What the node has and uses: inventory once, usage now and then, and which boot this is."""
+"""The node's inventory, its usage, and the id of its boot."""
 
 import contextlib
 import os
@@ -23,7 +23,9 @@ SAMPLE_EVERY_S = 15.0
 
 
 def capacity_of(settings: AgentSettings, gpu_milli: int) -> Resources:
-    """What the command line says, or else what the machine has now: CPUs may go offline."""
+    """Return the capacity given on the command line, else what the machine has now: CPUs may go
+    offline.
+    """
     return Resources(
         cpu_milli=settings.cpu_milli or 1000 * (psutil.cpu_count() or 1),
         memory_bytes=settings.memory_bytes or psutil.virtual_memory().total,
@@ -32,7 +34,9 @@ def capacity_of(settings: AgentSettings, gpu_milli: int) -> Resources:
 
 
 def inventory_of(settings: AgentSettings) -> Inventory:
-    """What the node offers: what the machine has, unless the command line says otherwise."""
+    """Return what the node offers: the machine's resources unless the command line
+    overrides them.
+    """
     capacity = capacity_of(settings, 1000 * len(settings.gpus))
     return Inventory(
         hostname=platform.node(),
@@ -50,7 +54,7 @@ def inventory_of(settings: AgentSettings) -> Inventory:
 
 
 def with_gpus(before: Inventory, look: gpu_watcher.GpuLook) -> Inventory:
-    """The inventory with GPUs as they were last seen. It changes only when they do."""
+    """Return the inventory with GPUs as last seen. It is equal if they have not changed."""
     capacity = before.capacity
     return msgspec.structs.replace(
         before,
@@ -64,10 +68,10 @@ def with_gpus(before: Inventory, look: gpu_watcher.GpuLook) -> Inventory:
 
 
 def boot_id_of(settings: AgentSettings) -> str:
-    """Which boot of the node this is.
+    """Return the id of the node's boot.
 
-    A virtual node's boots are its own: they last until the file ``boot`` in its root is removed,
-    as :class:`agents.virtual.VirtualNodes` does when it kills a node.
+    A virtual node has boots of its own. They last until the file ``boot`` in its root is removed,
+    which :class:`agents.virtual.VirtualNodes` does when it kills a node.
     """
     if settings.boot_id:
         return settings.boot_id
@@ -83,7 +87,7 @@ def boot_id_of(settings: AgentSettings) -> str:
 
 
 def with_host(before: Inventory, host: Host, address: str, settings: AgentSettings) -> Inventory:
-    """The inventory with the machine as it is now; of a virtual node nothing is the machine's."""
+    """Return the inventory with the machine as it is now; unchanged for a virtual node."""
     if before.host is None:
         return before
     capacity = capacity_of(settings, before.capacity.gpu_milli)
@@ -91,14 +95,15 @@ def with_host(before: Inventory, host: Host, address: str, settings: AgentSettin
 
 
 def address_now(before: Inventory, settings: AgentSettings) -> str:
-    """The node's address: what it was, unless that leads back to itself, as on a machine whose
-    network came up after its agent."""
+    """Return the node's address, found again if it was loopback, as on a machine whose network came
+    up after its agent.
+    """
     lost = addresses.is_loopback(before.address)
     return controller_address.address_of(settings) if lost else before.address
 
 
-class Sampler:
-    """Usage of the node, looked at no more often than every 15 seconds."""
+class NodeUsageSampler:
+    """Samples the node's usage, at most every 15 seconds."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -107,7 +112,7 @@ class Sampler:
         psutil.cpu_percent()
 
     def usage(self, helpers: tuple[int, ...]) -> NodeUsage | None:
-        """A new sample if one is due, else None; ``helpers`` are processes of the agent's own."""
+        """Return a new sample if one is due, else None. ``helpers`` are processes of the agent."""
         now = time.monotonic()
         if now < self._sampled_at + SAMPLE_EVERY_S:
             return None

@@ -1,10 +1,9 @@
-"""What the controller wants made right on this node: each order is carried out once, and told of.
+"""Carries out remediations that the controller requests on this node, each exactly once.
 
-Orders come with the set of assignments and stay in it until their end is committed. What has been
-begun lies in ``remedies.json`` of the node's root, written before anything is done, so that an
-agent that dies in the midst of an order never begins it again: it tells that it does not know.
-Whether a machine that was to boot again has done so is told by its boot id. What the controller
-takes back before its turn has come is not done.
+They come with the set of assignments, and stay in it until their end is committed.
+``remedies.json`` notes what has begun before anything is done: after a crash a remediation is not
+repeated but reported as unknown. The boot id shows if a reboot has happened. What the controller
+withdraws in time is not done.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,59 +26,56 @@ from reconciler.model.observed.health_checks import CheckCommand
 from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state.records import RemedyReport
 
-#: How long a process may take to leave after SIGTERM, and to go after SIGKILL.
+#: Time for a process to end after SIGTERM, and after SIGKILL.
 LEAVE_S = 10.0
 GO_S = 5.0
-#: Ends that are kept; the controller never has so many orders open for one node.
+#: Ends that are kept; the controller never has more open remediations for a node.
 KEPT_MAX = 256
-#: By how much the beginning of a process may differ: clocks are rounded on the way.
+#: Tolerance for the start time of a process, because clocks are rounded.
 STARTED_TOLERANCE_S = 2.0
-#: How long resetting devices, and asking for a reboot, may take.
+#: Time for resetting GPUs, and for requesting a reboot.
 RESET_S, REBOOT_S = 120.0, 30.0
-#: How long a machine that was told to boot may take to go down, and this agent with it.
+#: Time for a machine to go down, and this agent with it.
 DOWN_S = 600.0
-#: Orders that an agent does not outlive: that there is another one, or another boot, is their end.
+#: Remediations that an agent does not survive: a new agent, or a new boot, is their end.
 _RESTART, _REBOOT = "restart-agent.", "reboot."
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-class OrderError(Exception):
-    """An order that can't be carried out; says why."""
+class RemediationError(Exception):
+    """A remediation that cannot be carried out."""
 
 
-class RemediatedNode(Protocol):
-    """What carrying out orders needs to know of the node."""
+class NodeActions(NamedTuple):
+    """What remediation may ask of the agent and have it do.
 
-    def foreign(self) -> tuple[devices.GpuProcess, ...]:
-        """Processes on devices that are no task's, as last seen."""
+    Attributes:
+        foreign_processes: returns processes on GPUs that belong to no task, as last seen.
+        occupants: returns attempts that have not ended, those included that are about to start.
+        gpu_uuids: returns the UUIDs of real GPUs by index.
+        partial_gpus: returns UUIDs of GPUs of which only some MIG instances belong to this node.
+        exclusive_gpus: returns a context in which the agent neither has a GPU open nor changes
+            one; if it ends without an error, the GPUs of the given UUIDs have been reset.
+        restart: ends this agent soon, so that its service manager starts it again.
+        owns_machine: returns True if no other node is on this machine.
+        stops_within: waits up to that many seconds; returns True if the agent was told to stop.
+    """
 
-    def occupants(self) -> list[str]:
-        """Attempts that have not ended, those that are only about to begin among them."""
-
-    def uuids(self) -> dict[int, str]:
-        """UUIDs of the devices by their numbers; of simulated ones none."""
-
-    def parted(self) -> Collection[str]:
-        """UUIDs of devices of which the node was given MIG instances alone."""
-
-    def devices_alone(self, reset: Collection[str]) -> contextlib.AbstractContextManager[None]:
-        """Nothing of this agent has a device open meanwhile, or changes one; where it ends well
-        the devices of these UUIDs were reset."""
-
-    def restart(self) -> None:
-        """End this agent soon: who keeps it alive starts it again."""
-
-    def is_the_machine(self) -> bool:
-        """Whether no other node is on this machine."""
-
-    def leaves_within(self, limit_s: float) -> bool:
-        """Wait until this agent is told to leave, for so long; whether it was."""
+    foreign_processes: Callable[[], tuple[devices.GpuProcess, ...]]
+    occupants: Callable[[], list[str]]
+    gpu_uuids: Callable[[], dict[int, str]]
+    partial_gpus: Callable[[], Collection[str]]
+    exclusive_gpus: Callable[[Collection[str]], contextlib.AbstractContextManager[None]]
+    restart: Callable[[], None]
+    owns_machine: Callable[[], bool]
+    stops_within: Callable[[float], bool]
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What ``remedies.json`` holds. ``begun`` and not ended: the agent died over it.
+    """Contents of ``remedies.json``. The agent died during those in ``begun`` that are not ended.
 
-    ``boots``: in which boot of the node each order has come, by its id.
+    Attributes:
+        boots: boot in which each remediation came, by id.
     """
 
     begun: tuple[str, ...] = ()
@@ -90,25 +86,25 @@ class _Kept(msgspec.Struct, frozen=True):
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
-Handler = Callable[[DriftRemedy, RemediatedNode], str]
+Handler = Callable[[DriftRemedy, NodeActions], str]
 
 
-class Orders:
-    """The orders of one node.
+class RemediationQueue:
+    """The remediations of one node.
 
     Args:
         root: the node's folder.
-        boot_id: which boot of the node this is.
-        node: what is known of it.
-        ended: called when there is an end to tell.
-        handlers: what carries out an order of each verb; returns what was done, in words.
+        boot_id: id of the node's boot.
+        node: what remediations may do with the agent.
+        ended: called when there is an end to report.
+        handlers: by verb, a function that carries out a remediation and returns what was done.
     """
 
     def __init__(
         self,
         root: Path,
         boot_id: str,
-        node: RemediatedNode,
+        node: NodeActions,
         ended: Callable[[], None],
         handlers: "dict[str, Handler] | None" = None,
     ) -> None:
@@ -120,13 +116,13 @@ class Orders:
         self._lock = threading.Lock()
         self._waiting: queue.Queue[DriftRemedy] = queue.Queue()
         self._wanted: set[str] = set()
-        #: The boot in which each order has come that is not taken back; empty: not known.
+        #: The boot in which each remediation came that is not withdrawn; empty if unknown.
         self._begun: dict[str, str] = {}
         self._ended: dict[str, RemedyReport] = {}
         self._load()
 
     def take(self, orders: Iterable[DriftRemedy]) -> None:
-        """The orders that the node is to have now; those that are new are carried out."""
+        """Take the remediations that the node shall have now, and start new ones."""
         wanted = {one.id: one for one in orders}
         with self._lock:
             self._wanted = set(wanted)
@@ -140,21 +136,22 @@ class Orders:
             self._save()
 
     def reports(self) -> tuple[RemedyReport, ...]:
-        """Ends that the controller may not have yet."""
+        """Return ends that the controller may not know yet."""
         with self._lock:
             return tuple(self._ended.values())
 
     def work(self) -> None:
-        """Carry out the next order, if it is still to be; waits until there is one."""
+        """Wait for the next remediation, and carry it out unless it was withdrawn."""
         order = self._waiting.get()
         if self._is_withdrawn(order):
             return
         handler = self._handlers.get(order.verb)
         try:
             if handler is None:
-                raise OrderError(f"this agent does not know how to {order.verb}: it is too old")  # noqa: TRY301
+                message = f"this agent is too old for {order.verb}. To fix: upgrade the agent"
+                raise RemediationError(message)  # noqa: TRY301
             report = RemedyReport(order.id, done=True, message=handler(order, self._node))
-        except (OrderError, OSError) as problem:
+        except (RemediationError, OSError) as problem:
             report = RemedyReport(order.id, done=False, message=str(problem))
         with self._lock:
             self._ended[order.id] = report
@@ -162,7 +159,7 @@ class Orders:
         self._told()
 
     def _is_withdrawn(self, order: DriftRemedy) -> bool:
-        """Whether an order was taken back while it waited: then it is as if it had never come."""
+        """Return True if a remediation was withdrawn while it waited. It is then forgotten."""
         with self._lock:
             if order.id in self._wanted:
                 return False
@@ -190,27 +187,29 @@ class Orders:
 
 
 def _survived(name: str, before: str, now: str) -> RemedyReport:
-    """What came of an order that was begun in the boot ``before`` by an agent that has died."""
+    """Return the end of a remediation that began in boot ``before`` under an agent that
+    has died.
+    """
     if name.startswith(_RESTART) or (name.startswith(_REBOOT) and before not in {"", now}):
-        return RemedyReport(name, done=True, message="it was started again")
-    message = "the agent ended while it was at it, and does not know what came of it"
+        return RemedyReport(name, done=True, message="it was restarted")
+    message = "the agent ended during it; the result is unknown"
     if name.startswith(_REBOOT) and before == now:
-        message = "the agent ended while it was at it, and the machine has not booted since"
+        message = "the agent ended during it, and the machine has not rebooted since"
     return RemedyReport(name, done=False, message=message)
 
 
-def end_process(order: DriftRemedy, node: RemediatedNode) -> str:
-    """End a process that holds a device and is no task's: SIGTERM, then SIGKILL.
+def end_process(order: DriftRemedy, node: NodeActions) -> str:
+    """End a process that holds a GPU and belongs to no task: SIGTERM, then SIGKILL.
 
     Raises:
-        OrderError: it is not the process that was meant, is needed here, or does not go.
+        OrderError: it is another process, is needed here, or does not end.
     """
     pid = order.pid
-    foreign = {(one.pid, one.uuid) for one in node.foreign()}
+    foreign = {(one.pid, one.uuid) for one in node.foreign_processes()}
     if (pid, order.uuid) not in foreign:
         return f"process {pid} is not on the device any more"
     if pid in _own():
-        raise OrderError(f"process {pid} is the agent itself, or has started it")
+        raise RemediationError(f"process {pid} is the agent itself or its ancestor")
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -223,7 +222,7 @@ def end_process(order: DriftRemedy, node: RemediatedNode) -> str:
             except ProcessLookupError:
                 return f"process {pid} has ended"
             except PermissionError:
-                raise OrderError(
+                raise RemediationError(
                     f"process {pid} belongs to another user, and this agent may not end it: run "
                     "the agent as root"
                 ) from None
@@ -231,11 +230,11 @@ def end_process(order: DriftRemedy, node: RemediatedNode) -> str:
                 return f"process {pid} ended by {number.name}"
     finally:
         os.close(handle)
-    raise OrderError(f"process {pid} does not go, not even by SIGKILL: it is stuck in the kernel")
+    raise RemediationError(f"process {pid} survives SIGKILL: it is stuck in the kernel")
 
 
 def _own() -> set[int]:
-    """This process and all that have led to it."""
+    """Return pids of this process and its ancestors."""
     found, at = set(), os.getpid()
     while at > 0 and at not in found:
         found.add(at)
@@ -245,94 +244,100 @@ def _own() -> set[int]:
 
 
 def _check_start(order: DriftRemedy) -> None:
-    """Raise OrderError where the number of the process has gone to another one since."""
+    """Raise OrderError if the process id belongs to a newer process."""
     facts = processes.process_facts(order.pid)
     if facts is None or not order.started_at:
         return
     began = time.time() - processes.boottime() + facts[2] / _TICKS_PER_S
     if abs(began - order.started_at) > STARTED_TOLERANCE_S:
-        raise OrderError(f"process {order.pid} is another one than was seen on the device")
+        raise RemediationError(
+            f"process {order.pid} is not the process that was seen on the device"
+        )
 
 
 def _gone(handle: int, wait_s: float) -> bool:
-    """Whether the process of a handle ends in time."""
+    """Return True if the process of a handle ends in time."""
     poller = select.poll()
     poller.register(handle, select.POLLIN)
     return bool(poller.poll(1000 * wait_s))
 
 
-def restart_agent(_: DriftRemedy, node: RemediatedNode) -> str:
-    """End this agent; its tasks go on, and who keeps it alive starts it again."""
+def restart_agent(_: DriftRemedy, node: NodeActions) -> str:
+    """End this agent without its tasks; its service manager starts it again."""
     node.restart()
-    return "the agent ends, to be started again"
+    return "the agent ends, so that its service manager starts it again"
 
 
-def run_command(order: DriftRemedy, node: RemediatedNode) -> str:
-    """Run what the site has for it, with a deadline and without a shell.
+def run_command(order: DriftRemedy, node: NodeActions) -> str:
+    """Run the site's command, with a deadline and without a shell.
 
     Raises:
-        OrderError: a task runs here, or the command does not end with status 0.
+        OrderError: a task runs here, or the command does not exit with status 0.
     """
     _must_be_idle(node)
     return _run(order.command, order.timeout_s)
 
 
-def reset_gpu(order: DriftRemedy, node: RemediatedNode) -> str:
-    """Reset devices that nobody uses, by nvidia-smi.
+def reset_gpu(order: DriftRemedy, node: NodeActions) -> str:
+    """Reset GPUs that nobody uses, by nvidia-smi.
 
     Raises:
-        OrderError: a task runs here, a device is not this node's alone, or the driver refuses.
+        OrderError: a task runs here, a GPU is not this node's alone, or the driver refuses.
     """
-    known, parted = node.uuids(), node.parted()
+    known, parted = node.gpu_uuids(), node.partial_gpus()
     uuids = [known[number] for number in order.devices if number in known]
     others = [uuid for uuid in uuids if uuid in parted]
     if others:
-        raise OrderError(
+        raise RemediationError(
             f"{', '.join(others)} is not this node's to reset, which --gpus gives MIG instances of "
             "it alone: others may be at work there; drain them, and reset it by hand"
         )
     _must_be_idle(node)
-    if node.foreign():
-        raise OrderError("processes that are no task's hold devices: end them first")
+    if node.foreign_processes():
+        raise RemediationError("processes outside tasks hold GPUs. To fix: end them first")
     if not uuids:
-        raise OrderError("no real device is to be reset")
-    with node.devices_alone(uuids):
+        raise RemediationError("no real GPU to reset")
+    with node.exclusive_gpus(uuids):
         return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
 
 
-def reboot(_: DriftRemedy, node: RemediatedNode) -> str:
-    """Boot the machine again. That it was asked for is no end: until the machine is down others
-    are not to follow, and nothing is to start here.
+def reboot(_: DriftRemedy, node: NodeActions) -> str:
+    """Reboot the machine.
+
+    A requested reboot is not an end: until the machine is down, nothing else may be done or
+    started.
 
     Raises:
-        OrderError: a task runs here, others are on the machine, this process may not, or the
+        OrderError: a task runs here, other nodes are on the machine, permission is missing, or the
             machine does not go down.
     """
-    if not node.is_the_machine():
-        raise OrderError("this is one of several nodes of its machine, which does not boot for it")
+    if not node.owns_machine():
+        raise RemediationError(
+            "several nodes share this machine, so it is not rebooted for one of them"
+        )
     _must_be_idle(node)
     said = _run(("systemctl", "reboot"), REBOOT_S)
-    if not node.leaves_within(DOWN_S):
-        raise OrderError(f"{said}, and {DOWN_S:g} s later the machine still runs")
-    return f"{said}, and the machine goes down"
+    if not node.stops_within(DOWN_S):
+        raise RemediationError(f"{said}, and {DOWN_S:g} s later the machine is still up")
+    return f"{said}, and the machine is going down"
 
 
-#: Of this process, as the children that can't be ended are its own.
-_SITE = site_checks.Site()
+#: One for this process, whose children they are that cannot be ended.
+_SITE = site_checks.SiteChecks()
 
 
-def _must_be_idle(node: RemediatedNode) -> None:
+def _must_be_idle(node: NodeActions) -> None:
     here = node.occupants()
     if here:
         if len(here) == 1:
-            raise OrderError(f"task {here[0]} runs or starts here: nothing may")
-        raise OrderError(f"{len(here)} tasks run or start here, as {here[0]}: nothing may")
+            raise RemediationError(f"task {here[0]} runs or starts here: nothing may")
+        raise RemediationError(f"{len(here)} tasks run or start here, as {here[0]}: nothing may")
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str:
     found = _SITE.run(CheckCommand(command[0], command, timeout_s))
     if found.verdict != "healthy":
-        raise OrderError(f"{command[0]}: {found.message}")
+        raise RemediationError(f"{command[0]}: {found.message}")
     return f"{command[0]} has ended with status 0"
 
 

@@ -1,5 +1,8 @@
-"""The folder that all nodes share, as an agent begins: a server may be away that it is on, and the
-node's tasks, which need an agent, are not to wait for it."""
+"""The folder shared by all nodes, usually a network mount whose server may be away.
+
+Opening it can hang, so a thread does it: the agent and its tasks start without the folder, and use
+it once the server answers.
+"""
 
 import errno
 import os
@@ -8,13 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: How long an agent waits for the folder before it begins without.
+#: How long an agent waits for the folder before it starts without it.
 ANSWER_S = 10.0
-#: How soon it is noticed, meanwhile, that the agent was told to leave.
+#: How often a waiting agent checks if it must stop.
 LEAVE_S = 0.1
-#: How soon it is tried again where whatever holds the folder said that it can't be reached.
+#: Pause after an error that says that the folder cannot be reached.
 AGAIN_S = 15.0
-#: What file systems say whose server, or disk, is away.
+#: Errors of file systems whose server or disk is away.
 AWAY = frozenset({
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH,
     errno.ECONNREFUSED, errno.ECONNABORTED, errno.ECONNRESET,
@@ -22,7 +25,11 @@ AWAY = frozenset({
 
 
 class SharedFolder:
-    """One agent's look for it, until that leaves."""
+    """Resolves the shared folder without blocking the agent.
+
+    Attributes:
+        problem: why the folder is not available yet; empty once it is.
+    """
 
     def __init__(self, path: Path, leaving: threading.Event) -> None:
         self._path = path
@@ -32,15 +39,16 @@ class SharedFolder:
         self._refused: OSError | None = None
         self._found = ""
         self._later: Callable[[str], None] | None = None
-        #: Why it is done without for now; empty: it is there.
         self.problem = ""
 
     def find(self, limit_s: float = ANSWER_S) -> str:
-        """The folder without links, made where there is none; where it does not answer its path as
-        it was given, and ``problem`` says so. An agent that is to leave waits no longer.
+        """Return the folder without symbolic links, creating it if needed.
+
+        If it does not answer within ``limit_s``, or the agent stops, return the configured path and
+        set ``problem``.
 
         Raises:
-            OSError: it can't be made, and nothing says that it is only away.
+            OSError: it cannot be created, and waiting will not help.
         """
         threading.Thread(target=self._look, daemon=True).start()
         answered = self._answers(limit_s)
@@ -55,8 +63,8 @@ class SharedFolder:
             if answered and self._refused is not None:
                 why = f"is away: {self._refused.strerror}"
             self.problem = (
-                f"shared folder {self._path} {why}; this node works without it till then: see "
-                "whether ls there comes back on the node, and what is mounted"
+                f"shared folder {self._path} {why}; this node works without it "
+                "until then. To fix: check if ls returns there, and what is mounted"
             )
         return os.path.abspath(self._path)  # noqa: PTH100 - links may lead to what hangs
 
@@ -67,8 +75,8 @@ class SharedFolder:
                 return True
         return self._looked.is_set()
 
-    def await_it(self, later: Callable[[str], None]) -> None:
-        """Have ``later`` told of the folder without links, by another thread, once it answers."""
+    def on_resolved(self, later: Callable[[str], None]) -> None:
+        """Call ``later`` with the resolved path, from another thread, once the folder answers."""
         with self._lock:
             if not self._found:
                 self._later = later

@@ -1,8 +1,8 @@
-"""What each task uses of the node: sampled from ``/proc`` and from the control groups of tasks.
+"""Samples what each task uses of the node, from ``/proc`` and control groups.
 
-A task's processes are those of its session, those that descend from its main process, and whoever
-is in its control groups, so that a daemon that left its session counts too. CPU time and I/O of
-children that were waited for are in their parents' by the kernel's own word; sums never fall.
+A task's processes are those in its session, descendants of its main process, and those in its
+control groups, so daemons count too. CPU time and I/O of children that were waited for are included
+in their parents' values by the kernel; sums never fall.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from reconciler.model.state.records import AttemptReport
 EVERY_S = 15.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: What a device has of an attempt, by attempt: what a look at GPUs found last.
+#: Usage of GPUs by attempt, from the last look at GPUs.
 OnGpus = Mapping[str, tuple[task_usage.GpuUse, ...]]
 
 
 class _Process(msgspec.Struct, frozen=True):
-    """One process of ``/proc``. ``lives``: it is not only waiting to be waited for."""
+    """A process in ``/proc``. ``lives``: False if it only waits to be reaped."""
 
     lives: bool
     parent: int
@@ -35,12 +35,13 @@ class _Process(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-class Uses:
-    """What live tasks use. One thread looks, any may ask: what was found is replaced, not changed.
+class TaskUsageSampler:
+    """The usage of live tasks. One thread looks, any thread may read: results are replaced, not
+    changed.
 
     Args:
-        token: what names the node's control groups, ``cgroups.token_of``.
-        top: where ``/proc`` and the mounts of control groups stand.
+        token: name of the node's control groups, from ``cgroups.token_of``.
+        top: folder that contains ``/proc`` and the mounts of control groups.
     """
 
     def __init__(self, token: str, top: str = "") -> None:
@@ -71,16 +72,16 @@ class Uses:
         self._found, self._untold = found, tuple(found.values())[: task_usage.TASKS_MAX]
 
     def news(self) -> tuple[task_usage.TaskUse, ...] | None:
-        """What was sampled since the last call; None for nothing."""
+        """Return what was sampled since the last call; None for nothing."""
         untold, self._untold = self._untold, None
         return untold
 
     def newest(self) -> dict[str, task_usage.TaskUse]:
-        """What each task that ran used when it was last sampled, by attempt."""
+        """Return the last sample of each task, by attempt."""
         return dict(self._found)
 
     def with_use(self, report: AttemptReport) -> AttemptReport:
-        """A report with what was sampled while the attempt ran."""
+        """Return a report with what was sampled while the attempt ran."""
         sampled = self._found.get(report.id)
         if sampled is None:
             return report
@@ -135,7 +136,7 @@ class Uses:
         return found
 
     def _io(self, members: Iterable[int]) -> tuple[int | None, int | None]:
-        """Bytes that processes have had read and written; None where that may not be read."""
+        """Return bytes read and written by processes; None if they cannot be known."""
         told = []
         for pid in members:
             text = processes.read_file(f"{self._top}/proc/{pid}/io", 4096).decode()
@@ -151,9 +152,9 @@ class Uses:
         )
 
     def _groups(self, pid: int, mounts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-        """Folders of the control groups that the node has made for a process's task."""
+        """Return folders of the control groups of a process's task, by controller."""
         found = {}
-        # whoever may make groups may give them any name
+        # whoever can create groups can give them any name
         text = os.fsdecode(processes.read_file(f"{self._top}/proc/{pid}/cgroup", 2**16))
         for line in text.splitlines():
             _, listed, path = line.split(":", 2)
@@ -169,7 +170,7 @@ class Uses:
 
 
 def hierarchies(top: str = "") -> dict[str, tuple[str, str]]:
-    """Where each hierarchy is mounted, and which part of it, by controller or ``unified``."""
+    """Return mount point and visible part of each hierarchy, by controller or ``unified``."""
     found: dict[str, tuple[str, str]] = {}
     text = processes.read_file(f"{top}/proc/self/mountinfo", 2**22).decode("utf-8", "replace")
     for line in text.splitlines():
@@ -183,7 +184,7 @@ def hierarchies(top: str = "") -> dict[str, tuple[str, str]]:
 
 
 def _memory_of(groups: Mapping[str, str]) -> tuple[int, int] | None:
-    """In use and at most, by the control group that bounds it; None where there is none."""
+    """Return current and peak memory of the limiting control group; None if there is none."""
     old, new = groups.get("memory"), groups.get(cgroups.UNIFIED)
     if old is not None:
         names = ("memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_inactive_file")

@@ -1,7 +1,7 @@
-"""The agent's side of the supervisor: finds or starts it, sends orders, reads records.
+"""The agent's connection to the supervisor: finds or starts it, sends orders, reads records.
 
 The supervisor is started from its file, isolated and in a session of its own, so that neither the
-agent's end nor an upgrade of its package reaches it. There is exactly one a root: it holds a lock.
+agent's end nor an upgrade affects it. A lock ensures that each root has exactly one.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from agents.host import disk_space, processes
-from agents.isolation import cgroups, task_isolation
-from agents.supervisor import source_hash
+from agents.isolation import cgroups
+from agents.supervisor import source_hash, task_isolation
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -30,22 +30,31 @@ SCRIPT = Path(__file__).resolve().with_name("__main__.py")
 LOG_BYTES_MAX, LAST_BYTES = 2**20, 4096
 CONNECT_S = 60.0
 SEND_TIMEOUT_S = 30.0
-#: How much longer than the grace of tasks a supervisor may take to end them.
+#: Time for a supervisor to end tasks, beyond their own.
 SHUTDOWN_S = 15.0
-#: So many supervisors that end as soon as they are started are a reason to say so, and wait.
+#: Supervisors that end right after their start before this is reported.
 FAILED_MAX = 3
-#: What one ends with that finds another: none has failed.
+#: Exit status of a supervisor that finds another one, which is no failure.
 _ANOTHER = 3
 LINE_BYTES_MAX = 64 * 2**20
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
 
-class KeeperError(Exception):
-    """There is no supervisor, and none can be started."""
+class SupervisorError(Exception):
+    """A supervisor that neither answers nor can be started."""
 
 
 class SupervisorClient:
-    """A connection to the supervisor of one root."""
+    """A connection to the supervisor of one root.
+
+    Attributes:
+        hello: what the supervisor reported about itself and all its attempts.
+        outdated: True if an earlier agent started it from other source files, which a very old
+            supervisor cannot report.
+        dismissed: True if it was asked to end, so that another one starts.
+        pids: main processes by attempt.
+        cleanups: commands that remove containers, by attempt.
+    """
 
     def __init__(self, root: Path, isolation: str = "auto", enter: tuple[str, ...] = ()) -> None:
         self.root = root
@@ -53,15 +62,10 @@ class SupervisorClient:
         self._enter = enter
         self.link: socket.socket | None = None
         self.pid = 0
-        #: What the supervisor said of itself, and of all attempts that it has.
         self.hello: dict[str, Any] = {}
-        #: Whether the supervisor is one that an earlier agent started, of another edition than the
-        #: files here; one that is so old that it does not say it is.
         self.outdated = False
-        #: It was asked to leave, so that another follows.
         self.dismissed = False
         self.pids: dict[str, int] = {}
-        #: How what containers may leave is removed, by attempt.
         self.cleanups: dict[str, dict[str, Any]] = {}
         self._started: subprocess.Popen[bytes] | None = None
         self._failed = 0
@@ -69,7 +73,12 @@ class SupervisorClient:
         self._encoder = msgspec.json.Encoder()
 
     def connect(self, leaving: threading.Event) -> list[AttemptReport]:
-        """Reach the supervisor, starting one where there is none; all it knows."""
+        """Connect to the supervisor, starting one if there is none. Return all attempts that it
+        knows.
+
+        Raises:
+            KeeperError: it does not answer in time, or cannot be started.
+        """
         deadline = time.monotonic() + CONNECT_S
         delay_s = 0.01
         self._failed = 0
@@ -82,34 +91,34 @@ class SupervisorClient:
             elif not processes.is_locked(f"{self.root}/supervisor.lock"):
                 self._start()
             if leaving.wait(delay_s) or time.monotonic() > deadline:
-                raise KeeperError(
+                raise SupervisorError(
                     f"no supervisor answers at {self.root}/supervisor.sock after {CONNECT_S:g} s; "
                     f"{self._last_words()}"
                 )
             delay_s = min(0.5, delay_s * 1.5)
 
     def send(self, orders: list[dict[str, Any]]) -> bool:
-        """Give orders, in their order; False when the supervisor is gone."""
+        """Send orders in their order. Return False if the supervisor is gone."""
         if self.link is None:
             return False
         try:
             self.link.sendall(b"".join(self._encoder.encode(order) + b"\n" for order in orders))
         except OSError:
-            # Part of an order may have gone out: nothing that follows would be understood.
+            # Part of an order may have been sent: nothing after it would be understood.
             with contextlib.suppress(OSError):
                 self.link.shutdown(socket.SHUT_RDWR)
             return False
         return True
 
     def dismiss(self) -> None:
-        """Have an outdated supervisor leave. Nothing may run, or be about to begin."""
+        """Ask an outdated supervisor to end. Nothing may run or be about to start."""
         self.outdated = False
         self.dismissed = self.send([
             {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": 0}
         ])  # fmt: skip
 
     def end_all(self, grace_s: float, heard: Callable[[list[AttemptReport]], None]) -> None:
-        """Have the supervisor end every task, after ``grace_s`` by force, and leave."""
+        """Make the supervisor end all tasks, by force after ``grace_s``, and end itself."""
         order = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
         deadline = time.monotonic() + grace_s + SHUTDOWN_S
         if self.send([order]):
@@ -120,7 +129,7 @@ class SupervisorClient:
                 heard(reports)
 
     def receive(self) -> list[AttemptReport] | None:
-        """What has become of attempts, once the link is readable; None when it is closed."""
+        """Return reports, once the connection is readable; None if it is closed."""
         if self.link is None:
             return None
         try:
@@ -136,7 +145,7 @@ class SupervisorClient:
             return None
 
     def close(self) -> None:
-        """Drop the link; the supervisor goes on."""
+        """Close the connection; the supervisor keeps running."""
         if self.link is not None:
             self.link.close()
         self.link, self._inbox = None, b""
@@ -169,7 +178,7 @@ class SupervisorClient:
         except OSError:
             link.close()
             return None
-        # What changed in the same moment may have come along: nothing else would wake a reader.
+        # Changes of the same moment may have come along: nothing else would wake a reader.
         line, *news, self._inbox = b"".join(parts).split(b"\n")
         try:
             messages = [decoded(one) for one in (line, *news)]
@@ -179,7 +188,7 @@ class SupervisorClient:
         self.hello = messages[0]
         self.link, self.pid = link, int(self.hello["hello"])
         said, here = self.hello.get("edition", "none"), source_hash.on_disk()
-        # one that this agent has started could be replaced by no newer one
+        # one started by this agent could not be replaced by a newer one
         self.outdated = self._started is None and bool(said and here) and said != here
         latest: dict[str, AttemptReport] = {}
         for message in messages:
@@ -194,7 +203,7 @@ class SupervisorClient:
             self._started = None
             self._failed += 1
             if self._failed >= FAILED_MAX:
-                raise KeeperError(
+                raise SupervisorError(
                     f"the supervisor ends with status {code} as soon as it is started; "
                     f"{self._last_words()}"
                 )
@@ -216,10 +225,10 @@ class SupervisorClient:
                 )
         except OSError as problem:
             why = disk_space.explained(problem, self.root)
-            raise KeeperError(f"the supervisor can't be started: {why}") from problem
+            raise SupervisorError(f"the supervisor can't be started: {why}") from problem
 
     def _last_words(self) -> str:
-        """What the log of supervisors ends with, and what is missing where it is."""
+        """Return the last line of the supervisors' log, and what the disk lacks, if anything."""
         log = self.root / "supervisor.log"
         try:
             with log.open("rb") as stream:
@@ -247,11 +256,13 @@ class SupervisorClient:
 
 
 def decoded(line: bytes) -> dict[str, Any]:
-    """A message of a supervisor. An older one, which outlives an upgrade, may name what has a name
-    that is no text: such a name is shown with a ``?``, and the rest of the message counts.
+    """Return a message of a supervisor.
+
+    An older supervisor, which outlives an upgrade, may send names that are not valid text. They are
+    shown with a ``?``, and the rest of the message counts.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a message.
     """
     try:
         return _DECODER.decode(line)
@@ -261,11 +272,11 @@ def decoded(line: bytes) -> dict[str, Any]:
 
 
 def scope(isolation: str, root: str, top: Path = Path("/"), uid: int | None = None) -> list[str]:
-    """What to put before the supervisor's command to have systemd give it a scope of its own.
+    """Return the prefix of the supervisor's command that makes systemd give it its own scope.
 
-    The scope's group is delegated: groups of tasks are made in it, without a word to systemd for
-    each, and an agent's unit that is restarted takes nothing along. Empty where systemd does not
-    run this machine, or is not wanted.
+    The scope's group is delegated: groups of tasks are created in it without systemd, and
+    restarting the agent's unit does not affect them. The result is empty if systemd does not run
+    this machine or is not wanted.
     """
     runs = (top / "run/systemd/system").is_dir() and shutil.which("systemd-run") is not None
     if isolation not in {"auto", "systemd"} or not runs:
@@ -279,7 +290,7 @@ def scope(isolation: str, root: str, top: Path = Path("/"), uid: int | None = No
 
 
 def report_of(record: dict[str, Any]) -> AttemptReport:
-    """A supervisor's record as the controller is told of it."""
+    """Return a supervisor's record as it is reported to the controller."""
     reason = record.get("end_reason")
     return AttemptReport(
         id=record["id"],

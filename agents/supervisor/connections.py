@@ -1,7 +1,7 @@
-"""Connected agents as the supervisor sees them: lines in, lines out, never waited for.
+"""Connections of agents to the supervisor: lines in and out, without ever waiting. Stdlib only.
 
-Standard library only. What an agent does not read piles up to a limit; above it the agent is
-dropped, and gets everything anew when it comes back.
+Unread output is queued up to a limit. Beyond it the agent is disconnected; it gets everything again
+when it returns.
 """
 
 import json
@@ -15,9 +15,9 @@ CLIENTS_MAX = 4
 
 
 def listen(name: str) -> socket.socket:
-    """A socket in the folder this process stands in, which agents of its own user can reach.
+    """Return a socket in the current folder that agents of its own user can reach.
 
-    The mask of new files is 022 afterwards.
+    Afterwards the umask is 022.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if os.path.lexists(name):  # of an earlier supervisor
@@ -31,7 +31,7 @@ def listen(name: str) -> socket.socket:
 
 
 class ClientConnection:
-    """One connection, non-blocking. ``greeted``: it has been told all records there are."""
+    """A non-blocking connection. ``greeted``: True once it has got all records."""
 
     def __init__(self, link: socket.socket) -> None:
         link.setblocking(False)
@@ -41,12 +41,12 @@ class ClientConnection:
         self._inbox = b""
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Queue a message and write what can be taken now; False when the agent is gone."""
+        """Queue a message and write what is possible now. Return False if the agent is gone."""
         self.unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         return self.pump()
 
     def pump(self) -> bool:
-        """Write what can be taken now; False when the agent is gone or reads too slowly."""
+        """Write what is possible now. Return False if the agent is gone or reads too slowly."""
         try:
             while self.unsent:
                 self.unsent = self.unsent[self.link.send(self.unsent) :]
@@ -57,7 +57,7 @@ class ClientConnection:
         return True
 
     def receive(self) -> list[bytes] | None:
-        """Whole lines that have come; None when the agent is gone or sends a line without end."""
+        """Return complete lines; None if the agent is gone or sends an endless line."""
         try:
             data = self.link.recv(2**18)
         except BlockingIOError:
@@ -73,8 +73,7 @@ class ClientConnection:
 class Clients:
     """All connected agents, and the poller that waits for them.
 
-    Whoever polls gives what happened to :meth:`attend`; what else is to be waited for is
-    registered with ``poller`` by its owner.
+    The caller polls, and passes events to :meth:`attend`. Others may register with ``poller``, too.
     """
 
     def __init__(self) -> None:
@@ -88,7 +87,7 @@ class Clients:
         return handle in self._by_handle
 
     def accept(self, listener: socket.socket) -> None:
-        """Let an agent in; one too many sends the oldest away."""
+        """Accept an agent; if there are too many, disconnect the oldest."""
         link, _ = listener.accept()
         if len(self._by_handle) >= CLIENTS_MAX:
             self._tend(next(iter(self._by_handle.values())), alive=False)
@@ -96,7 +95,7 @@ class Clients:
         self.poller.register(link.fileno(), select.EPOLLIN)
 
     def attend(self, handle: int, event: int) -> tuple[ClientConnection, list[bytes]]:
-        """See to a connection of which something is known; the lines that have come by it."""
+        """Handle an event of a connection. Return its client and the lines that have come."""
         client = self._by_handle[handle]
         if event & select.EPOLLOUT:
             self._tend(client, alive=client.pump())
@@ -106,17 +105,17 @@ class Clients:
         return client, lines or []
 
     def send(self, client: ClientConnection, message: dict[str, Any]) -> None:
-        """Tell one agent; one that does not read is dropped and asks anew."""
+        """Send to one agent. An agent that does not read is disconnected."""
         self._tend(client, alive=client.send(message))
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Tell all that have been told all records there are."""
+        """Send to all agents that have got all records."""
         for client in list(self._by_handle.values()):
             if client.greeted:
                 self.send(client, message)
 
     def _tend(self, client: ClientConnection, *, alive: bool) -> None:
-        """Wait for what a connection needs next, or let go of it."""
+        """Poll for what a connection needs next, or close it."""
         handle = client.link.fileno()
         if alive and handle in self._by_handle:
             self.poller.modify(handle, select.EPOLLIN | (select.EPOLLOUT if client.unsent else 0))

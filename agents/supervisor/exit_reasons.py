@@ -1,7 +1,7 @@
-"""How the end of an attempt reads: by its own will, by order, for memory, or never held as asked.
+"""Decides the reason and message of an attempt's end. Standard library only.
 
-What a process left behind and what the kernel counted of it come in; the record, the reason and a
-message for people go out. Standard library only.
+The reaped process, left-over processes and the kernel's counters come in; record, reason and a
+message for people go out.
 """
 
 from typing import Any
@@ -11,17 +11,17 @@ from agents.supervisor import orphans, spawn
 Record = dict[str, Any]
 
 STAYS = "some of its processes could not be killed"
-#: As a shell tells of a command that it can't run.
+#: Exit codes by which a shell reports that it cannot run a command.
 _NEVER_RAN = {"exit_code": 126, "signal": None}
 
 
 def of_end(attempt: spawn.Attempt, kernel: Record, *, stays: bool) -> tuple[Record, str, str]:
-    """Record, reason and message of an attempt whose main process is gone.
+    """Return record, reason and message of an attempt whose main process is gone.
 
     Args:
-        attempt: with what its main process was reaped with.
-        kernel: what its control groups counted; empty where it had none.
-        stays: some of its processes could not be killed.
+        attempt: with the result of its main process.
+        kernel: counters of its control groups; empty if it had none.
+        stays: True if some of its processes could not be killed.
     """
     record, order = attempt.record, attempt.order
     message = STAYS if stays else ""

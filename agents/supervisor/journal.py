@@ -1,9 +1,8 @@
-"""The durable memory of the supervisor: what was started and how it ended. Standard library only.
+"""The durable record of what was started and how it ended. Standard library only.
 
-Records go in; after a crash the newest word on each attempt comes out. A line that was torn by a
-crash is nothing; the file is written anew, whole, when it has grown. Room on the disk is taken
-ahead: a task that fills it can't keep its own end from being written, without which nothing of it
-would ever be deleted.
+After a crash the newest record of each attempt counts; a torn line is ignored. When the file has
+grown it is rewritten as a whole. Disk space is reserved ahead, so that a task that fills the disk
+cannot prevent its own end from being recorded.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -17,14 +16,14 @@ from typing import Any
 Record = dict[str, Any]
 
 BYTES_MAX = 4 * 2**20
-#: Room that is taken ahead, and how much of it has to be left until more is taken.
+#: Disk space reserved ahead, and how much of it must be left before more is reserved.
 AHEAD_BYTES, LEFT_BYTES_MIN = 512 * 2**10, 256 * 2**10
 _KEEP_SIZE = 1
 _LIBC: Any = getattr(ctypes.CDLL(None), "fallocate64", None)
 
 
 def can_be_told(name: str) -> bool:
-    """Whether an attempt may have a name: nobody could read a message with another one in it."""
+    """Return True if an attempt's name is valid text, which messages need."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -33,7 +32,7 @@ def can_be_told(name: str) -> bool:
 
 
 def read(path: str) -> dict[str, Record]:
-    """What a journal says of each attempt, newest word last; a torn line is nothing."""
+    """Return the newest record of each attempt in a journal. A torn line is ignored."""
     records: dict[str, Record] = {}
     if not os.path.exists(path):
         return records
@@ -51,27 +50,27 @@ def read(path: str) -> dict[str, Record]:
 
 
 class Journal:
-    """Records of attempts, appended as JSON lines and written anew when they have grown."""
+    """Records of attempts, appended as JSON lines, and rewritten when they have grown."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self.pending: list[bytes] = []
         self.must_sync = False
-        #: Bringing it to disk has failed: the kernel takes what it had of it then for written, and
-        #: may have lost it. Only to be written anew makes it whole.
+        #: True after a failed sync: the kernel then considers the data written, and may have lost
+        #: it. Only rewriting the journal makes it complete.
         self.doubtful = False
         self.limit = BYTES_MAX
         self.ahead = os.fstat(self.handle).st_blocks * 512
         self.take_room()
 
     def add(self, entry: Record, *, sync: bool) -> None:
-        """Have an entry written by the next :meth:`flush`, on disk if ``sync``."""
+        """Write an entry with the next :meth:`flush`, and to disk if ``sync``."""
         self.pending.append(json.dumps(entry, separators=(",", ":")).encode())
         self.must_sync = self.must_sync or sync
 
     def flush(self) -> None:
-        """Write what is pending. A leading newline keeps a torn line from spoiling the next."""
+        """Write what is pending. A leading newline keeps a torn line from damaging the next."""
         if self.pending:
             data = memoryview(b"\n" + b"\n".join(self.pending) + b"\n")
             while data:
@@ -87,31 +86,32 @@ class Journal:
         self.take_room()
 
     def take_room(self) -> None:
-        """Have the file system keep room for what is still to come, where it can and has any."""
+        """Reserve disk space for coming entries, if the file system supports it and has any."""
         size = os.fstat(self.handle).st_size
         if _LIBC is None or self.ahead - size >= LEFT_BYTES_MIN:
             return
-        # from where the last has ended: some file systems give back all of what they fail to extend
+        # From the end of the last range: some file systems release all of a range that they fail to
+        # extend.
         begin = max(size, self.ahead)
         length = ctypes.c_int64(size + AHEAD_BYTES - begin)
         if _LIBC(self.handle, _KEEP_SIZE, ctypes.c_int64(begin), length) == 0:
             self.ahead = size + AHEAD_BYTES
 
     def compact(self, records: list[Record]) -> None:
-        """Write the journal anew with only what still counts, once it has doubled since.
+        """Rewrite the journal with only the present records, if it has doubled since the last time.
 
         Raises:
-            OSError: it can't be; the journal goes on as it is, and is not tried anew before more
-                has been added.
+            OSError: it failed. The journal is used as it is, and rewritten only after more entries.
         """
         if os.fstat(self.handle).st_size >= self.limit:
             self.renew(records)
 
     def renew(self, records: list[Record]) -> None:
-        """Write the journal anew with these records, which have all that is pending in them.
+        """Rewrite the journal with these records, which include everything pending.
 
         Raises:
-            OSError: it can't be, or its name can't be brought to disk; the journal goes on.
+            OSError: it failed, or its name could not be brought to disk. The journal can still be
+                used.
         """
         size = os.fstat(self.handle).st_size
         fresh = self.path + ".new"
@@ -124,7 +124,7 @@ class Journal:
             os.fsync(handle)
             os.rename(fresh, self.path)
         except OSError:
-            # one more at each end would use up handles, and half a copy the disk that is full
+            # each further try would use up handles, and half a copy a disk that is full
             self.limit = size + AHEAD_BYTES
             os.close(handle)
             os.unlink(fresh)

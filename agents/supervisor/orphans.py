@@ -1,8 +1,7 @@
-"""Finding what a task has left without groups to look in: by descent, and by marks in environments.
+"""Finds processes that tasks have left, by descent and by marks in environments. Stdlib only.
 
-The supervisor adopts orphans of its tasks; whose they were is remembered as soon as it is known.
-Standard library only. It is the only net where there are no control groups, and the second one
-where there are.
+The supervisor adopts orphans of its tasks, and remembers whose they are as soon as it knows.
+Without control groups this is the only way to find them; with them it is a second one.
 """
 
 import os
@@ -11,23 +10,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agents.host import processes
-from agents.isolation import task_isolation
-from agents.supervisor import spawn
+from agents.supervisor import spawn, task_isolation
 
 
 class OrphanFinder:
-    """Orphans of attempts by pid, as far as they were seen."""
+    """Known orphans and their attempts, by pid."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._owners: dict[int, str] = {}
 
     def forget_process(self, pid: int) -> None:
-        """A process was reaped."""
+        """Forget a process that was reaped."""
         self._owners.pop(pid, None)
 
     def forget(self, name: str) -> None:
-        """An attempt is over."""
+        """Forget an attempt that is over."""
         self._owners = {p: owner for p, owner in self._owners.items() if owner != name}
 
     def sweep(
@@ -37,12 +35,13 @@ class OrphanFinder:
         patient: set[str],
         strayed: Callable[[int], bool],
     ) -> set[str]:
-        """Kill orphans of attempts that have ended; the ids of those that have some left.
+        """Kill orphans of ended attempts. Return the ids of attempts that have some left.
 
-        Children to ``spare`` are no orphans, and not even looked at. Those of ``patient`` attempts
-        have time to leave by themselves. ``strayed`` tells what is in no group of any task. Where
-        nothing that still runs can have left its own, such an orphan is of one that has ended,
-        whichever it was.
+        Args:
+            spare: children that are no orphans, and are not even examined.
+            patient: attempts whose processes get time to end by themselves.
+            strayed: returns True for a process in no group of any task. If no live attempt can have
+                left its groups, such an orphan belongs to an ended one.
         """
         left: set[str] = set()
         mains = {attempt.pid for attempt in live.values() if not attempt.exited}
@@ -72,7 +71,7 @@ class OrphanFinder:
         live: Mapping[str, spawn.Attempt],
         spare: set[int],
     ) -> None:
-        """Kill attempts with everything below them, whichever group or session it is in."""
+        """Kill attempts with all descendants, whichever group or session they are in."""
         table = processes.processes()
         mains = {attempt.pid for attempt in live.values()} | spare
         for attempt in attempts:
@@ -87,7 +86,7 @@ class OrphanFinder:
                 processes.kill(pid)
 
     def _owner_of(self, pid: int, live: Mapping[str, spawn.Attempt]) -> str:
-        """The attempt that an orphan belongs to; empty when nothing tells."""
+        """Return the attempt that an orphan belongs to; empty if unknown."""
         owner = self._owners.get(pid, "")
         if not owner:
             owner = processes.attempt_of(pid, self._root)
@@ -100,10 +99,10 @@ class OrphanFinder:
 
 
 def used(record: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:
-    """What an attempt used, by its control groups as far as they know.
+    """Return a record with the usage counted by control groups, as far as they counted.
 
-    Of memory their word alone counts: the most that its main process is said to have had has in it
-    what the supervisor had when it began.
+    Peak memory is taken only from them, because the main process's own value includes what the
+    supervisor had when it forked.
     """
     found = {}
     if "cpu_s" in kernel:

@@ -1,12 +1,9 @@
-"""A small shell that outlives the supervisor by a moment and ends the tasks it leaves behind.
+"""A small shell that outlives a dead supervisor for a moment, to end its tasks. Stdlib only.
 
-A task without its supervisor is lost, and nobody enforces its lease while the agent is away too:
-it might run on beside the try that replaces it. The kernel closes a dead supervisor's pipe; the
-shell at its other end then kills all that stands in the control groups of the tasks, and every
-process whose environment names that supervisor. Container runtimes are asked first, and have a
-moment (``processes.ask_runtimes`` says why). Empty groups go too, under the lock that keeps another
-supervisor from beginning to use them.
-Standard library only: the supervisor imports it.
+A task without a supervisor is lost, and nobody enforces its lease: it could run next to its
+replacement. When the supervisor's pipe closes, the shell asks container runtimes to end, kills
+everything in the tasks' control groups and every process whose environment names that supervisor,
+and removes empty groups, under the lock that keeps another supervisor from using them.
 """
 
 # No pathlib or subprocess here: they would cost the supervisor memory.
@@ -16,11 +13,11 @@ import os
 
 from agents.host import processes
 
-#: What tasks carry in their environment: which supervisor started them.
+#: Variable in the environment of tasks that names the supervisor which started them.
 VARIABLE = "MUSTER_SUPERVISOR"
 SHELL = "/bin/sh"
-#: Runtimes of containers are asked. One pass kills all it finds; two passes that find nothing are
-#: the end, 500 the most.
+#: Container runtimes are asked to end. Each pass kills everything it finds; it stops after two
+#: passes that find nothing, or after 500.
 SCRIPT = """
 read -r word && [ "$word" = bye ] && exit 0
 asked=
@@ -80,12 +77,12 @@ fi
 
 
 def token(pid: int, ticks: int) -> str:
-    """What names one supervisor among all that this machine will ever have had since its boot."""
+    """Return the name of a supervisor, unique on the machine since its boot."""
     return f"{pid}.{ticks}"
 
 
 class Reaper:
-    """The supervisor's end: start it, know it among one's children, and part in peace."""
+    """The supervisor's side of its reaper shell."""
 
     def __init__(self, name: str, root: str, groups: tuple[str, str, list[str]]) -> None:
         self.name = name
@@ -95,7 +92,7 @@ class Reaper:
         self._pipe = -1
 
     def start(self) -> None:
-        """Start the shell, again if it has died."""
+        """Start the shell, or start it again after it has died."""
         if self._pipe >= 0:
             os.close(self._pipe)
         read, self._pipe = os.pipe()
@@ -117,8 +114,10 @@ class Reaper:
             os.close(null)
 
     def dismiss(self) -> None:
-        """The supervisor leaves in order: nothing is to be killed. Where the shell was killed a
-        moment ago, nobody is there to be told."""
+        """Tell the shell to kill nothing, because the supervisor ends in order.
+
+        The shell may have been killed a moment ago.
+        """
         try:
             os.write(self._pipe, b"bye\n")
         except BrokenPipeError:

@@ -1,8 +1,8 @@
-"""Turning an order into a process of its own session, as this user or another.
+"""Turns an order into a process of its own session, under this or another user. Stdlib only.
 
-Standard library only, and no threads beside it: the fast way changes the working directory of the
-whole process before it spawns, and waits for the program. It is for what can't hang alone; whatever
-a child has to wait for holds only the child.
+The fast way changes the working directory of the whole process before it spawns, and waits for the
+program: it requires a single thread and paths that cannot hang. Otherwise a child is forked, and
+only the child waits.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -19,32 +19,32 @@ from agents.host import failpoints, processes
 
 Record = dict[str, Any]
 
-#: What the supervisor ignores, so that only its socket or a kill ends it.
+#: Signals that the supervisor ignores, so that only its socket or SIGKILL ends it.
 IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-#: What a task finds at its default, whatever the agent's own parent ignored: all that can be set. A
-#: shell can't trap what it finds ignored.
+#: Signals that tasks get at their default, whatever the agent's parent ignored. A shell cannot trap
+#: signals that were ignored at its start.
 RESET_SIGNALS = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 
-#: How a folder is opened where somebody may have put a link.
+#: Flags to open a folder where somebody may have put a link.
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
-#: Has this number on every architecture that GPUs are found in. Linux 5.7 brought the flag.
+#: The same number on every architecture with GPUs. The flag needs Linux 5.7.
 _CLONE3, _CLONE_INTO_CGROUP = 435, 0x2_0000_0000
 #: ``struct clone_args``: eleven numbers, of which three are used here.
 _FLAGS_AT, _EXIT_SIGNAL_AT, _CGROUP_AT, _CLONE_ARGS = 0, 4, 10, 11
-#: Missing before glibc 2.28; file systems that can't do it say so.
+#: Missing before glibc 2.28; file systems that cannot do it report that.
 _LIBC: Any = getattr(ctypes.CDLL(None), "renameat2", None)
 _SYSCALL: Any = ctypes.PyDLL(None, use_errno=True).syscall
-#: Linux 5.9 brought it; the same number everywhere, too.
+#: Needs Linux 5.9; the same number everywhere, too.
 _CLOSE_RANGE, _HANDLES_MAX = 436, 2**32 - 1
-#: A library that keeps the lock of the interpreter: who calls it may be a child that was forked.
+#: A library whose calls keep the interpreter's lock: the caller may be a forked child.
 _PRCTL: Any = ctypes.PyDLL(None).prctl
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 class Attempt:
-    """One attempt whose process lives, or has just left."""
+    """An attempt whose process lives or has just ended."""
 
     __slots__ = (
         "deadline", "exited", "gone_by", "kill_at", "lease_s", "message", "order", "pid", "record",
@@ -57,17 +57,17 @@ class Attempt:
         self.pid = int(record["pid"])
         self.lease_s: float | None = order.get("lease_s")
         self.why = ""
-        #: What is told of its end beside why.
+        #: Message of its end, besides the reason.
         self.message = ""
         self.kill_at: float | None = None
-        #: When one that was killed on its way to its program is given up, though it has not gone.
+        #: When to give up an attempt that was killed before its program started and has not ended.
         self.gone_by: float | None = None
         self.exited = False
         self.deadline = 0.0
 
 
 class SpawnError(Exception):
-    """A task that could not be started: what the exit code of a shell would be, and why."""
+    """A task that could not be started, with the exit code that a shell would return."""
 
     def __init__(self, exit_code: int, message: str) -> None:
         self.exit_code = exit_code
@@ -75,8 +75,9 @@ class SpawnError(Exception):
 
 
 class SpawnedChild:
-    """A process that is to be a task: its number, and the pipe by which it says what went wrong,
-    -1 where the program runs already."""
+    """A process that becomes a task, and the pipe by which it reports errors; -1 if the program
+    runs.
+    """
 
     __slots__ = ("_said", "pid")
 
@@ -86,11 +87,11 @@ class SpawnedChild:
 
     @property
     def said(self) -> int:
-        """The handle by which it says that it has begun or why not; -1 where it has begun."""
+        """Handle by which it reports that it has started or why not; -1 if it has started."""
         return self._said
 
-    def is_through(self, wait_s: float = 0.0) -> bool:
-        """Whether it has begun its program, or could not, or is gone; waited for so long."""
+    def has_started(self, wait_s: float = 0.0) -> bool:
+        """Wait up to that long. Return True if it has started its program, failed or ended."""
         if self._said < 0:
             return True
         poller = select.poll()
@@ -98,16 +99,16 @@ class SpawnedChild:
         return bool(poller.poll(wait_s * 1000))
 
     def let_go(self) -> None:
-        """Listen no more."""
+        """Stop listening to it."""
         if self._said >= 0:
             os.close(self._said)
             self._said = -1
 
     def wait_for_program(self) -> int:
-        """Wait until the task's program has begun; the number of its process.
+        """Wait until the program has started. Return its process id.
 
         Raises:
-            SpawnError: it could not begin; the process is gone.
+            SpawnError: it could not start; the process is gone.
         """
         if self._said < 0:
             return self.pid
@@ -123,13 +124,13 @@ class SpawnedChild:
 
 
 def refused(problem: OSError, what: str) -> SpawnError:
-    """The error for a command, folder or user that the system would not take."""
+    """Return the error for a command, folder or user that the system refused."""
     missing = problem.errno in {errno.ENOENT, errno.ENOTDIR}
     return SpawnError(127 if missing else 126, f"{what}: {os.strerror(problem.errno or 0)}")
 
 
 def find_program(name: str, path: str) -> str:
-    """The file that a command name means, as a shell would find it."""
+    """Return the file that a command names, as a shell would find it."""
     if "/" in name:
         return name
     for folder in path.split(":"):
@@ -140,8 +141,11 @@ def find_program(name: str, path: str) -> str:
 
 
 def spawn(order: Record, standard: tuple[int, int, int]) -> int:
-    """Start a task as the supervisor's own user, the fast way. Changes the working directory, and
-    hangs where a file system does: only for what ``nearby`` tells to be near."""
+    """Start a task as the supervisor's own user, the fast way.
+
+    This changes the working directory, and hangs if a file system does: use it only for what
+    ``LocalPaths`` accepts.
+    """
     argv, environment = order["argv"], order["env"]
     try:
         os.chdir(order["cwd"])
@@ -159,20 +163,20 @@ def spawn(order: Record, standard: tuple[int, int, int]) -> int:
 
 
 def fork_into(folder: str) -> int:
-    """``fork``, but the child is born in a control group of version 2.
+    """Fork a child that is born in a control group of version 2. Return as ``fork`` does.
 
-    To go to such a group, and back, waits for all processors each time: some 6 ms that a task, and
-    all behind it, would wait for. The child may do what a forked one may, and has one thread.
+    Entering such a group and returning takes some 6 ms each time, for this and all waiting tasks.
+    The child may do what any forked one may, and has one thread.
 
     Raises:
-        OSError: as the kernel says; as ENOSYS where a filter knows no ``clone3``.
+        OSError: the kernel refuses; ENOSYS if a filter does not know ``clone3``.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         asked = (ctypes.c_uint64 * _CLONE_ARGS)()
         asked[_FLAGS_AT], asked[_EXIT_SIGNAL_AT] = _CLONE_INTO_CGROUP, signal.SIGCHLD
         asked[_CGROUP_AT] = handle
-        # the lock of the interpreter is kept, so that the child has it as well
+        # the interpreter's lock is kept, so that the child has it as well
         pid: int = _SYSCALL(_CLONE3, ctypes.byref(asked), ctypes.sizeof(asked))
         if pid < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -184,12 +188,14 @@ def fork_into(folder: str) -> int:
 def spawn_as(
     order: Record, standard: tuple[int, int, int], entries: list[str], born_in: str = ""
 ) -> SpawnedChild:
-    """Start a task by a fork, as another user if the order names one. The child's pipe closes at
-    ``exec``, or brings what went wrong: nobody waits for that here, so that several can be on
-    their way there at once.
+    """Start a task by a fork, as another user if the order names one.
 
-    ``entries`` are files by which it goes to its control groups; ``born_in`` is the folder of one
-    that it need not go to.
+    The child's pipe closes at ``exec``, or reports an error. Nobody waits for that here, so several
+    children can start at the same time.
+
+    Args:
+        entries: files by which it enters its control groups.
+        born_in: folder of a group that it is already in.
     """
     parent = os.getpid()
     read, write = os.pipe()
@@ -206,17 +212,21 @@ def spawn_as(
 
 
 def die_with(parent: int, number: int) -> None:
-    """Have the kernel send a signal to this process when its parent ends; one whose parent is gone
-    already leaves at once. To become another user undoes it."""
+    """Make the kernel signal this process when its parent ends; end at once if the parent is gone.
+
+    Switching to another user cancels this.
+    """
     _PRCTL(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(127)
 
 
 def _let_go_but(kept: int) -> int:
-    """Close all that this process has open but for the standard files and one more; its number
-    then. The supervisor's lock, its guardian's pipe and its agents' connections are to end with
-    the supervisor, whatever this process waits for then."""
+    """Close all files but the standard ones and one more. Return its new handle.
+
+    The supervisor's lock, its reaper's pipe and its connections must end with the supervisor,
+    whatever this process waits for.
+    """
     if kept != 3:
         os.dup2(kept, 3, inheritable=False)
     if _SYSCALL(_CLOSE_RANGE, 4, ctypes.c_uint(_HANDLES_MAX), 0) != 0:
@@ -225,20 +235,19 @@ def _let_go_but(kept: int) -> int:
                 try:
                     os.close(int(name))
                 except OSError:
-                    pass  # it was what read the folder
+                    pass  # the folder could not be read
     return 3
 
 
 def become(
     order: Record, standard: tuple[int, int, int], write: int, entries: list[str], parent: int
 ) -> None:
-    """The child's side of :func:`spawn_as`; never returns.
+    """Become the task, in the child of :func:`spawn_as`. Never returns.
 
-    Whoever looks for the tasks of a supervisor that died knows them by their environment, which
-    this is given by its program alone. So it dies with its parent, whatever it waits for: a group,
-    a folder, the first pages of its program. Where it waits for what not even a kill ends, it at
-    least has none of the supervisor's files, the lock among them, so that somebody can follow. A
-    container's runtime that has begun is not killed but asked, as it is by the guardian.
+    Tasks of a dead supervisor are found by their environment, which only the program's start sets.
+    So until then the child dies with its parent. If it hangs beyond the reach of SIGKILL, it at
+    least holds none of the supervisor's files, so that another supervisor can start. A container
+    runtime that has started is asked to end, not killed.
     """
     what = "files of the task"
     try:
@@ -284,7 +293,7 @@ def become(
 
 
 def take_over(source: str, folder: str) -> bool:
-    """Have a directory that is there become another that must not be; False where it can't."""
+    """Rename an existing folder to one that must not exist. Return False if that is impossible."""
     if _LIBC is None:
         return False
     names = os.fsencode(source), os.fsencode(folder)
@@ -293,11 +302,10 @@ def take_over(source: str, folder: str) -> bool:
 
 
 def make_folder(root: str, order: Record) -> None:
-    """The attempt's directory, made exclusively, with its inner folders and its script.
+    """Create the attempt's folder exclusively, with its inner folders and its script.
 
-    All of it is the supervisor's own until :func:`hand_over`: nobody else can put a link in the
-    way of what is written there. ``spare`` of an order is a directory in the trash that is as a
-    new one would be.
+    It belongs to the supervisor until :func:`hand_over`, so nobody else can put a link in the way.
+    ``spare`` in an order names a folder in the trash that can be reused.
     """
     folder = f"{root}/attempts/{order['id']}"
     spare = order.get("spare")
@@ -314,14 +322,17 @@ def make_folder(root: str, order: Record) -> None:
 
 
 def _files_of(order: Record) -> dict[str, str]:
-    """What an attempt finds in its directory, by name."""
+    """Return the files for an attempt's folder, by name."""
     script = {} if order.get("script") is None else {"script": order["script"]}
     return script | (order.get("files") or {})
 
 
 def hand_over(root: str, order: Record) -> None:
-    """Give the attempt's directory to its user. The directory itself goes last: from then on
-    whatever is in it may be a link to anywhere, and nothing there is to be named by its path."""
+    """Give the attempt's folder to its user.
+
+    The folder itself goes last: afterwards anything in it may be a link, and nothing there may be
+    accessed by its path.
+    """
     user = order.get("user")
     if user is None:
         return
@@ -336,7 +347,7 @@ def hand_over(root: str, order: Record) -> None:
 
 
 def write_secrets(root: str, order: Record) -> None:
-    """The files of a task's secrets, which only its user can read."""
+    """Write the files of a task's secrets, which only its user can read."""
     user, secrets = order.get("user"), order.get("secrets")
     if not secrets:
         return
@@ -356,14 +367,14 @@ def write_secrets(root: str, order: Record) -> None:
 
 
 def remove_secrets(root: str, name: str) -> None:
-    """An attempt is over: its secrets are not to lie about until its folder goes.
+    """Delete the secrets of an attempt that is over.
 
-    The attempt's directory is its user's: whatever is called ``secrets`` there by now, only a
+    The attempt's folder belongs to its user. Whatever is called ``secrets`` there now, only a
     folder that is still the supervisor's own is touched.
     """
     try:
         attempt = os.open(f"{root}/attempts/{name}", FOLDER)
-    except (OSError, ValueError):  # there is none, or its name can be none
+    except (OSError, ValueError):  # there is none, or its name cannot be one
         return
     folder = -1
     try:
@@ -380,7 +391,7 @@ def remove_secrets(root: str, name: str) -> None:
 
 
 def open_log(root: str, order: Record, stream: str) -> int:
-    """The file that a task writes to, its user's own."""
+    """Return the file that a task writes to, which belongs to its user."""
     path = f"{root}/logs/{order['id']}.{stream}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     handle = os.open(path, flags, 0o640)

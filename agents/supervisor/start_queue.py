@@ -1,40 +1,37 @@
-"""Starts of a supervisor: several are on their way at once, so that none waits for the last one's
-program.
+"""Starts attempts, several at the same time, so that none waits for the program of another.
 
-A task of another Unix user is forked and becomes that user by itself. While it does, on another
-core, the next one is begun; an order goes in, a record of what runs comes out, or why nothing
-does. One that takes longer, as where a file system does not answer, is waited for no more: it is
-heard when it says something, and given up after a time. Standard library only.
+A task of another user is forked and switches user by itself, while the next one starts. Orders come
+in; records of what runs go out, or why it does not run. A start that takes longer, for example
+because a file system hangs, is set aside and gave up after a time. Stdlib only.
 """
 
 import os
 import select
 import time
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from agents.host import failpoints, processes
-from agents.isolation import task_isolation
-from agents.supervisor import reaper, spawn
+from agents.supervisor import reaper, spawn, task_isolation
 
 Record = dict[str, Any]
 
-#: So many tasks are on their way to their program at the most. More than there are cores for:
-#: they go to their groups meanwhile, for which they wait in the kernel.
+#: Tasks that start at the same time. There are more than cores, because they wait in the kernel
+#: while they enter their groups.
 AT_ONCE = 8
 PER_TURN = 32
-#: For how long a turn of the supervisor waits, in all, for those that take longer than others.
+#: How long one turn of the supervisor waits, in all, for starts that take long.
 PATIENCE_S = 0.1
-#: After so long one that has neither begun nor said why not is given up. A server that fails over
-#: to another takes a minute or more. An order may bring its own as ``start_s``.
+#: Time after which a start is given up. A server that fails over may take a minute or more. An
+#: order may have its own limit as ``start_s``.
 START_S = 120.0
-#: After so long it is told that one hangs, and at what.
+#: Time after which a start is reported to hang, with the place.
 TELL_S = 5.0
 NEVER_STARTED = "stopped before it started"
 
 
 class NotStartedError(Exception):
-    """An attempt that does not run, nor ever will: how it ended, and what is recorded of it."""
+    """An attempt that does not run and never will, with its record and the reason of its end."""
 
     def __init__(self, record: Record, reason: str, message: str) -> None:
         self.record = record
@@ -43,8 +40,13 @@ class NotStartedError(Exception):
 
 
 class PendingStart:
-    """An attempt whose process is on its way to its program, and what is recorded of it: in any
-    case, and if it runs."""
+    """An attempt whose program has not started yet.
+
+    Attributes:
+        record: what is recorded in any case.
+        kept: what is also recorded if it runs.
+        told_at: when to report that it hangs; None if that is done.
+    """
 
     __slots__ = ("child", "kept", "order", "record", "start_s", "told_at", "until")
 
@@ -63,21 +65,21 @@ class PendingStart:
 
     @property
     def name(self) -> str:
-        """Of the attempt."""
+        """Id of the attempt."""
         return str(self.record["id"])
 
     def due(self, renewed_at: float) -> float:
-        """When something is to be done about it, where its lease was renewed at a moment."""
+        """Return when something must be done about it, given the last renewal of leases."""
         ends = self.until_with(renewed_at)
         return ends if self.told_at is None else min(ends, self.told_at)
 
     def until_with(self, renewed_at: float) -> float:
-        """Until when it may be on its way, likewise."""
+        """Return when it must have started, given the last renewal of leases."""
         lease_s = self.order.get("lease_s")
         return self.until if lease_s is None else min(self.until, renewed_at + lease_s)
 
     def silence(self, after_s: float) -> str:
-        """What is told of one that has said nothing for so long."""
+        """Return the message for a start that has not finished for so long."""
         folder, command = self.order["cwd"], self.order["argv"][0]
         return (
             f"working directory {folder} or command {command} has not answered within "
@@ -86,13 +88,12 @@ class PendingStart:
         )
 
 
-def must_wait(begun: list[PendingStart], order: Record) -> bool:
-    """Whether one of those that were begun has to have its program before this one is begun.
+def must_wait_for_earlier(begun: list[PendingStart], order: Record) -> bool:
+    """Return True if an earlier start must finish before this one begins.
 
-    A second order for the same attempt is none for a second process. And a task of the
-    supervisor's own user may be started from within its control groups: while a forked child
-    still shares the supervisor's memory, what the supervisor copies of it there would be charged
-    to that task for ever.
+    A second order for the same attempt must not create a second process. A task of the supervisor's
+    own user may be started from inside its control groups: memory that the supervisor copies there,
+    while a forked child still shares it, would be charged to that task for ever.
     """
     if not begun:
         return False
@@ -102,7 +103,7 @@ def must_wait(begun: list[PendingStart], order: Record) -> bool:
 
 
 class SlowStarts:
-    """Attempts that take longer to their program than anybody waits: each is heard by its pipe."""
+    """Starts that take too long to wait for, each with the pipe by which it reports."""
 
     def __init__(self, poller: select.epoll) -> None:
         self._poller = poller
@@ -118,53 +119,53 @@ class SlowStarts:
         return iter(list(self._by_handle.values()))
 
     def add(self, begun: PendingStart) -> None:
-        """Nobody waits for this one any more."""
+        """Add a start, and wait for its pipe."""
         self._poller.register(begun.child.said, select.EPOLLIN)
         self._by_handle[begun.child.said] = begun
 
     def take(self, handle: int) -> PendingStart:
-        """One that is through, or is to be given up."""
-        # to close it is not enough: a child that was forked meanwhile may have it open as well
+        """Remove and return a start that has finished or is given up."""
+        # closing it is not enough: a child that was forked meanwhile may have it open as well
         self._poller.unregister(handle)
         begun = self._by_handle.pop(handle)
-        begun.record["started_at"] = time.time()  # it hung till now: that is no time of the task's
+        begun.record["started_at"] = time.time()  # it hung until now: that is not the task's time
         return begun
 
     def with_pid(self, pid: int) -> PendingStart | None:
-        """The one whose process has this number."""
+        """Return the start with this process id, if any."""
         found = (begun for begun in self._by_handle.values() if begun.child.pid == pid)
         return next(found, None)
 
     def names(self) -> list[str]:
-        """Of the attempts."""
+        """Return the ids of the attempts."""
         return [begun.name for begun in self._by_handle.values()]
 
     def pids(self) -> set[int]:
-        """Numbers of their processes."""
+        """Return the process ids."""
         return {begun.child.pid for begun in self._by_handle.values()}
 
 
-class Starter:
-    """Starts attempts below a root, each once and never again."""
+class AttemptStarter:
+    """Starts attempts below a root, each only once."""
 
     def __init__(
-        self, root: str, held: task_isolation.TaskIsolation, guardian_name: str, null: int
+        self, root: str, held: task_isolation.TaskIsolation, reaper_name: str, null: int
     ) -> None:
         self._root = root
         self._held = held
-        self._guardian = guardian_name
+        self._reaper_name = reaper_name
         self._null = null
 
     def begin(self, order: Record, company: task_isolation.Company = "alone") -> PendingStart:
-        """Make an attempt's folder and its process, in the ``company`` of others that start.
+        """Create an attempt's folder and process. ``company`` describes the other starts.
 
         Raises:
-            NotStartedError: it could not be; nothing of it runs.
+            NotStartedError: it failed; nothing of it runs.
         """
         record: Record = {"id": order["id"], "started_at": time.time()}
         if order.get("secrets"):
             record["secrets"] = True
-        # nothing may go wrong between a task's start and its being in the table of those that live
+        # nothing may fail between a task's start and its entry in the table of live attempts
         kept = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
         if order.get("limits", {}).get("cpus"):
             kept["cpus"] = order["limits"]["cpus"]
@@ -175,7 +176,7 @@ class Starter:
         except OSError as problem:
             message = f"directory of the attempt: {problem}"
             raise NotStartedError(record, "StartFailed", message) from None
-        order["env"][reaper.VARIABLE] = self._guardian
+        order["env"][reaper.VARIABLE] = self._reaper_name
         standard = [self._null]
         try:
             standard += [
@@ -183,21 +184,21 @@ class Starter:
             ]
             files = standard[0], standard[1], standard[2]
             child = self._held.start(order, files, company)
-        except Exception as problem:  # whatever an order holds, it is one attempt's trouble
+        except Exception as problem:  # whatever an order contains, it affects this attempt only
             raise _not_started(record, problem) from None
         finally:
             for handle in standard[1:]:
                 os.close(handle)
         return PendingStart(order, record, kept, child)
 
-    def see_begin(self, begun: PendingStart) -> Record:
-        """Wait until an attempt's program has begun; the record of what runs.
+    def wait_for_start(self, begun: PendingStart) -> Record:
+        """Wait until an attempt's program has started. Return its record.
 
         Raises:
-            NotStartedError: it could not begin; nothing of it runs.
+            NotStartedError: it could not start; nothing of it runs.
         """
         try:
-            pid = self._held.see_begin(begun.name, begun.child)
+            pid = self._held.wait_for_start(begun.name, begun.child)
         except Exception as problem:
             raise _not_started(begun.record, problem) from None
         failpoints.reach("spawned-not-recorded")
@@ -214,120 +215,118 @@ def _not_started(record: Record, problem: Exception) -> NotStartedError:
     return NotStartedError(record, "StartFailed", f"could not be started: {problem!r}")
 
 
-class StartHooks(Protocol):
-    """What has to be known and done about attempts that start: the supervisor's side."""
+class StartHooks(NamedTuple):
+    """What the supervisor does about attempts that start.
 
-    records: dict[str, Record]
+    Attributes:
+        is_known: returns True if an attempt has a record.
+        repeat: reports a known attempt again.
+        report_hang: reports that an attempt takes long to start.
+        begin: records that the program of an attempt runs.
+        abort: kills an attempt before its program starts, with the reason and message of its end.
+        end: records the end of an attempt that never ran.
+        failed: records an internal error of a start while it is handled.
+    """
 
-    def repeat(self, name: str) -> None:
-        """Tell of an attempt again that is known already."""
-
-    def hangs(self, name: str, message: str) -> None:
-        """It takes long, and may run yet."""
-
-    def began(self, begun: PendingStart, record: Record) -> None:
-        """Its program runs."""
-
-    def doomed(self, begun: PendingStart, reason: str, message: str) -> None:
-        """It is to be killed on its way to its program, and ends for that reason."""
-
-    def end(self, record: Record, reason: str, *, message: str = "") -> None:
-        """It has ended before it ran."""
-
-    def could_not_start(self, order: Record, problem: Exception) -> None:
-        """A defect, told while it is handled."""
+    is_known: Callable[[str], bool]
+    repeat: Callable[[str], None]
+    report_hang: Callable[[str, str], None]
+    begin: Callable[[PendingStart, Record], None]
+    abort: Callable[[PendingStart, str, str], None]
+    end: Callable[[Record, str, str], None]
+    failed: Callable[[Record, Exception], None]
 
 
-class Starts:
-    """Starts that were ordered: those that wait for their turn, and those on their way."""
+class StartQueue:
+    """Ordered starts: those that wait for their turn, and those that have begun."""
 
-    def __init__(self, starter: Starter, poller: select.epoll, host: StartHooks) -> None:
+    def __init__(self, starter: AttemptStarter, poller: select.epoll, hooks: StartHooks) -> None:
         self.queue: list[Record] = []
         self.way = SlowStarts(poller)
         self._starter = starter
-        self._host = host
+        self._hooks = hooks
         self._patience_s = 0.0
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.way)
 
     def names(self) -> list[str]:
-        """Of attempts that neither run nor have ended, but may run yet."""
-        known = self._host.records
-        return [one["id"] for one in self.queue if one["id"] not in known] + self.way.names()
+        """Return attempts that neither run nor have ended, but may still run."""
+        waiting = [order["id"] for order in self.queue if not self._hooks.is_known(order["id"])]
+        return waiting + self.way.names()
 
     def run(self) -> None:
-        """Start some of what waits; whatever was begun runs, has ended or is on its way when this
-        returns."""
+        """Begin some of the waiting starts. Afterwards each of them runs, has ended or is a slow
+        start.
+        """
         chosen, self.queue = self.queue[:PER_TURN], self.queue[PER_TURN:]
         begun: list[PendingStart] = []
         self._patience_s = PATIENCE_S
         for order in chosen:
             name = order["id"]
-            while must_wait(begun, order):
+            while must_wait_for_earlier(begun, order):
                 self._await(begun.pop(0))
-            if name in self._host.records:
-                self._host.repeat(name)
+            if self._hooks.is_known(name):
+                self._hooks.repeat(name)
                 continue
             if name in self.way.names():
                 continue
             try:
                 begun.append(self._starter.begin(order, self._company(chosen)))
             except NotStartedError as problem:
-                self._host.end(problem.record, problem.reason, message=str(problem))
-            except Exception as problem:  # those that wait behind it are to start
-                self._host.could_not_start(order, problem)
+                self._hooks.end(problem.record, problem.reason, str(problem))
+            except Exception as problem:  # the starts that wait behind it must start
+                self._hooks.failed(order, problem)
         for other in begun:
             self._await(other)
 
     def _company(self, chosen: list[Record]) -> task_isolation.Company:
-        """Of an attempt that begins among others."""
+        """Return how many other starts there are at the same time."""
         if self.way:
             return "beside"
         return "alone" if len(chosen) == 1 else "among"
 
     def _await(self, begun: PendingStart) -> None:
-        """See an attempt's program begin, or leave the attempt on its way to it."""
-        if begun.child.is_through(self._patience_s):
-            self._see_begin(begun)
+        """Wait for an attempt's program, or set the start aside as a slow one."""
+        if begun.child.has_started(self._patience_s):
+            self._wait_for_start(begun)
         else:
             self._patience_s = 0.0
             self.way.add(begun)
 
-    def _see_begin(self, begun: PendingStart) -> None:
+    def _wait_for_start(self, begun: PendingStart) -> None:
         try:
-            self._host.began(begun, self._starter.see_begin(begun))
+            self._hooks.begin(begun, self._starter.wait_for_start(begun))
         except NotStartedError as problem:
-            self._host.end(problem.record, problem.reason, message=str(problem))
-        except Exception as problem:  # those that were begun with it are to be known
-            self._host.could_not_start(begun.order, problem)
+            self._hooks.end(problem.record, problem.reason, str(problem))
+        except Exception as problem:  # the starts that began with it must be recorded
+            self._hooks.failed(begun.order, problem)
 
     def hear(self, handle: int) -> None:
-        """One that is on its way has said something, or is gone."""
-        self._see_begin(self.way.take(handle))
+        """Handle a slow start that has reported something or is gone."""
+        self._wait_for_start(self.way.take(handle))
 
-    def heard_of(self, pid: int) -> bool:
-        """Whether a process that has ended was on its way when it was last looked; it has begun
-        its program since, or could not."""
+    def handle_ended_process(self, pid: int) -> bool:
+        """Return True if an ended process was a slow start, after handling it."""
         begun = self.way.with_pid(pid)
         if begun is not None:
             self.hear(begun.child.said)
         return begun is not None
 
     def stop(self, name: str, reason: str) -> None:
-        """Have an attempt that is on its way end before it runs."""
+        """End the slow start of an attempt before it runs."""
         for begun in self.way:
             if begun.name == name:
                 self._give_up(begun, reason, NEVER_STARTED)
 
     def stop_all(self, reason: str) -> None:
-        """Start nothing more, and end all that is on its way."""
+        """Begin nothing more, and end all slow starts."""
         self.queue = []
         for begun in self.way:
             self._give_up(begun, reason, NEVER_STARTED)
 
     def enforce(self, now: float, renewed_at: float) -> None:
-        """Tell of what hangs; give it up after too long, or when its lease is over."""
+        """Report starts that hang, and give up those whose time or lease is over."""
         for begun in self.way:
             if now >= begun.until:
                 self._give_up(begun, "StartFailed", begun.silence(begun.start_s))
@@ -335,13 +334,13 @@ class Starts:
                 self._give_up(begun, "LeaseExpired", NEVER_STARTED)
             elif begun.told_at is not None and now >= begun.told_at:
                 begun.told_at = None
-                self._host.hangs(begun.name, begun.silence(TELL_S))
+                self._hooks.report_hang(begun.name, begun.silence(TELL_S))
 
     def _give_up(self, begun: PendingStart, reason: str, message: str) -> None:
-        """One that turns out to be through runs, and is like any other."""
+        """End a slow start. If it turns out that its program runs, it becomes a normal attempt."""
         self.way.take(begun.child.said)
-        if begun.child.is_through():
-            self._see_begin(begun)
+        if begun.child.has_started():
+            self._wait_for_start(begun)
             return
         begun.child.let_go()
-        self._host.doomed(begun, reason, message)
+        self._hooks.abort(begun, reason, message)

@@ -1,1 +1,3 @@
-"""What tasks can import: ``muster`` is copied to where every task of a node finds it."""
+"""The module ``muster`` that tasks can import; it is copied to where all tasks of a node
+find it.
+"""

@@ -1,8 +1,8 @@
-"""For tasks of Muster: ``import muster; muster.log(step=10, loss=0.3)``.
+"""Reports metrics and checkpoints of a task: ``import muster; muster.log(step=10, loss=0.3)``.
 
-Needs nothing but the standard library, on any Python from 3.7 on. Outside of Muster it does
-nothing, so that a script runs unchanged on a laptop. No call raises because of a full disk or a
-missing folder: what a task says of itself must not end it.
+Needs only the standard library, on Python 3.7 or newer. Outside of Muster it does nothing, so a
+script runs unchanged on a laptop. No call raises because of a full disk or a missing folder: a
+report must not end a task.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import time
 
 __all__ = ["checkpoint", "latest_checkpoint", "log", "reject"]
 
-#: Completes the name of what says that a checkpoint is whole, or that it is not to be used.
+#: Suffixes of markers for complete and for rejected checkpoints.
 COMPLETE, BAD = ".complete", ".bad"
 
 
 def log(step: float | None = None, **values: object) -> bool:
-    """Tell numbers, such as ``log(step=10, loss=0.3)``; whether they could be written."""
+    """Report numbers, as in ``log(step=10, loss=0.3)``. Return True if they could be written."""
     told: dict[str, object] = {"time": time.time()}
     if step is not None:
         told["step"] = _plain(step)
@@ -27,10 +27,10 @@ def log(step: float | None = None, **values: object) -> bool:
 
 
 def checkpoint(path: str, step: float | None = None) -> bool:
-    """Say that a checkpoint is whole: call it when the file or folder ``path`` is written.
+    """Report that the checkpoint in the file or folder ``path`` is completely written.
 
-    ``path`` counts from ``$MUSTER_CHECKPOINT_DIR``. A marker beside it holds how many bytes there
-    are, so that one that was cut short since is not taken for whole.
+    ``path`` is relative to ``$MUSTER_CHECKPOINT_DIR``. A marker next to it holds its size, so that
+    a truncated checkpoint is not used.
     """
     folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
     whole = os.path.join(folder, path).rstrip("/")  # noqa: PTH118 - pathlib is slow to import
@@ -47,12 +47,12 @@ def checkpoint(path: str, step: float | None = None) -> bool:
 
 
 def latest_checkpoint() -> str | None:
-    """Path of the newest complete checkpoint when this attempt started, or None."""
+    """Return the path of the newest complete checkpoint when this attempt started, or None."""
     return os.environ.get("MUSTER_CHECKPOINT") or None
 
 
 def reject(path: str) -> bool:
-    """Say that a checkpoint can't be loaded: no later attempt is told of it."""
+    """Report that a checkpoint cannot be loaded, so that no later attempt uses it."""
     folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
     try:
         _replace(os.path.join(folder, path).rstrip("/") + BAD, "")  # noqa: PTH118
@@ -62,7 +62,7 @@ def reject(path: str) -> bool:
 
 
 def _plain(value: object) -> object:
-    """A number, also one of an array library; else text, which is counted as a mistake."""
+    """Return a number, also of an array library; else text, which counts as a mistake."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -85,7 +85,7 @@ def _write(told: dict[str, object]) -> bool:
 
 
 def _size(path: str) -> int:
-    """Bytes of a file, or of all files in a folder."""
+    """Return the size of a file, or of all files in a folder."""
     if not os.path.isdir(path):  # noqa: PTH112
         return os.stat(path).st_size  # noqa: PTH116
     total = 0
@@ -96,7 +96,7 @@ def _size(path: str) -> int:
 
 
 def _replace(path: str, text: str) -> None:
-    """Write a file so that it is there as a whole or not at all."""
+    """Write a file completely or not at all."""
     part = f"{path}.{os.getpid()}.part"
     with open(part, "w", encoding="utf-8") as stream:  # noqa: PTH123
         stream.write(text)

@@ -1,12 +1,9 @@
-"""What containers may leave in their runtime's storage, remembered on disk until it is removed.
+"""Removes what containers leave in their runtime's storage, also after crashes.
 
-A container's entry, its layer and its mounts stay in the storage of its user when it has ended. It
-does not remove itself: that would be killed with it when its supervisor dies, and who is killed
-while it removes leaves folders that the storage itself knows nothing of. How to remove it is noted
-before it is started, a file for each attempt, and the note goes when it has been: so neither the
-death of the supervisor, nor that of the agent in between, nor a machine that starts again, however
-it went down, leaves a container to nobody. Removing what is not there succeeds. A removal that
-fails is tried again, less and less often. A note that can't be read is told, and stays where it is.
+A container does not remove itself, because that would be killed with its supervisor and leave
+unnamed layers. Instead the command that removes it is noted on disk before it starts, one file per
+attempt, until it has succeeded. So no crash of supervisor, agent or machine leaves a container
+behind. Failed removals are retried less and less often. An unreadable note is reported and kept.
 """
 
 import contextlib
@@ -15,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -24,30 +21,29 @@ from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
 FOLDER = "containers"
-#: A removal that has failed is tried again after so long, doubled each time.
+#: Pause after a failed removal, doubled each time.
 AGAIN_S_MIN, AGAIN_S_MAX = 5.0, 600.0
-#: How long removals may take when a node is ended with its tasks, how often each is tried then,
-#: and how long before the next try.
+#: Time for all removals when a node ends with its tasks, tries of each, and the pause between them.
 LAST_S = 60.0
 LAST_TRIES, LAST_PAUSE_S = 3, 1.0
-#: How often it is looked whether an attempt of an earlier agent may still begin: less and less.
+#: How often to check if attempts of an earlier agent may still start: less and less.
 LOOK_S_MIN, LOOK_S_MAX = 1.0, 60.0
 
-#: Runs a removal: status, None past a limit of time, and its last words.
+#: Runs a removal. Returns its status, None after the time limit, and its last line of output.
 Execute = Callable[
     [list[str], dict[str, Any] | None, dict[str, str], float], tuple[int | None, str]
 ]
 
 
-class Removal(msgspec.Struct, frozen=True):
-    """A command that removes what a container may have left. ``user`` is as in orders."""
+class RemovalCommand(msgspec.Struct, frozen=True):
+    """A command that removes a container. ``user`` has credentials as in orders."""
 
     argv: list[str]
     user: dict[str, Any] | None
     env: dict[str, str]
 
     def run(self, limit_s: float, execute: Execute = images.execute) -> str:
-        """Run it; why it did not succeed, or nothing."""
+        """Run the command. Return a problem, or an empty text."""
         status, said = execute(self.argv, self.user, self.env, limit_s)
         if status == 0:
             return ""
@@ -56,48 +52,43 @@ class Removal(msgspec.Struct, frozen=True):
         return f"`{' '.join(self.argv)}`: {said or f'status {status}'}"
 
 
-#: Made where no threads are yet.
-_DECODE = msgspec.json.Decoder(Removal).decode
+#: Created before there are threads.
+_DECODE = msgspec.json.Decoder(RemovalCommand).decode
 
 
-class ContainerNode(Protocol):
-    """What is asked of the agent around it."""
-
-    def say(self, text: str) -> None:
-        """Tell the operator."""
-
-    def may_begin(self, attempt: str) -> bool:
-        """Whether an attempt runs here, or may be about to, as far as is known."""
-
-
-class Leftovers:
-    """Notes of one node. ``turn`` is a thread's life, the rest may be called by any thread."""
+class ContainerRemover:
+    """The noted containers of one node. One thread calls ``turn``, any thread the rest."""
 
     def __init__(
         self,
         root: Path,
-        node: ContainerNode,
+        say: Callable[[str], None],
+        may_begin: Callable[[str], bool],
         leaving: threading.Event,
         execute: Execute = images.execute,
     ) -> None:
         self._folder = root / FOLDER
-        self._node = node
+        self._say = say
+        self._may_begin = may_begin
         self._leaving = leaving
         self._execute = execute
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._noted, unread = _read(root)
         for problem in unread:
-            node.say(problem)
-        #: Of an earlier agent: where no attempt of the name is left, nobody will tell of its end.
+            say(problem)
+        #: Notes of an earlier agent: if no attempt of the name is left, nobody reports its end.
         self._earlier = set(self._noted)
-        #: What has ended: when its removal is to be tried, and how often it has failed.
+        #: Ended attempts: when to try the removal, and how often it has failed.
         self._due: dict[str, tuple[float, int]] = {}
         self._look_s = LOOK_S_MIN
 
     def note(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """These are about to be carried out: note the containers that they start. Where that can't
-        be done one is not started, and the order says why: a full disk leaves it nothing anyway."""
+        """Note the containers that orders will start. Return the orders.
+
+        If a note cannot be written, its order becomes a refusal: on a full disk the task would fail
+        anyway.
+        """
         self._look_again()
         made = [self._noted_or_refused(one) if one.get("cleanup") else one for one in orders]
         if any(one is other for one, other in zip(made, orders, strict=True) if one.get("cleanup")):
@@ -118,28 +109,31 @@ class Leftovers:
                 _keep(fresh)
                 fresh.replace(self._folder / attempt)
             except OSError as problem:
-                said = f"how to remove its container can't be noted: {problem}"
+                said = f"its container's removal can't be noted: {problem}"
                 reason = EndReason.START_FAILED.value
                 return {"op": "refuse", "id": attempt, "reason": reason, "message": said}
             self._noted[attempt] = removal
         return order
 
     def heard(self, reports: Iterable[AttemptReport], cleanups: dict[str, dict[str, Any]]) -> None:
-        """The supervisor told of attempts, and how to remove what those leave."""
+        """Note attempts that have ended, with the removal commands that the supervisor reported."""
         self._look_again()
         for report in reports:
             if report.state is AttemptState.ENDED:
                 self.ended(report.id, cleanups.pop(report.id, None))
 
     def _look_again(self) -> None:
-        """News came: of what an earlier agent noted some may be nobody's by now."""
+        """Check soon if notes of an earlier agent belong to no attempt any more."""
         if self._earlier:
             self._look_s = LOOK_S_MIN
             self._wake.set()
 
     def ended(self, attempt: str, cleanup: dict[str, Any] | None = None) -> None:
-        """Nothing of an attempt runs any more; what it may have left is to go. ``cleanup`` is what
-        the supervisor's record says of it, an older agent having noted nothing."""
+        """Remove what an attempt has left, because nothing of it runs any more.
+
+        Args:
+            cleanup: removal command from the supervisor's record, if an older agent noted none.
+        """
         with self._lock:
             if cleanup and attempt not in self._noted:
                 self._noted[attempt] = _removal(cleanup)
@@ -150,7 +144,7 @@ class Leftovers:
         self._wake.set()
 
     def turn(self) -> None:
-        """Remove what is due, until the agent leaves."""
+        """Remove what is due, until the agent stops."""
         while not self._leaving.is_set():
             self._wake.wait(self._wait_s())
             self._wake.clear()
@@ -173,7 +167,7 @@ class Leftovers:
         with self._lock:
             earlier = list(self._earlier)
         for attempt in earlier:
-            if not self._node.may_begin(attempt):
+            if not self._may_begin(attempt):
                 with self._lock:
                     if attempt in self._earlier:
                         self._earlier.discard(attempt)
@@ -191,31 +185,31 @@ class Leftovers:
             again_s = min(AGAIN_S_MAX, AGAIN_S_MIN * 2.0 ** min(failures - 1, 16))
             self._due[attempt] = (time.monotonic() + again_s, failures)
         if failures == 1:
-            self._node.say(f"{problem}; tried again until it succeeds")
+            self._say(f"{problem}; retrying until it succeeds")
 
 
-def _removal(cleanup: dict[str, Any]) -> Removal:
-    return Removal(cleanup["argv"], cleanup["user"], cleanup["env"])
+def _removal(cleanup: dict[str, Any]) -> RemovalCommand:
+    return RemovalCommand(cleanup["argv"], cleanup["user"], cleanup["env"])
 
 
-def read(root: Path) -> dict[str, Removal]:
-    """What is noted, by attempt, as far as it can be read."""
+def read(root: Path) -> dict[str, RemovalCommand]:
+    """Return the readable notes, by attempt."""
     return _read(root)[0]
 
 
-def _read(root: Path) -> tuple[dict[str, Removal], list[str]]:
-    """What is noted, by attempt, and what is to be told of notes that can't be read."""
-    found: dict[str, Removal] = {}
+def _read(root: Path) -> tuple[dict[str, RemovalCommand], list[str]]:
+    """Return the notes by attempt, and messages about unreadable ones."""
+    found: dict[str, RemovalCommand] = {}
     unread: list[str] = []
     try:
         paths = sorted((root / FOLDER).iterdir())
     except FileNotFoundError:
         return found, unread
     except OSError as problem:
-        return found, [f"notes of containers can't be read: {problem}"]
+        return found, [f"the notes of containers can't be read: {problem}"]
     for path in paths:
         if path.name.startswith("."):
-            continue  # it was being written, and what it is about was not started
+            continue  # it was being written, so its container was not started
         try:
             found[path.name] = _DECODE(path.read_bytes())
         except (OSError, msgspec.MsgspecError) as problem:
@@ -228,7 +222,7 @@ def _read(root: Path) -> tuple[dict[str, Removal], list[str]]:
 
 
 def _keep(path: Path, flags: int = 0) -> None:
-    """See that a file, or what is in a folder, outlives a loss of power."""
+    """Make a file, or the entries of a folder, survive a loss of power."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(handle)
@@ -237,7 +231,7 @@ def _keep(path: Path, flags: int = 0) -> None:
 
 
 def forget(folder: Path, attempt: str) -> None:
-    """A note is done with."""
+    """Delete a note."""
     for name in (attempt, f".{attempt}"):
         (folder / name).unlink(missing_ok=True)
 
@@ -245,8 +239,13 @@ def forget(folder: Path, attempt: str) -> None:
 def clear(
     root: Path, execute: Execute = images.execute, pause: Callable[[float], None] = time.sleep
 ) -> list[str]:
-    """Remove all that is noted, where nothing of this node runs any more; what could not be, which
-    stays noted. Each is tried a few times, and all of it takes no longer than :data:`LAST_S`."""
+    """Remove all noted containers of a node on which nothing runs any more.
+
+    Each removal is tried a few times, all of them within :data:`LAST_S`.
+
+    Returns:
+        What could not be removed, as messages; it stays noted.
+    """
     deadline = time.monotonic() + LAST_S
     noted, unread = _read(root)
     problems: dict[str, str] = dict.fromkeys(noted, "")

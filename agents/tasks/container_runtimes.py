@@ -1,9 +1,9 @@
-"""Command lines of container runtimes: pure. One interface for podman and for Apptainer.
+"""Command lines of Podman and Apptainer, behind one interface. Pure.
 
-A container is a task like any other: its command line is the runtime's, run as the task's user in
-the task's control group. It sees the host's network, the folder of its attempt, the shared folder
-and the job's volumes, each at its own path, and the environment that any task gets but for what is
-the image's own to say. No value of a variable is ever in a command line.
+A container is a task like any other: the runtime runs as the task's user in the task's control
+group. The container sees the host's network, the attempt's folder, the shared folder and the job's
+volumes at their own paths, and the task's environment except what the image defines. Values of
+variables never appear in a command line.
 """
 
 import os
@@ -16,22 +16,25 @@ from agents.host import processes
 from agents.isolation import cgroups
 from reconciler.model.state.records import Gpu
 
-#: Said by the image, not by the node.
+#: Variables that the image defines, not the node.
 IMAGES_OWN = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG"})
-#: What Apptainer, and Singularity, put before the name of a variable that is for the container.
+#: Prefixes of variables for containers, of Apptainer and Singularity.
 PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
 _SHM_BYTES = 2**30
-#: Podman gives itself no more, and so can't give more on.
+#: Podman's own limit, so it cannot give more.
 _NPROC_MAX = 32_768
 _APPTAINER_SCHEMES = ("docker://", "oras://", "library://", "shub://")
 
 
-class Box(msgspec.Struct, frozen=True):
-    """What is to run in a container.
+class ContainerTask(msgspec.Struct, frozen=True):
+    """A command to run in a container.
 
-    ``binds`` are (path, read-only) pairs. ``environment`` is what the task gets. ``cgroup`` is the
-    group that the task stands in, empty where it has none. ``cpus`` are the cores that it is to
-    stay on, as the kernel lists them, empty for all. ``instances`` are UUIDs of MIG devices.
+    Attributes:
+        binds: (path, read-only) pairs.
+        environment: the task's environment.
+        cgroup: control group of the task; empty if it has none.
+        cpus: cores to stay on, as the kernel lists them; empty for all.
+        instances: UUIDs of MIG instances.
     """
 
     attempt: str
@@ -52,36 +55,36 @@ class Box(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The container's name, which tells nodes of one machine apart."""
+        """Name of the container, unique among the nodes of a machine."""
         return f"{cgroups.token_of(self.root)}-{self.attempt}"
 
     @property
     def told(self) -> dict[str, str]:
-        """The environment without what the image says."""
+        """Environment without the variables that the image defines."""
         return {k: v for k, v in self.environment.items() if k not in IMAGES_OWN}
 
 
 class Runtime(Protocol):
-    """What a container runtime is asked to do, as command lines."""
+    """A container runtime, as command lines."""
 
     def present(self, image: str) -> list[str]:
-        """Exits with 0 where the image needs no pull."""
+        """Return a command that exits with 0 if the image need not be pulled."""
 
     def pull(self, image: str) -> list[str] | None:
-        """Gets the image; None: it is a file, there or not."""
+        """Return the command that pulls the image; None if the image is a file."""
 
-    def run(self, box: Box) -> list[str]:
-        """Runs the command until it ends, and exits as it did."""
+    def run(self, box: ContainerTask) -> list[str]:
+        """Return the command that runs the task, and exits as it does."""
 
-    def environment(self, box: Box) -> dict[str, str]:
-        """What the runtime itself is to find in its environment."""
+    def environment(self, box: ContainerTask) -> dict[str, str]:
+        """Return the environment of the runtime itself."""
 
     def remove(self, name: str) -> list[str] | None:
-        """Removes a container that has ended, or was killed; None: nothing can be left of one."""
+        """Return the command that removes a container; None if nothing can be left of it."""
 
 
 class Podman(msgspec.Struct, frozen=True):
-    """Podman; GPUs by CDI. ``program`` is how it is called here, options of the site included."""
+    """Podman, with GPUs by CDI. ``program`` is its command with the site's options."""
 
     program: tuple[str, ...] = ("podman",)
 
@@ -93,11 +96,11 @@ class Podman(msgspec.Struct, frozen=True):
         """See :class:`Runtime`."""
         return [*self.program, "pull", "--quiet", image]
 
-    def run(self, box: Box) -> list[str]:
+    def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
         held = [f"--cgroup-parent={box.cgroup}"] if box.as_root else ["--cgroups=disabled"]
         made = [*self.program, *(["--cgroup-manager=cgroupfs"] if box.cgroup else [])]
-        # no --rm: whoever is killed while it removes leaves what nobody can name any more
+        # no --rm: if killed while it removes, it leaves what nobody can name any more
         made += ["run", f"--name={box.name}", "--pull=never", *(held if box.cgroup else [])]
         made += ["--log-driver=none", "--network=host", f"--workdir={box.cwd}"]
         made += [f"--shm-size={box.memory_bytes or _SHM_BYTES}"]
@@ -115,8 +118,8 @@ class Podman(msgspec.Struct, frozen=True):
         made += [f"--env={name}" for name in sorted(box.told)]
         return [*made, "--entrypoint=", box.image, *box.argv]
 
-    def environment(self, box: Box) -> dict[str, str]:
-        """Marked as one that is asked to end before it is killed: it makes things in a storage."""
+    def environment(self, box: ContainerTask) -> dict[str, str]:
+        """Return the environment with a mark: this process is asked to end before it is killed."""
         return box.environment | {processes.RUNTIME: "1"}
 
     def remove(self, name: str) -> list[str] | None:
@@ -125,22 +128,27 @@ class Podman(msgspec.Struct, frozen=True):
 
 
 class Apptainer(msgspec.Struct, frozen=True):
-    """Apptainer, or Singularity before it was renamed; GPUs by ``--nv``."""
+    """Apptainer or its predecessor Singularity, with GPUs by ``--nv``."""
 
     program: tuple[str, ...] = ("apptainer",)
 
     def present(self, image: str) -> list[str]:
-        """An image is a file, which its user has to see: the agent may see less of a file server,
-        or hang there. One of a registry is pulled into the user's cache."""
+        """Return a command that checks the image as its user.
+
+        The agent may have less access to a file server than the user, or hang there. Images of
+        registries are pulled into the user's cache.
+        """
         return ["false"] if image.startswith(_APPTAINER_SCHEMES) else ["test", "-r", image]
 
     def pull(self, image: str) -> list[str] | None:
-        """To run nothing in it fetches and builds what is not cached."""
+        """Return a command that runs ``true`` in the image, which fetches and builds what is not
+        cached.
+        """
         if not image.startswith(_APPTAINER_SCHEMES):
             return None
         return [*self.program, "--quiet", "exec", "--contain", image, "true"]
 
-    def run(self, box: Box) -> list[str]:
+    def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
         made = [*self.program, "--quiet", "exec", "--contain", "--cleanenv", f"--pwd={box.cwd}"]
         made += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
@@ -148,19 +156,22 @@ class Apptainer(msgspec.Struct, frozen=True):
             made.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
         return [*made, box.image, *box.argv]
 
-    def environment(self, box: Box) -> dict[str, str]:
-        """What is to be in the container is handed over by a prefix of its own."""
+    def environment(self, box: ContainerTask) -> dict[str, str]:
+        """Return the environment, with the container's variables under a prefix."""
         prefix = PREFIXES[self.program[0].endswith("singularity")]
         return box.environment | {f"{prefix}{k}": v for k, v in box.told.items()}
 
     def remove(self, name: str) -> list[str] | None:  # noqa: ARG002 - it has no names
-        """A container is its processes: nothing can be left."""
+        """Return None: nothing can be left, because a container is only its processes."""
         return None
 
 
 def limits_of_process() -> tuple[tuple[str, int, int], ...]:
-    """Limits that containers get: this process's own. Runtimes would ask for their defaults, which
-    a process that may not raise its limits is refused."""
+    """Return the limits of this process for containers.
+
+    Runtimes would otherwise set their own defaults, which a process that cannot raise its limits is
+    refused.
+    """
     made = []
     for name, number, most in (
         ("nofile", resource.RLIMIT_NOFILE, None),
@@ -172,7 +183,7 @@ def limits_of_process() -> tuple[tuple[str, int, int], ...]:
 
 
 def find(kind: str, podman: tuple[str, ...], path: str) -> Runtime | None:
-    """The runtime that a job asks for, as it is to be had here; None where it is not installed."""
+    """Return the runtime that a job asks for; None if it is not installed here."""
 
     def there(program: str) -> bool:
         return any(os.access(f"{folder}/{program}", os.X_OK) for folder in path.split(":")) or (

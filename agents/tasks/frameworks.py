@@ -1,7 +1,7 @@
-"""What the tasks of a gang find in their environment, by framework: pure.
+"""Environment variables and command lines of gangs, by framework. Pure.
 
-``told`` has everything that any of them can be told from: ranks, hosts in the order of their ranks
-with how many tasks each has, their addresses, and a block of ports that is the gang's alone.
+Everything is derived from ranks, hosts in rank order with their numbers of tasks, their addresses,
+and a block of ports that belongs to the gang.
 """
 
 import json
@@ -14,14 +14,16 @@ import msgspec
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.values import hostlists
 
-#: Run beside tasks as a script: importing it here would be of no use.
+#: Run next to tasks as a script, so it is not imported.
 LAUNCHER = str(Path(__file__).resolve().with_name("mpi_launcher.py"))
 
 
 class Gang(msgspec.Struct, frozen=True):
-    """One task's place among those that start with it. ``cpus`` are those of one task, at least 1.
+    """A task's place in its gang.
 
-    ``hosts`` are (name, address, tasks), the first with rank 0.
+    Attributes:
+        cpus: CPUs of one task, at least 1.
+        hosts: (name, address, tasks), starting with the host of rank 0.
     """
 
     job: str
@@ -44,7 +46,7 @@ class Gang(msgspec.Struct, frozen=True):
 
 
 def gang_of(assignment: Assignment, template: TaskTemplate, node: str) -> Gang:
-    """The gang of an assignment; a node that is too old to be told of has its name as address."""
+    """Return the gang of an assignment. A node without a known address uses its name."""
     rank = assignment.rank
     names = hostlists.expand(rank.hosts) if rank.hosts else [node]
     counts = hostlists.expand_counts(rank.tasks_per_host) or [rank.world_size]
@@ -74,7 +76,7 @@ def gang_of(assignment: Assignment, template: TaskTemplate, node: str) -> Gang:
 
 
 def environment(framework: str, gang: Gang) -> dict[str, str]:
-    """Variables of a framework, over what every gang is told."""
+    """Return the variables of a framework, beyond those of every gang."""
     if framework == "none":
         return {}
     made = {
@@ -100,10 +102,10 @@ def environment(framework: str, gang: Gang) -> dict[str, str]:
 
 
 def port_of(gang: Gang, number: int, local: int) -> int:
-    """The port of a task, by the number of its node in the gang and its own on that node.
+    """Return the port of a task, by its node's number in the gang and its own number on that node.
 
-    A gang's ports are nobody else's at an address. Nodes that share one, as virtual ones of one
-    machine do, use those after their predecessors'.
+    A gang's ports belong to it at each address. Nodes with the same address, like virtual nodes,
+    use consecutive ports.
     """
     own = gang.hosts[number][1]
     before = sum(tasks for _, address, tasks in gang.hosts[:number] if address == own)
@@ -111,11 +113,11 @@ def port_of(gang: Gang, number: int, local: int) -> int:
 
 
 def torch(gang: Gang) -> dict[str, str]:
-    """How the processes of one PyTorch job find each other, ``env://``.
+    """Return the variables of PyTorch's ``env://`` rendezvous.
 
-    To PyTorch each task is a node of its own with one process, as a pod is: it sees its own GPUs
-    alone, numbered from 0, and has folders for temporary files of its own. So the local rank is a
-    number of a device that there is, and "once for each node" happens once for each task.
+    Each task is a PyTorch node with one process, like a pod: it sees only its own GPUs, numbered
+    from 0, and has its own temporary folders. So the local rank is always a valid device number,
+    and "once per node" happens once per task.
     """
     return {
         "MASTER_ADDR": gang.address,
@@ -132,7 +134,7 @@ def torch(gang: Gang) -> dict[str, str]:
 
 
 def tensorflow(gang: Gang) -> dict[str, str]:
-    """``TF_CONFIG``: every task is a worker with a port of its own on its host."""
+    """Return ``TF_CONFIG``, in which every task is a worker with its own port."""
     workers = [
         f"{address}:{port_of(gang, number, local)}"
         for number, (_, address, count) in enumerate(gang.hosts)
@@ -143,7 +145,7 @@ def tensorflow(gang: Gang) -> dict[str, str]:
 
 
 def jax(gang: Gang) -> dict[str, str]:
-    """What ``jax.distributed.initialize()`` looks for."""
+    """Return the variables that ``jax.distributed.initialize()`` reads."""
     return {
         "JAX_COORDINATOR_ADDRESS": f"{gang.address}:{gang.port}",
         "JAX_NUM_PROCESSES": str(gang.world_size),
@@ -153,7 +155,7 @@ def jax(gang: Gang) -> dict[str, str]:
 
 
 def ray(gang: Gang) -> dict[str, str]:
-    """Where the head listens; which task starts it is told by the rank."""
+    """Return the address of the Ray head. The rank tells which task starts it."""
     return {
         "RAY_ADDRESS": f"{gang.address}:{gang.port}",
         "MUSTER_RAY_PORT": str(gang.port),
@@ -162,9 +164,9 @@ def ray(gang: Gang) -> dict[str, str]:
 
 
 def slurm(gang: Gang) -> dict[str, str]:
-    """The names by which scripts written for Slurm find their way.
+    """Return the variables that scripts written for Slurm use.
 
-    ``SLURM_JOB_ID`` has to be a number for some of them; the run is what comes nearest.
+    Some scripts need ``SLURM_JOB_ID`` to be a number: it is the run.
     """
     names = hostlists.fold_in_order(name for name, _, _ in gang.hosts)
     counts = hostlists.fold_counts(count for _, _, count in gang.hosts)
@@ -179,7 +181,7 @@ def slurm(gang: Gang) -> dict[str, str]:
         "SLURM_NODEID": str(gang.node_rank),
         "SLURM_NNODES": str(len(gang.hosts)),
         "SLURM_JOB_NUM_NODES": str(len(gang.hosts)),
-        # a gang is the one step of its run; JAX and TensorFlow look for the names of a step alone
+        # a gang is the only step of its run; JAX and TensorFlow look for the names of a step
         "SLURM_STEP_ID": "0",
         "SLURM_STEPID": "0",
         "SLURM_STEP_NUM_NODES": str(len(gang.hosts)),
@@ -210,10 +212,10 @@ def slurm(gang: Gang) -> dict[str, str]:
 
 
 def host_file(gang: Gang) -> str:
-    """A host file for ``mpirun``: a slot for each CPU of each task.
+    """Return a host file for ``mpirun`` with a slot for each CPU of each task.
 
-    Nodes that share an address, as virtual ones of one machine do, are one host: Open MPI refuses
-    a file that counts the slots of a host twice.
+    Nodes with the same address, like virtual nodes, are one host, because Open MPI refuses to count
+    the slots of a host twice.
     """
     slots: dict[str, int] = {}
     for _, address, count in gang.hosts:
@@ -224,11 +226,10 @@ def host_file(gang: Gang) -> str:
 def launch(
     gang: Gang, argv: list[str], folder: str, secret: str
 ) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """How a task of an MPI job starts: its command line, files of its own, and more variables.
+    """Return command line, files and variables of a task of an MPI job.
 
-    The first task runs the job's command, whose ``mpirun`` finds the host file and reaches the
-    other nodes by a program that takes the place of ssh. One task of each other node answers it,
-    and all others only wait for its end.
+    The first task runs the job's command. Its ``mpirun`` gets the host file and a program that
+    replaces ssh. One task on each other node answers that program; the others only wait.
     """
     python = [sys.executable, "-I", "-S", LAUNCHER]
     more = {"MUSTER_GANG_SECRET": secret}
@@ -236,7 +237,7 @@ def launch(
         port = port_of(gang, gang.node_rank, gang.local_rank)
         address = gang.hosts[gang.node_rank][1]
         return [*python, "follow"], {}, {**more, "MUSTER_GANG_LISTEN": f"{address}:{port}"}
-    # the first of each other node, which answer mpirun; then those that wait for the end alone
+    # the first task on each other node answers mpirun; the rest only wait for the end
     followers = [
         [address, port_of(gang, number, 0)]
         for number, (_, address, _) in enumerate(gang.hosts[1:], 1)

@@ -1,48 +1,45 @@
-"""Checks before a task starts and after one has ended, as the pool of the node asks for.
+"""Checks that a pool requests before a task starts and after one has ended.
 
-A task that is to start waits here until its checks were made, in a thread of their own; all that
-wait are let in, or turned away, by the same look. What has ended is looked after before anything
-else starts. A failed check turns away whatever waits: its result is told before those ends are, so
-that nothing is sent here again.
+Tasks wait here for checks, which run in a thread. One check admits or rejects all tasks that wait.
+After a task has ended, nothing starts until its checks have run. A failed check is reported before
+the rejected attempts end, so that the controller sends no more tasks here.
 """
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 
-#: Called under the agent's lock with the reason that a task may not start, or with nothing.
-Decided = Callable[[str], None]
-
-
-class GatedNode(Protocol):
-    """What gates ask of the agent around them. All of it is called without its lock."""
-
-    def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
-        """Make checks, and have what they found told."""
+#: Called under the agent's lock with the reason that a task may not start, or an empty text.
+Decided = Callable[[str], object]
+#: Makes checks and reports what they found; called without the agent's lock.
+CheckNow = Callable[[CheckPlan, tuple[str, ...]], tuple[CheckResult, ...]]
 
 
 class StartGate:
-    """One node's. ``lock`` is the agent's, under which tasks are let in."""
+    """The checks around the tasks of one node. ``lock`` is the agent's; it is held for
+    decisions.
+    """
 
-    def __init__(self, node: GatedNode, lock: threading.RLock) -> None:
-        self._node = node
+    def __init__(self, check: CheckNow, lock: threading.RLock) -> None:
+        self._check = check
         self._lock = lock
         self._plan: CheckPlan | None = None
         self._waiting: dict[str, Decided] = {}
-        #: Whether something has ended that no look after it has begun for, and whether one goes on.
+        #: True if a task has ended after which no check has begun; and while checks run after one.
         self._left = False
         self._looking = False
         self._work = threading.Event()
 
     def follow(self, plan: CheckPlan | None) -> None:
-        """What is to be checked from now on."""
+        """Make the checks of this plan from now on."""
         self._plan = plan
         self._work.set()
 
     def enter(self, attempt: str, decided: Decided) -> bool:
-        """Whether a task has to wait for checks; then ``decided`` is called in the end."""
+        """Return True if a task must wait for checks. ``decided`` is then called with the
+        result.
+        """
         plan = self._plan
         with self._lock:
             after = self._left or self._looking
@@ -53,25 +50,25 @@ class StartGate:
         return True
 
     def give_up(self, attempt: str) -> bool:
-        """A task does not wait any more; False when it did not."""
+        """Stop waiting for a task. Return False if it did not wait."""
         with self._lock:
             return self._waiting.pop(attempt, None) is not None
 
     def waiting(self) -> dict[str, str]:
-        """Tasks that wait, with what they wait for."""
+        """Return notes of waiting tasks, by attempt."""
         plan = self._plan
         names = ", ".join((*plan.after, *plan.before)) if plan is not None else ""
         with self._lock:
             return dict.fromkeys(self._waiting, f"checking the node: {names}")
 
     def leave(self) -> None:
-        """A task that had started has ended; it counts for a plan that is still to come, too."""
+        """Note that a started task has ended. This counts for a plan that comes later, too."""
         with self._lock:
             self._left = True
         self._work.set()
 
     def turn(self, wait_s: float = 1.0) -> None:
-        """One turn of the thread that makes the checks."""
+        """Make the checks that are due. A thread calls it again and again."""
         self._work.wait(wait_s)
         self._work.clear()
         plan = self._plan
@@ -79,7 +76,7 @@ class StartGate:
             asked, left = list(self._waiting), self._left and plan is not None
             if not asked and not left:
                 return
-            # what ends during the look is looked after by the next one
+            # what ends during these checks is covered by the next ones
             self._left, self._looking = self._left and not left, left
         problem = ""
         try:
@@ -91,17 +88,18 @@ class StartGate:
         finally:
             self._looking = False
         with self._lock:
-            # who came in the meantime is turned away too, but only let in by a look of its own
+            # a failure rejects those that came meanwhile, too; success admits only those that came
+            # before
             for attempt in list(self._waiting) if problem else asked:
                 decided = self._waiting.pop(attempt, None)
                 if decided is not None:
                     decided(problem)
 
     def _look(self, plan: CheckPlan | None, *, asked: bool, left: bool) -> str:
-        """Make the checks that are due; why nothing may start here, or nothing."""
+        """Make checks. Return why nothing may start here, or an empty text."""
         names = plan.after if plan is not None and left else ()
         if plan is not None and asked:
             names = tuple(dict.fromkeys((*names, *plan.before)))
-        results = self._node.check_now(plan, names) if plan is not None and names else ()
+        results = self._check(plan, names) if plan is not None and names else ()
         failed = [one for one in results if one.verdict == "failed"]
         return f"check {failed[0].name} failed here: {failed[0].message}" if failed else ""

@@ -1,9 +1,8 @@
-"""Images of containers: pulled before a task starts, each once at a time for a user, in threads.
+"""Pulls container images before tasks start, once at a time for each image and user, in threads.
 
-Whoever waits for an image is remembered with what is to be done when it is there or can't be had.
-A pull has a time limit; what it said at its end is the reason that the task is given. One that
-nobody waits for any more is asked to end, so that it takes no turn from others; what an agent that
-was killed has left running is found by its environment, and ended before the next one begins.
+A pull has a time limit; its last output is the reason for a failure. A pull that nobody waits for
+is ended. Pulls that an earlier agent left are found by their environment and ended before the next
+one starts.
 """
 
 import contextlib
@@ -23,26 +22,30 @@ from agents.tasks import container_runtimes
 
 TOGETHER_MAX = 2
 LOOK_S = 60.0
-#: How long a runtime that was asked to end may take for it.
+#: Time for a runtime to end after it was asked to.
 ENDING_S = 10.0
-#: How long one that was killed may take to be gone.
+#: Time for a killed runtime to end.
 KILLED_S = 2.0
-#: Commands that not even a kill ended, beside which another one is still begun.
+#: Commands that SIGKILL did not end, beside which another one is still started.
 HUNG_MAX = 16
-#: How often it is seen whether anybody still waits for what a runtime fetches.
+#: How often to check if anybody still waits for a fetch.
 WAITED_FOR_EVERY_S = 0.5
-#: Names the folder of the node for which a runtime fetches something, in its environment.
+#: Variable in a runtime's environment that names the folder of the node it fetches for.
 FETCHES_FOR = "MUSTER_FETCHES_FOR"
-#: A word of each command that looks for an image or fetches one.
+#: Words of commands that look for an image or fetch one.
 _FETCHING = frozenset({"exists", "pull", "exec", "test"})
 SAID_CHARACTERS_MAX = 400
-#: Called with the reason that the image can't be had, or with nothing when it is there.
-Told = Callable[[str], None]
+#: Called with the reason that an image cannot be used, or an empty text.
+Told = Callable[[str], object]
 
 
 class ImageRequest(msgspec.Struct, frozen=True):
-    """An image as one user has it. ``user`` is as in orders, None: the agent's own; ``timeout_s``
-    is how long a pull may take, None: as long as the node says."""
+    """An image for one user.
+
+    Attributes:
+        user: credentials as in orders; None for the agent's own user.
+        timeout_s: time limit of a pull; None for the node's.
+    """
 
     runtime: container_runtimes.Runtime
     image: str
@@ -52,13 +55,13 @@ class ImageRequest(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What is pulled once."""
+        """Identity of a pull: requests with the same key share one."""
         who = self.user["name"] if self.user else ""
         return (type(self.runtime).__name__, self.image, who)
 
 
 class _Waiter(msgspec.Struct, frozen=True):
-    """An attempt that waits for an image, at most so long of its being pulled."""
+    """An attempt that waits for an image, with its time limit."""
 
     told: Told
     limit_s: float
@@ -66,7 +69,7 @@ class _Waiter(msgspec.Struct, frozen=True):
 
 
 class _Fetch:
-    """An image on its way: who waits for it, by attempt, and since when it is pulled, if it is."""
+    """A running fetch of an image, with the attempts that wait for it and the start of its pull."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, _Waiter] = {}
@@ -74,7 +77,7 @@ class _Fetch:
 
 
 class Images:
-    """Pulls under way of one node, whose folder is ``root``, and who waits for them."""
+    """The running fetches of one node, whose folder is ``root``."""
 
     def __init__(self, timeout_s: float, root: str) -> None:
         self._timeout_s = timeout_s
@@ -84,7 +87,9 @@ class Images:
         self._fetches: dict[tuple[str, str, str], _Fetch] = {}
 
     def want(self, attempt: str, wanted: ImageRequest, told: Told) -> None:
-        """Have ``told`` called, from another thread, when the image is there or can't be had."""
+        """Fetch an image, then call ``told`` from another thread, with a problem or an
+        empty text.
+        """
         limit_s = wanted.timeout_s or self._timeout_s
         with self._lock:
             begun = wanted.key in self._fetches
@@ -94,16 +99,16 @@ class Images:
             threading.Thread(target=self._get, args=(wanted, fetch), daemon=True).start()
 
     def give_up(self, attempt: str) -> bool:
-        """Nobody waits any more for an attempt's image; False when nobody did.
+        """Stop waiting for an attempt's image. Return False if nobody waited.
 
-        A pull that nobody else waits for is asked to end, and is begun anew for who comes later.
+        A pull that nobody else waits for is ended, and starts again for later requests.
         """
         with self._lock:
             found = [fetch.waiting.pop(attempt, None) for fetch in self._fetches.values()]
         return any(found)
 
     def waiting(self) -> dict[str, str]:
-        """Attempts that wait, and for which image."""
+        """Return the images that attempts wait for, by attempt."""
         with self._lock:
             return {a: key[1] for key, fetch in self._fetches.items() for a in fetch.waiting}
 
@@ -113,22 +118,22 @@ class Images:
                 problem: str | None = self._fetch(wanted, fetch)
             except UnwantedError:
                 problem = None
-            except Exception as failure:  # whatever it is, those who wait have to hear of it
+            except Exception as failure:  # whatever it is, it must be reported
                 problem = f"image {wanted.image}: {failure!r}"
             with self._lock:
                 fetch.pulled_since = None
                 if problem is None and fetch.waiting:
-                    continue  # somebody has come while it was ended
+                    continue  # a new request came while it was being ended
                 waiting = self._fetches.pop(wanted.key).waiting
                 break
         for one in waiting.values():
             one.told(problem or "")
 
     def _fetch(self, wanted: ImageRequest, fetch: _Fetch) -> str:
-        """Get an image; why it can't be had, or nothing.
+        """Fetch an image. Return a problem, or an empty text.
 
         Raises:
-            UnwantedError: nobody waits for it any more, or it has taken as long as any may.
+            UnwantedError: nobody waits for it any more, or all have waited too long.
         """
         look, pull = wanted.runtime.present(wanted.image), wanted.runtime.pull(wanted.image)
         environment = {**dict(wanted.environment), FETCHES_FOR: self._root}
@@ -144,17 +149,17 @@ class Images:
         with self._turns:
             with self._lock:
                 fetch.pulled_since = time.monotonic()
-            # those who wait say for how long
+            # each waiting attempt has its own time limit
             status, said = execute(pull, wanted.user, environment, math.inf, is_wanted)
         if status == 0:
             return ""
         return f"image {wanted.image} can't be pulled: {said or f'status {status}'}"
 
     def _is_wanted(self, image: str, fetch: _Fetch) -> bool:
-        """Whether anybody waits for an image; who has waited too long is told, and waits no more.
+        """Return True if anybody waits for an image, after telling those that have waited too long.
 
-        A pull that all who waited for it from its beginning have given up is not wanted either: it
-        hangs, and who has come since is served better by another.
+        A pull also ends if everybody who waited from its start has given up: it hangs, and a new
+        pull serves later requests better.
         """
         now = time.monotonic()
         late: list[_Waiter] = []
@@ -172,22 +177,22 @@ class Images:
 
 
 def _missing(wanted: ImageRequest, status: int | None, said: str) -> str:
-    """Why a file can't be an image here; who runs it is the one who looked."""
+    """Explain why a file cannot be used as an image."""
     if status is None:
         return f"the file system it is on has not answered in {LOOK_S:g} s"
     if status == 1:
         who = f" that {wanted.user['name']} may read" if wanted.user else ""
         return f"no such file{who} on this node"
-    return said or f"looking for it ended with status {status}"
+    return said or f"checking it failed with status {status}"
 
 
-#: Those that not even a kill ended.
+#: Commands that SIGKILL did not end.
 _HUNG: list[subprocess.Popen[bytes]] = []
 _HUNG_LOCK = threading.Lock()
 
 
 class UnwantedError(Exception):
-    """Nobody waits any more for what a command was to do; it has been ended."""
+    """The end of a command because nobody waits for its result any more."""
 
 
 def execute(
@@ -197,13 +202,13 @@ def execute(
     limit_s: float,
     is_wanted: Callable[[], bool] | None = None,
 ) -> tuple[int | None, str]:
-    """Run a command of a runtime as its user: status, None past its limit, and its last words.
+    """Run a runtime's command as its user. Return status and last line of output.
 
-    One that not even a kill ends, as where its storage hangs, is waited for no longer than that;
-    where many of those are left none is begun beside them.
+    The status is None if the time limit ended it. A command that not even SIGKILL ends, because its
+    storage hangs, is left alone. If there are too many of those, no other is started.
 
     Raises:
-        UnwantedError: ``is_wanted``, which is asked again and again, said no before its end.
+        UnwantedError: ``is_wanted``, which is checked repeatedly, has returned False.
     """
     if is_wanted is not None and not is_wanted():
         raise UnwantedError
@@ -235,10 +240,11 @@ def execute(
 def _communicate(
     process: subprocess.Popen[bytes], limit_s: float, is_wanted: Callable[[], bool] | None
 ) -> bytes:
-    """What a process says until its end.
+    """Return the output of a process until it ends.
 
     Raises:
-        subprocess.TimeoutExpired: it takes too long. UnwantedError: nobody waits any more.
+        subprocess.TimeoutExpired: it takes too long.
+        UnwantedError: nobody waits any more.
     """
     if is_wanted is None:
         return process.communicate(timeout=limit_s)[1]
@@ -255,10 +261,12 @@ def _communicate(
 
 
 def end_left(root: str) -> list[str]:
-    """End what fetches images for a node that has no agent: nobody would limit it any more.
+    """End the image pulls of a node without an agent, because nobody else limits them.
 
-    Called before the node's agent begins, and after the last one. What could not be ended, in
-    words: a node works all the same.
+    Called before the node's agent starts, and after the last one.
+
+    Returns:
+        What could not be ended, as messages. The node works anyway.
     """
     left = _fetching_for(root)
     for number, limit_s in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, KILLED_S)):
@@ -269,14 +277,17 @@ def end_left(root: str) -> list[str]:
         while left & _fetching_for(root) and time.monotonic() < ends_at:
             time.sleep(processes.PASS_S)
     return [
-        f"process {pid} of an earlier agent, which fetches an image, can't be killed"
+        f"process {pid} of an earlier agent, which pulls an image, can't be killed"
         for pid in sorted(left & _fetching_for(root))
     ]
 
 
 def _fetching_for(root: str) -> set[int]:
-    """Runtimes that fetch, each the leader of its group. What else bears the mark is not theirs
-    to end: what podman keeps for a user was started by whichever command came first."""
+    """Return pids of this node's runtimes that fetch images, each the leader of its group.
+
+    Other processes with the same mark are left alone: podman keeps helpers for a user that the
+    first command has started.
+    """
     mark = os.fsencode(f"{FETCHES_FOR}={root}")
     return {
         pid
@@ -287,15 +298,15 @@ def _fetching_for(root: str) -> set[int]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a runtime, and all that is in its session's group, to end; end what is there then.
+    """Ask a runtime and its process group to end, then kill what is left.
 
-    One that is killed while it pulls or removes leaves layers behind that bear no name.
+    A runtime that is killed while it pulls or removes leaves unnamed layers.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # what it says meanwhile is taken, or it could wait for ever to say it
+            # its output is read meanwhile, or it could block for ever
             process.communicate(timeout=ENDING_S)
     if process.stderr is not None:
         process.stderr.close()
@@ -305,7 +316,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _stuck() -> list[int]:
-    """Commands that were killed and have not gone since."""
+    """Return pids of commands that were killed and have not ended."""
     with _HUNG_LOCK:
         _HUNG[:] = [one for one in _HUNG if one.poll() is None]
         return [one.pid for one in _HUNG]

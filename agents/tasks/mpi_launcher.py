@@ -1,20 +1,9 @@
-"""Lets ``mpirun`` of a gang's first task start its daemons on the other nodes, without ssh.
+"""Lets ``mpirun`` in a gang's first task start its daemons on the other nodes, without ssh.
 
-Run as a script, isolated, with the standard library only: ``mpi_launcher.py ROLE [COMMAND...]``.
-
-- ``follow`` is what all tasks but the first run: it listens on the gang's port of its node, and
-  does what the first one asks for, until that one has ended.
-- ``lead`` is what the first task runs: it waits until all the others are there, runs the job's
-  command, and tells them to leave.
-- ``reach HOST COMMAND...`` is what ``mpirun`` calls instead of ssh.
-
-Whoever asks has to know the gang's secret, which stands in the environment of its tasks alone, and
-so has whoever answers: another user of the node may have been first at the port. The secret itself
-is never said. The follower proves that it knows it, by a code over its address and words that both
-have just made up, and each order comes with such a code: ``{"nonce": F}``, ``{"nonce": D}``,
-``{"proof": ...}``, ``{"order": TEXT, "proof": ...}``. What is said is not encrypted.
-
-What is started so belongs to the task that started it, in its control group, and ends with it.
+Runs as a script in isolated mode, with the standard library only: ``mpi_launcher.py ROLE
+[COMMAND...]``. ``follow`` runs in all tasks but the first, and carries out the first one's requests
+until it ends. ``lead`` runs in the first task: it waits for the others, then runs the job's
+command. ``reach HOST COMMAND...`` replaces ssh for ``mpirun``.
 """
 
 import codecs
@@ -29,60 +18,68 @@ import sys
 import threading
 import time
 
+# Both sides of a connection must know the gang's secret, which is only in the environment of its
+# tasks: another user of the node may have taken the port first. The secret itself is never sent.
+# The follower proves that it knows it by a code over its address and two fresh nonces, and each
+# order carries such a code: {"nonce": F}, {"nonce": D}, {"proof": ...}, {"order": TEXT, "proof":
+# ...}. Messages are not encrypted. What a follower starts belongs to its own task and its control
+# group, and ends with it.
+
+#: How long the first task waits for the others.
 READY_S = 600.0
-#: How long one try to reach another task may take, and how long until it has said who it is.
+#: Time for one try to reach another task, and for it to prove who it is.
 DIAL_S = 10.0
-#: How long whoever asks may take to say what for, and to prove that they may.
+#: Time for the other side to send an order and prove that it may.
 ORDER_S = 30.0
 LINE_BYTES_MAX = 2**20
 CLIENTS_MAX = 256
-#: What a task ends with whose gang could not be brought together, or fell apart.
+#: Exit code of a task whose gang did not come together, or fell apart.
 APART = 97
 
 
 def secret() -> bytes:
-    """What the tasks of this gang know."""
+    """Return the secret that only tasks of this gang know."""
     return os.environ["MUSTER_GANG_SECRET"].encode()
 
 
 def proof(*words: str) -> str:
-    """What only somebody who knows the secret can make of these words."""
+    """Return a code for some words that only an owner of the secret can make."""
     return hmac.new(secret(), json.dumps(words).encode(), "sha256").hexdigest()
 
 
 def is_proof(shown: str, *words: str) -> bool:
-    """Whether somebody who knows the secret has made this of these words."""
+    """Return True if a code for some words was made with the secret."""
     return hmac.compare_digest(shown.encode("utf-8", "surrogatepass"), proof(*words).encode())
 
 
 def nonce() -> str:
-    """Words that were never said before."""
+    """Return words that were never used before."""
     return os.urandom(16).hex()
 
 
 def helpers() -> list[tuple[str, int]]:
-    """Where one follower of each other node listens, in the order of the nodes."""
+    """Return address and port of a follower on each other node, in the order of the nodes."""
     return [(host, int(port)) for host, port in json.loads(os.environ["MUSTER_GANG_HELPERS"])]
 
 
 def say(text: str) -> None:
-    """Tell whoever reads the task's errors."""
+    """Write a line to the task's standard error."""
     sys.stderr.write(f"muster: {text}\n")
     sys.stderr.flush()
 
 
 class LineConnection:
-    """A connection that is spoken over in lines; several may arrive as one."""
+    """A connection that carries lines."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
-        #: What the proofs of this connection hang on: where it leads, and what both made up.
+        #: What the proofs of this connection depend on: its address and both nonces.
         self.session: tuple[str, ...] = ()
         self._rest = b""
         self._ends_at: float | None = None
 
     def allow(self, limit_s: float | None) -> None:
-        """How long all that is read from now on may take together; None: for ever."""
+        """Limit the time of all reads from now on together; None for no limit."""
         self._ends_at = None if limit_s is None else time.monotonic() + limit_s
         self.link.settimeout(limit_s)
 
@@ -95,11 +92,11 @@ class LineConnection:
         return self.link.recv(65536)
 
     def read(self) -> bytes:
-        """The next line, without what ends it.
+        """Return the next line without its end.
 
         Raises:
-            ConnectionError: there is none any more, or it has no end.
-            TimeoutError: it does not come in the time that is allowed.
+            ConnectionError: there are no more, or the line is too long.
+            TimeoutError: it does not come in time.
         """
         parts, length = [self._rest], len(self._rest)
         while b"\n" not in parts[-1]:
@@ -112,14 +109,14 @@ class LineConnection:
         return line
 
     def send(self, message: dict[str, object]) -> None:
-        """A message as one line."""
+        """Send a message as one line."""
         self.link.sendall(json.dumps(message).encode() + b"\n")
 
     def said(self, *names: str) -> list[str]:
-        """Fields of the message that comes next.
+        """Return fields of the next message.
 
         Raises:
-            ConnectionError: none comes, or it has no such fields.
+            ConnectionError: there is no message, or it lacks these fields.
         """
         line = self.read()
         try:
@@ -130,26 +127,28 @@ class LineConnection:
             raise ConnectionError(f"it says {told}") from None
 
     def order(self, order: dict[str, object]) -> None:
-        """Ask a follower, that was met, for something."""
+        """Send an order to a follower that has proved who it is."""
         text = json.dumps(order)
         self.send({"order": text, "proof": proof("order", *self.session, text)})
 
     def meet(self, place: str) -> None:
-        """See that the follower of a place answers, and nobody in its stead.
+        """Verify that the follower of a place answers, and nobody in its stead.
 
         Raises:
-            ConnectionError: it is somebody else.
+            ConnectionError: another process answers.
         """
         theirs, ours = *self.said("nonce"), nonce()
         self.session = (place, theirs, ours)
         self.send({"nonce": ours})
         (shown,) = self.said("proof")
         if not is_proof(shown, "follower", *self.session):
-            raise ConnectionError("whoever listens there does not know the secret of this gang")
+            raise ConnectionError(
+                "another process listens there: it does not know this gang's secret"
+            )
 
 
 def dial(host: str, port: int, deadline: float) -> LineConnection:
-    """A connection to a follower of this gang; tried again until the deadline."""
+    """Return a connection to a follower of this gang, retrying until the deadline."""
     while True:
         link = None
         try:
@@ -174,7 +173,7 @@ def dial(host: str, port: int, deadline: float) -> LineConnection:
 
 
 def lead(command: list[str]) -> int:
-    """Run the job's command when everyone is there; its status."""
+    """Run the job's command once all tasks are reachable. Return its status."""
     deadline = time.monotonic() + READY_S
     lines = []
     for host, port in helpers():
@@ -194,15 +193,15 @@ def lead(command: list[str]) -> int:
             line.send({"status": status})
             line.link.close()
         except OSError:
-            pass  # it has left already, and says itself why
+            pass  # it has ended already, and reports why itself
     return 128 - status if status < 0 else status
 
 
 def reach(host: str, words: list[str]) -> int:
-    """Run a command line at a host of the gang, as ``ssh HOST WORDS`` would; its status."""
+    """Run a command line on a host of the gang, like ``ssh HOST WORDS``. Return its status."""
     ports: dict[str, int] = {}
     for name, port in helpers():
-        ports.setdefault(name, port)  # the first of a node is enough
+        ports.setdefault(name, port)  # one follower per node is enough
     if host not in ports:
         say(f"{host} is not a host of this gang")
         return 255
@@ -225,7 +224,7 @@ def reach(host: str, words: list[str]) -> int:
 
 
 class Follower:
-    """Serves the first task until it ends."""
+    """A server for the first task, until that task ends."""
 
     def __init__(self, address: str, port: int) -> None:
         self.listener = socket.create_server((address, port), backlog=CLIENTS_MAX)
@@ -233,24 +232,24 @@ class Follower:
         self.turns = threading.Semaphore(CLIENTS_MAX)
 
     def serve(self) -> int:
-        """Take connections for ever; the one of the first task ends this process."""
+        """Accept connections for ever; the first task's connection ends this process."""
         while True:
             link, _ = self.listener.accept()
             self.turns.acquire()
             threading.Thread(target=self.attend, args=(link,), daemon=True).start()
 
     def attend(self, link: socket.socket) -> None:
-        """One connection."""
+        """Serve one connection."""
         try:
             with link:
                 self.answer(link)
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # whoever it was has gone, or does not speak this
+            pass  # it has gone, or does not speak this protocol
         finally:
             self.turns.release()
 
     def answer(self, link: socket.socket) -> None:
-        """See that the other side belongs here, and do what it asks."""
+        """Verify that the other side belongs to the gang, and do what it asks."""
         line = LineConnection(link)
         line.allow(ORDER_S)
         ours = nonce()
@@ -274,7 +273,7 @@ class Follower:
 
 
 def run(line: LineConnection, order: dict[str, str]) -> None:
-    """Run a command line for the first task: its output goes there, and its end."""
+    """Run a command line for the first task, and send back its output and status."""
     child = subprocess.Popen(
         ["/bin/sh", "-c", order["line"]], cwd=order["cwd"] if os.path.isdir(order["cwd"]) else None,  # noqa: PTH112
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -284,13 +283,13 @@ def run(line: LineConnection, order: dict[str, str]) -> None:
     assert child.stderr is not None  # noqa: S101 - asked for above
     link = line.link
     open_streams: dict[int, int] = {child.stdout.fileno(): 1, child.stderr.fileno(): 2}
-    # a letter may be cut in two where a piece ends
+    # a character may be split between two pieces
     texts = {handle: codecs.getincrementaldecoder("utf-8")("replace") for handle in open_streams}
     try:
         while open_streams:
             ready, _, _ = select.select([*open_streams, link.fileno()], [], [])
             if link.fileno() in ready and not link.recv(4096):
-                break  # who asked is gone: nobody waits for it
+                break  # the requester is gone: nobody waits for it
             for handle in [one for one in ready if one in open_streams]:
                 data = os.read(handle, 65536)
                 text = texts[handle].decode(data, final=not data)
@@ -310,7 +309,7 @@ def run(line: LineConnection, order: dict[str, str]) -> None:
 
 
 def main(words: list[str]) -> int:
-    """See the module's first paragraphs."""
+    """Run the role that the arguments name. Return the exit status."""
     role, rest = words[0], words[1:]
     if role == "lead":
         return lead(rest)

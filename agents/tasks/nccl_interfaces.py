@@ -1,6 +1,6 @@
-"""Which network NCCL and Gloo are to use, by what the node has.
+"""Network settings for NCCL and Gloo, from the node's ports and links. Jobs can override them.
 
-A job's own environment goes over it. Ports slower than the fastest are left to storage.
+RDMA ports slower than the fastest are left to storage.
 """
 
 import psutil
@@ -10,12 +10,12 @@ from reconciler.model.state.records import Inventory
 
 
 def of_node(found: Inventory) -> dict[str, str]:
-    """Variables for a node's gangs, as its ports and links are now."""
+    """Return the variables for a node with its current ports and links."""
     return settings(found.host, interface_of(found.address))
 
 
 def settings(host: Host | None, interface: str) -> dict[str, str]:
-    """Variables for a node's gangs; ``interface`` has the node's address, empty: unknown."""
+    """Return the variables for a host. ``interface`` has the node's address; empty if unknown."""
     if host is None:
         return {}
     made: dict[str, str] = {}
@@ -33,7 +33,7 @@ def settings(host: Host | None, interface: str) -> dict[str, str]:
 
 
 def interface_of(address: str) -> str:
-    """The interface that has an address; empty where none has."""
+    """Return the interface that has an address; empty if none has."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == address for one in addresses):
             return str(name)

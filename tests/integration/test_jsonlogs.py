@@ -119,7 +119,13 @@ def test_every_line_is_an_object_with_what_it_is_of(bed: tuple[beds.Bed, Site]) 
     assert {line["source"] for line in said["agent"]} == {"agent"}
     assert {line["node"] for line in said["agent"]} == {"iron1"}
     words = [line["message"] for line in said["agent"]]
-    for began in ("agent ", "tasks are held by ", "no session ", "registered ", "agent leaves"):
+    for began in (
+        "agent ",
+        "tasks are isolated by ",
+        "no connection ",
+        "registered ",
+        "agent stops",
+    ):
         assert any(word.startswith(began) for word in words), (began, words)
     of_task = [line["message"] for line in said["agent"] if line.get("job") == "good"]
     assert [word.split(":")[0] for word in of_task] == ["task started", "task ended"]

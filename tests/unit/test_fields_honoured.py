@@ -16,7 +16,8 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from agents.tasks import start_orders
+from agents.tasks import task_environment, task_users
+from agents.tasks.node_context import NodeContext
 from reconciler.controller import control_loop, loop_inbox
 from reconciler.core import garbage_collection
 from reconciler.desired.apply import validate
@@ -31,6 +32,7 @@ from reconciler.model.values.resources import Resources
 from reconciler.operations.local import local_nodes
 from reconciler.operations.views import job_views
 from reconciler.store import sql_store
+from tests import ordering
 from tests.unit.core import world
 
 Json = Any
@@ -230,8 +232,8 @@ class Run(world.World):
 
     def orders(self, shared: Path, name: str = "j") -> list[dict[str, Json]]:
         """What the agent tells its supervisor of a job's tasks."""
-        place = start_orders.NodeFolders(name="n", root=str(shared), shared=str(shared))
-        return [start_orders.order_for(one, template, place) for one, template in self.sent(name)]
+        place = NodeContext(name="n", root=str(shared), shared=str(shared))
+        return [ordering.order_for(one, template, place) for one, template in self.sent(name)]
 
 
 def states(*names: str) -> Callable[[Run, Path], Json]:
@@ -1236,11 +1238,11 @@ def test_variables_that_are_the_systems_are_refused(where: str, tmp_path: Path) 
         framework="torchrun", array={"count": 2}, checkpoint={}, groups=[{"name": "a", "count": 2}]
     )
     assignment, template = Run((whole, pool())).sent()[0]
-    place = start_orders.NodeFolders(name="n", root=str(tmp_path), shared=str(tmp_path))
-    user = start_orders.find_user(template, place)
-    plain = start_orders.environment_of(assignment, template, place, user, {})
+    place = NodeContext(name="n", root=str(tmp_path), shared=str(tmp_path))
+    user = task_users.find_user(template, place)
+    plain = task_environment.environment_of(assignment, template, place, user)
     shouting = msgspec.structs.replace(template, environment=dict.fromkeys(plain, "mine"))
-    heard = start_orders.environment_of(assignment, shouting, place, user, {})
+    heard = task_environment.environment_of(assignment, shouting, place, user)
     for name, value in heard.items():
         rules = [rule for rule, _ in problems((put(whole, where, {name: "mine"}), pool()))]
         theirs = value.split(":")[0] == "mine"

@@ -149,7 +149,7 @@ def test_an_agent_says_who_it_is_and_what_it_offers(capsys: pytest.CaptureFixtur
     tells.begins(records.Inventory(capacity=has, gpus=gpus, agent_version="1.0"))
     ((level, message),) = _told(capsys)
     assert level == "INFO"
-    assert message.startswith("agent 1.0 begins in /var/muster, ")
+    assert message.startswith("agent 1.0 starts in /var/muster, ")
     assert message.endswith("at http://c:7420; it offers 64 CPUs, 512Gi, 8 NVIDIA H200")
 
 
@@ -166,14 +166,14 @@ def test_an_agent_says_when_its_session_begins_breaks_and_is_taken_up_again(
         tells.unreached(OSError("refused"), 2)
     (level, message), again = _told(capsys)
     assert (level, again) == ("WARNING", ("WARNING", "refused"))
-    assert message.startswith("no session with the controller: refused; 2 tasks run on")
+    assert message.startswith("no connection to the controller: refused; 2 tasks keep running")
     now[0] += 12
     tells.reached(4)
     tells.reached(4)
     tells.reached(5)
     (_, message), newer = _told(capsys)
-    assert message.startswith("session taken up again after 42 s, ")
-    assert newer == ("INFO", "the controller of epoch 5 leads now, after that of 4")
+    assert message.startswith("connected to the controller again after 42 s; its epoch is ")
+    assert newer == ("INFO", "the controller of epoch 5 leads now, after epoch 4")
 
 
 def test_an_agent_says_once_that_a_task_starts_and_ends(

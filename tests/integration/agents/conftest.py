@@ -15,7 +15,7 @@ import pytest
 
 import agents
 from agents.host import processes
-from agents.isolation import task_isolation
+from agents.supervisor import task_isolation
 from tests.integration.agents.controller import Controller
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.host import processes
-from agents.isolation import cgroups, task_isolation
-from agents.supervisor import client
+from agents.isolation import cgroups
+from agents.supervisor import client, task_isolation
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState
 

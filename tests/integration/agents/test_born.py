@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(KIND == "process-group", reason="no control grou
 #: Starts one task as a supervisor would: where it was, and what the kernel says of it at its end.
 _START = """\
 import json, os, sys
-from agents.isolation import task_isolation
+from agents.supervisor import task_isolation
 
 root, way, user = sys.argv[1:]
 made = task_isolation.TaskIsolation(root, "auto")
@@ -37,7 +37,7 @@ if user == "other":
     for inner in ("work", "tmp"):
         os.mkdir(root + "/attempts/one.1/" + inner)
 null = os.open(os.devnull, os.O_RDWR)
-pid = made.see_begin("one.1", made.start(order, (null, write, null)))
+pid = made.wait_for_start("one.1", made.start(order, (null, write, null)))
 os.close(write)
 with open(read) as stream:
     said = stream.read()

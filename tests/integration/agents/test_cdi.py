@@ -44,7 +44,9 @@ def described(name: str) -> dict[str, Any]:
     return {"name": name, "containerEdits": edits}
 
 
-def run(podman: containers.Podman, top: Path, box: container_runtimes.Box) -> tuple[int, str, str]:
+def run(
+    podman: containers.Podman, top: Path, box: container_runtimes.ContainerTask
+) -> tuple[int, str, str]:
     """Exit status, output and errors of a box whose podman finds descriptions in ``top``."""
     program = ("unshare", "--mount", "sh", "-c", SEEN, "sh", str(top), *podman.command)
     done = subprocess.run(
@@ -66,7 +68,7 @@ def test_podman_gives_the_devices_that_it_is_asked_for(
     devices = [described(name) for name in (WHOLE, OTHER, PART)]
     spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
     (top / "cdi/nvidia.yaml").write_text(json.dumps(spec))  # JSON is YAML
-    box = container_runtimes.Box(
+    box = container_runtimes.ContainerTask(
         attempt="a.1", root=str(tmp_path), image=containers.IMAGE, cwd="/", environment={},
         argv=("sh", "-c", "echo $SEEN_GPU $SEEN_MIG; ls -d /dev/nvidia-*"), as_root=True,
         gpus=(Gpu(0, WHOLE, "H200"), Gpu(1, "GPU-sim-1", "sim", simulated=True)),

@@ -74,7 +74,7 @@ def test_one_whose_server_is_gone_is_tried_again(
         ours = shared_folder.SharedFolder(away.place / "shared", leaving)
         assert ours.find() == str(away.place / "shared")
         assert "is away: Transport endpoint is not connected" in ours.problem
-        ours.await_it(later)
+        ours.on_resolved(later)
     assert came.wait(60), "what lies below the mount is there now"
     assert found == [str(tmp_path / "away/shared")]
 
@@ -93,7 +93,7 @@ def test_one_that_is_there_is_told_without_links(tmp_path: Path) -> None:
     assert ours.find() == str(tmp_path / "real/shared")
     assert not ours.problem
     found: list[str] = []
-    ours.await_it(found.append)
+    ours.on_resolved(found.append)
     assert found == [str(tmp_path / "real/shared")]
 
 

@@ -83,7 +83,7 @@ def test_the_tasks_of_others_start_and_are_told_meanwhile(
     node.start("--isolation", "process-group")
     controller.assign("a.1", template=template("nobody"))
     controller.wait(
-        lambda: "a.1" in controller.seen and "asking who" in controller.seen["a.1"].message,
+        lambda: "a.1" in controller.seen and "looking up user" in controller.seen["a.1"].message,
         "word of the user",
     )
     assert controller.seen["a.1"].state is AttemptState.FETCHING

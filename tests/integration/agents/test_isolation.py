@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from agents.host import processes
-from agents.isolation import cgroups, task_isolation
+from agents.isolation import cgroups
+from agents.supervisor import task_isolation
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration import mounted
 from tests.integration.agents import supervised

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from agents.host import processes
-from agents.isolation import task_isolation
-from agents.supervisor import client
-from agents.tasks import start_orders
+from agents.supervisor import client, task_isolation
+from agents.tasks.node_context import NodeContext
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import AttemptReport, RankPlacement
 from reconciler.model.state.states import AttemptState
+from tests import ordering
 from tests.integration.agents.supervised import DEADLINE_S, wait
 
 pytestmark = [
@@ -82,10 +82,10 @@ class Nodes:
             made.connect(threading.Event())
             self.keepers.append(made)
 
-    def place(self, number: int) -> start_orders.NodeFolders:
+    def place(self, number: int) -> NodeContext:
         (self.roots[number] / "shared").mkdir(exist_ok=True)
         root = str(self.roots[number])
-        return start_orders.NodeFolders(self.names[number], root, f"{root}/shared", as_root=True)
+        return NodeContext(self.names[number], root, f"{root}/shared", as_root=True)
 
     def start(self, template: TaskTemplate, per_node: int, port: int) -> None:
         """Start the gang as the agents of the two would."""
@@ -101,9 +101,7 @@ class Nodes:
                 f"m.{number}", "t", "b", index=number, rank=own, secret=secret,
                 addresses=dict(zip(self.names, self.addresses, strict=True)),
             )  # fmt: skip
-            self.keepers[node].send(
-                [start_orders.order_for(assignment, template, self.place(node))]
-            )
+            self.keepers[node].send([ordering.order_for(assignment, template, self.place(node))])
 
     def ended(self, number: int, per_node: int) -> AttemptReport:
         name = f"m.{number}"

@@ -180,7 +180,7 @@ def test_a_second_agent_is_turned_away(agent: Node, controller: Controller) -> N
         agent.command(), capture_output=True, text=True, check=False, timeout=120
     )
     assert second.returncode == 1
-    assert "another agent works in" in second.stderr
+    assert "another agent uses" in second.stderr
 
 
 def test_a_root_with_a_long_name(tmp_path: Path, controller: Controller) -> None:

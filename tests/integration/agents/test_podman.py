@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from agents.host import processes, shutdown
-from agents.isolation import cgroups, task_isolation
+from agents import shutdown
+from agents.host import processes
+from agents.isolation import cgroups
+from agents.supervisor import task_isolation
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents import containers
@@ -279,6 +281,6 @@ def test_a_runtime_is_asked_before_it_is_killed(
         node.start("--podman", str(program))
         assert controller.ended("a.1").end_reason is EndReason.LOST
     if by == "agent that leaves":
-        assert shutdown.leave_nothing(node.root) == []
+        assert shutdown.end_everything(node.root) == []
     controller.wait(lambda: asked.exists() and not node.tasks(), "its end")
     assert asked.read_text() == "run\n"

@@ -93,7 +93,7 @@ def test_a_supervisor_that_finds_no_room_is_told_about_and_follows(
             assert "trying again" in told
             remount = ["mount", "-o", "remount,nr_inodes=100", str(place)]
             subprocess.run(remount, check=True)
-            assert any("tasks are held by" in line for line in begun.stderr)
+            assert any("tasks are isolated by" in line for line in begun.stderr)
         finally:
             begun.terminate()
             begun.communicate(timeout=DEADLINE_S)
@@ -144,6 +144,8 @@ def test_words(problem: OSError, words: list[str]) -> None:
 def test_a_supervisor_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()  # it can't be written
     node = client.SupervisorClient(tmp_path, "process-group")
-    with pytest.raises(client.KeeperError, match=r"status 1 as soon as .*Is a directory.*journal"):
+    with pytest.raises(
+        client.SupervisorError, match=r"status 1 as soon as .*Is a directory.*journal"
+    ):
         node.connect(threading.Event())
     node.close()

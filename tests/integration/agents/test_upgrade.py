@@ -111,7 +111,7 @@ def test_an_upgrade_reaches_the_supervisor_when_no_task_is_left(
     told = installed.said()
     assert told.count("the outdated supervisor has left") == 1
     assert "the supervisor is gone" not in told
-    assert "defect" not in told
+    assert "internal error" not in told
 
 
 def test_what_starts_while_it_leaves_is_not_lost(

@@ -169,7 +169,7 @@ def test_a_layout_goes_from_git_to_the_device_and_back(site: sites.Site) -> None
     # another layout waits for it, and says so
     bed.commit({"h200.yaml": sites.cut("{devices: [1], instances: {3g.71gb: 1}}")})
     (told,) = bed.until(lambda: site.drift("node-mig"))
-    bed.until(lambda: "waits until it is idle" in site.drift("node-mig")[0]["message"])
+    bed.until(lambda: "waiting until it is idle" in site.drift("node-mig")[0]["message"])
     assert (told["wanted"], told["found"]) == ("1 x 3g.71gb", "2 x 1g.18gb")
     assert site.node()["state"] == "Ready"
     bed.commit({"jobs/large.yaml": beds.job("large", LARGE)})
@@ -181,7 +181,7 @@ def test_a_layout_goes_from_git_to_the_device_and_back(site: sites.Site) -> None
     command += ["--server", bed.cluster.url, "--token-file", str(bed.cluster.state / "token")]
     environment = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert f"GPU 1, MIG layout: waits until it is idle: {holder} runs on it" in done.stdout
+    assert f"GPU 1, MIG layout: waiting until it is idle: {holder} runs on it" in done.stdout
     assert "MIG waiting" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if " MIG 1g.18gb " in line]
     assert [row[:4] for row in rows] == [

@@ -49,7 +49,7 @@ class Bench:
         """A new agent; of devices of which it is given instances it has no more than those."""
         folder = self.scene.folder
         self.cutter = mig_manager.MigManager(
-            folder, boot_id, self, threading.RLock(), lambda: self.now, given=given
+            folder, boot_id, self.holders, threading.RLock(), lambda: self.now, given=given
         )
         settings = AgentSettings("http://127.0.0.1:1", "n1", folder, gpu_uuids=given or None)
         source = self.scene.probe(old=old)
@@ -142,7 +142,7 @@ def test_a_device_that_is_busy_is_left_alone_and_says_so(bench: Bench, row: Any)
     _, bench.held, lines, says = row
     bench.say(*lines)
     bench.cutter.follow(plan(d0=ONES))
-    assert cut(bench.settle()[0]) == ("waiting", f"waits until it is idle: {says}")
+    assert cut(bench.settle()[0]) == ("waiting", f"waiting until it is idle: {says}")
     assert not bench.made()
     bench.held = {}
     bench.say()
@@ -156,7 +156,7 @@ def test_a_task_on_an_instance_keeps_the_layout(bench: Bench) -> None:
     bench.held = {"a": task}
     given = bench.cutter.allot(task)
     bench.cutter.follow(plan(d0=MIXED))
-    assert cut(bench.settle()[0]) == ("waiting", "waits until it is idle: a runs on it")
+    assert cut(bench.settle()[0]) == ("waiting", "waiting until it is idle: a runs on it")
     assert bench.profiles(0) == ONES
     bench.begin()  # who has what outlives the agent
     bench.cutter.follow(plan(d0=MIXED))
@@ -172,7 +172,7 @@ def test_one_that_is_to_begin_keeps_it_as_well(bench: Bench) -> None:
     bench.settle()
     bench.held = {"a": Assignment("a", "t", "b", mig_profile="1g.18gb", instances=(0,))}
     bench.cutter.follow(plan(d0=MIXED))
-    assert cut(bench.settle()[0]) == ("waiting", "waits until it is idle: a may be on it")
+    assert cut(bench.settle()[0]) == ("waiting", "waiting until it is idle: a may be on it")
 
 
 def test_what_others_made_stays_unless_the_pool_says_otherwise(bench: Bench) -> None:
@@ -180,9 +180,9 @@ def test_what_others_made_stays_unless_the_pool_says_otherwise(bench: Bench) -> 
     before = bench.made()
     bench.cutter.follow(plan(d0=MIXED | {"1g.18gb": 0} | {"3g.71gb": 1}))
     bench.cutter.follow(plan(d0={"3g.71gb": 1}))
-    assert cut(bench.settle()[0]) == ("blocked", "1 x 1g.18gb on it were made by others")
+    assert cut(bench.settle()[0]) == ("blocked", "1 x 1g.18gb on it were created by others")
     bench.cutter.follow(plan())
-    assert cut(bench.settle()[0]) == ("blocked", "1 MIG instances on it were made by others")
+    assert cut(bench.settle()[0]) == ("blocked", "1 MIG instances on it were created by others")
     assert bench.made() == before
     # what is wanted beside it can be had
     bench.cutter.follow(plan(d0={"1g.18gb": 3}))
@@ -270,7 +270,7 @@ def test_what_fails_is_tried_later_and_later_and_then_no_more(bench: Bench) -> N
     )
     state, message = cut(bench.settle()[0])
     assert state == "failed"
-    assert message.endswith("given up after 6 tries: change the layout, or restart the agent")
+    assert message.endswith("gave up after 6 tries: change the layout, or restart the agent")
     bench.say()
     assert tries(bench, 86_400, bench.settle) == 0
     bench.cutter.follow(plan(d0={"3g.71gb": 1}))
@@ -326,7 +326,7 @@ def test_what_was_there_before_it_stays_somebody_elses(bench: Bench) -> None:
     bench.begin()
     bench.say()
     bench.cutter.follow(plan(d0={"7g.141gb": 1}))
-    assert cut(bench.settle()[0]) == ("blocked", "1 x 1g.18gb on it were made by others")
+    assert cut(bench.settle()[0]) == ("blocked", "1 x 1g.18gb on it were created by others")
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"boot_id": 1}', "\x00"])
@@ -336,7 +336,7 @@ def test_a_broken_memory_makes_it_somebody_elses(bench: Bench, text: str) -> Non
     (bench.scene.folder / "mig.json").write_text(text)
     bench.begin()
     bench.cutter.follow(plan(d0=MIXED))
-    assert cut(bench.settle()[0]) == ("blocked", "4 x 1g.18gb on it were made by others")
+    assert cut(bench.settle()[0]) == ("blocked", "4 x 1g.18gb on it were created by others")
     assert bench.profiles(0) == ONES
 
 
@@ -355,7 +355,7 @@ def test_each_task_gets_instances_of_its_own(bench: Bench) -> None:
         (one,) = bench.cutter.allot(wants(f"a{number}", number))
         given[f"a{number}"] = one.uuid
     assert len(set(given.values())) == 10
-    with pytest.raises(mig_manager.NotReadyError, match="of 10 that are there none is free"):
+    with pytest.raises(mig_manager.NotReadyError, match="none is free of the 10"):
         bench.cutter.allot(wants("late", 3))
     (again,) = bench.cutter.allot(wants("a3", 3))
     assert again.uuid == given["a3"], "asked again it has the same"
@@ -370,7 +370,7 @@ def test_nothing_is_given_of_a_device_that_is_not_as_declared(bench: Bench) -> N
     bench.cutter.follow(plan(d0=ONES))
     bench.settle()
     bench.cutter.follow(plan(d0=MIXED))
-    with pytest.raises(mig_manager.NotReadyError, match="of 0 that are there"):
+    with pytest.raises(mig_manager.NotReadyError, match="none is free of the 0"):
         bench.cutter.allot(wants("a", 0))
     with pytest.raises(mig_manager.NotReadyError, match=r"GPU 0 .* is split by MIG"):
         bench.cutter.allot(Assignment("b", "t", "b", devices=(0, 1)))
@@ -402,8 +402,8 @@ DECLARED: list[tuple[str, desired.MigPlan, tuple[str, str]]] = [
     ("as given", plan(d0={"1g.18gb": 1}), ("fits", "")),
     ("more of it", plan(d0={"1g.18gb": 2}), ("blocked", "gives this node 1 x 1g.18gb of it")),
     ("cut otherwise", plan(d0=MIXED), ("blocked", "not the node's to change")),
-    ("nothing", plan(), ("blocked", "declare just these")),
-    ("taken over", plan(True), ("blocked", "declare just these")),
+    ("nothing", plan(), ("blocked", "declare exactly these")),
+    ("taken over", plan(True), ("blocked", "declare exactly these")),
 ]
 
 
@@ -420,7 +420,7 @@ def test_the_layout_of_a_device_that_is_shared_out_is_never_changed(bench: Bench
     assert bench.made() == list(SHARED)
     if state == "fits":
         assert [one.uuid for one in bench.cutter.allot(wants("a", 0))] == [MINE]
-        with pytest.raises(mig_manager.NotReadyError, match="of 1 that are there none is free"):
+        with pytest.raises(mig_manager.NotReadyError, match="none is free of the 1 "):
             bench.cutter.allot(wants("b", 0))
     with pytest.raises(mig_manager.NotReadyError, match="is split by MIG"):
         bench.cutter.allot(Assignment("c", "t", "b", devices=(0,)))
@@ -436,7 +436,7 @@ def test_an_instance_that_goes_is_given_to_nobody_until_it_is_back(bench: Bench)
         (gpu,) = bench.settle()
         assert (gpu.state, gpu.usable) == (devices.MISSING, False)
         assert gpu.message == f"{MINE}, which --gpus names, is not there any more"
-        with pytest.raises(mig_manager.NotReadyError, match="of 0 that are there"):
+        with pytest.raises(mig_manager.NotReadyError, match="none is free of the 0"):
             bench.cutter.allot(wants("a", 0))
         bench.begin(given=frozenset({MINE}))
         bench.cutter.follow(plan(d0={"1g.18gb": 1}))

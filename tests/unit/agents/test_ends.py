@@ -14,9 +14,8 @@ import pytest
 
 from agents import node_agent
 from agents.data import data_cache, staging
-from agents.isolation import task_isolation
 from agents.settings import AgentSettings
-from agents.supervisor import __main__, client, connections, journal, reaper, spawn
+from agents.supervisor import __main__, client, connections, journal, reaper, spawn, task_isolation
 from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
@@ -30,7 +29,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[__main__.S
     (tmp_path / "attempts").mkdir()
     one = __main__.Supervisor(str(tmp_path))
     yield one
-    os.close(one.journal.handle)
+    os.close(one.table.journal.handle)
     os.close(one.null)
 
 
@@ -59,17 +58,17 @@ class Agent:
 
 def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: __main__.Supervisor) -> None:
     """A new agent comes while the disk is full; by the journal the attempt is still to be lost."""
-    made.records["a"] = RUNNING
-    good, made.journal.handle = made.journal.handle, os.open("/dev/full", os.O_RDWR)
-    made.end(RUNNING, "Exited")
-    made.publish()
-    assert made.retry_at, "it could not be written"
+    made.table.records["a"] = RUNNING
+    good, made.table.journal.handle = made.table.journal.handle, os.open("/dev/full", os.O_RDWR)
+    made.table.end(RUNNING, "Exited")
+    made.table.publish(made.clients.tell)
+    assert made.table.retry_at, "it could not be written"
     agent = Agent(made)
     made.on_hello({}, agent.client)
     assert agent.hears() == {"a": "Stopping"}
-    os.close(made.journal.handle)
-    made.journal.handle = good
-    made.publish()
+    os.close(made.table.journal.handle)
+    made.table.journal.handle = good
+    made.table.publish(made.clients.tell)
     assert agent.hears() == {"a": "Ended"}
     agent.close()
 
@@ -78,7 +77,7 @@ def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_tol
     made: __main__.Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that could not write a page takes it for written: the next call succeeds at once."""
-    made.records["a"] = RUNNING
+    made.table.records["a"] = RUNNING
     agent = Agent(made)
     made.on_hello({}, agent.client)
     assert agent.hears() == {"a": "Running"}
@@ -92,24 +91,24 @@ def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_tol
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
-        made.end({**RUNNING, "exit_code": 7}, "Exited")
-        made.publish()
-    assert made.retry_at, "it could not be brought to disk"
+        made.table.end({**RUNNING, "exit_code": 7}, "Exited")
+        made.table.publish(made.clients.tell)
+    assert made.table.retry_at, "it could not be brought to disk"
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", note)
-        made.publish()
-    assert synced[:1] == [f"{made.journal.path}.new"]
-    assert journal.read(made.journal.path)["a"]["exit_code"] == 7
+        made.table.publish(made.clients.tell)
+    assert synced[:1] == [f"{made.table.journal.path}.new"]
+    assert journal.read(made.table.journal.path)["a"]["exit_code"] == 7
     assert agent.hears() == {"a": "Ended"}
-    made.publish()
-    assert (made.retry_at, made.journal.doubtful) == (0.0, False)
+    made.table.publish(made.clients.tell)
+    assert (made.table.retry_at, made.table.journal.doubtful) == (0.0, False)
     agent.close()
 
 
 def test_a_start_with_a_defect_takes_no_other_along(made: __main__.Supervisor) -> None:
     made.starts.queue = [{"id": "a\0"}, {"id": "b"}, {"id": "c"}]
     made.starts.run()
-    ends = {name: (one["state"], one["end_reason"]) for name, one in made.records.items()}
+    ends = {name: (one["state"], one["end_reason"]) for name, one in made.table.records.items()}
     assert ends == dict.fromkeys(("a\0", "b", "c"), ("Ended", "StartFailed"))
 
 
@@ -119,13 +118,13 @@ def test_an_end_is_recorded_where_its_group_can_not_be_read(
     def gone(name: str, *, contained: bool) -> dict[str, Any]:
         raise OSError(19, "No such device")
 
-    monkeypatch.setattr(made.held, "close", gone)
+    monkeypatch.setattr(made.isolation, "close", gone)
     attempt = spawn.Attempt({"id": "a"}, {**RUNNING, "exit_code": 7})
     attempt.exited = True
-    made.live["a"], made.records["a"] = attempt, attempt.record
-    made.settle()
-    assert made.live == {}
-    assert (made.records["a"]["state"], made.records["a"]["exit_code"]) == ("Ended", 7)
+    made.attempts.by_name["a"], made.table.records["a"] = attempt, attempt.record
+    made.attempts.settle()
+    assert made.attempts.by_name == {}
+    assert (made.table.records["a"]["state"], made.table.records["a"]["exit_code"]) == ("Ended", 7)
 
 
 def test_news_that_come_with_the_greeting_are_heard(tmp_path: Path) -> None:
@@ -161,11 +160,11 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     store = storage.VolumeStore("out", str(tmp_path / "target"))
     plan = storage.StagingPlan(outs=(storage.Out("made", store, "x", "always"),), timeout_s=60.0)
     wanted = staging.StagingRequest(plan, None, "u", os.geteuid(), os.getegid(), {})
-    stager = agent.carrier.stager
-    stager.cache.put("a", data_cache.Note(outs=msgspec.to_builtins(wanted)))
+    stager = agent.launcher.stager
+    stager.cache.put("a", data_cache.CacheNote(outs=msgspec.to_builtins(wanted)))
     told = threading.Event()
 
-    def no_process(*_: object) -> None:
+    def no_process(*_: object, **_more: object) -> None:
         raise OSError(11, "no more processes")
 
     def hold(reports: list[AttemptReport], later: Any) -> list[AttemptReport]:
@@ -177,19 +176,21 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
         told.wait(1.0)  # where it can be told now, it is
         return found
 
-    monkeypatch.setattr(stager, "_run", no_process)
+    monkeypatch.setattr(stager._runner, "run", no_process)
     monkeypatch.setattr(stager, "hold", hold)
     ours, theirs = socket.socketpair()
-    agent.keeper.link = ours
+    agent.supervisor.link = ours
     ended = {**RUNNING, "state": "Ended", "end_reason": "Exited", "exit_code": 0}
     theirs.sendall(json.dumps({"records": [ended]}).encode() + b"\n")
-    agent._hear()
+    reports = agent.supervisor.receive()
+    assert reports is not None
+    agent.lifecycle.reported(reports)
     assert told.wait(60)
-    (report,) = agent.request(0.0, complete=True).attempts
+    (report,) = agent.dialogue.request(0.0, complete=True).attempts
     assert report.state is AttemptState.ENDED
     assert report.end_reason is EndReason.STAGE_FAILED
     theirs.close()
-    agent.keeper.close()
+    agent.supervisor.close()
     agent.leave()
 
 
@@ -200,9 +201,9 @@ def test_a_supervisor_does_not_leave_with_an_end_that_is_on_no_disk(
     monkeypatch.setattr(__main__, "ALONE_S", 0.0)
     monkeypatch.setattr(made, "wait_s", lambda: 0.0)
     listener = socket.socket(socket.AF_UNIX)
-    made.records["a"] = RUNNING
-    made.end({**RUNNING, "exit_code": 7}, "Exited")
-    good, made.journal.handle = made.journal.handle, os.open("/dev/full", os.O_RDWR)
+    made.table.records["a"] = RUNNING
+    made.table.end({**RUNNING, "exit_code": 7}, "Exited")
+    good, made.table.journal.handle = made.table.journal.handle, os.open("/dev/full", os.O_RDWR)
     for _ in range(3):
         made.turn(listener, -1)
     assert not made.leaving
@@ -211,13 +212,13 @@ def test_a_supervisor_does_not_leave_with_an_end_that_is_on_no_disk(
     made.leave_at = 0.001
     assert made.may_leave(), "what can't be written never keeps it for ever"
     made.leaving, made.leave_at = False, 0.0
-    os.close(made.journal.handle)
-    made.journal.handle = good
+    os.close(made.table.journal.handle)
+    made.table.journal.handle = good
     for _ in range(3):
         made.turn(listener, -1)
     assert made.leaving
     assert made.may_leave()
-    assert journal.read(made.journal.path)["a"]["exit_code"] == 7
+    assert journal.read(made.table.journal.path)["a"]["exit_code"] == 7
     listener.close()
 
 
@@ -232,9 +233,9 @@ def test_a_name_that_is_no_text_is_no_attempt(
     (tmp_path / "journal").write_text(f"{bad}\n")
     made = __main__.Supervisor(str(tmp_path))
     made.recover()
-    assert set(made.records) == {"b"}
+    assert set(made.table.records) == {"b"}
     assert "its name is no UTF-8" in capfd.readouterr().err
-    os.close(made.journal.handle)
+    os.close(made.table.journal.handle)
     os.close(made.null)
 
 

@@ -304,7 +304,7 @@ def test_what_is_kept_of_a_log_is_as_private_as_the_log(tmp_path: Path) -> None:
     assert (found.total, found.hurried) == (40, True)
     assert stat.S_IMODE((tmp_path / "a.stderr.1").stat().st_mode) == 0o640
     path.write_bytes(b"x" * 50)
-    assert log_streamer.rotate(tmp_path, ["a", "gone"], 40) == log_streamer.Turned(
+    assert log_streamer.rotate(tmp_path, ["a", "gone"], 40) == log_streamer.Rotation(
         40, hurried=False
     )
 

@@ -128,10 +128,10 @@ class Registry(msgspec.Struct, frozen=True):
     def pull(self, image: str) -> list[str]:
         return ["sh", "-c", self.script, "pull", image]
 
-    def run(self, box: container_runtimes.Box) -> list[str]:
+    def run(self, box: container_runtimes.ContainerTask) -> list[str]:
         return ["true", box.image]
 
-    def environment(self, box: container_runtimes.Box) -> dict[str, str]:
+    def environment(self, box: container_runtimes.ContainerTask) -> dict[str, str]:
         return box.environment
 
     def remove(self, name: str) -> list[str] | None:

@@ -46,17 +46,17 @@ def test_a_text_that_can_not_be_written_keeps_no_report_back() -> None:
 def test_what_could_not_be_sent_is_told_again(agent: node_agent.Agent) -> None:
     report = AttemptReport("a", AttemptState.RUNNING)
     agent.state.attempts_changed([report])
-    given = agent.request(0.0, complete=False)
+    given = agent.dialogue.request(0.0, complete=False)
     assert [one.id for one in given.attempts] == ["a"]
     broken = msgspec.structs.replace(given, gpu_usage=object())
     with pytest.raises(TypeError):
-        agent.talks.exchange(http_client.Connection(agent.target), broken, 1.0)
-    assert [one.id for one in agent.request(0.0, complete=False).attempts] == ["a"]
+        agent.sync.exchange(http_client.Connection(agent.target), broken, 1.0)
+    assert [one.id for one in agent.dialogue.request(0.0, complete=False).attempts] == ["a"]
 
 
 def test_one_bad_attempt_fails_alone(agent: node_agent.Agent) -> None:
     ours, theirs = socket.socketpair()
-    agent.keeper.link = ours
+    agent.supervisor.link = ours
     plain = agent_messages.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
     templates = {
         "a.1": plain,
@@ -68,9 +68,9 @@ def test_one_bad_attempt_fails_alone(agent: node_agent.Agent) -> None:
         state.Start(agent_messages.Assignment(n, "t", "b"), one) for n, one in templates.items()
     ]
     with agent.lock:
-        agent.carry_out([*steps])
+        agent.steps.carry_out([*steps])
     ours.close()
-    agent.keeper.link = None
+    agent.supervisor.link = None
     with theirs, theirs.makefile("rb") as stream:
         orders = [msgspec.json.decode(line) for line in stream]
     found = {one["id"]: (one["op"], one.get("reason")) for one in orders}
@@ -87,7 +87,7 @@ def test_what_follows_a_step_that_fails_is_carried_out(
 ) -> None:
     """A full disk takes no new file; what is asked for is asked for once."""
     ours, theirs = socket.socketpair()
-    agent.keeper.link = ours
+    agent.supervisor.link = ours
     (agent.root / "epoch.new").mkdir()  # neither can be written
     (agent.root / "epoch").mkdir()
     plain = agent_messages.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
@@ -100,16 +100,17 @@ def test_what_follows_a_step_that_fails_is_carried_out(
     def broken(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(agent.orders, "take", broken)
+    effects = agent.steps._effects._replace(remediate=broken)
+    monkeypatch.setattr(agent.steps, "_effects", effects)
     with agent.lock:
-        agent.carry_out(steps)
+        agent.steps.carry_out(steps)
     (agent.root / "epoch.new").rmdir()
     (agent.root / "epoch").rmdir()
     sent = request()
-    agent.answered(sent, agent_messages.SyncResponse(epoch=0, version=0), 0.0)
+    agent.dialogue.answered(sent, agent_messages.SyncResponse(epoch=0, version=0), 0.0)
     assert (agent.root / "epoch").read_text() == "7"
     ours.close()
-    agent.keeper.link = None
+    agent.supervisor.link = None
     with theirs, theirs.makefile("rb") as stream:
         orders = [msgspec.json.decode(line) for line in stream]
     assert ("start", "a.1") in [(one["op"], one.get("id")) for one in orders]
@@ -117,22 +118,22 @@ def test_what_follows_a_step_that_fails_is_carried_out(
 
 def test_a_virtual_node_is_no_machine_that_could_boot(agent: node_agent.Agent) -> None:
     """It would take along whatever else runs there: other nodes, a controller, somebody's desk."""
-    assert agent.is_the_machine()
+    assert agent.owns_machine()
     agent.settings = msgspec.structs.replace(agent.settings, virtual=True)
-    assert not agent.is_the_machine()
+    assert not agent.owns_machine()
 
 
 def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(
     agent: node_agent.Agent,
 ) -> None:
     """The supervisor does not know it before its image, or its data, is there."""
-    assert agent.occupants() == []
+    assert agent.attempts.occupants() == []
     given = agent_messages.Assignment("a.1", "t", agent.boot_id)
     agent.state.assignments["a.1"] = given
-    assert agent.running() == []
-    assert agent.occupants() == ["a.1"]
+    assert agent.attempts.running() == []
+    assert agent.attempts.occupants() == ["a.1"]
     agent.state.attempts_changed([AttemptReport("a.1", AttemptState.ENDED)])
-    assert agent.occupants() == []
+    assert agent.attempts.occupants() == []
 
 
 #: An agent that is asked to end while its main thread sets the event that there is something to
@@ -145,7 +146,7 @@ from agents.host import shutdown_request
 from agents.settings import AgentSettings
 settings = AgentSettings(server="http://127.0.0.1:1", name="n", root=Path(sys.argv[1]))
 agent = node_agent.Agent(settings)
-shutdown_request.heed(agent.leave)
+shutdown_request.call_on_signals(agent.leave)
 with agent.changed._cond:
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(1000):

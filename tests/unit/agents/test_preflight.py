@@ -11,9 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import __main__, preflight, settings
+from agents import __main__, settings
 from agents.gpus import samples
 from agents.node import agent_identity
+from agents.preflight import (
+    finding,
+    gpu_findings,
+    host_findings,
+    option_findings,
+    preflight_check,
+    task_findings,
+)
 from reconciler.model.observed import devices
 from reconciler.model.observed.host_facts import Host, Link, RdmaPort
 from tests.unit.agents.host.test_host_info import tree
@@ -67,9 +75,9 @@ HUNG = samples.Sample(1.0, devices.UNRESPONSIVE, "the NVIDIA driver hangs")
         ),
         (replaced(fabric_problem="is about to"), {}, ("gpu 0", "ok", "128 GiB")),
         (replaced(mig_enabled=True), {}, ("gpu 0", "ok", "0 MIG instances")),
-        (OK_SAMPLE, {}, ("mig", "note", "no GPU here has it")),
-        (replaced(mig_able=True), {}, ("mig", "ok", "1 of 1 GPU can be cut in instances")),
-        (replaced(mig_able=True), {}, ("mig", "ok", "not exercised here")),
+        (OK_SAMPLE, {}, ("mig", "note", "no GPU here supports MIG")),
+        (replaced(mig_able=True), {}, ("mig", "ok", "1 of 1 GPU can be split into instances")),
+        (replaced(mig_able=True), {}, ("mig", "ok", finding.NOT_EXERCISED)),
     ],
 )
 def test_gpus(
@@ -79,20 +87,20 @@ def test_gpus(
     tmp_path: Path,
 ) -> None:
     name, level, says = expected
-    found = levels(preflight.gpus(sample, tree(tmp_path, files)))
+    found = levels(gpu_findings.gpus(sample, tree(tmp_path, files)))
     assert found[name][0] == level
     assert says in found[name][1]
 
 
 def test_simulated_gpus_are_told_and_no_driver_is_looked_for(tmp_path: Path) -> None:
-    (found,) = preflight.gpus(ABSENT, tmp_path, simulated=2)
-    assert (found.name, found.found) == ("gpus", "2 simulated, as asked for; they compute nothing")
+    (found,) = gpu_findings.gpus(ABSENT, tmp_path, simulated=2)
+    assert (found.name, found.found) == ("gpus", "2 simulated, as requested; they compute nothing")
 
 
 def test_a_description_for_containers_is_found(tmp_path: Path) -> None:
     top = tree(tmp_path, {"etc/cdi/nvidia.yaml": "cdiVersion: 0.6.0"})
-    level, found = levels(preflight.gpus(OK_SAMPLE, top))["cdi"]
-    assert (level, preflight.NOT_EXERCISED in found) == ("ok", True)
+    level, found = levels(gpu_findings.gpus(OK_SAMPLE, top))["cdi"]
+    assert (level, finding.NOT_EXERCISED in found) == ("ok", True)
 
 
 V2 = {
@@ -114,38 +122,38 @@ V1 = {
 @pytest.mark.parametrize(
     ("files", "level", "says"),
     [
-        ({}, "note", "process groups: no control groups can be made here"),
+        ({}, "note", "process groups only: no control groups can be created here"),
         (V1, "note", "cgroup v1: memory, cpu"),
         (V2 | {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"},
          "ok", "cgroup v2: memory, cpu, cpuset, pids"),
         (V2 | {"sys/fs/cgroup/cgroup.controllers": "cpu pids\n"},
-         "note", "cgroup v2: only killing as one"),
+         "note", "cgroup v2: tasks are only killed as one"),
     ],
 )  # fmt: skip
 def test_isolation(files: dict[str, str], level: str, says: str, tmp_path: Path) -> None:
-    found = levels(preflight.isolation(tree(tmp_path, files)))
+    found = levels(task_findings.isolation(tree(tmp_path, files)))
     assert found["isolation"] == (level, says)
     assert found["systemd"][0] == "note"
 
 
 def test_what_was_never_seen_at_work_is_said(tmp_path: Path) -> None:
     files = V2 | {"sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n"}
-    found = levels(preflight.isolation(tree(tmp_path, files)))
-    assert "not exercised here" in found["cgroup v2"][1]
+    found = levels(task_findings.isolation(tree(tmp_path, files)))
+    assert finding.NOT_EXERCISED in found["cgroup v2"][1]
 
 
 def test_runtimes_are_found_in_the_path(tmp_path: Path) -> None:
-    assert levels(preflight.runtimes(str(tmp_path)))["containers"][0] == "note"
+    assert levels(task_findings.runtimes(str(tmp_path)))["containers"][0] == "note"
     program = tmp_path / "podman"
     program.touch(0o755)
-    found = levels(preflight.runtimes(str(tmp_path)))
+    found = levels(task_findings.runtimes(str(tmp_path)))
     assert found == {"runtimes": ("ok", f"process, podman ({program})")}
     other = tmp_path / "apptainer"
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
-    assert levels(preflight.runtimes(str(tmp_path)))["apptainer"] == (
+    assert levels(task_findings.runtimes(str(tmp_path)))["apptainer"] == (
         "note",
-        preflight.NOT_EXERCISED,
+        finding.NOT_EXERCISED,
     )
 
 
@@ -154,21 +162,21 @@ def test_networks() -> None:
         links=(Link("eth0", "up", 200 * 10**9), Link("eth1", "down")),
         rdma=(RdmaPort("mlx5_0", 1, "ACTIVE"), RdmaPort("mlx5_1", 1, "DOWN")),
     )
-    found = levels(preflight.machine(host))
+    found = levels(host_findings.machine(host))
     assert found["network"] == ("ok", "eth0 200 Gb/s")
-    assert found["rdma"] == ("note", f"1 of 2 ports are active; {preflight.NOT_EXERCISED}")
+    assert found["rdma"] == ("note", f"1 of 2 ports are active; {finding.NOT_EXERCISED}")
 
 
 def test_users() -> None:
-    assert preflight.user(0).level == "ok"
-    assert preflight.user(54321).found == "54321: every task runs as 54321"
+    assert host_findings.user(0).level == "ok"
+    assert host_findings.user(54321).found == "54321: every task runs as 54321"
 
 
 def test_folders(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert levels(preflight.folder(tmp_path / "new" / "node"))["folder"][0] in {"ok", "note"}
+    assert levels(host_findings.folder(tmp_path / "new" / "node"))["folder"][0] in {"ok", "note"}
     assert list(tmp_path.iterdir()) == [tmp_path / "file"], "nothing is left behind"
-    assert levels(preflight.folder(tmp_path / "file" / "node"))["folder"][0] == "failed"
+    assert levels(host_findings.folder(tmp_path / "file" / "node"))["folder"][0] == "failed"
 
 
 def arguments(*words: str) -> list[str]:
@@ -179,25 +187,33 @@ def test_the_way_to_the_controller(tmp_path: Path) -> None:
     parser = settings.parser(required=False)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        assert levels(preflight.link(parser.parse_args(["--server", url])))["controller"][0] == "ok"
-    assert levels(preflight.link(parser.parse_args(["--server", url])))["controller"][0] == "failed"
+        assert (
+            levels(option_findings.controller(parser.parse_args(["--server", url])))["controller"][
+                0
+            ]
+            == "ok"
+        )
+    assert (
+        levels(option_findings.controller(parser.parse_args(["--server", url])))["controller"][0]
+        == "failed"
+    )
     token = tmp_path / "token"
     token.write_text("secret")
     token.chmod(stat.S_IRUSR | stat.S_IROTH)
-    found = levels(preflight.link(parser.parse_args(["--token-file", str(token)])))
+    found = levels(option_findings.controller(parser.parse_args(["--token-file", str(token)])))
     assert found["token"][0] == "failed"
     assert "secret" not in found["token"][1]
 
 
 def test_the_exit_code_and_both_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(arguments("--root", str(tmp_path), "-o", "json")) == 0
-    report = msgspec.json.decode(capsys.readouterr().out, type=preflight.PreflightReport)
+    report = msgspec.json.decode(capsys.readouterr().out, type=finding.PreflightReport)
     assert report.ok
     assert {one.level for one in report.findings} <= {"ok", "note"}
     assert __main__.main(arguments("--root", "/proc/none/such")) == 1
     out = capsys.readouterr().out
     assert "failed  folder" in out
-    assert out.endswith("no node can run here yet: see `failed`\n")
+    assert out.endswith("No node can run on this host yet: fix the lines marked `failed`.\n")
 
 
 @pytest.mark.parametrize(
@@ -206,8 +222,8 @@ def test_the_exit_code_and_both_forms(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--name", "no such"], "--name 'no such': a node's name has letters, digits"),
         (["--name", "n-"], "begins and ends with a letter or digit"),
         (["--memory", "much"], "--memory much: "),
-        (["--label", "rack"], "each has to be KEY=VALUE"),
-        (["--simulated-gpus", "-1"], "--simulated-gpus -1: 0 to"),
+        (["--label", "rack"], "each label must be KEY=VALUE"),
+        (["--simulated-gpus", "-1"], "--simulated-gpus -1: expected 0 to"),
         (["--gpus", "MIG-1,GPU-0,MIG-1"], "--gpus: MIG-1 is named more than once"),
     ],
 )
@@ -222,10 +238,10 @@ def test_what_an_agent_would_not_start_with_is_told(
 
 def test_gpus_that_are_not_there_are_told() -> None:
     given = settings.parser(required=False).parse_args(["--gpus", "GPU-0,GPU-9"])
-    (one,) = preflight._unknown_gpus(OK_SAMPLE, settings.chosen_gpus(given))
+    (one,) = gpu_findings.chosen(OK_SAMPLE, settings.chosen_gpus(given))
     assert one.found == "--gpus GPU-9: there is no such GPU here, of GPU-0"
     given = settings.parser(required=False).parse_args([])
-    assert not list(preflight._unknown_gpus(OK_SAMPLE, settings.chosen_gpus(given)))
+    assert not list(gpu_findings.chosen(OK_SAMPLE, settings.chosen_gpus(given)))
 
 
 PARTS = tuple(devices.MigInstance(f"MIG-{i}", "1g.18gb", i, 0) for i in range(3))
@@ -242,10 +258,10 @@ PARTS = tuple(devices.MigInstance(f"MIG-{i}", "1g.18gb", i, 0) for i in range(3)
 def test_instances_that_a_node_is_given_are_told(chosen: str, level: str, says: str) -> None:
     given = settings.parser(required=False).parse_args(["--gpus", chosen])
     seen = replaced(mig_enabled=True, mig=PARTS)
-    (one,) = preflight._unknown_gpus(seen, settings.chosen_gpus(given))
+    (one,) = gpu_findings.chosen(seen, settings.chosen_gpus(given))
     assert one.level == level
     assert says in one.found
-    assert ("never changed from here, nor is it reset" in one.do) == (level == "note")
+    assert ("neither changes its layout nor resets it" in one.do) == (level == "note")
 
 
 def test_secrets_that_others_could_read_are_told_without_what_is_in_them(tmp_path: Path) -> None:
@@ -255,10 +271,10 @@ def test_secrets_that_others_could_read_are_told_without_what_is_in_them(tmp_pat
     (own / "token").write_text("hidden")
     folder = own.parent
     folder.chmod(0o755)
-    assert levels(preflight.secrets(folder))["secrets"][0] == "ok"
+    assert levels(option_findings.secrets(folder))["secrets"][0] == "ok"
     (own / "token").chmod(0o644)
     (folder / "nobody-of-this-name").mkdir()
-    found = [(one.level, one.found) for one in preflight.secrets(folder)]
+    found = [(one.level, one.found) for one in option_findings.secrets(folder)]
     assert found == [
         ("failed", f"{folder}/nobody-of-this-name: there is no Unix user nobody-of-this-name here"),
         (
@@ -267,9 +283,9 @@ def test_secrets_that_others_could_read_are_told_without_what_is_in_them(tmp_pat
         ),
     ]
     assert "hidden" not in str(found)
-    (missing,) = preflight.secrets(tmp_path / "nowhere")
+    (missing,) = option_findings.secrets(tmp_path / "nowhere")
     assert missing.found == f"{tmp_path}/nowhere is no folder"
-    assert not list(preflight.secrets(None))
+    assert not list(option_findings.secrets(None))
 
 
 def test_every_finding_that_failed_says_what_to_do(tmp_path: Path) -> None:
@@ -277,7 +293,9 @@ def test_every_finding_that_failed_says_what_to_do(tmp_path: Path) -> None:
         ["--root", "/proc/none/such", "--server", "http://127.0.0.1:1"]
     )
     for sample in (HUNG, replaced(state="lost"), ABSENT):
-        for one in preflight.findings(given, sample, tree(tmp_path / os.urandom(4).hex(), BUS)):
+        for one in preflight_check.findings(
+            given, sample, tree(tmp_path / os.urandom(4).hex(), BUS)
+        ):
             assert one.do or one.level != "failed", one
 
 
@@ -285,9 +303,9 @@ def test_a_python_that_only_root_gets_at_is_told(tmp_path: Path) -> None:
     (tmp_path / "home" / "bin").mkdir(parents=True)
     program = tmp_path / "home" / "bin" / "python"
     tmp_path.chmod(0o755)
-    before = preflight._out_of_reach(program)
+    before = task_findings.unreachable_folder(program)
     (tmp_path / "home").chmod(0o700)
-    found = preflight._out_of_reach(program)
+    found = task_findings.unreachable_folder(program)
     assert found == tmp_path / "home"
     assert before != found
 
@@ -303,7 +321,7 @@ def test_a_relative_place_is_where_the_command_was_given(
         ["--root", "node", "--gpus", "none", "--token-file", "token"]
     )
     try:
-        preflight.main(given)
+        preflight_check.main(given)
     finally:
         os.chdir(tmp_path)
     told = capsys.readouterr().out
@@ -315,7 +333,7 @@ def test_a_port_for_metrics_is_tried_where_it_is_asked_for(tmp_path: Path) -> No
     def found(*given: str) -> dict[str, tuple[str, str]]:
         parser = settings.parser(required=False)
         words = ["--root", str(tmp_path), *given]
-        return levels(preflight.metrics_port(parser.parse_args(words)))
+        return levels(option_findings.metrics_port(parser.parse_args(words)))
 
     assert found() == {}
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -326,7 +344,7 @@ def test_a_port_for_metrics_is_tried_where_it_is_asked_for(tmp_path: Path) -> No
             os.fdopen(agent_identity.take(tmp_path))
         ):  # as the agent of this root
             told = found("--metrics-listen", listen)["metrics port"]
-            assert told == ("ok", f"{listen} is held by the agent of {tmp_path} itself")
+            assert told == ("ok", f"{listen} is in use by the agent of {tmp_path} itself")
         assert found("--metrics-listen", listen)["metrics port"][0] == "note"
     assert found("--metrics-listen", listen)["metrics port"] == ("ok", f"{listen} is free")
     level, said = found("--metrics-listen", "0.0.0.0:0")["metrics port"]
@@ -338,4 +356,4 @@ def test_a_port_for_metrics_is_tried_where_it_is_asked_for(tmp_path: Path) -> No
     assert found(*open_to_all)["metrics port"][0] == "failed"
     token.chmod(0o600)
     level, said = found(*open_to_all)["metrics port"]
-    assert (level, "in clear" in said) == ("ok", True)
+    assert (level, "unencrypted" in said) == ("ok", True)

@@ -39,19 +39,19 @@ def report(name: str, state: AttemptState = AttemptState.RUNNING) -> records.Att
 
 
 def shown(agent: node_agent.Agent) -> dict[str, AttemptState]:
-    now = agent.reports.now()
+    now = agent.dialogue.snapshot()
     assert now is not None
     return {one.assignment.attempt: one.report.state for one in now.attempts}
 
 
 def test_nothing_is_told_before_the_pool_is_known(agent: node_agent.Agent) -> None:
-    assert agent.reports.now() is None
+    assert agent.dialogue.snapshot() is None
     told(agent)
-    now = agent.reports.now()
+    now = agent.dialogue.snapshot()
     assert now is not None
     assert (now.node, now.pool, now.attempts) == ("n1", "h200", ())
     told(agent, version=2, pool="other")
-    now = agent.reports.now()
+    now = agent.dialogue.snapshot()
     assert now is not None
     assert now.pool == "other"
 
@@ -80,9 +80,11 @@ def test_what_an_earlier_agent_was_given_and_nobody_wants_is_left_out(
 
 def test_when_the_controller_last_answered_is_told(agent: node_agent.Agent) -> None:
     told(agent)
-    before = agent.reports.now()
-    agent.answered(agent.request(0.0, complete=True), agent_messages.SyncResponse(1, 1), 0.0)
-    after = agent.reports.now()
+    before = agent.dialogue.snapshot()
+    agent.dialogue.answered(
+        agent.dialogue.request(0.0, complete=True), agent_messages.SyncResponse(1, 1), 0.0
+    )
+    after = agent.dialogue.snapshot()
     assert before is not None
     assert after is not None
     assert before.reported_at == 0.0 < after.reported_at

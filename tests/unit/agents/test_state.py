@@ -207,7 +207,7 @@ def test_an_end_is_final() -> None:
     made = node(RUNNING)
     made.answered(answer(assigned()), 5.0)
     made.attempts_changed([ENDED])
-    late = AttemptReport("a", AttemptState.STOPPING, message="copying out what it has left")
+    late = AttemptReport("a", AttemptState.STOPPING, message="copying out its results")
     assert made.attempts_changed([late]) == []
     assert made.reports(complete=True) == ((ENDED,), True)
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from agents.data import copy_worker, data_cache
-from agents.data.data_cache import Cache, Note
+from agents.data.data_cache import CacheNote, DataCache
 from agents.host import file_tree
 from reconciler.model.state.states import EndReason
 
@@ -20,7 +20,7 @@ KIB = 1024
 LONG_S = 60.0
 
 
-def fill(cache: Cache, key: str, kib: int = 8) -> Path:
+def fill(cache: DataCache, key: str, kib: int = 8) -> Path:
     """An entry as a stagehand makes one."""
     entry = Path(cache.home(UID, GID)) / key
     (entry / "data").mkdir(parents=True)
@@ -28,7 +28,7 @@ def fill(cache: Cache, key: str, kib: int = 8) -> Path:
     return entry
 
 
-def add(cache: Cache, attempt: str, key: str, kib: int = 8) -> str:
+def add(cache: DataCache, attempt: str, key: str, kib: int = 8) -> str:
     """Copy something for an attempt; why there was no room."""
     problem = cache.claim(attempt, (UID, key), kib * KIB, there=False)
     if not problem:
@@ -37,9 +37,9 @@ def add(cache: Cache, attempt: str, key: str, kib: int = 8) -> str:
     return problem
 
 
-def found_again(root: Path, limit_bytes: int = 2**20) -> Cache:
+def found_again(root: Path, limit_bytes: int = 2**20) -> DataCache:
     """A cache of another agent, that has found what is there."""
-    cache = Cache(root, limit_bytes)
+    cache = DataCache(root, limit_bytes)
     assert cache.loaded.wait(LONG_S)
     return cache
 
@@ -68,7 +68,7 @@ def entries(root: Path) -> set[str]:
 
 
 def test_what_was_used_longest_ago_goes_first_and_what_is_needed_stays(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 24 * KIB)
+    cache = DataCache(tmp_path, 24 * KIB)
     for number, attempt in enumerate(("a.1", "a.2", "a.3")):
         assert add(cache, attempt, f"k{number}") == ""
     assert cache.size_bytes == 24 * KIB
@@ -83,7 +83,7 @@ def test_what_was_used_longest_ago_goes_first_and_what_is_needed_stays(tmp_path:
 
 
 def test_what_never_fits_says_so_and_evicts_nobody_who_is_needed(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 24 * KIB)
+    cache = DataCache(tmp_path, 24 * KIB)
     assert add(cache, "a.1", "k0", 16) == ""
     problem = add(cache, "a.2", "k1", 16)
     assert problem.startswith("no room for copies on the node: 0.01562 MiB are to be copied")
@@ -99,7 +99,7 @@ def test_what_never_fits_says_so_and_evicts_nobody_who_is_needed(tmp_path: Path)
 
 
 def test_nothing_idle_goes_for_what_could_never_fit(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 40 * KIB)
+    cache = DataCache(tmp_path, 40 * KIB)
     for number in range(4):
         assert add(cache, f"a.{number}", f"k{number}") == ""
     for number in range(3):
@@ -117,14 +117,14 @@ def test_nothing_idle_goes_for_what_could_never_fit(tmp_path: Path) -> None:
 
 
 def test_a_copy_can_not_make_room_by_what_it_says(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 24 * KIB)
+    cache = DataCache(tmp_path, 24 * KIB)
     assert "does not say" in cache.claim("a.1", (UID, "k0"), -(2**50), there=False)
     assert "no room" in cache.claim("a.1", (UID, "k1"), 25 * KIB, there=False)
 
 
 @pytest.mark.parametrize("name", ["deep", f"deep{copy_worker.PART}", f"deep{copy_worker.GONE}"])
 def test_what_a_user_has_nested_stops_no_agent(tmp_path: Path, name: str) -> None:
-    cache = Cache(tmp_path, 2**20)
+    cache = DataCache(tmp_path, 2**20)
     add(cache, "a.1", "k0")
     nest(Path(cache.home(UID, GID)) / name, 3_000)
     again = found_again(tmp_path)
@@ -135,7 +135,7 @@ def test_what_a_user_has_nested_stops_no_agent(tmp_path: Path, name: str) -> Non
 def test_a_start_waits_for_no_count_of_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = Cache(tmp_path, 2**20)
+    cache = DataCache(tmp_path, 2**20)
     for key in ("k0", "k1", "k2"):
         fill(cache, key)
     monkeypatch.setattr(data_cache, "NAMES_MAX", 5)  # of an entry: the folder and its file
@@ -168,11 +168,11 @@ def test_trees_are_deleted_in_bounds_and_without_their_links(tmp_path: Path) -> 
 
 
 def test_another_agent_finds_what_is_whole_and_removes_the_rest(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, 2**20)
+    cache = DataCache(tmp_path, 2**20)
     add(cache, "a.1", "k0")
     fill(cache, f"k1{copy_worker.PART}")
     fill(cache, f"k2{copy_worker.GONE}")
-    kept = Note(pins=((UID, "k0"),), outs={"plan": {}}, done=True, problem="x")
+    kept = CacheNote(pins=((UID, "k0"),), outs={"plan": {}}, done=True, problem="x")
     cache.put("a.2", kept)
     (tmp_path / "staging" / ".a.3").write_text("half")
     (tmp_path / "staging" / "a.4").write_text("{broken")
@@ -191,7 +191,7 @@ def test_links_of_users_lead_nowhere(tmp_path: Path, kind: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_bytes(b"x" * 64 * KIB)
-    cache = Cache(tmp_path, 2**20)
+    cache = DataCache(tmp_path, 2**20)
     home = Path(cache.home(UID, GID))
     if kind == "entry":
         (home / "k0").symlink_to(outside)
@@ -207,13 +207,13 @@ def test_links_of_users_lead_nowhere(tmp_path: Path, kind: str) -> None:
 def test_the_default_limit_is_a_part_of_the_disk(tmp_path: Path) -> None:
     space = os.statvfs(tmp_path)
     expected = int(space.f_blocks * space.f_frsize * data_cache.LIMIT_RATIO)
-    assert Cache(tmp_path).limit_bytes == expected
+    assert DataCache(tmp_path).limit_bytes == expected
 
 
 def test_what_can_not_be_kept_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = Cache(tmp_path, 2**20)
+    cache = DataCache(tmp_path, 2**20)
 
     def refuse(path: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -221,7 +221,7 @@ def test_what_can_not_be_kept_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", refuse)
         with pytest.raises(OSError, match="No space"):
-            cache.put("a.1", Note())
+            cache.put("a.1", CacheNote())
     assert cache.note("a.1") is None
     assert not list((tmp_path / "staging").iterdir())
 
@@ -234,18 +234,18 @@ def test_how_a_copy_out_has_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("nothing can be mounted here")
     try:
-        cache = Cache(disk, 2**20)
-        cache.put("a.1", Note(pins=((UID, "k0"),), outs={"plan": {}}))
+        cache = DataCache(disk, 2**20)
+        cache.put("a.1", CacheNote(pins=((UID, "k0"),), outs={"plan": {}}))
         with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as stream:
             while stream.write(bytes(4096)) == 4096:
                 pass
         with pytest.raises(OSError, match="No space"):
-            cache.put("a.2", Note())
+            cache.put("a.2", CacheNote())
         cache.finish("a.1", "no room", EndReason.STAGE_FAILED)
         found = found_again(disk).note("a.1")
         assert found == cache.note("a.1")
         reason = EndReason.STAGE_FAILED
-        assert found == Note(
+        assert found == CacheNote(
             ((UID, "k0"),), {"plan": {}}, done=True, problem="no room", reason=reason
         )
     finally:
@@ -253,8 +253,8 @@ def test_how_a_copy_out_has_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None
 
 
 def test_an_end_of_a_copy_that_is_torn_or_long_costs_nothing_else(tmp_path: Path) -> None:
-    note = Note(pins=((UID, "k0"),), outs={"plan": {}})
-    cache = Cache(tmp_path, 2**20)
+    note = CacheNote(pins=((UID, "k0"),), outs={"plan": {}})
+    cache = DataCache(tmp_path, 2**20)
     for name in ("torn", "long", "old"):
         cache.put(name, note)
     path = tmp_path / "staging" / "torn"
@@ -271,4 +271,4 @@ def test_an_end_of_a_copy_that_is_torn_or_long_costs_nothing_else(tmp_path: Path
     again.finish("new", "", None)
     last = found_again(tmp_path)
     assert last.note("old") == msgspec.structs.replace(note, done=True)
-    assert last.note("new") == Note(done=True)
+    assert last.note("new") == CacheNote(done=True)

@@ -4,11 +4,14 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agents.data import secret_store
-from agents.tasks import launcher
+from agents.tasks import start_orders, task_users
+from agents.tasks.node_context import NodeContext
+from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 
 
 def kept(folder: Path, text: str = "s3cret\n", mode: int = 0o600) -> secret_store.SecretStore:
@@ -127,22 +130,47 @@ def test_without_either() -> None:
         fetch(secret_store.SecretStore())
 
 
-def test_values_go_to_the_variables_that_were_asked_for(tmp_path: Path) -> None:
+def order_of(
+    folder: Path, source: secret_store.SecretStore, secret: tuple[str, str], **fields: Any
+) -> dict[str, Any]:
+    """The order of a task that uses a secret."""
+    template = TaskTemplate(
+        "j", 1, "g", command=("true",), secrets=(secret,), allow_root=True, **fields
+    )
+    node = NodeContext("n", str(folder), str(folder))
+    user = task_users.find_user(template, node)
+    resources = start_orders.StartResources(
+        user,
+        start_orders.image_request(template, node, user),
+        secrets=source.fetch("ada", os.geteuid(), [secret[0]]),
+    )
+    return start_orders.start_order(Assignment("a.1", "t", "b"), template, node, resources)
+
+
+def test_values_go_to_the_variables_that_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = kept(tmp_path)
     mine = {"MY_TOKEN": "mine", "PROD_ENV_TOKEN": "mine", "TOKEN_": "mine", "X": "y"}
-    asked = ("TOKEN", "APPTAINERENV_TOKEN", "SINGULARITYENV_TOKEN")
-    order = {"env": {**dict.fromkeys(asked, ""), **mine}}
-    wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "TOKEN")]}
-    launcher.add_secrets(order, wanted, source)
+    order = order_of(tmp_path, source, ("token", "TOKEN"), environment=mine)
     assert order["secrets"] == {"token": "s3cret"}
-    assert order["env"] == {**dict.fromkeys(asked, "s3cret"), **mine}
+    assert order["env"].items() >= {"TOKEN": "s3cret", **mine}.items()
+    (tmp_path / "apptainer").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    order = order_of(
+        tmp_path, source, ("token", "TOKEN"), environment=mine, runtime="apptainer", image="x"
+    )
+    found = order["env"]
+    assert found["APPTAINERENV_TOKEN"] == "s3cret"
+    assert found["APPTAINERENV_MY_TOKEN"] == "mine"
+    assert "s3cret" not in str(order["argv"])
 
 
 def test_a_secret_without_a_variable_is_a_file_only(tmp_path: Path) -> None:
-    order = {"env": {"APPTAINERENV_": "", "X": "y"}}
-    wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "")]}
-    launcher.add_secrets(order, wanted, kept(tmp_path))
-    assert order["env"] == {"APPTAINERENV_": "", "X": "y"}
+    order = order_of(tmp_path, kept(tmp_path), ("token", ""), environment={"X": "y"})
+    assert order["secrets"] == {"token": "s3cret"}
+    assert "s3cret" not in order["env"].values()
+    assert "" not in order["env"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be somebody else for a moment")

@@ -12,7 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.data import copy_worker, data_cache, secret_store, staging, worker_process
+from agents.data import (
+    copy_queue,
+    copy_runner,
+    copy_worker,
+    data_cache,
+    secret_store,
+    staging,
+    worker_process,
+)
 from agents.host import processes
 from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
@@ -49,7 +57,7 @@ class Bed:
         self.target = root / "target"
         self.target.mkdir()
         (root / "pids").touch()
-        self.cache = data_cache.Cache(root, 2**20)
+        self.cache = data_cache.DataCache(root, 2**20)
         self.stager = staging.Stager(str(root), self.cache, secret_store.SecretStore(None, ()))
         self.told: list[AttemptReport] = []
 
@@ -157,7 +165,7 @@ def test_what_takes_longer_is_the_end_that_was_ordered(bed: Bed, grace_s: float 
     assert (end.end_reason, end.exit_code) == (EndReason.PREEMPTED, 0)
     assert "could not be copied out" in end.message
     # another agent tells the same
-    again = data_cache.Cache(bed.root, 2**20)
+    again = data_cache.DataCache(bed.root, 2**20)
     (told,) = staging.Stager(str(bed.root), again, secret_store.SecretStore(None, ())).hold(
         [ENDED], print
     )
@@ -173,7 +181,7 @@ def test_after_an_eviction_devices_are_held_for_the_grace_alone(
     bed.hold(end_reason=EndReason.PREEMPTED, exit_code=None)
     end = bed.end()
     assert end.end_reason is EndReason.PREEMPTED
-    assert "the time was over in which the task had to leave" in end.message
+    assert "the task's time to stop was over" in end.message
 
 
 class Unkillable(subprocess.Popen[bytes]):
@@ -187,40 +195,40 @@ def test_copies_that_can_not_be_killed_keep_no_turn(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_process, "LAST_S", 0.1)
-    names = [f"a.{number}" for number in range(1, staging.TOGETHER_MAX + 2)]
+    names = [f"a.{number}" for number in range(1, copy_queue.TOGETHER_MAX + 2)]
     for name in names:
         bed.prepare(name)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", Unkillable)
         for name in names[:-1]:
             bed.hold(id=name)
-        wait_for(lambda: len(bed.pids()) == staging.TOGETHER_MAX)
+        wait_for(lambda: len(bed.pids()) == copy_queue.TOGETHER_MAX)
         bed.hold(id=names[-1])
         for name in names[:-1]:
             bed.stager.stop(name, EndReason.CANCELLED, None)
         # who waits is woken by its own stop; it has not begun
-        wait_for(lambda: len(bed.told) == staging.TOGETHER_MAX)
+        wait_for(lambda: len(bed.told) == copy_queue.TOGETHER_MAX)
     wait_for(lambda: len(bed.pids()) == len(names))
     assert all(processes.process_facts(pid) is not None for pid in bed.pids())
-    monkeypatch.setattr(staging, "HUNG_MAX", staging.TOGETHER_MAX)
+    monkeypatch.setattr(copy_runner, "HUNG_MAX", copy_queue.TOGETHER_MAX)
     bed.prepare("b.1")
     bed.hold(id="b.1")
     wait_for(lambda: len(bed.told) == len(names))
     assert "hang and can't be killed" in bed.told[-1].message
     for pid in bed.pids()[:-1]:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: all(child.is_gone() for child in bed.stager._hung))
+    wait_for(lambda: all(child.is_gone() for child in bed.stager._runner._hung))
     bed.open()
     wait_for(lambda: len(bed.told) == len(names) + 1)
     assert bed.told[-1] == msgspec.structs.replace(ENDED, id=names[-1])
 
 
 def test_who_waits_for_a_turn_is_woken_by_its_stop(bed: Bed) -> None:
-    names = [f"a.{number}" for number in range(1, staging.TOGETHER_MAX + 2)]
+    names = [f"a.{number}" for number in range(1, copy_queue.TOGETHER_MAX + 2)]
     for name in names:
         bed.prepare(name)
         bed.hold(id=name)
-    wait_for(lambda: len(bed.pids()) == staging.TOGETHER_MAX)
+    wait_for(lambda: len(bed.pids()) == copy_queue.TOGETHER_MAX)
     waiting = names[-1]
     bed.stager.stop(waiting, EndReason.CANCELLED, None)
     end = bed.end()

@@ -41,7 +41,7 @@ def attempts() -> tuple[records.AttemptRecord, ...]:
     return first, ranked, msgspec.structs.replace(begun, started_at=None, devices=(1,))
 
 
-def given(attempt: records.AttemptRecord) -> reports.GivenAttempt:
+def given(attempt: records.AttemptRecord) -> reports.AssignedAttempt:
     """The same, as the node was told of it and as it reports it."""
     template = agent_messages.TaskTemplate(
         attempt.job,
@@ -64,12 +64,12 @@ def given(attempt: records.AttemptRecord) -> reports.GivenAttempt:
     report = records.AttemptReport(
         attempt.id, attempt.state, started_at=attempt.started_at, checkpoint=attempt.saved
     )
-    return reports.GivenAttempt(report, assignment, template)
+    return reports.AssignedAttempt(report, assignment, template)
 
 
-def now() -> reports.Now:
+def now() -> reports.NodeSnapshot:
     record, first = gpusamples.node(), attempts()[0]
-    return reports.Now(
+    return reports.NodeSnapshot(
         node=record.name,
         pool=record.pool,
         boot_id=record.boot_id,
@@ -104,13 +104,13 @@ class Scene:
 
     def __init__(self) -> None:
         self.time = 1000.0
-        self.values: reports.Now | None = now()
+        self.values: reports.NodeSnapshot | None = now()
         self.made = 0
         self.page = metrics_page.NodePage(self.take, threading.Event(), lambda: self.time)
         self.ready = 0
         self.page.on_ready = self.count
 
-    def take(self) -> reports.Now | None:
+    def take(self) -> reports.NodeSnapshot | None:
         self.made += 1
         return self.values
 

@@ -16,7 +16,7 @@ import pytest
 from agents import settings
 from agents.exporter import http_responses, listeners, metrics_page, metrics_server
 from agents.host import operator_log
-from agents.tasks.start_orders import UnstartableError
+from agents.host.token_file import TokenFileError
 from tests.unit.agents.exporter.test_metrics_page import now
 
 PATIENCE_S = 30.0
@@ -33,7 +33,9 @@ class Bench:
         listen = settings.Listen("127.0.0.1", 0, token_file)
         self.notices: list[str] = []
         tells = operator_log.Console("n1")
-        door = metrics_server.Door(listen, self.page, self.leaving, tells, self.notices.append)
+        door = metrics_server.MetricsPort(
+            listen, self.page, self.leaving, tells, self.notices.append
+        )
         assert door.port is not None
         self.port = door.port
         self.threads = [
@@ -165,7 +167,9 @@ def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.Mon
     leaving = threading.Event()
     page = metrics_page.NodePage(now, leaving)
     monkeypatch.setattr(metrics_server, "SPARE_S", 3600.0)
-    port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
+    port = metrics_server.MetricsServer(
+        listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving
+    )
     monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
     host, _, number = port.address.rpartition(":")
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -192,7 +196,9 @@ def test_who_is_let_go_of_may_ask_at_that_very_moment(monkeypatch: pytest.Monkey
     monkeypatch.setattr(metrics_server, "SPARE_S", 0.0)
     leaving = threading.Event()
     page = metrics_page.NodePage(now, leaving)
-    port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
+    port = metrics_server.MetricsServer(
+        listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving
+    )
     host, _, number = port.address.rpartition(":")
 
     def come() -> socket.socket:
@@ -226,7 +232,7 @@ def test_a_page_that_is_not_made_is_not_waited_for_long(
     monkeypatch.setattr(metrics_server, "MAKE_S", 0.2)
     bench.may_make.clear()
     status, why = bench.ask()
-    assert (status, why) == (503, b"the page was not made in 0 s\n")
+    assert (status, why) == (503, b"the page was not rendered in 0 s\n")
     bench.may_make.set()
     monkeypatch.setattr(metrics_server, "MAKE_S", PATIENCE_S)
     assert bench.ask()[0] == 200
@@ -286,7 +292,7 @@ def test_a_taken_port_is_served_from_when_it_is_free(
     page = metrics_page.NodePage(now, leaving)
     with listening() as (taken, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metrics_server.Door(
+        door = metrics_server.MetricsPort(
             listen, page, leaving, operator_log.Console("n1"), notices.append
         )
         for _ in range(3):
@@ -325,7 +331,7 @@ def test_a_taken_port_is_tried_ever_less_often(monkeypatch: pytest.MonkeyPatch) 
     page = metrics_page.NodePage(now, leaving)
     with listening() as (_, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metrics_server.Door(
+        door = metrics_server.MetricsPort(
             listen, page, leaving, operator_log.Console("n1"), lambda _: None
         )
         for _ in range(9):
@@ -375,8 +381,8 @@ def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
     token_file.chmod(0o644)
     listen = settings.Listen("127.0.0.1", 0, token_file)
     leaving = threading.Event()
-    with pytest.raises(UnstartableError, match="chmod 600"):
-        metrics_server.Door(
+    with pytest.raises(TokenFileError, match="chmod 600"):
+        metrics_server.MetricsPort(
             listen,
             metrics_page.NodePage(now, leaving),
             leaving,
@@ -390,7 +396,7 @@ def test_options_that_are_wrong_are_not_tried_again(host: str) -> None:
     leaving = threading.Event()
     page = metrics_page.NodePage(now, leaving)
     with pytest.raises(listeners.PortError) as told:
-        metrics_server.Door(
+        metrics_server.MetricsPort(
             settings.Listen(host, 0), page, leaving, operator_log.Console("n1"), lambda _: None
         )
     assert not isinstance(told.value, listeners.TakenError)
@@ -422,7 +428,7 @@ def test_where_it_is_opened(given: list[str], expected: settings.Listen | None) 
         (["--metrics-listen", "gpu001:9105"], "can be reached from elsewhere"),
         (["--metrics-listen", "9105"], "expected HOST:PORT"),
         (["--metrics-listen", "localhost:99999"], "expected HOST:PORT"),
-        (["--metrics-token-file", "/t"], "there is no --metrics-listen"),
+        (["--metrics-token-file", "/t"], "--metrics-token-file needs --metrics-listen"),
     ],
 )
 def test_what_is_not_safe_or_makes_no_sense_is_wrong_usage(

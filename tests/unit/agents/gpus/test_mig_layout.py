@@ -82,7 +82,12 @@ def test_an_instance_without_compute_gets_it() -> None:
         ([("1g.10gb", 1)], [], False, "has no profile 1g.10gb; it has: 1g.18gb"),
         ([("4g.71gb", 2)], [], False, "2 x 4g.71gb do not fit on the device together"),
         ([("3g.71gb", 2), ("1g.18gb", 1)], [], False, "do not fit"),
-        ([("3g.71gb", 1)], [at(1, "1g.18gb", 0, mine=False)], True, "1 x 1g.18gb on it were made"),
+        (
+            [("3g.71gb", 1)],
+            [at(1, "1g.18gb", 0, mine=False)],
+            True,
+            "1 x 1g.18gb on it were created",
+        ),
         ([("4g.71gb", 1), ("1g.18gb", 1)], [at(1, "1g.18gb", 2, mine=False)], True, "by others"),
     ],
 )

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from agents.gpus import mps
-from agents.tasks import start_orders
+from agents.tasks import start_orders, task_users
+from agents.tasks.node_context import NodeContext
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import Gpu
+from tests import ordering
 
 #: Is there from ``-d`` to ``quit``, and says what it was told and of which device.
 PROGRAM = """#!/bin/sh
@@ -36,8 +38,8 @@ class Bench:
         self.program.write_text(PROGRAM % (self.log, self.broken))
         self.program.chmod(0o755)
 
-    def daemons(self) -> mps.Daemons:
-        return mps.Daemons(self.folder, str(self.program))
+    def daemons(self) -> mps.MpsDaemons:
+        return mps.MpsDaemons(self.folder, str(self.program))
 
     def told(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -102,10 +104,10 @@ def test_what_can_not_be_had_says_why(bench: Bench, tmp_path: Path) -> None:
     assert not daemons._of
     (tmp_path / "other").mkdir()
     with pytest.raises(mps.MpsError, match="is not installed"):
-        mps.Daemons(tmp_path / "other", "/nowhere/control").want("a", ONE)
+        mps.MpsDaemons(tmp_path / "other", "/nowhere/control").want("a", ONE)
     (tmp_path / ("x" * 100)).mkdir()
     with pytest.raises(mps.MpsError, match="too long for sockets"):
-        mps.Daemons(tmp_path / ("x" * 100), str(bench.program)).want("a", ONE)
+        mps.MpsDaemons(tmp_path / ("x" * 100), str(bench.program)).want("a", ONE)
 
 
 def test_a_daemon_that_hangs_keeps_those_of_other_devices_from_nothing(
@@ -160,11 +162,13 @@ GPUS = (
 def test_a_task_is_told_its_share(
     tmp_path: Path, devices: tuple[int, ...], share: int, on: bool, wanted: bool
 ) -> None:
-    place = start_orders.NodeFolders("n", str(tmp_path), str(tmp_path), GPUS)
+    place = NodeContext("n", str(tmp_path), str(tmp_path), GPUS)
     template = TaskTemplate("j", 1, "g", command=("true",), mps=on)
     assignment = Assignment("a.1", "t", "b", devices=devices, share_milli=share)
-    order = start_orders.order_for(assignment, template, place)
-    assert order["mps"] == (ONE if wanted else None)
+    order = ordering.order_for(assignment, template, place)
+    user = task_users.find_user(template, place)
+    found = start_orders.mps_share(assignment, template, GPUS, user)
+    assert found == (ONE if wanted else None)
     told = {name: value for name, value in order["env"].items() if name.startswith("CUDA_MPS")}
     folder = f"{tmp_path}/mps/0-{os.geteuid()}"
     expected = {

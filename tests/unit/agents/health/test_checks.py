@@ -141,13 +141,15 @@ def test_the_worst_counts_and_the_devices_are_named() -> None:
     ],
 )
 def test_an_executable(script: str, verdict: str, message: str) -> None:
-    found = site_checks.Site().run(CheckCommand("c", ("sh", "-c", script), 60.0))
+    found = site_checks.SiteChecks().run(CheckCommand("c", ("sh", "-c", script), 60.0))
     assert (found.verdict, found.message) == (verdict, message)
 
 
 def test_what_an_executable_prints_is_told_on_one_line_and_printable() -> None:
     code = r"print('\x1b[31mred\x1b[0m\ttab' + 'x' * 3000); raise SystemExit(2)"
-    found = site_checks.Site().run(CheckCommand("c", (sys.executable, "-I", "-c", code), 60.0))
+    found = site_checks.SiteChecks().run(
+        CheckCommand("c", (sys.executable, "-I", "-c", code), 60.0)
+    )
     assert found.message.startswith(r"\x1b[31mred\x1b[0m\ttab")
     assert found.message.isprintable()
     assert len(found.message) == site_checks.MESSAGE_CHARACTERS_MAX
@@ -155,8 +157,8 @@ def test_what_an_executable_prints_is_told_on_one_line_and_printable() -> None:
 
 def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
-    found = site_checks.Site().run(CheckCommand("c", ("sh", "-c", script), 2.0))
-    assert (found.verdict, found.message) == ("failed", "it has not ended after 2 s")
+    found = site_checks.SiteChecks().run(CheckCommand("c", ("sh", "-c", script), 2.0))
+    assert (found.verdict, found.message) == ("failed", "it did not end within 2 s")
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -171,7 +173,7 @@ def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -
 
 
 def test_one_that_is_not_there_has_failed() -> None:
-    found = site_checks.Site().run(CheckCommand("c", ("/nowhere/check",), 1.0))
+    found = site_checks.SiteChecks().run(CheckCommand("c", ("/nowhere/check",), 1.0))
     assert found.message == "it can't be run: No such file or directory"
 
 
@@ -182,15 +184,15 @@ def test_one_that_can_not_be_ended_holds_one_child_only(
     begun, gone = tmp_path / "begun", tmp_path / "gone"
     script = f"echo $$ >> {begun}; while [ ! -e {gone} ]; do sleep 0.05; done"
     monkeypatch.setattr(os, "killpg", lambda *_: None)
-    site = site_checks.Site()
+    site = site_checks.SiteChecks()
     check = CheckCommand("c", ("sh", "-c", script), 1.0)
     try:
-        assert site.run(check).message == "it has not ended after 1 s"
+        assert site.run(check).message == "it did not end within 1 s"
         wait_for(begun.exists)
         (pid,) = begun.read_text().split()
         for _ in range(3):
             found = site.run(check)
-            message = f"process {pid}, which made it, can't be ended"
+            message = f"process {pid}, which made this check, can't be killed"
             assert (found.verdict, found.message) == ("failed", message)
         assert begun.read_text().split() == [pid]
         assert site.run(CheckCommand("other", ("true",), 60.0)).verdict == "healthy"
@@ -231,7 +233,7 @@ def test_commands_around_jobs_are_made_then_and_until_they_are_well(tmp_path: Pa
 
 
 def test_mounts_are_looked_at() -> None:
-    mounts = checks.Mounts()
+    mounts = checks.MountChecker()
     assert mounts.problem("/proc") == ""
     assert mounts.problem("/proc/self") == "is not mounted"
     assert mounts.problem("/nowhere") == "is not mounted"
@@ -242,7 +244,7 @@ def test_where_no_process_can_be_made_a_mount_counts_as_not_answering(
 ) -> None:
     """A node that is in such trouble must not go on saying what it found before."""
     monkeypatch.setenv("PATH", "/nowhere")
-    assert checks.Mounts().problem("/proc").startswith("can't be asked: ")
+    assert checks.MountChecker().problem("/proc").startswith("can't be asked: ")
 
 
 def test_nvlinks_are_counted_from_the_boot_on_whoever_starts_the_agent_anew(
@@ -281,14 +283,14 @@ def test_a_mount_that_hangs_holds_one_child_only(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(checks, "MOUNT_S", 1.0)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
-    mounts = checks.Mounts()
+    mounts = checks.MountChecker()
     try:
         assert mounts.problem("/proc") == "does not answer in 1 s"
         wait_for(asked.exists)
         (pid,) = asked.read_text().split()
         for _ in range(3):
             assert mounts.problem("/proc") == (
-                f"does not answer: process {pid}, which asked, is stuck there"
+                f"does not answer: process {pid}, which checked it, hangs there"
             )
         assert asked.read_text().split() == [pid]
         monkeypatch.setattr(checks, "MOUNT_S", 60.0)

@@ -47,7 +47,7 @@ def test_the_table_of_mounts_is_judged(wanted: WantedVolume, problem: str) -> No
 
 def test_what_is_found_is_told_and_looked_at_again(tmp_path: Path) -> None:
     told: list[tuple[VolumeState, ...]] = []
-    watch = volume_checks.Volumes(checks.Mounts(), told.append)
+    watch = volume_checks.VolumeChecker(checks.MountChecker(), told.append)
     folder = tmp_path / "data"
     watch.follow((W("a", str(tmp_path)), W("b", str(folder)), W("c", str(tmp_path), "lustre")))
     watch.turn(0)
@@ -69,7 +69,7 @@ def test_what_is_found_is_told_and_looked_at_again(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_is_dropped_meanwhile_keeps_nobody(tmp_path: Path) -> None:
-    watch = volume_checks.Volumes(checks.Mounts(), lambda _: None)
+    watch = volume_checks.VolumeChecker(checks.MountChecker(), lambda _: None)
     watch.follow((W("a", str(tmp_path / "missing")), W("b", str(tmp_path))))
 
     def needed() -> Iterator[str]:
@@ -95,7 +95,7 @@ def test_a_volume_that_hangs_keeps_no_start_that_needs_another(
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     monkeypatch.setattr(checks, "MOUNT_S", 600.0)
     told: list[tuple[VolumeState, ...]] = []
-    watch = volume_checks.Volumes(checks.Mounts(), told.append)
+    watch = volume_checks.VolumeChecker(checks.MountChecker(), told.append)
     watch.follow((W("a", str(hangs)), W("b", str(tmp_path))))
     turn = threading.Thread(target=watch.turn, args=(0,))
     turn.start()

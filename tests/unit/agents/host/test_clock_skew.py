@@ -46,13 +46,13 @@ def test_dates(text: str, expected: float | None) -> None:
     ],
 )
 def test_one_answer(ahead_s: float, took_s: float, expected: str) -> None:
-    skew = clock_skew.Skew()
+    skew = clock_skew.ClockSkew()
     skew.heard(DATE, AT + ahead_s, AT + ahead_s + took_s, took_s)
     assert skew.problem == expected
 
 
 def test_what_is_known_stays_until_an_answer_is_sure_of_the_contrary() -> None:
-    skew = clock_skew.Skew()
+    skew = clock_skew.ClockSkew()
     skew.heard(DATE, AT + 60, AT + 60.1, 0.1)
     assert skew.problem == AHEAD
     skew.heard(DATE, AT - 20, AT + 20, 40.0)  # a long poll that may have been dated at any moment

@@ -44,7 +44,7 @@ class Bench:
         self.lock = threading.RLock()
         self.now = 1000.0
         self.source = unix_users.UnixUsers(lambda: self.now)
-        self.inquiries = unix_users.Inquiries(self.lock, limit_s, self.source)
+        self.inquiries = unix_users.UserLookups(self.lock, limit_s, self.source)
         self.told: dict[str, str] = {}
         self.news = threading.Condition(self.lock)
 
@@ -67,7 +67,7 @@ def test_all_who_wait_for_a_name_are_told_by_one_answer(directory: Directory) ->
     assert len(threading.enumerate()) < 20
     with bench.lock:  # whoever holds it is not kept waiting
         assert len(bench.inquiries.waiting()) == 2000
-        assert bench.inquiries.waiting()["a.7"] == "asking who ada is"
+        assert bench.inquiries.waiting()["a.7"] == "looking up user ada"
         assert bench.inquiries.give_up("a.7")
         assert not bench.inquiries.give_up("a.7")
     directory.answers.set()
@@ -76,7 +76,7 @@ def test_all_who_wait_for_a_name_are_told_by_one_answer(directory: Directory) ->
     assert "a.7" not in bench.told
     assert directory.asked == ["ada"]
     assert not bench.wait("a.7"), "it is known by now"
-    assert bench.source.of("ada") is not None
+    assert bench.source.find("ada") is not None
     assert directory.asked == ["ada"]
 
 
@@ -88,7 +88,9 @@ def test_nobody_waits_for_ever_and_no_other_asks_beside_one_that_hangs(
         assert bench.wait(f"a.{number}")
         bench.until(lambda: len(bench.told) == number + 1)  # noqa: B023 - it is asked at once
     assert directory.asked == ["ada"]
-    said = "nothing was told of user ada in 0.1 s: see whether `id ada` comes back on this node"
+    said = (
+        "user ada could not be looked up in 0.1 s. To fix: check if `id ada` returns on this node"
+    )
     assert all(one.startswith(said) for one in bench.told.values())
     assert bench.inquiries.waiting() == {}
 
@@ -104,7 +106,7 @@ def test_what_is_known_is_asked_for_anew_after_a_while(directory: Directory) -> 
         bench.now += 2
         assert bench.wait(f"{user}.3", user)
         bench.until(lambda: f"{user}.3" in bench.told)  # noqa: B023 - it is asked at once
-    assert bench.source.of("none") is None
+    assert bench.source.find("none") is None
 
 
 def test_what_goes_wrong_is_told(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,7 @@ def test_no_more_names_are_kept_than_some(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(unix_users, "KEPT_MAX", 2)
     source = unix_users.UnixUsers()
     for name in ("x-1", "x-2", "x-3"):
-        assert source.of(name) is None
+        assert source.find(name) is None
     assert [source.is_known(name) for name in ("x-1", "x-2", "x-3")] == [False, True, True]
 
 
@@ -130,7 +132,7 @@ def test_the_groups_of_the_users_of_this_machine() -> None:
     for entry in entries:
         expected = os.getgrouplist(entry.pw_name, entry.pw_gid)
         assert sorted(unix_users.groups_of(entry.pw_name, entry.pw_gid)) == sorted(expected)
-        found = unix_users.UnixUsers().of(entry.pw_name)
+        found = unix_users.UnixUsers().find(entry.pw_name)
         assert found is not None
         assert (found.uid, found.gid, found.home) == (entry.pw_uid, entry.pw_gid, entry.pw_dir)
     assert grp.getgrgid(os.getegid()).gr_gid in unix_users.groups_of(

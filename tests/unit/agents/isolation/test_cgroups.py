@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.isolation import attempt_cgroups, cgroups, task_isolation
-from agents.supervisor import client
+from agents.isolation import attempt_cgroups, cgroups
+from agents.supervisor import client, task_isolation
 from tests.unit.agents.host.test_host_info import tree
 
 SCOPE = "/muster.slice/muster-1.scope"

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from agents.job_data import checkpoints, metrics
-from agents.tasks import start_orders
+from agents.tasks.node_context import NodeContext
 from reconciler.model.observed.task_reports import CheckpointRule, Saved
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import RankPlacement
+from tests import ordering
 
 NOW = 1_000_000.0
 Lay = Callable[..., Path]
@@ -218,13 +219,13 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
         "j", 1, "g", command=("true",), checkpoint_path="c", saves=CheckpointRule()
     )
     shared.mkdir()
-    place = start_orders.NodeFolders("n", str(root), str(shared))
-    first = start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
+    place = NodeContext("n", str(root), str(shared))
+    first = ordering.order_for(Assignment("a.1", "t", "b"), template, place)
     assert "MUSTER_CHECKPOINT" not in first["env"]
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, env=first["env"], check=True, capture_output=True, text=True)
     assert done.stdout == "None\n"
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     listener.look(["a.1"])
     words = listener._words["a.1"]
     assert words.newest["loss"].value == 0.5
@@ -232,7 +233,7 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     assert words.checkpoint is not None
     said = words.checkpoint.path
     assert (said, words.checkpoint.step) == ("ck-2", 2.0)
-    again = start_orders.order_for(Assignment("a.2", "t", "b", saved=said), template, place)
+    again = ordering.order_for(Assignment("a.2", "t", "b", saved=said), template, place)
     assert again["env"]["MUSTER_CHECKPOINT"] == f"{shared}/c/ck-2"
     assert again["env"]["MUSTER_CHECKPOINT_STEP"] == "2"
     # cut short since: it is passed over, and the earlier one taken where a pattern finds it
@@ -240,5 +241,5 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     by_name = TaskTemplate(
         "j", 1, "g", command=("true",), checkpoint_path="c", saves=CheckpointRule("ck-?")
     )
-    last = start_orders.order_for(Assignment("a.3", "t", "b", saved=said), by_name, place)
+    last = ordering.order_for(Assignment("a.3", "t", "b", saved=said), by_name, place)
     assert last["env"]["MUSTER_CHECKPOINT"] == f"{shared}/c/ck-1"

@@ -13,8 +13,8 @@ from reconciler.model.observed import task_reports
 NOW = 1_700_000_000.0
 
 
-def words(*lines: str) -> metric_lines.Words:
-    made = metric_lines.Words("a.1")
+def words(*lines: str) -> metric_lines.ParsedMetrics:
+    made = metric_lines.ParsedMetrics("a.1")
     for line in lines:
         made.take(line.encode(), NOW)
     return made
@@ -82,7 +82,7 @@ def test_a_task_names_its_checkpoint() -> None:
 
 @given(st.binary(max_size=300))
 def test_nothing_is_ever_raised(line: bytes) -> None:
-    made = metric_lines.Words("a.1")
+    made = metric_lines.ParsedMetrics("a.1")
     made.take(line, NOW)
     made.take(b"{" + line, NOW)
     told = made.told()

@@ -30,7 +30,7 @@ def write(root: Path, text: str, mode: str = "a") -> None:
         stream.write(text)
 
 
-def values(listener: metrics.Listener) -> dict[str, float]:
+def values(listener: metrics.MetricsReader) -> dict[str, float]:
     told = listener.news()
     return {} if told is None else {m.name: m.value for m in told[0].metrics}
 
@@ -41,7 +41,7 @@ def rows(root: Path) -> list[dict[str, float]]:
 
 
 def test_what_is_written_is_read_once_line_by_line(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     listener.look([NAME])
     assert listener.news() is None
     write(root, '{"step": 1, "loss": 3}\n{"step": 2, "lo')
@@ -56,16 +56,16 @@ def test_what_is_written_is_read_once_line_by_line(root: Path) -> None:
 
 def test_another_agent_goes_on_where_the_last_one_was(root: Path) -> None:
     write(root, '{"step": 1, "loss": 3}\n')
-    metrics.Listener(root).look([NAME])
+    metrics.MetricsReader(root).look([NAME])
     write(root, '{"step": 2, "loss": 2}\n')
-    again = metrics.Listener(root)
+    again = metrics.MetricsReader(root)
     again.look([NAME])
     assert values(again) == {"loss": 2}
     assert [row["step"] for row in rows(root)] == [1, 2]
 
 
 def test_what_nobody_took_is_told_again(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     write(root, "loss 1\n")
     listener.look([NAME])
     told = listener.news()
@@ -77,7 +77,7 @@ def test_what_nobody_took_is_told_again(root: Path) -> None:
 
 
 def test_a_file_of_prometheus_that_is_replaced_is_read_anew(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     for number in (5, 7):
         fresh = file_of(root).with_suffix(".new")
         fresh.write_text(f"# TYPE loss gauge\nloss {number}\nlr 0.1\n")
@@ -88,7 +88,7 @@ def test_a_file_of_prometheus_that_is_replaced_is_read_anew(root: Path) -> None:
 
 
 def test_the_last_words_of_a_task_are_read_before_its_end_is_told(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     write(root, '{"loss": 1}\n{"checkpoint": "step-3", "step": 3, "time": 5}')
     end = AttemptReport(NAME, AttemptState.ENDED, end_reason=EndReason.EXITED)
     listener.heard([end])
@@ -103,7 +103,7 @@ def test_the_last_words_of_a_task_are_read_before_its_end_is_told(root: Path) ->
 
 
 def test_who_makes_a_report_never_waits_for_a_disk(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     write(root, '{"loss": 1}\n{"checkpoint": "step-3", "step": 3, "time": 5}\n')
     listener.look([NAME])
     done = threading.Event()
@@ -142,13 +142,13 @@ def test_no_other_file_is_read(root: Path, kind: str) -> None:
             (root / "elsewhere").mkdir()
             (root / "elsewhere" / "metrics").write_text("loss 1\n")
             target.parent.symlink_to(root / "elsewhere")
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     listener.look([NAME])
     assert listener.news() is None
 
 
 def test_a_task_that_writes_too_fast_is_read_at_its_end(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     count = metrics.BEHIND_BYTES_MAX // 10
     write(root, "".join(f"loss {number:06}\n" for number in range(count)))
     listener.look([NAME])
@@ -160,7 +160,7 @@ def test_a_task_that_writes_too_fast_is_read_at_its_end(root: Path) -> None:
 
 
 def test_all_that_a_task_wrote_last_is_read(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     count = 3 * metrics.READ_BYTES_MAX // 10
     write(root, "".join(f"loss {number:04}\n" for number in range(count)) + "last 7")
     listener.heard([AttemptReport(NAME, AttemptState.ENDED, end_reason=EndReason.EXITED)])
@@ -171,7 +171,7 @@ def test_all_that_a_task_wrote_last_is_read(root: Path) -> None:
 
 
 def test_what_is_left_out_at_the_end_is_counted(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     line = "loss 000001\n"
     write(root, line * (2 * metrics.LAST_BYTES_MAX // len(line)) + "last 7\n")
     size = file_of(root).stat().st_size
@@ -184,7 +184,7 @@ def test_what_is_left_out_at_the_end_is_counted(root: Path) -> None:
 
 
 def test_a_line_without_an_end_costs_no_memory_and_hides_nothing(root: Path) -> None:
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     write(root, "x" * 3 * metrics.READ_BYTES_MAX)
     for _ in range(4):
         listener.look([NAME])
@@ -200,7 +200,7 @@ def test_the_past_is_bounded_and_rare_series_stay(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "ROWS_MAX", 100)
-    listener = metrics.Listener(root)
+    listener = metrics.MetricsReader(root)
     for number in range(1000):
         line = f'{{"step": {number}, "loss": 1}}\n'
         if number % 100 == 99:
@@ -230,11 +230,11 @@ def test_the_module_of_tasks_is_put_where_they_find_it(tmp_path: Path) -> None:
 
 def test_what_an_agent_that_was_killed_has_noted_goes(root: Path) -> None:
     write(root, "loss 1\n")
-    metrics.Listener(root).look([NAME])
-    again = metrics.Listener(root)
+    metrics.MetricsReader(root).look([NAME])
+    again = metrics.MetricsReader(root)
     assert [path.name for path in (root / "metrics").iterdir()] == [NAME]
     again.forget((NAME,))
     assert not list((root / "metrics").iterdir())
     (root / "metrics" / "gone.1").touch()
-    metrics.Listener(root)
+    metrics.MetricsReader(root)
     assert not list((root / "metrics").iterdir())

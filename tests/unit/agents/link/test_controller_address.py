@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import node_agent, preflight, settings
+from agents import node_agent, settings
 from agents.host import host_info
 from agents.link import controller_address
 from agents.node import inventory
+from agents.preflight import option_findings
 from agents.settings import AgentSettings
 from agents.tasks import nccl_interfaces
 from reconciler.model.observed.host_facts import Host, RdmaPort
@@ -104,12 +105,12 @@ def test_ports_that_come_up_after_the_agent_are_those_of_the_next_gang(
     agent = node_agent.Agent(AgentSettings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     agent.prepare()
     try:
-        assert agent.carrier.place.fabric["NCCL_IB_DISABLE"] == "1"
+        assert agent.launcher.node.fabric["NCCL_IB_DISABLE"] == "1"
         host = Host(rdma=(msgspec.structs.replace(port, state="ACTIVE"),))
-        agent.look_at_host()
-        assert agent.carrier.place.fabric == nccl_interfaces.of_node(agent.senses.inventory)
-        assert agent.carrier.place.fabric["NCCL_IB_HCA"] == "=mlx5_0:1"
-        assert "NCCL_IB_DISABLE" not in agent.carrier.place.fabric
+        agent.refresh_host()
+        assert agent.launcher.node.fabric == nccl_interfaces.of_node(agent.monitor.inventory)
+        assert agent.launcher.node.fabric["NCCL_IB_HCA"] == "=mlx5_0:1"
+        assert "NCCL_IB_DISABLE" not in agent.launcher.node.fabric
     finally:
         agent.leave()
 
@@ -118,9 +119,9 @@ def test_ports_that_come_up_after_the_agent_are_those_of_the_next_gang(
     ("words", "named", "level", "found"),
     [
         ([], "192.0.2.9", "ok", "other nodes reach this one at 192.0.2.9"),
-        ([], "127.0.1.1", "note", "127.0.1.1, which leads from each node to itself"),
+        ([], "127.0.1.1", "note", "127.0.1.1, which on each node means that node itself"),
         (["--address", "10.1.2.3"], "127.0.1.1", "ok", "at 10.1.2.3"),
-        (["--address", "127.0.0.1"], "192.0.2.9", "note", "127.0.0.1, which leads"),
+        (["--address", "127.0.0.1"], "192.0.2.9", "note", "127.0.0.1, which on each node"),
     ],
 )
 def test_a_check_tells_by_which_address_a_node_is_reached(
@@ -130,7 +131,7 @@ def test_a_check_tells_by_which_address_a_node_is_reached(
     given = settings.parser(required=False).parse_args(
         ["--check", "--server", "http://192.0.2.1:8470", *words]
     )
-    (told,) = preflight.address(given)
+    (told,) = option_findings.address(given)
     assert told.level == level
     assert found in told.found
     assert (told.do != "") is (level == "note")
@@ -140,4 +141,4 @@ def test_a_virtual_node_is_asked_for_no_address() -> None:
     given = settings.parser(required=False).parse_args(
         ["--check", "--virtual", "--server", "http://192.0.2.1:8470"]
     )
-    assert list(preflight.address(given)) == []
+    assert list(option_findings.address(given)) == []

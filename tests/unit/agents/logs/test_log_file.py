@@ -42,9 +42,9 @@ def test_what_was_cut_off_and_is_kept_comes_first(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_told_from_what_says_nothing(tmp_path: Path) -> None:
-    assert log_file.read(tmp_path / "a.stdout", 5) == log_file.Piece(None, 5)
+    assert log_file.read(tmp_path / "a.stdout", 5) == log_file.LogPiece(None, 5)
     grow(tmp_path / "a.stdout", b"")
-    assert log_file.read(tmp_path / "a.stdout", 0) == log_file.Piece(b"", 0)
+    assert log_file.read(tmp_path / "a.stdout", 0) == log_file.LogPiece(b"", 0)
 
 
 def test_a_log_that_an_agent_without_notes_turned_over(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_while_it_is_turned_over_nothing_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
     grow(path, b"0123456789")
     log_file._note(path, 0, is_turning=True)
-    assert log_file.read(path, 3) == log_file.Piece(b"", 3, turning=True)
+    assert log_file.read(path, 3) == log_file.LogPiece(b"", 3, turning=True)
     # an agent that died over it left a copy that can't be relied on
     grow(tmp_path / "a.stdout.1", b"0123")
     long_ago = path.stat().st_mtime - 2 * log_file.TURNING_S_MAX
@@ -110,7 +110,7 @@ def test_after_a_copy_that_fails_half_way_nothing_is_told_twice(tmp_path: Path) 
 
 def test_a_cut_whose_times_can_not_be_kept_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
-    looking = timestamps.Marks(tmp_path)
+    looking = timestamps.LogMarks(tmp_path)
     grow(path, b"0123456789")
     looking.look(["a"])
     timestamps.times_of(log_file.copy_of(path)).mkdir()  # in its place
@@ -146,7 +146,7 @@ def test_readers_lose_nothing_that_is_kept(tmp_path: Path, seed: int) -> None:
 
 def test_lines_keep_their_times_across_a_cut(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
-    looking = timestamps.Marks(tmp_path)
+    looking = timestamps.LogMarks(tmp_path)
     for at, data in ((100.0, b"aaaa"), (200.0, b"bbbb"), (300.0, b"cccc")):
         grow(path, data)
         os.utime(path, (at, at))
@@ -167,7 +167,7 @@ def test_lines_keep_their_times_across_a_cut(tmp_path: Path) -> None:
 def test_what_stands_beside_a_log_goes_with_it(tmp_path: Path) -> None:
     for attempt in ("run", "old"):
         path = tmp_path / f"{attempt}.stdout"
-        looking = timestamps.Marks(tmp_path)
+        looking = timestamps.LogMarks(tmp_path)
         grow(path, b"0123456789")
         looking.look([attempt])
         log_streamer.rotate(tmp_path, [attempt], 8)

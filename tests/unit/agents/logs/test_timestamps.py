@@ -15,13 +15,13 @@ def write(path: Path, text: bytes, at: float) -> None:
 
 def test_a_log_is_marked_as_it_grows(tmp_path: Path) -> None:
     log = tmp_path / "a.1.stdout"
-    looking = timestamps.Marks(tmp_path)
+    looking = timestamps.LogMarks(tmp_path)
     looking.look(["a.1"])  # there is no log yet
     write(log, b"one\n", 100.0)
     looking.look(["a.1"])
     looking.look(["a.1"])  # nothing new
     write(log, b"two\n", 200.0)
-    looking = timestamps.Marks(tmp_path)  # the agent starts anew
+    looking = timestamps.LogMarks(tmp_path)  # the agent starts anew
     looking.look(["a.1"])
     write(log, b"six\n", 300.0)
     marks = [
@@ -38,7 +38,7 @@ def test_a_log_is_marked_as_it_grows(tmp_path: Path) -> None:
 
 def test_a_log_that_was_cut_is_marked_anew(tmp_path: Path) -> None:
     log = tmp_path / "a.1.stdout"
-    looking = timestamps.Marks(tmp_path)
+    looking = timestamps.LogMarks(tmp_path)
     write(log, b"x" * 100, 100.0)
     looking.look(["a.1"])
     assert timestamps.times_of(log).exists()
@@ -55,7 +55,7 @@ def test_a_log_that_was_cut_is_marked_anew(tmp_path: Path) -> None:
 
 def test_marks_are_bounded(tmp_path: Path) -> None:
     log = tmp_path / "a.1.stderr"
-    looking = timestamps.Marks(tmp_path)
+    looking = timestamps.LogMarks(tmp_path)
     for number in range(timestamps.MARKS_MAX + 10):
         write(log, b"x\n", float(number))
         looking.look(["a.1"])
@@ -70,7 +70,7 @@ def test_marks_are_bounded(tmp_path: Path) -> None:
 
 def test_a_torn_mark_costs_only_itself(tmp_path: Path) -> None:
     log = tmp_path / "a.1.stdout"
-    looking = timestamps.Marks(tmp_path)
+    looking = timestamps.LogMarks(tmp_path)
     write(log, b"one\n", 100.0)
     looking.look(["a.1"])
     with timestamps.times_of(log).open("ab") as stream:
@@ -87,7 +87,7 @@ def test_a_torn_mark_costs_only_itself(tmp_path: Path) -> None:
 def test_marks_leave_with_their_log(tmp_path: Path) -> None:
     log = tmp_path / "a.1.stdout"
     write(log, b"one\n", 100.0)
-    timestamps.Marks(tmp_path).look(["a.1"])
+    timestamps.LogMarks(tmp_path).look(["a.1"])
     log_streamer.prune(tmp_path, {"a.1"}, 0, 1.0)
     assert len(list(tmp_path.iterdir())) == 2
     log_streamer.prune(tmp_path, set(), 0, 1.0)

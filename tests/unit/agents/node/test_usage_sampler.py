@@ -52,7 +52,7 @@ def test_all_processes_of_a_task_count_wherever_they_hide(tmp_path: Path) -> Non
         "proc/10/cgroup": f"4:memory:/agent\n0::/docker/box/{RUN}\n",
         f"sys/fs/cgroup/unified/{RUN}/cgroup.procs": "10\n11\n12\n13\n",
     }
-    uses = usage_sampler.Uses(TOKEN, str(tree(tmp_path, files)))
+    uses = usage_sampler.TaskUsageSampler(TOKEN, str(tree(tmp_path, files)))
     gpus = (task_usage.GpuUse(0, 1, 5),)
     uses.look({"a.1": 10, "b.1": 999}, {"a.1": gpus})
     told = {one.attempt: one for one in uses.news() or ()}
@@ -70,7 +70,7 @@ def test_sums_do_not_fall_and_come_with_the_end(tmp_path: Path) -> None:
         "proc/self/mountinfo": "",
         "proc/10/cgroup": "0::/\n",
     }
-    uses = usage_sampler.Uses(TOKEN, str(tree(tmp_path, files)))
+    uses = usage_sampler.TaskUsageSampler(TOKEN, str(tree(tmp_path, files)))
     uses.look({"a.1": 10}, {})
     tree(tmp_path, process(10, 1, 10, pages=2, io=""))
     uses.look({"a.1": 10}, {})
@@ -105,7 +105,7 @@ def test_what_processes_share_is_counted_once_where_a_group_tells(
         "proc/10/cgroup": line,
         **{f"{folder}/{name}": text for name, text in (old if version == 1 else new).items()},
     }
-    uses = usage_sampler.Uses(TOKEN, str(tree(tmp_path, files)))
+    uses = usage_sampler.TaskUsageSampler(TOKEN, str(tree(tmp_path, files)))
     uses.look({"a.1": 10}, {})
     (found,) = uses.news() or ()
     assert (found.memory_bytes, found.memory_max_bytes, found.processes) == (700, 1000, 2)
@@ -133,7 +133,7 @@ def test_a_group_whose_name_is_no_text_costs_nobody_else_anything(tmp_path: Path
     }
     top = tree(tmp_path, files)
     (top / "proc/10/cgroup").write_bytes(b"4:memory:/agent/\xff\n")
-    uses = usage_sampler.Uses(TOKEN, str(top))
+    uses = usage_sampler.TaskUsageSampler(TOKEN, str(top))
     uses.look({"a.1": 10, "b.1": 20}, {})
     told = {one.attempt: one.memory_bytes for one in uses.news() or ()}
     assert told == {"a.1": 10 * PAGE, "b.1": 3 * PAGE}

@@ -264,4 +264,4 @@ def test_who_waits_for_those_that_were_begun(
     there = [
         start_queue.PendingStart({}, {"id": name}, {}, spawn.SpawnedChild(1)) for name in begun
     ]
-    assert start_queue.must_wait(there, {"id": "a.1", "user": user}) is waits
+    assert start_queue.must_wait_for_earlier(there, {"id": "a.1", "user": user}) is waits

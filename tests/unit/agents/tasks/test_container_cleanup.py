@@ -52,11 +52,13 @@ class Scene:
         self.root, self.node, self.runtime = root, Node(), Runtime()
         self.leaving = threading.Event()
 
-    def live(self) -> container_cleanup.Leftovers:
+    def live(self) -> container_cleanup.ContainerRemover:
         """Another agent, the one before being dead."""
         self.leaving.set()
         self.leaving = threading.Event()
-        made = container_cleanup.Leftovers(self.root, self.node, self.leaving, self.runtime)
+        made = container_cleanup.ContainerRemover(
+            self.root, self.node.say, self.node.may_begin, self.leaving, self.runtime
+        )
         threading.Thread(target=made.turn, daemon=True).start()
         return made
 
@@ -122,7 +124,7 @@ def test_a_removal_that_fails_is_said_once_and_tried_again(
     agent.ended("a.1")
     wait(lambda: scene.noted() == set())
     (said,) = scene.node.said
-    assert said == "`podman rm a.1`: storage is busy; tried again until it succeeds"
+    assert said == "`podman rm a.1`: storage is busy; retrying until it succeeds"
 
 
 def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
@@ -132,7 +134,7 @@ def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
     plain = {"op": "start", "id": "b.1"}
     refused, other = agent.note([order("a.1"), plain])
     assert (refused["op"], refused["id"], refused["reason"]) == ("refuse", "a.1", "StartFailed")
-    assert "how to remove its container can't be noted: " in refused["message"]
+    assert "its container's removal can't be noted: " in refused["message"]
     assert other == plain
 
 
@@ -172,7 +174,9 @@ def test_notes_are_on_the_disk_before_anything_starts(
 def test_whether_one_may_begin_is_asked_less_and_less_often(scene: Scene) -> None:
     scene.live().note([order("a.1")])
     scene.node.expected = {"a.1"}
-    agent = container_cleanup.Leftovers(scene.root, scene.node, scene.leaving, scene.runtime)
+    agent = container_cleanup.ContainerRemover(
+        scene.root, scene.node.say, scene.node.may_begin, scene.leaving, scene.runtime
+    )
     waits = [agent._wait_s() for _ in range(9)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 

@@ -6,14 +6,16 @@ import msgspec
 import pytest
 
 from agents.isolation import task_limits
-from agents.tasks import container_runtimes, start_orders
+from agents.tasks import container_runtimes, start_orders, task_users
+from agents.tasks.node_context import NodeContext, UnstartableError
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import Gpu
+from tests import ordering
 from tests.unit.agents.host.test_host_info import tree
 from tests.unit.agents.isolation.test_task_limits import DRIVER, GPUS
 
-BOX = container_runtimes.Box(
+BOX = container_runtimes.ContainerTask(
     attempt="j.1.0.0.main.0.1",
     root="/var/lib/muster",
     image="docker.io/library/debian:12",
@@ -106,12 +108,8 @@ def test_the_one_that_is_installed(tmp_path: Path) -> None:
 def test_a_node_without_the_runtime_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
-    with pytest.raises(
-        start_orders.UnstartableError, match="apptainer, which is not installed on node n1"
-    ):
-        start_orders.order_for(
-            Assignment("a.1", "t", "b"), template, start_orders.NodeFolders("n1", "/r", "/s")
-        )
+    with pytest.raises(UnstartableError, match="apptainer, which is not installed on node n1"):
+        ordering.order_for(Assignment("a.1", "t", "b"), template, NodeContext("n1", "/r", "/s"))
 
 
 @pytest.mark.parametrize("simulated", [True, False])
@@ -123,10 +121,10 @@ def test_no_runtime_is_asked_for_a_device_that_is_simulated(
     part = MigInstance("MIG-1", "1g.10gb", 1, 0)
     gpus = (Gpu(0, "GPU-1", "H200", simulated=simulated, mig=(part,)),)
     template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
-    order = start_orders.order_for(
+    order = ordering.order_for(
         Assignment("a.1", "t", "b", mig_profile="1g.10gb", instances=(0,)), template,
-        start_orders.NodeFolders("n1", "/r", "/s", gpus=gpus),
-        start_orders.AttemptResources(instances=(part,)),
+        NodeContext("n1", "/r", "/s", gpus=gpus),
+        instances=(part,),
     )  # fmt: skip
     assert ("--nv" in order["argv"]) is not simulated
     prefix = container_runtimes.PREFIXES[0]
@@ -144,15 +142,18 @@ def test_the_runtime_is_the_nodes_wherever_its_job_looks_for_programs(
         "j", 1, "g", ("true",), runtime="podman", image="x", allow_root=True,
         environment={"PATH": str(tmp_path / "jobs"), "MY": "own"},
     )  # fmt: skip
-    place = start_orders.NodeFolders("n1", "/r", "/s")
-    order = start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
-    told = [order["env"], order["cleanup"]["env"], dict(order["image"].environment)]
+    place = NodeContext("n1", "/r", "/s")
+    order = ordering.order_for(Assignment("a.1", "t", "b"), template, place)
+    user = task_users.find_user(template, place)
+    image = start_orders.image_request(template, place, user)
+    assert image is not None
+    told = [order["env"], order["cleanup"]["env"], dict(image.environment)]
     assert {one["PATH"] for one in told} == {str(tmp_path / "nodes")}
     assert order["env"]["MY"] == "own"
     assert "--env=PATH" not in order["argv"]
     (tmp_path / "nodes/podman").unlink()
-    with pytest.raises(start_orders.UnstartableError, match="podman, which is not installed"):
-        start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
+    with pytest.raises(UnstartableError, match="podman, which is not installed"):
+        ordering.order_for(Assignment("a.1", "t", "b"), template, place)
 
 
 @pytest.mark.parametrize(("user", "denies"), [("nobody", True), ("root", False)])
@@ -163,7 +164,7 @@ def test_what_an_ordinary_user_runs_is_kept_from_others_gpus_by_its_groups(
     """``--nv`` shows all devices of the machine to a container, whoever they were given to."""
     (tmp_path / runtime).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(start_orders, "DEFAULT_PATH", str(tmp_path))
+    monkeypatch.setattr(task_users, "DEFAULT_PATH", str(tmp_path))
     monkeypatch.setattr(task_limits, "_PROC", tree(tmp_path / "proc", DRIVER))
     template = TaskTemplate(
         "j", 1, "g", ("true",), runtime=runtime, image="x", user=user, allow_root=True,
@@ -172,12 +173,12 @@ def test_what_an_ordinary_user_runs_is_kept_from_others_gpus_by_its_groups(
     holding = task_limits.IsolationCapabilities(
         "cgroup-v1", ("cpu", "cpuset", "devices"), path="/muster-1/run"
     )
-    place = start_orders.NodeFolders("n1", "/r", "/s", gpus=GPUS, as_root=True, holding=holding)
-    order = start_orders.order_for(
+    place = NodeContext("n1", "/r", "/s", gpus=GPUS, as_root=True, isolation=holding)
+    order = ordering.order_for(
         Assignment("a.1", "t", "b", devices=(1,)),
         template,
         place,
-        start_orders.AttemptResources(cpus="3"),
+        cpus="3",
     )
     rules = ["c 195:7 rwm", "c 195:5 rwm"]
     limits = {"cpu_milli": 1000, "cpus": "3"} | ({"deny_devices": rules} if denies else {})

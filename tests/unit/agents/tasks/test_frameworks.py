@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.tasks import frameworks, nccl_interfaces, start_orders
+from agents.tasks import frameworks, nccl_interfaces
+from agents.tasks.node_context import NodeContext
 from reconciler.core import apply_schedule
 from reconciler.model.observed.host_facts import Host, RdmaPort
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import RankPlacement
 from reconciler.model.values import hostlists
+from tests import ordering
 
 RANK = RankPlacement(
     rank=5, world_size=7, local_rank=1, local_world_size=3, node_rank=1, master_address="10.0.0.9",
@@ -27,8 +29,8 @@ GANG = frameworks.gang_of(ASSIGNMENT, TaskTemplate("j", 6, "main"), "gpu010")
 def environment(framework: str, **fields: Any) -> dict[str, str]:
     template = TaskTemplate("j", 6, "main", ("a.out",), framework=framework, cpu_milli=2500,
                             allow_root=True, **fields)  # fmt: skip
-    place = start_orders.NodeFolders("gpu010", "/r", "/s", fabric={"NCCL_IB_DISABLE": "1"})
-    order = start_orders.order_for(ASSIGNMENT, template, place)
+    place = NodeContext("gpu010", "/r", "/s", fabric={"NCCL_IB_DISABLE": "1"})
+    order = ordering.order_for(ASSIGNMENT, template, place)
     return dict(order["env"])
 
 
@@ -118,9 +120,7 @@ def test_tensorflow_has_a_port_for_each_worker() -> None:
 
 def test_mpi_keeps_the_secret_out_of_command_lines() -> None:
     template = TaskTemplate("j", 6, "main", ("mpirun", "a.out"), framework="mpi", allow_root=True)
-    order = start_orders.order_for(
-        ASSIGNMENT, template, start_orders.NodeFolders("gpu010", "/r", "/s")
-    )
+    order = ordering.order_for(ASSIGNMENT, template, NodeContext("gpu010", "/r", "/s"))
     assert order["argv"][-1] == "follow"
     assert order["env"]["MUSTER_GANG_LISTEN"] == "10.0.0.10:29501"
     assert "hidden" not in " ".join(order["argv"])

@@ -23,7 +23,7 @@ class Node:
 
 
 def gate(node: Node, plan: CheckPlan | None) -> gates.StartGate:
-    made = gates.StartGate(node, threading.RLock())
+    made = gates.StartGate(node.check_now, threading.RLock())
     made.follow(plan)
     return made
 

@@ -13,7 +13,8 @@ from agents.data import staging
 from agents.health import checks, volume_checks
 from agents.host import trash
 from agents.settings import AgentSettings
-from agents.tasks import gates, launcher, start_orders
+from agents.tasks import gates, launcher, task_data
+from agents.tasks.node_context import NodeContext
 from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 from reconciler.model.observed.storage import In, StagingPlan, VolumeStore
 from reconciler.model.observed.task_reports import CheckpointRule
@@ -26,14 +27,16 @@ LONG_S = 60.0
 class Starts:
     """A carrier, and the orders that came later."""
 
-    def __init__(self, root: Path) -> None:
-        self.lock = threading.RLock()
+    def __init__(self, root: Path, lock: threading.RLock, **parts: Any) -> None:
+        self.lock = lock
         self.shared = root / "shared"
         self.shared.mkdir()
         (root / "trash").mkdir()
         settings = AgentSettings(name="n", root=root, server="http://127.0.0.1:1")
-        place = start_orders.NodeFolders("n", str(root), str(self.shared))
-        self.carrier = launcher.Launcher(settings, place, trash.Trash(root / "trash"), self.lock)
+        place = NodeContext("n", str(root), str(self.shared))
+        self.carrier = launcher.Launcher(
+            settings, place, trash.Trash(root / "trash"), self.lock, **parts
+        )
         self.orders: list[dict[str, Any]] = []
         self.came = threading.Event()
 
@@ -45,12 +48,12 @@ class Starts:
         template = TaskTemplate("j", 1, "g", command=("true",), **more)
         with self.lock:
             step = state.Start(Assignment(name, "t", "b"), template)
-            return self.carrier.start_or_wait(step, self.later)
+            return self.carrier.start(step, self.later)
 
 
 @pytest.fixture
 def starts(tmp_path: Path) -> Starts:
-    return Starts(tmp_path)
+    return Starts(tmp_path, threading.RLock())
 
 
 def test_checkpoints_are_looked_for_beside_the_lock(starts: Starts) -> None:
@@ -76,7 +79,7 @@ def test_a_folder_that_hangs_ends_one_start(
     make = os.mkdir
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", lambda *a, **k: (answers.wait(LONG_S), make(*a, **k)))
-        patch.setattr(launcher, "LOOK_S", 0.05)
+        patch.setattr(task_data, "CHECKPOINT_TIMEOUT_S", 0.05)
         assert starts.begin("a.1", checkpoint_path="c") == []
         assert starts.came.wait(LONG_S)
     answers.set()
@@ -105,12 +108,13 @@ def test_a_path_that_leads_out_ends_its_start(starts: Starts) -> None:
     assert (order["op"], order["reason"]) == ("refuse", EndReason.START_FAILED.value)
 
 
-def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(starts: Starts) -> None:
-    class Node:
-        def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
-            return ()
+def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(tmp_path: Path) -> None:
+    def check(_plan: CheckPlan, _names: tuple[str, ...]) -> tuple[CheckResult, ...]:
+        return ()
 
-    gate = starts.carrier.gate = gates.StartGate(Node(), starts.lock)
+    lock = threading.RLock()
+    gate = gates.StartGate(check, lock)
+    starts = Starts(tmp_path, lock, gate=gate)
     gate.follow(CheckPlan(before=("b",)))
     assert starts.begin("a.1") == []
     assert starts.carrier.stages() == {"a.1": (AttemptState.FETCHING, "checking the node: b")}
@@ -119,15 +123,16 @@ def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(starts: Starts
     gate.turn(0)
     assert [one["op"] for one in starts.orders] == ["start"]
     assert starts.carrier.stages() == {}
-    assert starts.carrier.due({"id": "a.1", "op": "start", "hold": True}) != []
+    assert starts.carrier.pass_or_hold({"id": "a.1", "op": "start", "hold": True}) != []
 
 
-def test_a_defect_in_what_a_start_needs_is_its_end(starts: Starts) -> None:
-    class Broken(volume_checks.Volumes):
+def test_a_defect_in_what_a_start_needs_is_its_end(tmp_path: Path) -> None:
+    class Broken(volume_checks.VolumeChecker):
         def problem(self, names: Iterable[str]) -> str:
             raise KeyError("v")
 
-    starts.carrier.volumes = Broken(checks.Mounts(), lambda _: None)
+    volumes = Broken(checks.MountChecker(), lambda _: None)
+    starts = Starts(tmp_path, threading.RLock(), volumes=volumes)
     assert starts.begin("a.1", volumes=("v",)) == []
     assert starts.came.wait(LONG_S)
     (order,) = starts.orders

@@ -128,7 +128,7 @@ def test_who_listens_in_its_place_hears_no_secret(
         thread.join()
     assert [[*json.loads(one)] for one in heard] == [["nonce"]]
     assert SECRET.encode() not in b"".join(heard)
-    assert "does not know the secret of this gang" in capsys.readouterr().err
+    assert "does not know this gang's secret" in capsys.readouterr().err
 
 
 def test_who_listens_in_its_place_can_not_have_another_answer(follower: Follower) -> None:

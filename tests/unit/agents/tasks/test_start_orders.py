@@ -7,52 +7,55 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.tasks import start_orders
+from agents.host import token_file
+from agents.tasks import checkpoint_folders, task_environment, task_users
+from agents.tasks.node_context import NodeContext, UnstartableError
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
+from tests import ordering
 
-PLACE = start_orders.NodeFolders("n1", "/root-of-node", "/shared")
+PLACE = NodeContext("n1", "/root-of-node", "/shared")
 ASSIGNMENT = Assignment("a.1", "t", "boot")
 
 
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "a\0b", "a" * 241, "-x"])
 def test_an_id_that_is_no_folder_name_is_refused(name: str) -> None:
-    with pytest.raises(start_orders.UnstartableError, match="folder"):
-        start_orders.order_for(
-            Assignment(name, "t", "b"), TaskTemplate("j", 1, "g", ("true",)), PLACE
-        )
+    with pytest.raises(UnstartableError, match="folder"):
+        ordering.order_for(Assignment(name, "t", "b"), TaskTemplate("j", 1, "g", ("true",)), PLACE)
 
 
 @pytest.mark.parametrize("path", ["/etc", "..", "a/../../b", "", "."])
 def test_a_checkpoint_path_stays_in_the_shared_folder(tmp_path: Path, path: str) -> None:
-    user = start_orders.User("u", os.geteuid(), os.getegid(), "/", switch=False)
-    with pytest.raises(start_orders.UnstartableError, match="stay in it"):
-        start_orders.make_folder(str(tmp_path), path, user)
+    user = task_users.TaskUser("u", os.geteuid(), os.getegid(), "/", switch=False)
+    with pytest.raises(UnstartableError, match="stay in it"):
+        checkpoint_folders.make_folder(str(tmp_path), path, user)
 
 
 def test_a_checkpoint_folder_is_made_once(tmp_path: Path) -> None:
-    user = start_orders.User("u", os.geteuid(), os.getegid(), "/", switch=False)
+    user = task_users.TaskUser("u", os.geteuid(), os.getegid(), "/", switch=False)
     for _ in range(2):
-        assert start_orders.make_folder(str(tmp_path), "a/./b//c", user) == f"{tmp_path}/a/b/c"
+        assert (
+            checkpoint_folders.make_folder(str(tmp_path), "a/./b//c", user) == f"{tmp_path}/a/b/c"
+        )
     assert (tmp_path / "a/b/c").is_dir()
 
 
 def test_another_users_environment_is_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/agents/own")
-    other = start_orders.User("other", 12345, 12345, "/home/other", switch=True)
-    found = start_orders.environment_of(ASSIGNMENT, TaskTemplate("j", 1, "g"), PLACE, other, {})
-    assert found["PATH"] == start_orders.DEFAULT_PATH
+    other = task_users.TaskUser("other", 12345, 12345, "/home/other", switch=True)
+    found = task_environment.environment_of(ASSIGNMENT, TaskTemplate("j", 1, "g"), PLACE, other)
+    assert found["PATH"] == task_users.DEFAULT_PATH
     assert found["HOME"] == "/home/other"
     assert found["TMPDIR"] == "/root-of-node/attempts/a.1/tmp"
 
 
 def test_user_of_an_agent_without_rights_is_its_own() -> None:
     template = TaskTemplate("j", 1, "g", user="no-such-user")
-    assert start_orders.find_user(template, PLACE).name == pwd.getpwuid(os.geteuid()).pw_name
+    assert task_users.find_user(template, PLACE).name == pwd.getpwuid(os.geteuid()).pw_name
 
 
 def test_a_script_without_an_interpreter_goes_to_the_shell() -> None:
     template = TaskTemplate("j", 1, "g", script="echo x", grace_s=7)
-    order = start_orders.order_for(ASSIGNMENT, template, PLACE)
+    order = ordering.order_for(ASSIGNMENT, template, PLACE)
     assert order["argv"] == ["/bin/sh", "/root-of-node/attempts/a.1/script"]
     assert (order["grace_s"], order["lease_s"]) == (7, None)
 
@@ -62,8 +65,8 @@ def test_a_token_that_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     path.write_text(text)
     path.chmod(0o600)
-    with pytest.raises(start_orders.UnstartableError, match="one token"):
-        start_orders.read_token(path)
+    with pytest.raises(token_file.TokenFileError, match="one token"):
+        token_file.read_token(path)
 
 
 @pytest.mark.parametrize("user", ["root", None])
@@ -73,7 +76,7 @@ def test_nobody_becomes_root_unless_the_pool_allows_it(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     place = msgspec.structs.replace(PLACE, as_root=True)
     template = TaskTemplate("j", 1, "g", command=("true",), user=user)
-    with pytest.raises(start_orders.UnstartableError, match="would run as root"):
-        start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
+    with pytest.raises(UnstartableError, match="would run as root"):
+        ordering.order_for(Assignment("a.1", "t", "b"), template, place)
     allowed = msgspec.structs.replace(template, allow_root=True)
-    assert start_orders.find_user(allowed, place).uid == 0
+    assert task_users.find_user(allowed, place).uid == 0

@@ -1,8 +1,7 @@
-"""What holds the tasks of one supervisor: control groups and views of folders, as far as they are
-to be had here. Standard library only.
+"""Isolates the tasks of one supervisor by control groups and private folders, as far as possible.
 
-An attempt is started through it, asked after and killed by it; where the host offers nothing it
-does nothing, and process groups and the marks in environments are all there is.
+Attempts are started, checked and killed through it. If the host offers nothing it does nothing;
+then only process groups and marks in environments are left. Standard library only.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -19,17 +18,17 @@ from agents.host import processes
 from agents.isolation import attempt_cgroups, cgroups, local_filesystems, mount_namespace
 from agents.supervisor import reaper, spawn
 
-#: What the agent asks for, in the environment of the supervisor.
+#: Variable in the supervisor's environment by which the agent requests an isolation.
 VARIABLE = "MUSTER_ISOLATION"
 PROCESS_GROUP = "process-group"
-#: In a node's root: where its groups are, for whoever comes after a crash.
+#: File in a node's root that lists its groups, for a supervisor after a crash.
 FILE = "cgroups.json"
-#: A supervisor that has started nothing for so long pays for a fork rather than for going to the
-#: groups of version 2: the kernel waits for all processors when the first process of a while goes
-#: there (10 ms and more), not for those right behind it. Where there are such, one waits anyway.
+#: If nothing was started for this long, a fork is cheaper than entering the groups of version 2:
+#: the kernel waits 10 ms and more for all processors when the first process in a while enters, but
+#: not for those right after it.
 QUIET_S = 0.03
-#: ``alone``; ``among`` others that start with it; ``beside`` others that are on their way to their
-#: programs, and share the supervisor's memory till then.
+#: ``alone``; ``among`` others that start with it; ``beside`` others whose programs have not started
+#: yet, and which share the supervisor's memory until then.
 Company = Literal["alone", "among", "beside"]
 
 
@@ -48,16 +47,18 @@ class TaskIsolation:
         )
         self._groups: dict[str, attempt_cgroups.AttemptCgroup] = {}
         self._over: set[str] = set()
-        #: Why an attempt that ran already could not be held, by its id.
+        #: Why a running attempt could not be limited, by id.
         self._unheld: dict[str, str] = {}
-        #: The hierarchy in which a child can be born where it belongs, if any.
+        #: The hierarchy in which a child can be born in its group, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
         self._nearby = local_filesystems.LocalPaths(root, [reaper.SHELL])
         #: When a task was last started, by a clock that only goes forward.
         self._started_at = -QUIET_S
 
     def _can_fork_into(self) -> bool:
-        """Whether a child can be born in a control group: try it, with this process's own."""
+        """Return True if a child can be born in a control group, by trying it with this process's
+        group.
+        """
         base = self.tree.bases.get(cgroups.UNIFIED)
         if base is None:
             return False
@@ -71,7 +72,7 @@ class TaskIsolation:
         return True
 
     def recover(self) -> bool:
-        """Kill and remove what an earlier supervisor left; False when something stays."""
+        """Kill and remove what an earlier supervisor left. Return False if something stays."""
         clean = True
         for base in remembered(self._root):
             if base not in self.tree.bases.values():
@@ -80,20 +81,23 @@ class TaskIsolation:
         if self.tree.bases:
             keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
             for pid in cgroups.members(keeper) - {os.getpid()}:
-                processes.kill(pid)  # its guardian: this does the work now
+                processes.kill(pid)  # its reaper: this does the work now
         self.tree.sweep()
         return self.tree.recover() and clean
 
-    def for_guardian(self) -> tuple[str, str, list[str]]:
-        """The folder below which all tasks stand, how it is killed, and all folders that were made;
-        empty where there is none. The guardian has no time to find out."""
+    def reaper_arguments(self) -> tuple[str, str, list[str]]:
+        """Return what the reaper needs, which has no time to find out itself.
+
+        These are the folder of all tasks' groups, how to kill them, and all folders that were
+        created; empty without groups.
+        """
         if not self.tree.bases:
             return "", "", []
         bases = list(self.tree.bases.values())
         return f"{self.tree.bases[self.tree.tracks]}/run", self.tree.kills_by, bases
 
     def facts(self) -> dict[str, Any]:
-        """What is told to the agent of how tasks are held."""
+        """Return what the agent is told about isolation."""
         facts = self.tree.facts()
         if self.sandbox is not None:
             facts["views"] = self.sandbox.usable
@@ -105,13 +109,13 @@ class TaskIsolation:
     def start(
         self, order: dict[str, Any], standard: tuple[int, int, int], company: Company = "alone"
     ) -> spawn.SpawnedChild:
-        """Start a task in groups and a view of its own; :meth:`see_begin` waits for its program.
+        """Start a task with its groups and folders. :meth:`wait_for_start` waits for its program.
 
-        ``company``: of others that start.
+        If it turns out that a running task cannot be limited as requested, it is killed and handled
+        like any other: it has ended when nothing of it is left, and :meth:`close` returns why.
 
-        One that runs before it turns out that it can't be held as it should be is killed, and is
-        the caller's like any other: it has ended when nothing of it is left, and :meth:`close`
-        says why.
+        Args:
+            company: how many other starts there are.
 
         Raises:
             SpawnError: it could not be started; nothing of it runs.
@@ -131,12 +135,13 @@ class TaskIsolation:
         self._groups[name] = group
         return child
 
-    def see_begin(self, name: str, child: spawn.SpawnedChild) -> int:
-        """Wait until the program of a task that was started has begun; the number of its process.
-        Until then nobody is started from within groups.
+    def wait_for_start(self, name: str, child: spawn.SpawnedChild) -> int:
+        """Wait until the program of a task has started. Return its process id.
+
+        Until then no task is started from inside groups.
 
         Raises:
-            SpawnError: it could not begin; nothing of it runs, and its groups are gone.
+            SpawnError: it could not start; nothing of it runs, and its groups are gone.
         """
         try:
             return child.wait_for_program()
@@ -153,10 +158,10 @@ class TaskIsolation:
         group: attempt_cgroups.AttemptCgroup | None,
         company: Company,
     ) -> spawn.SpawnedChild:
-        """In the view that an order asks for, where views are to be had."""
+        """Start a task with the private folders that its order requests, if possible."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
-            self._furnish(order)
+            self._write_files(order)
             return self._spawn_in(order, standard, group, company)
         if order.get("secrets"):
             view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
@@ -165,13 +170,13 @@ class TaskIsolation:
         except OSError as problem:
             raise spawn.refused(problem, problem.strerror or "the task's own folders") from None
         try:
-            self._furnish(order)
+            self._write_files(order)
             return self._spawn_in(order, standard, group, company)
         finally:
             _come_home(self.sandbox)
 
-    def _furnish(self, order: dict[str, Any]) -> None:
-        """Put into the attempt's folder what is to be there, then let its user have it."""
+    def _write_files(self, order: dict[str, Any]) -> None:
+        """Write the files in the attempt's folder, then give it to its user."""
         try:
             spawn.write_secrets(self._root, order)
             spawn.hand_over(self._root, order)
@@ -185,10 +190,12 @@ class TaskIsolation:
         group: attempt_cgroups.AttemptCgroup | None,
         company: Company,
     ) -> spawn.SpawnedChild:
-        """In groups. What might hang is forked: that holds the child alone. A child that is forked
-        goes to its groups by itself, before it is anybody else: what the supervisor's own pages
-        cost would be charged to the task for ever. So would be what it copies while it is there
-        itself, and others share its memory."""
+        """Start a task in its groups.
+
+        What might hang is forked, so that only the child waits. A forked child enters its groups by
+        itself, before it switches user: otherwise memory of the supervisor would be charged to the
+        task for ever.
+        """
         forks = order.get("user") is not None or not self._nearby.has(order)
         if group is None:
             if forks:
@@ -212,8 +219,9 @@ class TaskIsolation:
         standard: tuple[int, int, int],
         group: attempt_cgroups.AttemptCgroup,
     ) -> int:
-        """Go to the groups, start the task and come back: where many tasks start, a fork for each
-        costs more."""
+        """Enter the groups, start the task and return. This is cheaper than a fork for
+        many starts.
+        """
         try:
             group.enter()
             pid = spawn.spawn(order, standard)
@@ -224,14 +232,14 @@ class TaskIsolation:
             if not group.bound(order.get("limits", {})):
                 group.kill()
                 self._over.add(name)
-        except Exception as problem:  # it runs: to raise would leave it to nobody
+        except Exception as problem:  # it runs: an exception would leave it to nobody
             self._unheld[name] = str(_unbound(problem))
             group.kill()
             processes.kill_group(pid, signal.SIGKILL)
         return pid
 
     def left(self, name: str, *, kill: bool) -> bool:
-        """Whether an attempt has processes; they are killed, or have time to leave."""
+        """Return True if an attempt has processes. They are killed, or get time to end."""
         group = self._groups.get(name)
         if group is None or group.is_empty():
             return False
@@ -240,26 +248,30 @@ class TaskIsolation:
         return True
 
     def strayed(self, pid: int) -> bool:
-        """Whether a process is in no group of any task. Only one of a task that could write to the
-        files of groups, as :func:`may_keep` tells, gets there."""
+        """Return True if a process is in no group of any task.
+
+        Only a task that can write to the files of groups gets there, see :func:`may_keep`.
+        """
         words = processes.read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
         return bool(self.tree.bases and words) and f"/{self.tree.token}/run/" not in words
 
     def kill(self, name: str) -> None:
-        """Kill all of an attempt that is held."""
+        """Kill all processes in an attempt's groups."""
         if name in self._groups:
             self._groups[name].kill()
 
     def close(self, name: str, *, contained: bool) -> dict[str, Any]:
-        """An attempt has ended: what the kernel says of it, and as ``unheld`` why it was not to go
-        on. Its groups go, or are another's."""
+        """Release the groups of an attempt that has ended. Return the kernel's counters.
+
+        ``unheld`` in the result is why it could not be limited and was killed.
+        """
         group = self._groups.pop(name, None)
         if group is None:
             return {}
         found = group.outcome()
         if name in self._unheld:
             found["unheld"] = self._unheld.pop(name)
-        if name in self._over:  # it had more than its limit before there was one
+        if name in self._over:  # it used more than its limit before there was one
             self._over.remove(name)
             found["oom_kills"] = max(1, found.get("oom_kills", 0))
         self._pool.give_back(group, time.monotonic())
@@ -268,13 +280,13 @@ class TaskIsolation:
         return found
 
     def tidy(self) -> float | None:
-        """Remove groups that nobody needs; in how many seconds to do so again."""
+        """Remove unused groups. Return in how many seconds to do so again."""
         now = time.monotonic()
         again = self._pool.tidy(now)
         return None if again is None else max(0.0, again - now)
 
     def leave(self) -> None:
-        """The supervisor ends in order: nothing stays behind."""
+        """Remove everything, because the supervisor ends in order."""
         if self.tree.bases:
             self._pool.forget()
             self.tree.leave()
@@ -282,10 +294,10 @@ class TaskIsolation:
 
 
 def may_keep(order: dict[str, Any]) -> bool:
-    """Whether an attempt's groups may be another's next.
+    """Return True if another attempt may reuse an attempt's groups.
 
-    Not those of a container, which is looked for by the attempt's name. Nor those of a task that
-    can write to their files: whatever it set there would hold for the next one.
+    It may not reuse those of a container, which are found by the attempt's name, nor those whose
+    files the task could write: its settings would hold for the next one.
     """
     user = order.get("user")
     if order.get("cleanup") or user is None or os.geteuid() != 0:
@@ -294,7 +306,7 @@ def may_keep(order: dict[str, Any]) -> bool:
 
 
 def _unbound(problem: Exception) -> spawn.SpawnError:
-    """What is told of a limit that could not be set."""
+    """Return the message for a limit that could not be set."""
     what = "control group of the task"
     if isinstance(problem, OSError):
         return spawn.refused(problem, what)
@@ -304,19 +316,19 @@ def _unbound(problem: Exception) -> spawn.SpawnError:
 def _come_home(view: mount_namespace.Sandbox) -> None:
     try:
         view.leave()
-    except OSError as problem:  # all that follows would be started in this one's view
+    except OSError as problem:  # all that follows would start in this task's view
         raise SystemExit(f"no way back from the folders of a task: {problem}") from None
 
 
 def _come_back(group: attempt_cgroups.AttemptCgroup) -> None:
     try:
-        group.come_back()
+        group.move_supervisor_back()
     except OSError as problem:  # among tasks it would be killed with one of them
         raise SystemExit(f"no way back from the control groups of a task: {problem}") from None
 
 
 def remembered(root: str) -> list[str]:
-    """The folders of groups that supervisors of a root have made."""
+    """Return the folders of groups that supervisors of a root have created."""
     try:
         with open(f"{root}/{FILE}", encoding="utf-8") as stream:
             found = json.load(stream)
@@ -327,7 +339,7 @@ def remembered(root: str) -> list[str]:
 
 
 def remember(root: str, bases: list[str]) -> None:
-    """Note where groups are, if it is not known; a supervisor has to live on a full disk, too."""
+    """Note where groups are. A full disk must not prevent a supervisor from working."""
     if remembered(root) == bases:
         return
     fresh = f"{root}/{FILE}.new"
@@ -336,11 +348,11 @@ def remember(root: str, bases: list[str]) -> None:
             json.dump(bases, stream)
         os.replace(fresh, f"{root}/{FILE}")
     except OSError:
-        pass  # tasks that a crash leaves are found by their environment all the same
+        pass  # after a crash, tasks are found by their environment anyway
 
 
 def abandon(base: str) -> bool:
-    """Kill and remove all that stands below a folder of groups; False when something stays."""
+    """Kill and remove everything below a folder of groups. Return False if something stays."""
     hows = [how for how in ("cgroup.kill", "cgroup.freeze", "freezer.state")
             if os.path.exists(f"{base}/run/{how}")]  # fmt: skip
     how = hows[0].replace("freezer.state", "freezer") if hows else ""
@@ -348,7 +360,9 @@ def abandon(base: str) -> bool:
 
 
 def clean_up(root: str) -> bool:
-    """Remove the groups of a node whose supervisor is gone for good; False when something stays."""
+    """Remove the groups of a node whose supervisor is gone for good. Return False if something
+    stays.
+    """
     made = remembered(root)
     stays = [base for base in [*made, *cgroups.elsewhere(made)] if not abandon(base)]
     return not stays

@@ -1,23 +1,21 @@
-"""Ends what there is of a node that goes with its tasks: supervisor, processes, groups, containers.
+"""Ends everything of a node that ends with its tasks: supervisor, processes, groups, containers.
 
-For an agent that was told to take its tasks along, and for whoever looks after virtual nodes and
-finds that an agent could not.
+It is used by an agent that stops with its tasks, and for virtual nodes whose agent could not.
 """
 
 import time
 from pathlib import Path
 
 from agents.host import processes
-from agents.isolation import task_isolation
-from agents.supervisor import journal
+from agents.supervisor import journal, task_isolation
 from agents.tasks import container_cleanup, images
 
-#: How long a supervisor that was killed may take to be gone.
+#: Time for a killed supervisor to end.
 GONE_S = 10.0
 
 
-def leave_nothing(root: Path) -> list[str]:
-    """End all of it; what could not be, in words."""
+def end_everything(root: Path) -> list[str]:
+    """End everything of the node in ``root``. Return what could not be ended, as messages."""
     problems = []
     supervisors = processes.supervisors_of(str(root))
     for pid in supervisors:

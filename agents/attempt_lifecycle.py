@@ -1,0 +1,146 @@
+"""Handles what the supervisor reports of attempts, and what follows once an attempt is over.
+
+Reports come in from the main loop and from threads that copy results out; the state machine and
+the parts that hold something for an attempt are told of them.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from agents import state, step_executor
+from agents.host import failpoints, trash
+from agents.job_data import reported_data
+from agents.logs import event_log
+from agents.node import cleanup, monitor
+from agents.supervisor import client
+from agents.tasks import container_cleanup, launcher
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState
+
+
+class AttemptParts(NamedTuple):
+    """The parts of an agent that hold something for an attempt."""
+
+    launcher: launcher.Launcher
+    monitor: monitor.NodeMonitor
+    job_data: reported_data.JobData
+    containers: container_cleanup.ContainerRemover
+    logs: cleanup.LogCleanup
+    trash: trash.Trash
+    event_log: event_log.EventLog
+
+
+class AttemptLifecycle:
+    """Follows the attempts of one node.
+
+    Args:
+        steps: carries out what the state machine decides.
+        report_now: called if the controller must hear of a change at once.
+        delete_now: called if there is something to delete.
+    """
+
+    def __init__(
+        self,
+        lock: threading.RLock,
+        node_state: state.AgentState,
+        supervisor: client.SupervisorClient,
+        parts: AttemptParts,
+        *,
+        steps: step_executor.StepExecutor,
+        report_now: Callable[[], None],
+        delete_now: Callable[[], None],
+    ) -> None:
+        self._lock = lock
+        self._state = node_state
+        self._supervisor = supervisor
+        self._parts = parts
+        self._steps = steps
+        self._report_now = report_now
+        self._delete_now = delete_now
+
+    def connected(self, reports: list[AttemptReport]) -> None:
+        """Adopt the attempts of a supervisor that has just been connected."""
+        parts, outdated = self._parts, self._supervisor.outdated
+        with self._lock:
+            isolation = parts.launcher.supervisor_connected(self._supervisor.hello)
+            reports = parts.launcher.stager.hold(reports, self._copied_out)
+            parts.monitor.set_isolation(isolation)
+            parts.monitor.notice(event_log.OUTDATED if outdated else "", "supervisor")
+            parts.event_log.supervised(reports, isolation.kind, outdated=outdated)
+            self._steps.carry_out(self._state.supervisor_up(reports))
+
+    def reported(self, reports: list[AttemptReport]) -> None:
+        """Note what has become of attempts, and carry out what follows."""
+        parts = self._parts
+        if any(report.state is AttemptState.ENDED for report in reports):
+            failpoints.reach("exited-not-acknowledged")
+            parts.logs.ended()
+            parts.containers.heard(reports, self._supervisor.cleanups)
+        # Without the lock: the last metrics of a task may be a MiB to read.
+        parts.job_data.heard(reports)
+        with self._lock:
+            # Under the lock: a copy that ends at once must be reported after these reports.
+            adjusted = parts.launcher.stager.hold(reports, self._copied_out)
+            parts.launcher.attempts_reported(reports)
+            self._changed(adjusted)
+
+    def reported_last(self, reports: list[AttemptReport]) -> None:
+        """Note the ends of attempts while the agent stops; no step follows from them."""
+        with self._lock:
+            self._parts.event_log.heard(reports, self._state)
+            self._state.attempts_changed(reports)
+
+    def lost(self) -> None:
+        """Note that the supervisor has gone."""
+        self._parts.event_log.left(dismissed=self._supervisor.dismissed)
+        with self._lock:
+            self._supervisor.dismissed = False
+            self._state.supervisor_down()
+            self._supervisor.close()
+
+    def prepared(self, order: dict[str, Any]) -> None:
+        """Send the order of an attempt that had to wait before its start.
+
+        It may have been prepared twice, because a supervisor has died meanwhile. What started
+        by the other order, or has ended and is forgotten, must not start again.
+        """
+        with self._lock:
+            if not self._state.awaits(order["id"]):
+                return
+            orders = self._parts.launcher.pass_or_hold(order)
+            if orders:
+                self._steps.send(orders)
+            else:
+                self._report_now()  # the controller waits until the whole gang is ready
+
+    def discard(self, attempts: tuple[str, ...]) -> list[str]:
+        """Move the folders of attempts to the trash; another thread deletes them.
+
+        Returns:
+            What could not be moved, as messages.
+        """
+        problems = []
+        self._parts.job_data.forget(attempts)
+        for attempt in attempts:
+            cleanup_command = self._supervisor.cleanups.pop(attempt, None)
+            self._parts.containers.ended(attempt, cleanup_command)
+            self._parts.launcher.stager.cache.forget(attempt)
+            folder = f"{self._supervisor.root}/attempts/{attempt}"
+            try:
+                if self._parts.trash.put(folder):
+                    self._delete_now()
+            except FileNotFoundError:
+                continue
+            except OSError as problem:
+                problems.append(f"folder {folder} can't be deleted: {problem}")
+        return problems
+
+    def _copied_out(self, report: AttemptReport) -> None:
+        """Report the end of an attempt whose results have been copied out, or cannot be."""
+        with self._lock:
+            self._changed([report])
+
+    def _changed(self, reports: list[AttemptReport]) -> None:
+        self._parts.event_log.heard(reports, self._state)
+        self._steps.carry_out(self._state.attempts_changed(reports))

@@ -1,0 +1,128 @@
+"""Runs one copy as a process of its own, under the user of the task (see ``copy_worker``)."""
+
+import functools
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from agents.data import copy_queue, copy_worker, worker_process
+from reconciler.model.observed import storage
+
+#: Copies that cannot be killed beside which another one is still started.
+HUNG_MAX = 16
+#: Longest message of a copy.
+LINE_BYTES_MAX = 2**20
+#: Why a copy ends that nobody needs any more.
+STOPPED = "it was stopped"
+#: Variables of the agent that a copy gets: locale, certificates and proxies.
+PASSED_ON = (
+    *("LANG", "LC_ALL", "PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+)
+
+
+class CopyRunner:
+    """Runs the copies of one node.
+
+    Attributes:
+        moved_bytes: bytes that all copies have moved.
+    """
+
+    def __init__(self, queue: copy_queue.CopyQueue) -> None:
+        self.moved_bytes = 0
+        self._queue = queue
+        self._lock = queue.lock
+        #: Copies that could not be killed; their turns are over.
+        self._hung: list[worker_process.WorkerProcess] = []
+
+    def run(
+        self,
+        order: dict[str, Any],
+        copy: copy_queue.Copy,
+        user_name: str,
+        user: dict[str, Any] | None,
+        *,
+        listed: Callable[[dict[str, Any]], str],
+        moved: Callable[[int], None],
+    ) -> tuple[str, dict[str, list[str]]]:
+        """Run a copy, and return its problem and the cache entries of what was copied, by name.
+
+        Args:
+            user: credentials as in orders; None for the agent's own user.
+            listed: called with each item before it is copied; returns a problem that ends the copy.
+            moved: called with the bytes copied so far.
+        """
+        options: dict[str, Any] = {}
+        if user is not None:
+            options = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
+        options["env"] = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        with self._lock:
+            if copy.why:
+                return copy.why, {}
+            self._hung = [one for one in self._hung if not one.is_gone()]
+            if len(self._hung) >= HUNG_MAX:
+                return f"{HUNG_MAX} earlier copies hang and can't be killed", {}
+            copy.late_at = time.monotonic() + copy.timeout_s
+            try:
+                child = worker_process.WorkerProcess(
+                    [sys.executable, "-I", copy_worker.__file__],
+                    functools.partial(self._queue.must_end, copy),
+                    LINE_BYTES_MAX, cwd="/", **options,
+                )  # fmt: skip
+            except PermissionError:
+                return (
+                    f"{user_name} may not run {sys.executable}, which copies data as that user. "
+                    "To fix: install the agent where all users can run it"
+                ), {}
+            copy.child = child
+        try:
+            problem, done = self._converse(child, order, listed, moved)
+        except worker_process.OverError:
+            problem, done = STOPPED, {}
+        finally:
+            copy.late_at = math.inf
+            with self._lock:
+                copy.child = None
+            if not child.end():
+                with self._lock:
+                    self._hung.append(child)
+        if copy.why or copy.lost:
+            return copy.why, {}
+        return problem[: storage.MESSAGE_CHARACTERS_MAX], done
+
+    def _converse(
+        self,
+        child: worker_process.WorkerProcess,
+        order: dict[str, Any],
+        listed: Callable[[dict[str, Any]], str],
+        moved: Callable[[int], None],
+    ) -> tuple[str, dict[str, list[str]]]:
+        """Send the order to a copy and handle its messages until it ends."""
+        before = 0
+        try:
+            child.say(json.dumps(order).encode())
+            for line in iter(child.hear, b""):
+                message = json.loads(line)
+                if "listed" in message:
+                    problem = listed(message["listed"])
+                    if problem:
+                        return problem, {}
+                    child.say(b"go")
+                    continue
+                end = message.get("done") or message
+                count = int(end.get("moved", before))
+                with self._lock:
+                    self.moved_bytes += count - before
+                before = count
+                if "done" in message:
+                    return "", message["done"]["entries"]
+                if "problem" in message:
+                    return str(message["problem"]), {}
+                moved(count)
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            return f"the copy ended: {problem}", {}
+        return f"the copy ended with status {child.leave()}", {}

@@ -1,0 +1,151 @@
+"""Carries out the steps that the agent's state machine decides.
+
+Steps come in; orders for the supervisor go out, all of one call in one message. Everything else is
+done through the callables of :class:`StepEffects`. All methods are called under the agent's lock.
+"""
+
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from agents import state
+from agents.host import failpoints
+from agents.supervisor import client
+from agents.tasks import launcher, preparation, start_orders
+from reconciler.model import desired
+from reconciler.model.observed.health_checks import CheckPlan
+from reconciler.model.policy.drift_kinds import DriftRemedy
+from reconciler.model.protocol.agent_messages import LogRequest
+from reconciler.model.state.states import EndReason
+
+
+class StepEffects(NamedTuple):
+    """What steps do beside orders to the supervisor.
+
+    Attributes:
+        set_check_plan: makes these checks from now on.
+        watch_volumes: checks these volumes from now on.
+        set_mig_plan: splits GPUs by this plan from now on.
+        remediate: carries out these remediations.
+        stream_log: sends the log that a request names.
+        report_now: reports to the controller at once.
+        save_epoch: saves the epoch of the newest leader.
+        leases_renewed: called with the moment of the renewal, on the boot clock.
+        discard: deletes the folders of attempts.
+        note_containers: returns the orders after it has noted how to remove their containers.
+        say: shows a message to the operator.
+    """
+
+    set_check_plan: Callable[[CheckPlan | None], None]
+    watch_volumes: Callable[[Any], None]
+    set_mig_plan: Callable[[desired.MigPlan | None], None]
+    remediate: Callable[[Iterable[DriftRemedy]], None]
+    stream_log: Callable[[LogRequest], None]
+    report_now: Callable[[], None]
+    save_epoch: Callable[[int], None]
+    leases_renewed: Callable[[float], None]
+    discard: Callable[[tuple[str, ...]], None]
+    note_containers: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+    say: Callable[[str], None]
+
+
+class StepExecutor:
+    """Carries out the steps of one agent."""
+
+    def __init__(
+        self,
+        supervisor: client.SupervisorClient,
+        tasks: launcher.Launcher,
+        effects: StepEffects,
+        send_later: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._supervisor = supervisor
+        self._launcher = tasks
+        self._effects = effects
+        self._send_later = send_later
+
+    def carry_out(self, steps: Iterable[state.Step]) -> None:
+        """Carry out steps, with all orders to the supervisor in one message."""
+        orders: list[dict[str, Any]] = []
+        renewed_at: float | None = None
+        for step in steps:
+            try:
+                orders += self._carry_out(step)
+            except Exception:  # the controller does not ask again for the steps behind this one
+                self._effects.say(
+                    f"internal error in step {type(step).__name__}: {traceback.format_exc()}"
+                )
+            if isinstance(step, state.Renew):
+                renewed_at = step.at
+        if any(order["op"] == "start" for order in orders):
+            failpoints.reach("sent-not-spawned")
+        if orders:
+            self.send(orders)
+        if renewed_at is not None:  # after the stops of attempts that moved to another node
+            self._effects.leases_renewed(renewed_at)
+
+    def send(self, orders: list[dict[str, Any]]) -> None:
+        """Send orders to the supervisor. An order that cannot be encoded fails alone."""
+        orders = self._effects.note_containers(orders)
+        try:
+            self._supervisor.send(orders)
+        except (UnicodeError, TypeError, ValueError):  # raised before anything was sent
+            for order in orders:
+                self._send_alone(order)
+
+    def _send_alone(self, order: dict[str, Any]) -> None:
+        try:
+            self._supervisor.send([order])
+        except (UnicodeError, TypeError, ValueError) as problem:
+            self._effects.say(f"order {order['op']} of {order.get('id')!a}: {problem}")
+            if order["op"] == "start":
+                self._supervisor.send([_failed_start(order["id"])])
+
+    def _carry_out(self, step: state.Step) -> list[dict[str, Any]]:
+        """Carry out a step. Return the orders for the supervisor that belong to it."""
+        effects = self._effects
+        match step:
+            case state.Start():
+                return self._start(step)
+            case state.Release(attempt):
+                return self._launcher.release(attempt)
+            case state.Refuse(attempt, reason, message):
+                return [start_orders.refusal(attempt, reason, message)]
+            case state.EndAttempt():
+                return [self._launcher.stop_order(step)]
+            case state.Forget(attempts):
+                failpoints.reach("acknowledged-not-deleted")
+                effects.discard(attempts)
+                return [{"op": "forget", "ids": list(attempts)}]
+            case state.Renew(at):
+                return [{"op": "renew", "at": at}]
+            case state.SaveEpoch(epoch):
+                effects.save_epoch(epoch)
+            case state.Check(plan):
+                effects.set_check_plan(plan)
+            case state.WatchVolumes(volumes):
+                effects.watch_volumes(volumes)
+            case state.Cut(layout):
+                effects.set_mig_plan(layout)
+            case state.CarryOutRemedies(remedies):
+                effects.remediate(remedies)
+            case state.StreamLog(request):
+                effects.stream_log(request)
+            case state.ReportNow():
+                effects.report_now()
+            case state.Complain(message):
+                effects.say(message)
+        return []
+
+    def _start(self, step: state.Start) -> list[dict[str, Any]]:
+        """Return the orders that start an attempt. An internal error ends this attempt alone."""
+        try:
+            return self._launcher.start(step, self._send_later)
+        except Exception:  # other attempts start with this one, and must not be affected
+            attempt = step.assignment.attempt
+            self._effects.say(f"internal error in the start of {attempt}: {traceback.format_exc()}")
+            return [_failed_start(attempt)]
+
+
+def _failed_start(attempt: str) -> dict[str, Any]:
+    return start_orders.refusal(attempt, EndReason.START_FAILED, preparation.INTERNAL_ERROR)
