@@ -89,7 +89,7 @@ def jobs(
         elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
     if unknown:
-        terminal.fail(f"{_list(unknown)} unknown")
+        terminal.fail(f"{_list(unknown)} not known")
 
 
 def _state(written: str) -> str:
