@@ -16,7 +16,7 @@ _NAMED = re.compile(r"([^\[\]]+)\[(\d{1,6})\]")
 _BRACKETS = frozenset("[]")
 
 
-def parted(written: str) -> tuple[str, int | None]:
+def parse_name(written: str) -> tuple[str, int | None]:
     """Return the job of a name, and the number of its element if it names one.
 
     Exit if the name has brackets but is not an element's.
@@ -31,9 +31,9 @@ def parted(written: str) -> tuple[str, int | None]:
     return (written, None) if found is None else (found[1], int(found[2]))
 
 
-def chosen(written: str, option: int | None) -> tuple[str, int | None]:
+def resolve_element(written: str, option: int | None) -> tuple[str, int | None]:
     """Return the job and the element of a name and `--element`, which may both name the element."""
-    job, element = parted(written)
+    job, element = parse_name(written)
     if element is not None and option is not None and element != option:
         terminal.fail(
             f"{written} and --element {option} name different elements; use one of them",
@@ -42,7 +42,7 @@ def chosen(written: str, option: int | None) -> tuple[str, int | None]:
     return job, option if element is None else element
 
 
-def whole(command: str, names: Iterable[str]) -> None:
+def require_whole_jobs(command: str, names: Iterable[str]) -> None:
     """Exit if a name is an array element's, because the command takes whole jobs.
 
     Args:
@@ -59,10 +59,10 @@ def whole(command: str, names: Iterable[str]) -> None:
                 f"jobs. Use: muster {command} {job}",
                 terminal.USAGE,
             )
-        parted(written)
+        parse_name(written)
 
 
-def require(job: Json, element: int) -> None:
+def require_element(job: Json, element: int) -> None:
     """Exit if the job does not have this element. A job without a run has unknown elements."""
     if job.get("run") == 0:
         return
@@ -73,7 +73,7 @@ def require(job: Json, element: int) -> None:
         terminal.fail(f"{name} has no element {element}; its {count} elements count from 0")
 
 
-def told(job: Json, element: int) -> str:
+def describe_element(job: Json, element: int) -> str:
     """Return a sentence about an element, such as `Element 2: Running on n1 (try 1).`"""
     own = [one for one in job["attempts"] if one.get("element") == element]
     if not own:

@@ -12,7 +12,7 @@ JobOrElement = Annotated[
     typer.Argument(
         help="Name of the job, or JOB[ELEMENT] for an array element.",
         autocompletion=completion.jobs,
-        callback=context.named,
+        callback=context.require_name,
     ),
 ]
 #: Shows one node only; None: all.
@@ -22,6 +22,6 @@ OfNode = Annotated[
         "--node",
         help="Only this node.",
         autocompletion=completion.nodes,
-        callback=context.named,
+        callback=context.require_name,
     ),
 ]

@@ -67,7 +67,7 @@ def endpoint(server: str | None, token_file: str | None) -> endpoints.Endpoint:
         terminal.fail(str(error))
 
 
-def seconds(option: str, written: str) -> int:
+def parse_seconds(option: str, written: str) -> int:
     """Return the seconds of a duration. Exit if the text is not a duration."""
     try:
         return quantities.parse_duration(written)
@@ -75,7 +75,7 @@ def seconds(option: str, written: str) -> int:
         terminal.fail(f"{option}: {error}", terminal.USAGE)
 
 
-def named(value: str | list[str] | None) -> str | list[str] | None:
+def require_name(value: str | list[str] | None) -> str | list[str] | None:
     """Return names as given. Raise BadParameter if one is empty, for example from an unset
     variable.
     """
@@ -84,18 +84,18 @@ def named(value: str | list[str] | None) -> str | list[str] | None:
     return value
 
 
-def finite(value: float | None) -> float | None:
+def require_finite(value: float | None) -> float | None:
     """Return a number as given. Raise BadParameter for `nan` and `inf`."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
 
-def moment(option: str, text: str, now: float) -> float:
+def parse_moment(option: str, text: str, now: float) -> float:
     """Return seconds since the epoch of a time, a UTC day, or a span before now. Exit otherwise."""
     if text == "now":
         return now
-    of_day = clock_time(text, now)
+    of_day = parse_clock_time(text, now)
     if of_day is not None:
         return of_day
     if _LIKE_A_CLOCK.fullmatch(text):
@@ -105,7 +105,7 @@ def moment(option: str, text: str, now: float) -> float:
             terminal.USAGE,
         )
     try:
-        return now - ago(text)
+        return now - parse_ago(text)
     except quantities.QuantityError:
         pass
     try:
@@ -118,7 +118,7 @@ def moment(option: str, text: str, now: float) -> float:
         )
 
 
-def ago(text: str) -> int:
+def parse_ago(text: str) -> int:
     """Return the seconds of a span before now. A text with colons was meant as a clock time.
 
     Raises:
@@ -129,7 +129,7 @@ def ago(text: str) -> int:
     return quantities.parse_duration(text)
 
 
-def clock_time(text: str, now: float) -> float | None:
+def parse_clock_time(text: str, now: float) -> float | None:
     """Return the last moment at which a clock in the reader's time zone showed `05:08:00`.
 
     `05:08` is accepted as well; `05:08:00Z` is the time of a clock in UTC. Return None for any

@@ -217,7 +217,7 @@ def _status(command: Any) -> int:
         terminal.drop_stdout()
         return terminal.DONE
     except (_WriteError, OSError) as error:
-        if isinstance(error, OSError) and (file := terminal.unusable(error)):
+        if isinstance(error, OSError) and (file := terminal.describe_unusable(error)):
             sys.stderr.write(f"muster: {file}\n")
             return terminal.ERROR
         if isinstance(error, OSError) and not terminal.is_unwritable(error):

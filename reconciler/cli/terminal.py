@@ -19,7 +19,7 @@ import typer
 from reconciler.model.values import log_lines, paragraphs, quantities, times
 
 
-def plain(text: str) -> str:
+def escape_control(text: str) -> str:
     """Return a text with control characters escaped, except ends of lines.
 
     Nodes and users choose much of what is printed; it must not move the cursor or change colours.
@@ -34,7 +34,9 @@ class _Plain(rich.console.Console):
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print as rich does, with control characters escaped."""
-        super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **how)
+        super().print(
+            *(escape_control(one) if isinstance(one, str) else one for one in objects), **how
+        )
 
 
 class _Console(_Plain):
@@ -96,7 +98,7 @@ UNUSABLE = frozenset(
 )
 
 
-def unusable(error: OSError) -> str:
+def describe_unusable(error: OSError) -> str:
     """Return which file or folder can't be used and why; empty if the error is of another kind."""
     if error.errno not in UNUSABLE or not isinstance(error.filename, str | bytes | os.PathLike):
         return ""
@@ -116,7 +118,7 @@ def drop_stdout() -> None:
 
 
 @contextlib.contextmanager
-def verdict() -> Iterator[None]:
+def keep_exit_code() -> Iterator[None]:
     """Print inside this block if the exit code carries the result: it is kept if the reader leaves.
 
     So `muster plan | head` under `set -o pipefail` never looks like a plan without changes.
@@ -153,7 +155,7 @@ def width() -> int:
     return int(asked) if asked.isdecimal() and int(asked) else PIPE_WIDTH
 
 
-def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = "") -> None:
+def print_paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = "") -> None:
     """Print a text within the width of the terminal or pipe.
 
     Args:
@@ -163,16 +165,18 @@ def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = 
         style: of the whole text.
     """
     hanging = indent if hang is None else hang
-    wrapped = paragraphs.wrapped(plain(text), max(width(), 40), " " * indent, " " * hanging)
+    wrapped = paragraphs.wrapped(
+        escape_control(text), max(width(), 40), " " * indent, " " * hanging
+    )
     for line in wrapped or [""]:
         out.print(line, style=style or None, markup=False, soft_wrap=True)
 
 
-def line(text: str, hang: int = 4) -> None:
+def print_line(text: str, hang: int = 4) -> None:
     """Print one line for programs; on a terminal it is wrapped and keeps its indent."""
     if out.is_terminal:
         indent = len(text) - len(text.lstrip())
-        paragraph(text.strip(), indent, hang)
+        print_paragraph(text.strip(), indent, hang)
     else:
         out.print(text, markup=False, soft_wrap=True)
 
@@ -182,7 +186,7 @@ def note(message: str) -> None:
     _aside(message, 2)
 
 
-def document(value: Any, form: Output) -> None:
+def print_document(value: Any, form: Output) -> None:
     """Print a value as JSON or YAML."""
     if form is Output.YAML:
         sys.stdout.write(msgspec.yaml.encode(value).decode())
@@ -190,7 +194,7 @@ def document(value: Any, form: Output) -> None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def table(
+def print_table(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
@@ -212,12 +216,12 @@ def table(
         below: text to print wrapped below a row, by row number from 0.
     """
     # a name with a line end must not look like another row
-    rows = [[plain(cell.replace("\n", " ")) for cell in row] for row in rows]
+    rows = [[escape_control(cell.replace("\n", " ")) for cell in row] for row in rows]
     numeric, tailed = set(right.split()), set(middle.split())
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     floors = [least.get(heading, NARROWEST) for heading in headings]
-    widths = fit(widths, width(), floors) if cut else widths
+    widths = fit_columns(widths, width(), floors) if cut else widths
     for number, cells in enumerate((headings, *rows)):
         line = rich.text.Text()
         for heading, cell, size in zip(headings, cells, widths, strict=True):
@@ -228,7 +232,7 @@ def table(
         line.rstrip()
         out.print(line, no_wrap=True, crop=False, overflow="ignore")
         if number - 1 in below:
-            paragraph(below[number - 1], 4)
+            print_paragraph(below[number - 1], 4)
 
 
 def shortened(cell: str, size: int, *, middle: bool = False) -> str:
@@ -240,12 +244,14 @@ def shortened(cell: str, size: int, *, middle: bool = False) -> str:
     return cell[: kept - tail] + "…" + (cell[-tail:] if tail else "")
 
 
-def left_over(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+def free_width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Return how many characters a table with these columns leaves for one more column."""
     return width() - sum(max(map(len, column)) + 2 for column in zip(headings, *rows, strict=True))
 
 
-def moved_down(headings: Sequence[str], rows: list[list[str]], least: int = 0) -> dict[int, str]:
+def move_last_cells_below(
+    headings: Sequence[str], rows: list[list[str]], least: int = 0
+) -> dict[int, str]:
     """Return last cells that do not fit into their line, by row, for `table(below=...)`.
 
     Args:
@@ -253,7 +259,7 @@ def moved_down(headings: Sequence[str], rows: list[list[str]], least: int = 0) -
         rows: their cells; cells that move down are emptied.
         least: the least width of the last column.
     """
-    room = max(least, left_over(headings[:-1], [row[:-1] for row in rows]))
+    room = max(least, free_width(headings[:-1], [row[:-1] for row in rows]))
     below = {place: row[-1] for place, row in enumerate(rows) if len(row[-1]) > room}
     for place in below:
         rows[place][-1] = ""
@@ -265,7 +271,7 @@ def counted(number: int, what: str) -> str:
     return quantities.counted(number, what)
 
 
-def fit(widths: list[int], total: int, floors: Sequence[int] = ()) -> list[int]:
+def fit_columns(widths: list[int], total: int, floors: Sequence[int] = ()) -> list[int]:
     """Return column widths that take `total` with two spaces between them. The widest shrink first.
 
     Columns shrink by how much wider they are than their floors. Only when all are at their floors
@@ -284,16 +290,16 @@ def fit(widths: list[int], total: int, floors: Sequence[int] = ()) -> list[int]:
     return widths
 
 
-def seconds(text: str | None) -> float | None:
+def parse_time(text: str | None) -> float | None:
     """Return a time of the API in seconds since the epoch."""
     return times.parse_time(text) if text else None
 
 
-def clock(text: str | None) -> str:
+def format_clock(text: str | None) -> str:
     """Return a time in the reader's zone: a clock time today, else with the date, and the year if
     needed.
     """
-    at = seconds(text)
+    at = parse_time(text)
     if at is None:
         return "-"
     moment = datetime.fromtimestamp(at).astimezone()
@@ -303,11 +309,11 @@ def clock(text: str | None) -> str:
     return moment.strftime("%m-%d %H:%M" if moment.year == now.year else "%Y-%m-%d %H:%M")
 
 
-def clocks(text: str) -> str:
+def format_clocks(text: str) -> str:
     """Return a sentence whose RFC 3339 times are formatted as by `clock`."""
-    return _RFC_3339.sub(lambda found: clock(found[0]), text)
+    return _RFC_3339.sub(lambda found: format_clock(found[0]), text)
 
 
-def duration(span_s: float | None) -> str:
+def format_duration(span_s: float | None) -> str:
     """Return a span for a narrow column: `-`, `0.4s`, `59s`, `4m10s`, `3h02m`, `2d4h`."""
     return "-" if span_s is None else times.format_span(span_s)

@@ -21,7 +21,7 @@ from tests.integration import beds
 from tests.unit.desired.repositories import ENVIRONMENT
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
-READY = "Ctrl-C ends everything."
+READY = "Ctrl-C stops the cluster."
 LONG_S = 120.0
 NODES = ("virtual-0", "virtual-1")
 
@@ -156,7 +156,7 @@ def test_the_same_run_again_runs_nothing_and_says_so(up: Up) -> None:
     assert (first.returncode, first.stdout) == (0, "once\n"), first.stderr
     second = muster(up.folder, *words)
     assert (second.returncode, second.stdout) == (125, "")
-    assert "again is there already, and its run has ended (Succeeded)" in second.stderr
+    assert "job again already exists and its run has ended (Succeeded)" in second.stderr
     assert "muster rerun again" in second.stderr
 
 
@@ -179,7 +179,7 @@ def test_a_folder_that_is_not_there_is_told_before_anything_starts(tmp_path: Pat
     for option in ("--secrets", "--notify-secrets"):
         done = muster(tmp_path, "up", option, "nowhere")
         assert (done.returncode, done.stdout) == (64, "")
-        assert f"{option} nowhere: there is no such folder" in done.stderr
+        assert f"{option}: folder nowhere does not exist" in done.stderr
 
 
 def test_a_name_that_no_job_has_is_told_before_anything_is_waited_for(up: Up) -> None:
@@ -187,10 +187,10 @@ def test_a_name_that_no_job_has_is_told_before_anything_is_waited_for(up: Up) ->
     done = muster(up.folder, "wait", "long", "lnog", "nosuch")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     first, *others = (line.strip() for line in done.stderr.splitlines())
-    assert first.startswith("lnog, nosuch are not known to the controller yet; ")
+    assert first.startswith("the controller does not know lnog, nosuch yet; ")
     assert [line.partition(";")[0] for line in others] == [
         "muster: job lnog is not known",
-        "job nosuch is unknown",
+        "job nosuch is not known",
     ]
 
 

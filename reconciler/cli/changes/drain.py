@@ -19,7 +19,7 @@ Nodes = Annotated[
     typer.Argument(
         help="Names of nodes, or host lists such as gpu[001-004].",
         autocompletion=completion.nodes,
-        callback=context.named,
+        callback=context.require_name,
     ),
 ]
 
@@ -54,7 +54,7 @@ def drain(
     overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
     names = _expanded(nodes)
     if override:
-        overrides.put("drain", names, reason, lasts, (server, token_file))
+        overrides.make_overrides("drain", names, reason, lasts, (server, token_file))
         return
     _change_nodes("drain", names, reason, (clone, server, token_file), dry_run=dry_run)
 
@@ -76,8 +76,10 @@ def _change_nodes(
     dry_run: bool,
 ) -> None:
     to = submit.target(*place)
-    done = submit.carry_out([local_changes.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
-    submit.tell(done, to, verb, reason, dry_run=dry_run)
+    done = submit.make_changes(
+        [local_changes.Drain(verb, tuple(names), reason)], to, dry_run=dry_run
+    )
+    submit.report_changes(done, to, verb, reason, dry_run=dry_run)
 
 
 def undrain(

@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="overrides")
 
 
-def put(
+def make_overrides(
     verb: str,
     names: list[str],
     reason: str,
@@ -65,7 +65,7 @@ def put(
             told = f"{DONE[verb]}, by a commit: git could be reached"
             terminal.note(told)
             continue
-        until = terminal.clock(made["expires"])
+        until = terminal.format_clock(made["expires"])
         terminal.note(f"{DONE[verb]} by an override until {until}")
         if result["commit"] is None:
             terminal.note(f"Shown as drift until committed. To commit it: {made['commit']}")
@@ -78,7 +78,7 @@ def put(
 
 def _span_s(lasts: str) -> int:
     """Return how many seconds an override lasts. Exit if that is longer than allowed."""
-    span_s = context.seconds("--for", lasts)
+    span_s = context.parse_seconds("--for", lasts)
     if not 1 <= span_s <= records.OVERRIDE_S_MAX:
         most = f"{records.OVERRIDE_S_MAX // 86400}d"
         terminal.fail(
@@ -121,16 +121,16 @@ def overrides(
     with context.controller(server, token_file) as api:
         page = api.get("/v1/overrides")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(page, output)
+        terminal.print_document(page, output)
         return
     rows = [
-        [i["verb"], i["subject"], i["owner"], terminal.clock(i["expires"]), i["reason"]]
+        [i["verb"], i["subject"], i["owner"], terminal.format_clock(i["expires"]), i["reason"]]
         for i in page["items"]
     ]
     if not rows:
         terminal.note("no overrides")
         return
-    terminal.table(["KIND", "NAME", "BY", "UNTIL", "REASON"], rows)
+    terminal.print_table(["KIND", "NAME", "BY", "UNTIL", "REASON"], rows)
     for item in page["items"]:
         if item["committed"]:
             terminal.note(
@@ -148,7 +148,7 @@ def clear(
         typer.Argument(
             help="JOB, NODE, queue/NAME or cluster.",
             autocompletion=completion.overridable,
-            callback=context.named,
+            callback=context.require_name,
         ),
     ],
     *,
@@ -161,10 +161,10 @@ def clear(
 
     Example: muster overrides clear drain gpu003
     """
-    end(kind, name, (server, token_file))
+    end_override(kind, name, (server, token_file))
 
 
-def end(kind: Verb, name: str, place: tuple[str | None, str | None]) -> None:
+def end_override(kind: Verb, name: str, place: tuple[str | None, str | None]) -> None:
     """End an override, and print what applies from now on."""
     with context.controller(*place) as api:
         api.delete(f"/v1/overrides/{kind.value}/{name}")

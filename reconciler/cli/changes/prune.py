@@ -36,7 +36,7 @@ def prune(
 
     Example: muster prune --older-than 14d --dry-run
     """
-    before = time.time() - context.seconds("--older-than", older_than)
+    before = time.time() - context.parse_seconds("--older-than", older_than)
     with context.controller(server, token_file) as api:
         chosen = job_pruning.choose(map(job_pruning.of_item, api.items("/v1/jobs")), before)
         for name, by in chosen.kept.items():

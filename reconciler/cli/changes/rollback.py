@@ -71,7 +71,7 @@ def rollback(
 
     Example: muster rollback HEAD~1 --dry-run
     """
-    snapshot, live, why = review.known(None, server, token_file)
+    snapshot, live, why = review.read_controller(None, server, token_file)
     try:
         root = revision_rollback.here(clone)
         made = revision_rollback.prepare(root, path, revision, jobs=jobs, reason=reason, live=live)
@@ -103,7 +103,7 @@ def rollback(
     held = plan.verdict == "held"
     terminal.note(f"{where}; safety limits hold it until it is approved" if held else where)
     if not branch:
-        submit.leave_withheld([local_changes.standing_of(made.commit, server, token_file)])
+        submit.exit_if_withheld([local_changes.standing_of(made.commit, server, token_file)])
 
 
 def _going_along(commits: tuple[str, ...]) -> str:
@@ -137,7 +137,7 @@ What = Annotated[
         metavar="WHAT",
         help="cluster, queue/NAME or job/NAME.",
         autocompletion=completion.subjects,
-        callback=context.named,
+        callback=context.require_name,
     ),
 ]
 
@@ -166,7 +166,7 @@ def suspend(
     overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
     if override:
         subject = _overridable(subject, "to stop a job, use `muster cancel JOB --override`")
-        overrides.put("suspend", [subject], reason, lasts, (server, token_file))
+        overrides.make_overrides("suspend", [subject], reason, lasts, (server, token_file))
         return
     _set("suspend", subject, reason, (clone, server, token_file), dry_run=dry_run)
 
@@ -193,7 +193,7 @@ def resume(
     overrides.check_options(override=override, lasts=None, dry_run=dry_run)
     if override:
         subject = _overridable(subject, "for a job, use `muster release JOB`")
-        overrides.end(overrides.Verb.SUSPEND, subject, (server, token_file))
+        overrides.end_override(overrides.Verb.SUSPEND, subject, (server, token_file))
         return
     _set("resume", subject, reason, (clone, server, token_file), dry_run=dry_run)
 

@@ -61,7 +61,7 @@ def target(clone: Path | None, server: str | None, token_file: str | None) -> lo
         terminal.fail(str(error))
 
 
-def carry_out(
+def make_changes(
     changes: list[local_changes.Change],
     to: local_changes.Target,
     *,
@@ -94,7 +94,11 @@ def _subjects(change: local_changes.Act | local_changes.Drain) -> list[str]:
 _Queue = Annotated[
     str | None,
     typer.Option(
-        "--queue", "-q", help="Queue.", autocompletion=completion.queues, callback=context.named
+        "--queue",
+        "-q",
+        help="Queue.",
+        autocompletion=completion.queues,
+        callback=context.require_name,
     ),
 ]
 _Array = Annotated[
@@ -119,7 +123,8 @@ def submit(
     ] = None,
     *,
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="Name of the job.", callback=context.named)
+        str | None,
+        typer.Option("--name", "-n", help="Name of the job.", callback=context.require_name),
     ] = None,
     queue: _Queue = None,
     gpus: _Gpus = None,
@@ -158,7 +163,7 @@ def submit(
     else:
         submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
         together, placement = submit_options.spread(nodes, tasks, most)
-        count, at_once = (None, None) if array is None else submit_options.elements(array)
+        count, at_once = (None, None) if array is None else submit_options.parse_array(array)
         options = job_document.JobOptions(
             name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
@@ -179,12 +184,12 @@ def submit(
         text = job_document.job_text(options)
         submit_options.require_values(text)
         asked = [local_changes.Submit(text, context.identity())]
-    with submit_options.telling_of_input() if is_command else contextlib.nullcontext():
+    with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
             asked,
             target(clone, server, token_file),
             dry_run=dry_run,
-            problem=submit_options.by_option if is_command else str,
+            problem=submit_options.name_option if is_command else str,
         )
 
 
@@ -206,7 +211,7 @@ def _submit(
     dry_run: bool,
     problem: Callable[[str], str],
 ) -> None:
-    made = carry_out(list(asked), to, dry_run=dry_run, problem=problem)
+    made = make_changes(list(asked), to, dry_run=dry_run, problem=problem)
     if dry_run:
         texts = [
             job_document.owned(one.text, one.owner) if one.owner else one.text for one in asked
@@ -217,7 +222,7 @@ def _submit(
         _say(done, to, dry_run=dry_run, among=len(made))
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
-    leave_withheld(made)
+    exit_if_withheld(made)
 
 
 def _say(
@@ -237,19 +242,19 @@ def _say(
     terminal.note(f"{of}{done.message} ({where})")
 
 
-def tell_withheld(made: list[local_changes.Done]) -> None:
+def report_withheld(made: list[local_changes.Done]) -> None:
     """Print once why a commit does not apply yet, if it does not."""
     for why in dict.fromkeys(one.withheld for one in made if one.withheld):
-        terminal.note(f"not applied yet: {terminal.clocks(why)}")
+        terminal.note(f"not applied yet: {terminal.format_clocks(why)}")
 
 
-def leave_withheld(made: list[local_changes.Done]) -> None:
+def exit_if_withheld(made: list[local_changes.Done]) -> None:
     """Print why a commit does not apply yet. Exit if safety limits hold it."""
-    tell_withheld(made)
-    leave_refused(made)
+    report_withheld(made)
+    exit_if_refused(made)
 
 
-def leave_refused(made: list[local_changes.Done]) -> None:
+def exit_if_refused(made: list[local_changes.Done]) -> None:
     """Exit if safety limits hold what was done."""
     if any(one.refused for one in made):
         raise typer.Exit(terminal.REFUSED)
@@ -279,10 +284,10 @@ def change_all(
     changes: list[local_changes.Change] = [
         local_changes.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
-    tell(carry_out(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
+    report_changes(make_changes(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
 
 
-def tell(
+def report_changes(
     made: list[local_changes.Done],
     to: local_changes.Target,
     verb: str,
@@ -295,16 +300,18 @@ def tell(
         _say(done, to, dry_run=dry_run, among=len(made))
     for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
         terminal.note(f"warning: {warning}")
-    tell_withheld(made)
+    report_withheld(made)
     waits = [one.name for one in made if one.withheld]
     if waits and verb in overrides.DONE:
         terminal.note(overrides.hint(verb, waits, reason, "that applies"))
-    leave_refused(made)
+    exit_if_refused(made)
 
 
 Names = Annotated[
     list[str],
-    typer.Argument(help="Names of jobs.", autocompletion=completion.jobs, callback=context.named),
+    typer.Argument(
+        help="Names of jobs.", autocompletion=completion.jobs, callback=context.require_name
+    ),
 ]
 
 
@@ -320,7 +327,7 @@ def _on_jobs(verb: local_changes.Verb, help_text: str) -> Callable[..., None]:
         server: context.Server = None,
         token_file: context.TokenFile = None,
     ) -> None:
-        array_elements.whole(verb, names)
+        array_elements.require_whole_jobs(verb, names)
         change_all(verb, names, reason, (clone, server, token_file), dry_run=dry_run)
 
     act.__name__ = verb
@@ -349,9 +356,9 @@ def cancel(
     Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
     """
     overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
-    array_elements.whole("cancel", names)
+    array_elements.require_whole_jobs("cancel", names)
     if override:
-        overrides.put("cancel", names, reason, lasts, (server, token_file))
+        overrides.make_overrides("cancel", names, reason, lasts, (server, token_file))
         return
     change_all("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
 
@@ -396,14 +403,14 @@ def approve(
     to = target(clone, server, token_file)
     act = local_changes.Act(verb="approve", name=digest, reason=reason)
     figure = _figure_of(act, to, server, token_file)
-    made = carry_out([act], to, dry_run=dry_run)
+    made = make_changes([act], to, dry_run=dry_run)
     for done in made:
         _say(done, to, dry_run=dry_run)
         for warning in done.warnings:
             terminal.note(f"warning: {warning}")
     if figure:
         terminal.note(figure)
-    leave_withheld(made)
+    exit_if_withheld(made)
 
 
 def _figure_of(
@@ -438,7 +445,7 @@ def _figure_of(
         if held_changes.is_of(digest, one["digest"])
     ]
     if not figures:
-        for done in carry_out([act], to, dry_run=True):
+        for done in make_changes([act], to, dry_run=True):
             if local_changes.is_there(done):
                 terminal.out.print(done.name, markup=False)
                 terminal.note(done.message)

@@ -147,7 +147,7 @@ _PROBLEM = re.compile(
 )
 
 
-def by_option(problem: str) -> str:
+def name_option(problem: str) -> str:
     """Return a problem of a command's document with the option's name instead of a line number."""
     found = _PROBLEM.match(problem)
     if found is None:
@@ -160,7 +160,7 @@ def require_values(text: str) -> None:
     """Exit if the value of an option is wrong in any cluster."""
     if wrong := remote_changes.wrong_anywhere(text):
         many = f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}; nothing was submitted"
-        terminal.fail(many, terminal.USAGE, tuple(map(by_option, wrong)))
+        terminal.fail(many, terminal.USAGE, tuple(map(name_option, wrong)))
 
 
 TimeLimit = Annotated[
@@ -228,7 +228,7 @@ def time_limit(written: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def telling_of_input() -> Iterator[None]:
+def report_unread_input() -> Iterator[None]:
     """Report standard input that a job does not read: at once, or at the end of the block if it is
     late.
     """
@@ -273,7 +273,7 @@ def _waiting(pipe: int) -> int:
     return found[0]
 
 
-def elements(text: str) -> tuple[int, int | None]:
+def parse_array(text: str) -> tuple[int, int | None]:
     """Return the number of array elements, and how many run at once, of `10` or `0-9%4`."""
     found = _ELEMENTS.fullmatch(text)
     if found is None:

@@ -46,7 +46,7 @@ def _store(url: str | None, *, must_exist: bool) -> str:
 
 def adopt(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Jobs to run.", callback=context.named)
+        list[str] | None, typer.Argument(help="Jobs to run.", callback=context.require_name)
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Run all jobs.")] = False,

@@ -32,7 +32,7 @@ def drift(
     kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only this kind.")] = None,
     node: common_options.OfNode = None,
     pool: Annotated[
-        str | None, typer.Option("--pool", help="Only this pool.", callback=context.named)
+        str | None, typer.Option("--pool", help="Only this pool.", callback=context.require_name)
     ] = None,
     *,
     everything: Annotated[
@@ -59,7 +59,7 @@ def drift(
         page = api.get("/v1/drift", **given)
         if not page["items"]:
             _require_known(api, kind, node, pool)
-        with contextlib.nullcontext() if watch else terminal.verdict():
+        with contextlib.nullcontext() if watch else terminal.keep_exit_code():
             _show(page, output, following=watch, filters=_filters(kind, node, pool))
         if watch:
             _follow(api, given, page["items"], output)
@@ -133,7 +133,7 @@ def _show(page: Json, output: terminal.Output, *, following: bool, filters: str 
             for item in items:
                 _line("found", item)
         else:
-            terminal.document(page, output)
+            terminal.print_document(page, output)
     elif items:
         _table(items, wide=output is terminal.Output.WIDE)
     elif filters:
@@ -153,17 +153,17 @@ def _table(items: list[Json], *, wide: bool) -> None:
             cluster_status.short_subject(item["subject"]),
             item["severity"],
             item["action"],
-            terminal.clock(item.get("firstSeen")),
+            terminal.format_clock(item.get("firstSeen")),
         ]
         if wide:
             said = (item["wanted"], item["found"], item["remedy"])
-            row += [terminal.clocks(one) or "-" for one in said]
-        rows.append([*row, terminal.clocks(item["message"])])
-    below = {} if wide else terminal.moved_down(headings, rows)
-    terminal.table(headings, rows, cut=not wide, least=LEAST, middle="SUBJECT", below=below)
+            row += [terminal.format_clocks(one) or "-" for one in said]
+        rows.append([*row, terminal.format_clocks(item["message"])])
+    below = {} if wide else terminal.move_last_cells_below(headings, rows)
+    terminal.print_table(headings, rows, cut=not wide, least=LEAST, middle="SUBJECT", below=below)
     for item in items:
         if item["givenUp"] and not wide:
-            remedy = terminal.clocks(item["remedy"])
+            remedy = terminal.format_clocks(item["remedy"])
             terminal.note(f"{item['kind']} {item['subject']}: {remedy}")
 
 
@@ -184,7 +184,7 @@ def _follow(api: Json, given: dict[str, str], items: list[Json], output: termina
                         _line(change, item)
                     else:
                         subject = cluster_status.short_subject(item["subject"])
-                        message = terminal.clocks(item["message"])
+                        message = terminal.format_clocks(item["message"])
                         text = f"{sign} {item['kind']}  {subject}  {message}"
                         terminal.out.print(text, markup=False, soft_wrap=True)
             sys.stdout.flush()

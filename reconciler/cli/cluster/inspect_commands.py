@@ -62,7 +62,7 @@ def nodes(
         is_data = output in (terminal.Output.JSON, terminal.Output.YAML)
         observed = set() if is_data else _observed(api)
     if is_data:
-        terminal.document(page, output)
+        terminal.print_document(page, output)
         return
     rows = [
         [
@@ -72,14 +72,14 @@ def nodes(
             _of(item, "cpu"),
             _gib(item),
             _gpus(item),
-            terminal.clocks(item.get("message") or ""),
+            terminal.format_clocks(item.get("message") or ""),
         ]
         for item in page["items"]
     ]
     cut = output is not terminal.Output.WIDE
     headings = ["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "MESSAGE"]
-    below = terminal.moved_down(headings, rows) if cut else {}
-    terminal.table(headings, rows, cut=cut, below=below)
+    below = terminal.move_last_cells_below(headings, rows) if cut else {}
+    terminal.print_table(headings, rows, cut=cut, below=below)
 
 
 def _observed(api: "api_client.ApiClient") -> set[str]:
@@ -91,7 +91,7 @@ def node(
     name: Annotated[
         str,
         typer.Argument(
-            help="Name of the node.", autocompletion=completion.nodes, callback=context.named
+            help="Name of the node.", autocompletion=completion.nodes, callback=context.require_name
         ),
     ],
     *,
@@ -111,7 +111,7 @@ def node(
         hint = suggestions.hint(name, [one["name"] for one in items])
         terminal.fail(f"no node named {name!r}{hint}. `muster nodes` lists all.")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(item, output)
+        terminal.print_document(item, output)
         return
     node_details.show(item, is_observed=item.get("pool") in observed)
 
@@ -158,14 +158,14 @@ def queues(
     with context.controller(server, token_file) as api:
         page = api.get("/v1/queues")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(page, output)
+        terminal.print_document(page, output)
         return
     wide = output is terminal.Output.WIDE
     kinds, names = queue_columns(page["items"], wide=wide)
     rows = queue_rows(with_children(page["items"]), kinds, wide=wide)
     headings = ["NAME", "PARENT", "GPUS", *names, "CPUS", *names]
     headings += ["WEIGHT", "PRIO"] if wide else []
-    terminal.table(
+    terminal.print_table(
         [*headings, "RUN", "WAIT"],
         rows,
         right="GPUS GUAR LENDS LIMIT CPUS RUN WAIT FAIR DEMAND WEIGHT PRIO",
@@ -242,7 +242,7 @@ def events(
             "--job",
             help="Only this job.",
             autocompletion=completion.jobs,
-            callback=context.named,
+            callback=context.require_name,
         ),
     ] = None,
     node: common_options.OfNode = None,
@@ -258,7 +258,7 @@ def events(
 
     Example: muster events --job train -w
     """
-    array_elements.whole("events --job", [job] if job else ())
+    array_elements.require_whole_jobs("events --job", [job] if job else ())
     after: int | None = None
     with context.controller(server, token_file) as api:
         asked = retries.Patient(api) if watch else api
@@ -271,7 +271,7 @@ def events(
             if after is None and not page["items"]:
                 _check_known(api, job, node)
             if output in (terminal.Output.JSON, terminal.Output.YAML) and not watch:
-                terminal.document(page, output)
+                terminal.print_document(page, output)
                 return
             for item in page["items"]:
                 _print_event(item, output)
@@ -299,8 +299,10 @@ def _print_event(item: Json, output: terminal.Output) -> None:
         return
     subject = item.get("job") or item.get("node") or "-"
     where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
-    at = terminal.clock(item["at"])
-    terminal.line(f"{at}  {item['kind']:<18} {subject}{where}  {terminal.clocks(item['message'])}")
+    at = terminal.format_clock(item["at"])
+    terminal.print_line(
+        f"{at}  {item['kind']:<18} {subject}{where}  {terminal.format_clocks(item['message'])}"
+    )
 
 
 def status(
@@ -328,7 +330,7 @@ def status(
             time.time(),
         )
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(
+        terminal.print_document(
             {
                 "sync": sync,
                 "standing": cluster_status.shown(found),
@@ -343,11 +345,12 @@ def status(
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
     if told_drift := cluster_status.drift_line(drifting):
-        terminal.paragraph(f"Drift  {told_drift}", 0, 7)
+        terminal.print_paragraph(f"Drift  {told_drift}", 0, 7)
     for one in overridden:
-        terminal.paragraph(
-            f"Override: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
-            f"by {one['owner']}: {one['reason']}",
+        until = terminal.format_clock(one["expires"])
+        terminal.print_paragraph(
+            f"Override: {one['verb']} {one['subject']} until {until}, by {one['owner']}: "
+            f"{one['reason']}",
             0,
             7,
         )
@@ -368,25 +371,25 @@ def _print_git(sync: Json) -> None:
     for problem in sync.get("problems") or []:
         if problem["message"] in told or (held and problem["rule"] in review_findings.RULES):
             continue  # printed above, with what lets it apply
-        terminal.paragraph(problem_text(problem), 7, 9)
+        terminal.print_paragraph(problem_text(problem), 7, 9)
     for one in sync.get("untold") or []:  # older controllers do not send it
-        since = terminal.clock(one["since"])
+        since = terminal.format_clock(one["since"])
         told_of = f"not notified since {since}: {one['channel']}: {one['why']}"
         told_of += f" ({terminal.counted(one['tries'], 'attempt')})"
-        terminal.paragraph(told_of, 7, 9)
+        terminal.print_paragraph(told_of, 7, 9)
 
 
 def _held(message: str, reasons: list[str]) -> None:
     """Print a message about a held change; if there are several reasons, each on its own line."""
     if len(reasons) <= 1:
-        terminal.paragraph(terminal.clocks(message), 7)
+        terminal.print_paragraph(terminal.format_clocks(message), 7)
         return
-    terminal.paragraph(f"held, for {len(reasons)} reasons:", 7)
+    terminal.print_paragraph(f"held, for {len(reasons)} reasons:", 7)
     for reason in reasons:
-        terminal.paragraph(terminal.clocks(f"- {reason}"), 7, 9)
+        terminal.print_paragraph(terminal.format_clocks(f"- {reason}"), 7, 9)
     rest = message.removeprefix("held: ").removeprefix("; ".join(reasons)).removeprefix("; ")
     if rest:
-        terminal.paragraph(terminal.clocks(rest), 7)
+        terminal.print_paragraph(terminal.format_clocks(rest), 7)
 
 
 def _standing(found: cluster_status.ClusterStatus, sync: Json, overridden: list[Json]) -> None:
@@ -400,13 +403,13 @@ def _standing(found: cluster_status.ClusterStatus, sync: Json, overridden: list[
         age = cluster_status.age(since, time.time())
         resume = "muster resume cluster" + ("" if by_git else " --override")
         whole += f"; the whole cluster is suspended for {age} (`{resume}`)"
-    terminal.paragraph(whole, 0, 7)
+    terminal.print_paragraph(whole, 0, 7)
     told = [one for one in found.objects if not one.is_well]
     for one in told[:STANDINGS_MAX]:
         why = f"  {one.why}" if one.why else ""
-        terminal.paragraph(f"{one.object}: {one.sync}, {one.health}{why}", 7, 9)
+        terminal.print_paragraph(f"{one.object}: {one.sync}, {one.health}{why}", 7, 9)
     if len(told) > STANDINGS_MAX:
-        terminal.paragraph(f"and {len(told) - STANDINGS_MAX} more; -o json has all", 7)
+        terminal.print_paragraph(f"and {len(told) - STANDINGS_MAX} more; -o json has all", 7)
 
 
 def problem_text(problem: Json) -> str:

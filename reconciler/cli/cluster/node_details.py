@@ -27,34 +27,36 @@ def show(item: Json, *, is_observed: bool = False) -> None:
         ("Node", item["name"]),
         ("Pool", (item.get("pool") or "-") + (OBSERVED if is_observed else "")),
         ("State", item["state"]),
-        ("Message", terminal.clocks(item.get("message") or "")),
+        ("Message", terminal.format_clocks(item.get("message") or "")),
         ("Notice", item.get("notice") or ""),
         ("Address", item["address"]),
         ("CPUs", f"{item['capacity']['cpu']:g}"),
         ("Memory", _gib(item["capacity"]["memory"])),
-        ("Reported", terminal.clock(item["lastReport"]) if item["lastReport"] else "never"),
+        ("Reported", terminal.format_clock(item["lastReport"]) if item["lastReport"] else "never"),
         ("Driver", _driver(driver, item["gpus"]) if driver else ""),
     ]
     for title, text in facts:
         if text:
-            terminal.line(f"{title:<10}{text}", 10)
+            terminal.print_line(f"{title:<10}{text}", 10)
     if item["gpus"]:
         terminal.out.print()
         headings = ["GPU", "MODEL", "STATE", "BUSY", "MEMORY", "WATTS", "TEMP", "TASK", "NOTES"]
         rows = [row for gpu in item["gpus"] for row in (_row(gpu), *_parts(gpu))]
-        terminal.table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP", middle="TASK")
+        terminal.print_table(headings, rows, right="GPU BUSY MEMORY WATTS TEMP", middle="TASK")
         for indexes, message in _layout_messages(item["gpus"]):
             several = "s" if len(indexes) > 1 else ""
             text = f"GPU{several} {_ranges(indexes)}, MIG layout: {message}"
             terminal.out.print(text, markup=False, soft_wrap=True)
     if item["volumes"]:
         terminal.out.print()
-        rows = [[one["name"], terminal.clocks(one["problem"]) or "ok"] for one in item["volumes"]]
-        terminal.table(["VOLUME", "STATE"], rows)
+        rows = [
+            [one["name"], terminal.format_clocks(one["problem"]) or "ok"] for one in item["volumes"]
+        ]
+        terminal.print_table(["VOLUME", "STATE"], rows)
     strangers = item.get("foreignGpuProcesses") or []
     if strangers:
         terminal.out.print("\nGPU processes that belong to no task:", markup=False)
-        terminal.table(
+        terminal.print_table(
             ["GPU", "PID", "PROGRAM", "USER", "MEMORY"],
             [
                 [

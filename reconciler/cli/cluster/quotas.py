@@ -23,7 +23,9 @@ def quotas(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these quotas.", autocompletion=completion.quotas, callback=context.named
+            help="Only these quotas.",
+            autocompletion=completion.quotas,
+            callback=context.require_name,
         ),
     ] = None,
     *,
@@ -44,9 +46,9 @@ def quotas(
     """
     with context.controller(server, token_file) as api:
         page = api.get("/v1/quotas")
-    page["items"] = named(page["items"], names or ())
+    page["items"] = select(page["items"], names or ())
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(page, output)
+        terminal.print_document(page, output)
         return
     show(page["items"], wide=output is terminal.Output.WIDE)
 
@@ -56,7 +58,7 @@ def show(items: list[Json], *, wide: bool) -> None:
     if not items:
         terminal.note("no quotas")
         return
-    terminal.table(
+    terminal.print_table(
         ["NAME", "SUBJECT", "RESOURCE", "USED", "LIMIT", "BACK BY"],
         [row for item in items for row in quota_rows(item)],
         right="USED LIMIT",
@@ -64,7 +66,7 @@ def show(items: list[Json], *, wide: bool) -> None:
     )
 
 
-def named(items: list[Json], names: Sequence[str]) -> list[Json]:
+def select(items: list[Json], names: Sequence[str]) -> list[Json]:
     """Return the named quotas, or all if none is named. Exit if a name is unknown."""
     known = [item["name"] for item in items]
     for name in names:
@@ -83,17 +85,17 @@ def quota_rows(item: Json) -> list[list[str]]:
         if item["limit"][resource] is not None:
             used = item["used"][resource] or 0
             cells = [_amount(resource, used), _amount(resource, item["limit"][resource])]
-            rows.append([title, *cells, terminal.clock(ends[resource])])
+            rows.append([title, *cells, terminal.format_clock(ends[resource])])
     if item["runningMax"] is not None:
         cells = [str(item["running"]), str(item["runningMax"])]
-        rows.append(["jobs running", *cells, terminal.clock(ends["running"])])
+        rows.append(["jobs running", *cells, terminal.format_clock(ends["running"])])
     if item["pendingMax"] is not None:
         rows.append(["jobs considered", "-", str(item["pendingMax"]), "-"])
     budget = item["budget"]
     if budget is not None:
         window = quantities.format_duration(budget["window_s"])
         amounts = (budget["spentGpuHours"] + budget["reservedGpuHours"], budget["gpuHours"])
-        cells = [*map(quantities.format_hours, amounts), terminal.clock(budget["returns"])]
+        cells = [*map(quantities.format_hours, amounts), terminal.format_clock(budget["returns"])]
         rows.append([f"GPU-hours in {window}", *cells])
     return [[item["name"], whom, *row] for row in rows]
 

@@ -108,8 +108,8 @@ def report(
 
 def _span(began: str, ended: str, now: float) -> dict[str, str]:
     """Return the begin and the end of the report. Exit if the begin is not in the past."""
-    began_at = context.moment("--from", began, now)
-    ended_at = context.moment("--to", ended, now)
+    began_at = context.parse_moment("--from", began, now)
+    ended_at = context.parse_moment("--to", ended, now)
     if began_at >= min(now, ended_at):
         than = "now" if began_at >= now else f"--to, which is {times.format_time(ended_at)}"
         terminal.fail(
@@ -135,12 +135,12 @@ def _table(made: "usage_reports.UsageReport", file: Path | None) -> None:
     if file is None:
         terminal.note(reportviews.title(made))
         terminal.note(reportviews.units(made))
-        terminal.table(heads, cells, right=numbers)
+        terminal.print_table(heads, cells, right=numbers)
         return
     with file.open("w", encoding="utf-8") as stream, contextlib.redirect_stdout(stream):
-        terminal.line(reportviews.title(made))
-        terminal.line(reportviews.units(made))
-        terminal.table(heads, cells, right=numbers, cut=False)
+        terminal.print_line(reportviews.title(made))
+        terminal.print_line(reportviews.units(made))
+        terminal.print_table(heads, cells, right=numbers, cut=False)
 
 
 def _write(made: "usage_reports.UsageReport", output: Form, file: Path | None) -> None:

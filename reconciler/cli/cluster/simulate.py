@@ -58,7 +58,7 @@ def scenario(
         terminal.fail(str(error))
     report = scenarios.run(files)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document({"folders": msgspec.to_builtins(report.folders)}, output)
+        terminal.print_document({"folders": msgspec.to_builtins(report.folders)}, output)
     else:
         _show(report, wide=output is terminal.Output.WIDE)
     for told in report.errors:
@@ -72,7 +72,7 @@ def _show(report: scenarios.ScenarioReport, *, wide: bool) -> None:
         for name, f in report.folders.items()
     ]
     headings = ["FOLDER", "DOCUMENTS", "EXACT", "STATES", "DIVERGING"]
-    terminal.table(headings, rows, right="DOCUMENTS EXACT STATES DIVERGING")
+    terminal.print_table(headings, rows, right="DOCUMENTS EXACT STATES DIVERGING")
     for name, folder in report.folders.items():
         for one in folder.diverging:
             meant = f" (intended: {one.meant})" if one.meant else ""
@@ -129,7 +129,11 @@ Jobs = Annotated[
 Load = Annotated[
     float,
     typer.Option(
-        "--load", help="Load by generated jobs.", min=0.01, max=1000.0, callback=context.finite
+        "--load",
+        help="Load by generated jobs.",
+        min=0.01,
+        max=1000.0,
+        callback=context.require_finite,
     ),
 ]
 SpeedUp = Annotated[
@@ -139,7 +143,7 @@ SpeedUp = Annotated[
         help="Factor by which jobs arrive faster.",
         min=0.001,
         max=1_000_000.0,
-        callback=context.finite,
+        callback=context.require_finite,
     ),
 ]
 Seeds = Annotated[
@@ -153,7 +157,7 @@ OverEstimate = Annotated[
         help="Spread (sigma) of time limits above durations.",
         min=0.0,
         max=10.0,
-        callback=context.finite,
+        callback=context.require_finite,
     ),
 ]
 CycleEvery = Annotated[
@@ -206,7 +210,7 @@ def simulate(
     given = simulate_options.given(at)
     simulate_options.refuse(given, source, policies)
     options = trace_simulation.ReplayOptions(
-        cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
+        cycle_every_s=float(context.parse_seconds("--cycle-every", cycle_every)),
         checkpoint_every_s=_checkpoints(checkpoint_every),
         until_s=_seconds("--until", until),
     )
@@ -231,7 +235,7 @@ def simulate(
 
 
 def _seconds(option: str, written: str | None) -> float | None:
-    return None if written is None else context.seconds(option, written)
+    return None if written is None else context.parse_seconds(option, written)
 
 
 def _checkpoints(written: str | None) -> float | None:
@@ -358,7 +362,7 @@ def _show_runs(
                 simulation_results.as_value(seed, run) for seed, _, runs in several for run in runs
             ],
         }
-        terminal.document(value, output)
+        terminal.print_document(value, output)
         return
     terminal.note(prepared.title)
     if len(several) > 1:
@@ -377,7 +381,7 @@ def _show_runs(
 
 def _given_up(since_s: float) -> str:
     """Return a sentence about a run that ended although jobs waited."""
-    since = terminal.duration(since_s)
+    since = terminal.format_duration(since_s)
     return (
         f"stopped: nothing ran from {since} after the first submission on; it is unknown whether "
         "the jobs that never started would start much later"
@@ -412,9 +416,9 @@ def _show_figures(
             found.policy,
             str(found.finished),
             str(found.never_started),
-            terminal.duration(found.delay_mean_s),
-            terminal.duration(found.delay_p50_s),
-            terminal.duration(found.delay_p99_s),
+            terminal.format_duration(found.delay_mean_s),
+            terminal.format_duration(found.delay_p50_s),
+            terminal.format_duration(found.delay_p99_s),
             f"{found.slowdown_mean:.2f}",
             f"{found.slowdown_p99:.1f}",
             f"{found.utilisation:.1%}",
@@ -427,11 +431,11 @@ def _show_figures(
                 f"{found.shortfall:.2%}",
                 str(found.evictions),
                 f"{found.lost:.2%}",
-                terminal.duration(found.makespan_s),
+                terminal.format_duration(found.makespan_s),
                 str(found.cycles),
             ]
         rows.append(row)
-    terminal.table(headings, rows, right=" ".join(headings[1:]))
+    terminal.print_table(headings, rows, right=" ".join(headings[1:]))
 
 
 def _draw(
@@ -449,4 +453,4 @@ def _draw(
     except trace_plots.PicturesMissingError as error:
         terminal.fail(str(error))
     except OSError as error:
-        terminal.fail(terminal.unusable(error) or str(error))
+        terminal.fail(terminal.describe_unusable(error) or str(error))

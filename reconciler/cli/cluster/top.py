@@ -46,7 +46,7 @@ def top(
             "--every",
             min=0.5,
             help="Seconds between updates, at least.",
-            callback=context.finite,
+            callback=context.require_finite,
         ),
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
@@ -66,7 +66,7 @@ def top(
     with context.controller(server, token_file) as api:
         if output in (terminal.Output.JSON, terminal.Output.YAML):
             _news(api, events, None, wait_s=None)
-            terminal.document(look(api) | {"events": list(events)}, output)
+            terminal.print_document(look(api) | {"events": list(events)}, output)
             return
         try:
             while True:
@@ -74,7 +74,7 @@ def top(
                 began = time.monotonic()
                 width, height = _size(live=live)
                 lines = picture(look(api), events, width, height, time.time())
-                text = "\n".join(map(terminal.plain, lines))
+                text = "\n".join(map(terminal.escape_control, lines))
                 # the screen is overwritten, not cleared, so that it does not flicker
                 sys.stdout.write(f"\x1b[H\x1b[J{text}\n" if live else f"{text}\n")
                 sys.stdout.flush()
@@ -261,5 +261,5 @@ def _event(*alike: Json) -> str:
         subject = f"{len(alike)} {'jobs' if one.get('job') else 'nodes'}, {subject}"
     elif one.get("job") and one.get("node"):
         subject += f" on {one['node']}"
-    text = f"{terminal.clock(one['at'])}  {one['kind']:<16} {subject}  {one['message']}"
+    text = f"{terminal.format_clock(one['at'])}  {one['kind']:<16} {subject}  {one['message']}"
     return text.rstrip()

@@ -79,18 +79,18 @@ def explain(
     Example: muster explain train --at 8h
     """
     moment = None if at is None else _moment(at)
-    job, element = array_elements.parted(name)
+    job, element = array_elements.parse_name(name)
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{job}/explain", at=moment)
     if element is not None:
-        array_elements.require(item["job"], element)
+        array_elements.require_element(item["job"], element)
     replayed = item.get("replayed")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(item, output)
+        terminal.print_document(item, output)
     else:
         if replayed:
             _explain_cycle(replayed)
-        now = terminal.seconds(replayed["decided"]) if replayed else time.time()
+        now = terminal.parse_time(replayed["decided"]) if replayed else time.time()
         _explain_job(item, now or time.time(), past=bool(replayed), element=element)
     if replayed and replayed["disagreements"]:
         terminal.fail(
@@ -103,11 +103,11 @@ def _moment(written: str) -> str:
     """Return the RFC 3339 time of a time, a clock time or a span before now. Exit for any other
     text.
     """
-    of_day = context.clock_time(written, time.time())
+    of_day = context.parse_clock_time(written, time.time())
     if of_day is not None:
         return times.format_time(of_day)
     with contextlib.suppress(quantities.QuantityError):
-        return times.format_time(time.time() - context.ago(written))
+        return times.format_time(time.time() - context.parse_ago(written))
     try:
         return times.format_time(times.parse_time(written))
     except ValueError as error:
@@ -127,8 +127,9 @@ def _explain_cycle(replayed: Json) -> None:
     revision = (replayed["revision"] or "none")[:12]
     structure = (replayed["structureRevision"] or "none")[:12]
     which = revision if structure == revision else f"{revision}, with the structure of {structure}"
+    decided = terminal.format_clock(replayed["decided"])
     terminal.out.print(
-        f"Cycle {replayed['cycle']}, {terminal.clock(replayed['decided'])}, revision {which}:\n",
+        f"Cycle {replayed['cycle']}, {decided}, revision {which}:\n",
         markup=False,
         soft_wrap=True,
     )
@@ -136,14 +137,14 @@ def _explain_cycle(replayed: Json) -> None:
 
 def _explain_job(item: Json, now: float, *, past: bool = False, element: int | None = None) -> None:
     job = item["job"]
-    leaves = f", {told}" if (told := job_list.stopping(job)) else ""
+    leaves = f", {told}" if (told := job_list.stopping_text(job)) else ""
     verb = "was" if past else "is"
     _say(f"{job['name']} {verb} {job['state']}{_on_nodes(job)}{_spans(job)}{leaves}.")
-    if told := job_list.tasks_told(job):
+    if told := job_list.tasks_text(job):
         _say(f"{told}.")
     _explain_elements(job)
     if element is not None and job.get("array"):
-        _say(f"\n{array_elements.told(job, element)}")
+        _say(f"\n{array_elements.describe_element(job, element)}")
     _explain_silence(item, now)
     told_below = [one["message"] for one in item.get("reasons") or []]
     if job.get("message") and job["message"] not in told_below:
@@ -156,7 +157,9 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
             nodes = "node: " if step["count"] == 1 else "nodes:"
-            terminal.line(f"  {step['count']:>5} {nodes} {terminal.clocks(step['why'])}", 15)
+            terminal.print_line(
+                f"  {step['count']:>5} {nodes} {terminal.format_clocks(step['why'])}", 15
+            )
         if reason["code"] == BACKING_OFF:
             _tell_last_try(job["attempts"])
         if reason.get("unblocks"):
@@ -212,15 +215,15 @@ def _explain_silence(item: Json, now: float) -> None:
     """Print which nodes with tasks are silent, since when, and what happens to the tasks."""
     found = item.get("silent") or []
     for one in found[:NODES_SHOWN]:
-        heard_at = terminal.seconds(one["lastHeard"])
+        heard_at = terminal.parse_time(one["lastHeard"])
         tasks = terminal.counted(one["tasks"], "task")
         last = "never reported"
         if heard_at is not None:
-            ago = terminal.duration(max(0.0, now - heard_at))
-            last = f"last reported {ago} ago, at {terminal.clock(one['lastHeard'])}"
+            ago = terminal.format_duration(max(0.0, now - heard_at))
+            last = f"last reported {ago} ago, at {terminal.format_clock(one['lastHeard'])}"
         _say(f"\n{one['node']}, with {tasks} of this job, {last}.")
         if one["givenUp"]:
-            then = terminal.clock(one["givenUp"])
+            then = terminal.format_clock(one["givenUp"])
             _say(f"  If it stays silent, tasks with a lease restart elsewhere at {then} or later.")
         if one["endless"]:
             pool = f"NodePool {one['pool']}" if one["pool"] else "a NodePool that has it"
@@ -246,9 +249,9 @@ def _spans_of(numbers: set[int]) -> str:
 
 
 def _say(text: str) -> None:
-    for line in terminal.clocks(text).split("\n"):
+    for line in terminal.format_clocks(text).split("\n"):
         indent = len(line) - len(line.lstrip())
-        terminal.line(line, indent + 2 if indent else 0)
+        terminal.print_line(line, indent + 2 if indent else 0)
 
 
 def _on_nodes(job: Json) -> str:
@@ -264,15 +267,15 @@ def _on_nodes(job: Json) -> str:
 def _spans(job: Json) -> str:
     """Return `: it waited 5m10s, ran 1h02m and ended at 11:07:12` for a finished job."""
     submitted, started, ended = (
-        terminal.seconds(job.get(name)) for name in ("submitted", "started", "ended")
+        terminal.parse_time(job.get(name)) for name in ("submitted", "started", "ended")
     )
     if job["state"] not in job_list.FINISHED or submitted is None or ended is None:
         return ""
-    waited = terminal.duration(max(0.0, (started or ended) - submitted))
-    at_most = "" if job_list.are_all_told(job) else "at most "
-    time_run = terminal.duration(job_list.time_run(job, ended))
+    waited = terminal.format_duration(max(0.0, (started or ended) - submitted))
+    at_most = "" if job_list.lists_all_tries(job) else "at most "
+    time_run = terminal.format_duration(job_list.running_time(job, ended))
     ran = f"ran {at_most}{time_run}" if started else "never ran"
-    return f": it waited {waited}, {ran} and ended at {terminal.clock(job['ended'])}"
+    return f": it waited {waited}, {ran} and ended at {terminal.format_clock(job['ended'])}"
 
 
 def _tell_story(item: Json) -> None:
@@ -285,13 +288,13 @@ def _tell_story(item: Json) -> None:
     for one in told[-STORY_MAX:]:
         where = f" on {one['node']}" if one.get("node") else ""
         because = f": {one['message']}" if one["message"] else ""
-        text = f"{terminal.clock(one['at'])}  {STORY[one['kind']]}{where}{because}"
-        terminal.line(f"  {terminal.clocks(text)}", 12)
+        text = f"{terminal.format_clock(one['at'])}  {STORY[one['kind']]}{where}{because}"
+        terminal.print_line(f"  {terminal.format_clocks(text)}", 12)
     tries = [one for one in item["job"]["attempts"] if one.get("ended")]
     if tries:
         _say("")
     for one in sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]:
-        terminal.line(f"  {terminal.clock(one['ended'])}  {_end_of(one)}", 12)
+        terminal.print_line(f"  {terminal.format_clock(one['ended'])}  {_end_of(one)}", 12)
 
 
 def _end_of(attempt: Json) -> str:
@@ -299,9 +302,12 @@ def _end_of(attempt: Json) -> str:
     task, devices = show_usage.task_of(attempt), ",".join(map(str, attempt.get("devices") or ()))
     words = f"{task}, try {attempt['attempt']} on {attempt['node']}"
     words += f" (GPU {devices})" if devices else ""
-    started, ended = terminal.seconds(attempt.get("started")), terminal.seconds(attempt["ended"])
+    started, ended = (
+        terminal.parse_time(attempt.get("started")),
+        terminal.parse_time(attempt["ended"]),
+    )
     if started is not None and ended is not None:
-        words += f", after {terminal.duration(max(0.0, ended - started))}"
+        words += f", after {terminal.format_duration(max(0.0, ended - started))}"
     reason = attempt.get("endReason") or "Ended"
     end = f"signal {attempt['signal']}" if attempt.get("signal") else None
     if end is None and attempt.get("exitCode") is not None:
@@ -340,17 +346,18 @@ def _explain_placement(item: Json, *, past: bool) -> None:
         last = told[-1]
         verb = "had been" if past else "was"
         what = "The last element" if item["job"].get("array") else "It"
-        _say(f"\n{what} {verb} {PLACEMENT_EVENTS[last['kind']]} at {terminal.clock(last['at'])}:")
+        at = terminal.format_clock(last["at"])
+        _say(f"\n{what} {verb} {PLACEMENT_EVENTS[last['kind']]} at {at}:")
         _say(f"  {last['message']}")
 
 
 def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
-    at = terminal.seconds(job["estimatedStart"])
+    at = terminal.parse_time(job["estimatedStart"])
     if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
         return  # the reason has the time of the next try
     _say("")
     found = job.get("reasons") or []
-    why = explain_start.unbounded(found) if at is None else ""
+    why = explain_start.why_no_estimate(found) if at is None else ""
     if job["place"] and in_line and not (at is None and explain_start.is_out_of_line(found)):
         _say(f"Place in its queue: {job['place']}.")
     if at is None:
@@ -358,25 +365,28 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
         return
     # only the start of the next element of an array is estimated
     whose = " of the next element" if job.get("array") else ""
-    _say(f"Estimated start{whose}: {terminal.clock(job['estimatedStart'])}{_bounds(job, at, now)}.")
+    start = terminal.format_clock(job["estimatedStart"])
+    _say(f"Estimated start{whose}: {start}{_bounds(job, at, now)}.")
 
 
 def _bounds(job: Json, at: float, now: float) -> str:
     """Return how far away the estimated start is, and what it depends on."""
     is_over = at < now
-    told = f" (in {terminal.duration(at - now)})" if at > now else ""
+    told = f" (in {terminal.format_duration(at - now)})" if at > now else ""
     if is_over:
-        told = f", {terminal.duration(now - at)} ago: it starts as soon as what it waits for is"
+        told = (
+            f", {terminal.format_duration(now - at)} ago: it starts as soon as what it waits for is"
+        )
         told += " free"
     elif job.get("startTakesBack"):
         told += ", when it may preempt others"
     elif not job.get("estimatedCertain"):
         told += ", unless other jobs reclaim that capacity first"
     latest = job.get("latestStart") if job.get("estimatedCertain") else None
-    bound = terminal.seconds(latest)
+    bound = terminal.parse_time(latest)
     if bound is not None and bound > now:
-        shown = terminal.clock(latest)
-        told += f", latest {shown}" if shown != terminal.clock(job["estimatedStart"]) else ""
+        shown = terminal.format_clock(latest)
+        told += f", latest {shown}" if shown != terminal.format_clock(job["estimatedStart"]) else ""
     return told
 
 

@@ -29,7 +29,7 @@ NOT_AT_ALL = "it can't start as things are"
 _SUSPENDED = " is suspended"
 
 
-def unbounded(found: Sequence[Json]) -> str:
+def why_no_estimate(found: Sequence[Json]) -> str:
     """Return why nobody can estimate the start of a job that waits for these reasons."""
     if never_starts(found):
         return NOT_AT_ALL

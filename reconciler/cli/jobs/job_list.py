@@ -41,7 +41,7 @@ def jobs(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these jobs.", autocompletion=completion.jobs, callback=context.named
+            help="Only these jobs.", autocompletion=completion.jobs, callback=context.require_name
         ),
     ] = None,
     queue: Annotated[
@@ -51,7 +51,7 @@ def jobs(
             "-q",
             help="Only this queue.",
             autocompletion=completion.queues,
-            callback=context.named,
+            callback=context.require_name,
         ),
     ] = None,
     state: Annotated[str | None, typer.Option("--state", "-s", help="Only this state.")] = None,
@@ -72,7 +72,7 @@ def jobs(
 
     Example: muster jobs --queue research --state Pending
     """
-    array_elements.whole("jobs", names or ())
+    array_elements.require_whole_jobs("jobs", names or ())
     wanted = None if state is None else _state(state)
     with context.controller(server, token_file) as api:
         items = api.items("/v1/jobs", queue=queue, state=wanted, owner=owner)
@@ -85,11 +85,11 @@ def jobs(
         if output in (terminal.Output.JSON, terminal.Output.YAML):
             page = api.get("/v1/jobs", limit=1)
             page["items"] = items
-            terminal.document(page, output)
+            terminal.print_document(page, output)
         elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
     if unknown:
-        terminal.fail(f"{_list(unknown)} unknown")
+        terminal.fail(f"{_list(unknown)} not known")
 
 
 def _state(written: str) -> str:
@@ -136,14 +136,14 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
         row += [_waited(item, now), _ran(item, now)]
         if wide:
             row += [str(item["run"]), item.get("owner") or "-", _where(item)]
-        rows.append([*row, why(item) if item["state"] != "Succeeded" else ""])
+        rows.append([*row, reason_text(item) if item["state"] != "Succeeded" else ""])
     headings = ["NAME", "QUEUE", "STATE", *(["TASKS"] if elastic else [])]
     headings += [*(["DONE"] if arrays else []), "WAITED", "RAN"]
     below: dict[int, str] = {}
     if wide:
         headings += ["RUN", "OWNER", "NODES"]
     else:
-        left = terminal.left_over(headings, [row[:-1] for row in rows])
+        left = terminal.free_width(headings, [row[:-1] for row in rows])
         below = _move_down(rows, items, max(left, LEAST["REASON"]))
     right = "TASKS WAITED RAN DONE RUN"
     headings.append("REASON")
@@ -151,7 +151,7 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
     if over and not wide:
         _move_codes_down(rows, below, max(least["REASON"] - over, len(AS_ABOVE)))
         least, _ = _least(headings, rows)
-    terminal.table(headings, rows, right=right, cut=not wide, least=least, below=below)
+    terminal.print_table(headings, rows, right=right, cut=not wide, least=least, below=below)
 
 
 def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict[str, int], int]:
@@ -185,13 +185,13 @@ def _move_codes_down(rows: list[list[str]], below: dict[int, str], room: int) ->
             row[-1] = ""
 
 
-def why(item: Json) -> str:
+def reason_text(item: Json) -> str:
     """Return the most informative reason of a waiting job, or the message about its end."""
-    reason = telling(item.get("reasons") or [])
+    reason = first_reason(item.get("reasons") or [])
     if reason:
-        return terminal.clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
-    told = "; ".join(filter(None, (stopping(item), item.get("message"))))
-    return terminal.clocks(told)
+        return terminal.format_clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
+    told = "; ".join(filter(None, (stopping_text(item), item.get("message"))))
+    return terminal.format_clocks(told)
 
 
 def _waiting_for(item: Json, reason: Json) -> str:
@@ -200,7 +200,7 @@ def _waiting_for(item: Json, reason: Json) -> str:
     return "; ".join(dict.fromkeys(filter(None, (reason["message"], said))))
 
 
-def telling(reasons: Sequence[Json]) -> Json:
+def first_reason(reasons: Sequence[Json]) -> Json:
     """Return the first reason that waiting does not end, else the first; None if there is none."""
     hopeless = [
         one for one in reasons if pending_reasons.is_final(one["code"], one.get("message", ""))
@@ -208,13 +208,13 @@ def telling(reasons: Sequence[Json]) -> Json:
     return next(iter([*hopeless, *reasons]), None)
 
 
-def stopping(item: Json) -> str:
+def stopping_text(item: Json) -> str:
     """Return `stopping, SIGKILL at 11:07:12` if all tasks are stopping; else an empty string."""
     alive = [one for one in item.get("attempts") or [] if one["state"] != "Ended"]
     ends = [one["killAt"] for one in alive if one.get("killAt")]
     if not ends or len(ends) < len(alive):
         return ""
-    return f"stopping, SIGKILL at {terminal.clock(max(ends))}"
+    return f"stopping, SIGKILL at {terminal.format_clock(max(ends))}"
 
 
 def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int, str]:
@@ -226,12 +226,12 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
     below: dict[int, str] = {}
     above = ("", "")
     for place, (row, item) in enumerate(zip(rows, items, strict=True)):
-        text, reason = row[-1], telling(item.get("reasons") or [])
+        text, reason = row[-1], first_reason(item.get("reasons") or [])
         if len(text) <= room:
             above = ("", "")
             continue
         code = row[-1] = reason["code"] if reason else ""
-        told = terminal.clocks(_waiting_for(item, reason)) if reason else text
+        told = terminal.format_clocks(_waiting_for(item, reason)) if reason else text
         if (code, told) == above:
             whole = ", ".join(filter(None, (code, AS_ABOVE)))
             row[-1] = whole if len(whole) <= room else AS_ABOVE
@@ -261,7 +261,7 @@ def _tasks(item: Json) -> str:
     return f"{tasks['running']} of {tasks['min']}-{tasks['max']}"
 
 
-def tasks_told(item: Json) -> str:
+def tasks_text(item: Json) -> str:
     """Return the same in words: `3 tasks run (minimum 2, maximum 6)`; empty for other jobs."""
     tasks = item.get("tasks")
     if not tasks or item["state"] in FINISHED:
@@ -272,42 +272,44 @@ def tasks_told(item: Json) -> str:
 
 def _waited(item: Json, now: float) -> str:
     """Return the time from submission to the first start, else to the end, else to now."""
-    submitted = terminal.seconds(item.get("submitted"))
-    until = terminal.seconds(item.get("started")) or terminal.seconds(item.get("ended")) or now
-    return terminal.duration(None if submitted is None else max(0.0, until - submitted))
+    submitted = terminal.parse_time(item.get("submitted"))
+    until = (
+        terminal.parse_time(item.get("started")) or terminal.parse_time(item.get("ended")) or now
+    )
+    return terminal.format_duration(None if submitted is None else max(0.0, until - submitted))
 
 
-def times_of(item: Json) -> str:
+def times_text(item: Json) -> str:
     """Return when a job was submitted, first started and ended, as far as known."""
     told = [name for name in ("submitted", "started", "ended") if item.get(name)]
-    return ", ".join(f"{name} {terminal.clock(item[name])}" for name in told)
+    return ", ".join(f"{name} {terminal.format_clock(item[name])}" for name in told)
 
 
 def _ran(item: Json, now: float) -> str:
     """Return how long a job ran, in all tries together."""
-    ran = terminal.duration(time_run(item, now))
-    return ran if item.get("started") is None or are_all_told(item) else f"<={ran}"
+    ran = terminal.format_duration(running_time(item, now))
+    return ran if item.get("started") is None or lists_all_tries(item) else f"<={ran}"
 
 
-def are_all_told(item: Json) -> bool:
+def lists_all_tries(item: Json) -> bool:
     """Return True if the view lists all tries of a job."""
     return 0 < len(item.get("attempts") or []) < TRIES_TOLD
 
 
-def time_run(item: Json, now: float) -> float | None:
+def running_time(item: Json, now: float) -> float | None:
     """Return the seconds in which any task of a job ran; None if none ever did.
 
     If the view does not list all tries, it is an upper bound: the time from the first start to the
     end, or to where the job last ran if it waits.
     """
     tries = item.get("attempts") or []
-    start, end = terminal.seconds(item.get("started")), terminal.seconds(item.get("ended"))
+    start, end = terminal.parse_time(item.get("started")), terminal.parse_time(item.get("ended"))
     if start is None:
         return None
-    if are_all_told(item):
+    if lists_all_tries(item):
         return _covered(tries, now)
     if end is None and item["state"] in WAITING:
-        ends = [terminal.seconds(one["ended"]) for one in tries if one.get("ended")]
+        ends = [terminal.parse_time(one["ended"]) for one in tries if one.get("ended")]
         end = max(filter(None, ends), default=start)
     return max(0.0, (now if end is None else end) - start)
 
@@ -316,7 +318,10 @@ def _covered(tries: Sequence[Json], now: float) -> float:
     """Return the seconds in which at least one try ran."""
     spans = []
     for one in tries:
-        began, ended = terminal.seconds(one.get("started")), terminal.seconds(one.get("ended"))
+        began, ended = (
+            terminal.parse_time(one.get("started")),
+            terminal.parse_time(one.get("ended")),
+        )
         if began is not None:
             spans.append((began, now if ended is None else ended))
     total, until = 0.0, 0.0

@@ -24,7 +24,9 @@ NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
 NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
 
 
-def hint(api: "api_client.ApiClient", name: str, query: dict[str, str], *, silent: bool) -> None:
+def hint_at_stderr(
+    api: "api_client.ApiClient", name: str, query: dict[str, str], *, silent: bool
+) -> None:
     """Print where stderr is, if stdout was empty or the task failed.
 
     Args:
@@ -49,7 +51,7 @@ def hint(api: "api_client.ApiClient", name: str, query: dict[str, str], *, silen
     terminal.note(f"{what}; for stderr: {shlex.join([*words, '--stderr'])}")
 
 
-def tell_others(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
+def hint_at_others(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
     """Print how many tasks and elements there are, if one of them is shown without being named."""
     element = query.get("element", "0")
     told: Any = api.get(
@@ -77,7 +79,9 @@ def _tries(attempts: Any, query: dict[str, str]) -> list[int]:
     return sorted(mine, reverse=True)
 
 
-def earlier(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> Iterator[bytes]:
+def earlier_output(
+    api: "api_client.ApiClient", name: str, query: dict[str, str]
+) -> Iterator[bytes]:
     """Yield the output of the newest earlier try that has any, and print that it is an earlier one.
 
     A try that never started has no output; people usually want that of the try before.

@@ -100,7 +100,7 @@ def logs(
 
     Example: muster logs train --since 12h --timestamps
     """
-    name, element = array_elements.chosen(name, element)
+    name, element = array_elements.resolve_element(name, element)
     if all_tasks and task is not None:
         terminal.fail("--all-tasks and --task can't be combined", terminal.USAGE)
     widely = bool(every or since or until) and not (follow or all_tasks)
@@ -128,10 +128,10 @@ def _print(
         _show_all(api, name, query)
         return
     if "widely" not in query:
-        log_hints.tell_others(api, name, query)
+        log_hints.hint_at_others(api, name, query)
     silent = _show(api, name, query)
     if query["stream"] == "stdout" and not query.keys() & {"every", "widely"}:
-        log_hints.hint(api, name, query, silent=silent)
+        log_hints.hint_at_stderr(api, name, query, silent=silent)
 
 
 def _named(options: dict[str, str | int | None]) -> dict[str, str]:
@@ -148,7 +148,7 @@ def _timed(options: dict[str, str | None]) -> dict[str, str]:
     """Return options of a query that are times, parsed."""
     now = time.time()
     return {
-        option: times.format_time(context.moment(f"--{option}", text, now))
+        option: times.format_time(context.parse_moment(f"--{option}", text, now))
         for option, text in options.items()
         if text is not None
     }
@@ -167,7 +167,7 @@ def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool
             _leave_unstarted(api, name, query)
         newest = silent and not follows and not query.keys() & {"attempt", "every", "widely"}
         is_none = newest and log_hints.NONE_OF_TRY.fullmatch(piece)
-        if is_none and _write(log_hints.earlier(api, name, query)):
+        if is_none and _write(log_hints.earlier_output(api, name, query)):
             return False
         silent = not _write([piece]) and silent
     return silent

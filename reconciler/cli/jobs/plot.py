@@ -81,7 +81,7 @@ def plot(
             "pictures need matplotlib, which is not installed. To fix: `pip install matplotlib`, "
             "or the extra `plots`, such as `pip install '.[plots]'` in a checkout"
         )
-    name, element = array_elements.chosen(name, element)
+    name, element = array_elements.resolve_element(name, element)
     query = {"stream": "metrics", "every": "true"}
     for key, value in (("task", task), ("element", element), ("run", run)):
         if value is not None:
@@ -92,7 +92,7 @@ def plot(
     if past.is_cut and not metric:
         terminal.note(f"job {name} logs more series; only the first {len(past.curves)} are kept")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document({"job": name, "curves": curves, "remarks": past.remarks}, output)
+        terminal.print_document({"job": name, "curves": curves, "remarks": past.remarks}, output)
     elif png is not None:
         _picture(name, curves, over, png)
     else:
@@ -103,7 +103,7 @@ def written(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> jo
     """Return what a task logged. Exit if the array element does not exist."""
     if "element" in query:
         job = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query["element"])["job"]
-        array_elements.require(job, int(query["element"]))
+        array_elements.require_element(job, int(query["element"]))
     text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
     return job_plots.read(text.splitlines())
 

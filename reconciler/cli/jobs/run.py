@@ -51,12 +51,17 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     *,
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="Name of the job.", callback=context.named)
+        str | None,
+        typer.Option("--name", "-n", help="Name of the job.", callback=context.require_name),
     ] = None,
     queue: Annotated[
         str | None,
         typer.Option(
-            "--queue", "-q", help="Queue.", autocompletion=completion.queues, callback=context.named
+            "--queue",
+            "-q",
+            help="Queue.",
+            autocompletion=completion.queues,
+            callback=context.require_name,
         ),
     ] = None,
     gpus: Annotated[
@@ -137,8 +142,8 @@ def _carry_through(
         leaving.submitted(is_mine=is_mine)
         for warning in (told for one in made for told in one.warnings):
             terminal.note(f"warning: {warning}")
-        submit.tell_withheld(made)
-        with submit_options.telling_of_input(), context.controller(server, token_file) as api:
+        submit.report_withheld(made)
+        with submit_options.report_unread_input(), context.controller(server, token_file) as api:
             patient = retries.Patient(api, answered=True)
             return leaving.status(_attend(patient, options.name))
     except _Interrupted:  # first: the others' modules may be half loaded
@@ -164,10 +169,10 @@ def _carry_through(
             raise
         terminal.drop_stdout()
         told = f"the output can't be written here: {error.strerror}"
-        terminal.note(f"muster: {told}; {wait.goes_on([options.name])}")
+        terminal.note(f"muster: {told}; {wait.continues_text([options.name])}")
         return MUSTER_FAILED
     except retries.GoneError as error:
-        terminal.note(f"muster: {error}; {wait.goes_on([options.name])}")
+        terminal.note(f"muster: {error}; {wait.continues_text([options.name])}")
         return MUSTER_FAILED
     except typer.Exit:
         if leaving.asks_nobody:
@@ -305,7 +310,7 @@ class _Leaving:
             Exit: the submission failed, and no signal came.
         """
         if not self._signal:
-            problems = tuple(map(submit_options.by_option, error.problems))
+            problems = tuple(map(submit_options.name_option, error.problems))
             terminal.fail(str(error), MUSTER_FAILED, problems)
         if not self.is_before:  # the signal ended git too, and a push may have succeeded
             terminal.note(f"muster: {error}")
@@ -316,7 +321,7 @@ class _Leaving:
         if self._stage is _Stage.BEFORE:
             return 128 + self._signal
         if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{wait.goes_on([name])}; it existed before this command")
+            terminal.note(f"{wait.continues_text([name])}; it existed before this command")
             return 128 + self._signal
         if not self._cancelled.is_set():
             terminal.note(f"{name} may still run: muster cancel {name}")
@@ -327,7 +332,7 @@ class _Leaving:
     def give_up(self, name: str, reason: str, code: int) -> int:
         """Cancel the job if this command submitted it. Return the exit code."""
         if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{wait.goes_on([name])}; it existed before this command")
+            terminal.note(f"{wait.continues_text([name])}; it existed before this command")
             return code
         return code if self._cancel(reason) else MUSTER_FAILED
 
@@ -358,7 +363,7 @@ def _cancel(name: str, to: local_changes.Target, reason: str) -> bool:
 
 def _attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
-    job = wait.until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
+    job = wait.wait_until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
     first = min((one["task"] for one in job["attempts"]), key=_place, default="")
     if job["state"] in wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
@@ -377,7 +382,7 @@ def _attend(api: retries.Patient, name: str) -> int:
         except api_client.ApiError as error:
             terminal.note(f"{stream} can't be read: {error}")
         if stream == "stdout":
-            job = wait.until(api, name, lambda item: item["state"] in wait.FINISHED)
+            job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
     for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=_place):
         _print_rest(api, name, task)
     if job["state"] != "Succeeded":

@@ -35,17 +35,17 @@ def job(
 
     Example: muster job "sweep[7]"
     """
-    name, element = array_elements.parted(name)
+    name, element = array_elements.parse_name(name)
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{name}")["job"]
         if element is not None:
-            array_elements.require(item, element)
+            array_elements.require_element(item, element)
         evicted = []
         if any(one.get("endReason") in EVICTED for one in item["attempts"]):
             happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
             evicted = [one for one in happened if one["kind"] == "JobEvicted"]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(item, output)
+        terminal.print_document(item, output)
         return
     show_job(item, evicted, element)
 
@@ -55,11 +55,11 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
     facts(item, evicted)
     attempts = item.get("attempts") or []
     if element is not None and item["array"]:
-        terminal.line(f"{'Element':<10}{array_elements.told(item, element)}", 10)
+        terminal.print_line(f"{'Element':<10}{array_elements.describe_element(item, element)}", 10)
         attempts = [one for one in attempts if one.get("element") == element]
     if attempts:
         terminal.out.print()
-        terminal.table(
+        terminal.print_table(
             ["TASK", "TRY", "NODE", "GPUS", "STATE", "EXIT", "STARTED", "TIME"],
             [_attempt_row(attempt) for attempt in attempts],
             right="TRY EXIT TIME",
@@ -73,10 +73,10 @@ def facts(item: Json, evicted: list[Json]) -> None:
         ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
         *([("Queue", item["queue"])] if item["queue"] else []),
         ("Owner", item.get("owner") or "-"),
-        ("State", ", ".join(filter(None, (item["state"], job_list.stopping(item))))),
-        ("Times", job_list.times_of(item)),
+        ("State", ", ".join(filter(None, (item["state"], job_list.stopping_text(item))))),
+        ("Times", job_list.times_text(item)),
     ]
-    if told := job_list.tasks_told(item):
+    if told := job_list.tasks_text(item):
         lines.append(("Tasks", told))
     if item["array"]:
         counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
@@ -93,7 +93,7 @@ def facts(item: Json, evicted: list[Json]) -> None:
         told = f"{times_before} before: muster events --job {item['name']}"
         lines.append(("Evicted", told))
     lines += [
-        ("Evicted", f"{terminal.clock(one['at'])}: {one['message']}")
+        ("Evicted", f"{terminal.format_clock(one['at'])}: {one['message']}")
         for one in evicted[-EVICTIONS_SHOWN:]
     ]
     for reason in item.get("reasons") or []:
@@ -103,7 +103,7 @@ def facts(item: Json, evicted: list[Json]) -> None:
     if item.get("place"):
         lines.append(("Place", str(item["place"])))
     for title, text in lines:
-        terminal.line(f"{title:<10}{terminal.clocks(text)}", 10)
+        terminal.print_line(f"{title:<10}{terminal.format_clocks(text)}", 10)
 
 
 def _task(attempt: Json) -> str:
@@ -114,8 +114,8 @@ def _task(attempt: Json) -> str:
 
 def _attempt_row(attempt: Json) -> list[str]:
     started, ended = (
-        terminal.seconds(attempt.get("started")),
-        terminal.seconds(attempt.get("ended")),
+        terminal.parse_time(attempt.get("started")),
+        terminal.parse_time(attempt.get("ended")),
     )
     took = None if started is None else (ended or time.time()) - started
     status = "-"
@@ -134,6 +134,6 @@ def _attempt_row(attempt: Json) -> list[str]:
         ",".join(map(str, attempt.get("devices") or [])) or "-",
         state,
         status,
-        terminal.clock(attempt.get("started")),
-        terminal.duration(took),
+        terminal.format_clock(attempt.get("started")),
+        terminal.format_duration(took),
     ]

@@ -34,11 +34,11 @@ def show(attempts: list[Json]) -> None:
             value = "-" if one["value"] is None else f"{one['value']:.6g}"
             step = "-" if one["step"] is None else f"{one['step']:.10g}"
             which = [task_of(attempt), str(attempt["attempt"])]
-            rows.append([*which, one["name"], value, step, terminal.clock(one["at"])])
+            rows.append([*which, one["name"], value, step, terminal.format_clock(one["at"])])
     if rows:
         terminal.out.print()
         headings = ["TASK", "TRY", "METRIC", "VALUE", "STEP", "AT"]
-        terminal.table(headings, rows, right="TRY VALUE STEP")
+        terminal.print_table(headings, rows, right="TRY VALUE STEP")
     if len(told) > TASKS_MAX:
         terminal.out.print(f"and {len(told) - TASKS_MAX} more tasks (-o json has all)")
     for attempt in told[:TASKS_MAX]:
@@ -81,7 +81,9 @@ def _show_use(told: list[Json]) -> None:
     there = [n < 2 or any(row[n] != "-" for row in rows) for n in range(len(headings))]
     there[3] |= there[4]  # PEAK needs the column MEMORY before it
     headings, *rows = [list(itertools.compress(row, there)) for row in (headings, *rows)]
-    terminal.table(headings, rows, right=" ".join(headings[1:]), below=below, least={"TASK": 10})
+    terminal.print_table(
+        headings, rows, right=" ".join(headings[1:]), below=below, least={"TASK": 10}
+    )
     if len(told) > TASKS_MAX:
         terminal.out.print(f"and {len(told) - TASKS_MAX} more tasks (-o json has all)")
 
@@ -93,8 +95,8 @@ def _of(used: str, asked: str) -> str:
 
 def _cpus(attempt: Json) -> str:
     """Return the mean number of busy CPUs, from the start to the sample or the end."""
-    began = terminal.seconds(attempt.get("started"))
-    until = terminal.seconds(attempt["use"]["at"] or attempt.get("ended"))
+    began = terminal.parse_time(attempt.get("started"))
+    until = terminal.parse_time(attempt["use"]["at"] or attempt.get("ended"))
     if began is None or until is None or until - began < 1:
         return "-"  # the mean of less than a second means nothing
     return f"{attempt['use']['cpu_s'] / (until - began):.2f}"
@@ -126,12 +128,12 @@ def _show_checkpoints(told: list[Json]) -> None:
     rows = []
     for attempt in told[:TASKS_MAX]:
         saved = attempt["checkpoint"]
-        at = terminal.seconds(saved["at"])
+        at = terminal.parse_time(saved["at"])
         age = None if at is None else max(0.0, time.time() - at)
         step = "-" if saved["step"] is None else f"{saved['step']:.10g}"
         which = [task_of(attempt), str(attempt["attempt"])]
-        rows.append([*which, saved["path"], step, terminal.duration(age)])
-    terminal.table(["TASK", "TRY", "CHECKPOINT", "STEP", "AGE"], rows, right="TRY STEP AGE")
+        rows.append([*which, saved["path"], step, terminal.format_duration(age)])
+    terminal.print_table(["TASK", "TRY", "CHECKPOINT", "STEP", "AGE"], rows, right="TRY STEP AGE")
 
 
 def _show_faults(attempt: Json) -> None:

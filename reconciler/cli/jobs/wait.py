@@ -64,7 +64,7 @@ class VanishedError(Exception):
     """
 
 
-def until(
+def wait_until(
     api: retries.Patient,
     name: str,
     condition: Any,
@@ -103,10 +103,10 @@ def until(
         if is_over:
             return None
         if job is not None and job["reasons"]:
-            reason = news(job["reasons"][0], told, usual)
+            reason = new_reason_text(job["reasons"][0], told, usual)
             if reason:
                 told = reason
-                terminal.note(f"{name} waits: {terminal.clocks(reason)}")
+                terminal.note(f"{name} waits: {terminal.format_clocks(reason)}")
         late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
         if job is None and late and told != "unknown":
             told = "unknown"
@@ -127,7 +127,7 @@ def until(
         after = page["next"]
 
 
-def news(reason: Json, told: str, usual: set[str]) -> str:
+def new_reason_text(reason: Json, told: str, usual: set[str]) -> str:
     """Return the text of the first reason for which a job waits; empty if it is no news.
 
     An array that runs as many elements at once as it asks for waits for changing reasons between
@@ -180,7 +180,7 @@ def wait(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Names of jobs.", autocompletion=completion.jobs, callback=context.named
+            help="Names of jobs.", autocompletion=completion.jobs, callback=context.require_name
         ),
     ],
     *,
@@ -197,8 +197,8 @@ def wait(
 
     Example: muster wait train evaluate --timeout 2h
     """
-    timeout_s = context.seconds("--timeout", timeout) if timeout else None
-    array_elements.whole("wait", names)
+    timeout_s = context.parse_seconds("--timeout", timeout) if timeout else None
+    array_elements.require_whole_jobs("wait", names)
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     span = "" if timeout_s is None else quantities.format_duration(timeout_s)
     with context.controller(server, token_file) as api:
@@ -211,10 +211,12 @@ def wait(
                 raise
             if ends_at is not None and time.monotonic() > ends_at:
                 terminal.fail(f"not all have ended after {span}, and {error}", TIMED_OUT)
-            terminal.fail(f"{error}; {goes_on(names)}", retries.FAILED)
+            terminal.fail(f"{error}; {continues_text(names)}", retries.FAILED)
         except BrokenPipeError:
             terminal.drop_stdout()
-            terminal.fail(f"nobody reads the output any more; {goes_on(names)}", retries.FAILED)
+            terminal.fail(
+                f"nobody reads the output any more; {continues_text(names)}", retries.FAILED
+            )
     raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
 
 
@@ -225,7 +227,7 @@ def _ended_badly(
     _require_known(api, names)
     failed = []
     for name in names:
-        job = until(api, name, lambda item: item["state"] in FINISHED, ends_at)
+        job = wait_until(api, name, lambda item: item["state"] in FINISHED, ends_at)
         if job is None:
             terminal.fail(f"{name} has not ended after {span}", TIMED_OUT)
         terminal.out.print(f"{name}: {job['state']}", markup=False)
@@ -271,7 +273,7 @@ def _missing(api: retries.Patient, names: list[str]) -> dict[str, str]:
     return found
 
 
-def goes_on(names: list[str]) -> str:
+def continues_text(names: list[str]) -> str:
     """Return a sentence about jobs that nobody watches any more."""
     verb = "continues" if len(names) == 1 else "continue"
     return f"{', '.join(names)} {verb} without this command: muster wait {' '.join(names)}"

@@ -55,9 +55,9 @@ def can(
         terminal.fail(str(error), terminal.USAGE)
     except (folder_check.RevisionError, permission_check.QuestionError) as error:
         terminal.fail(str(error))
-    with terminal.verdict():
+    with terminal.keep_exit_code():
         if output in (terminal.Output.JSON, terminal.Output.YAML):
-            terminal.document({"allowed": decision.allowed, "why": decision.why}, output)
+            terminal.print_document({"allowed": decision.allowed, "why": decision.why}, output)
         else:
             answer = "yes" if decision.allowed else "no"
             terminal.out.print(f"{answer}: {decision.why}", markup=False, soft_wrap=True)

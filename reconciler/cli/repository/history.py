@@ -51,9 +51,9 @@ def history(
     with context.controller(server, token_file) as api:
         page = api.get("/v1/audit", limit=limit)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(page, output)
+        terminal.print_document(page, output)
         return
-    clocks = [terminal.clock(one["at"]) for one in page["items"]]
+    clocks = [terminal.format_clock(one["at"]) for one in page["items"]]
     width = max(map(len, clocks), default=0)
     if clocks:
         _line_of("AT".ljust(width), "REVISION", "RESULT", "OBJECTS", "TOOK")
@@ -64,9 +64,9 @@ def history(
         if one["commits"]:
             commit, more = one["commits"][-1], len(one["commits"]) - 1
             earlier = f" (and {terminal.counted(more, 'commit')} before it)" if more else ""
-            terminal.paragraph(f"{_who(commit)}: {commit['subject']}{earlier}", 4, 6)
+            terminal.print_paragraph(f"{_who(commit)}: {commit['subject']}{earlier}", 4, 6)
         if one["message"]:
-            terminal.paragraph(terminal.clocks(one["message"]), 4)
+            terminal.print_paragraph(terminal.format_clocks(one["message"]), 4)
     if not page["items"]:
         terminal.note("no revisions yet")
 
@@ -112,24 +112,24 @@ def audit(
     with context.controller(server, token_file) as api:
         page = api.get("/v1/audit", limit=limit)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(page, output)
+        terminal.print_document(page, output)
         return
     for one in page["items"]:
         terminal.out.print(
-            f"{one['number']:>6}  {terminal.clock(one['at'])}  {one['revision'][:12]}  "
+            f"{one['number']:>6}  {terminal.format_clock(one['at'])}  {one['revision'][:12]}  "
             f"{one['result']}",
             markup=False,
         )
         for commit in one["commits"]:
             head = f"{commit['id'][:12]}  {_who(commit)}"
-            terminal.paragraph(f"{head}: {commit['subject']}", 8, 22)
+            terminal.print_paragraph(f"{head}: {commit['subject']}", 8, 22)
         if one.get("dropped"):
-            terminal.paragraph(terminal.clocks(one["message"]), 8)
+            terminal.print_paragraph(terminal.format_clocks(one["message"]), 8)
         for label in one["objects"]:
-            terminal.paragraph(label, 8, 10)
+            terminal.print_paragraph(label, 8, 10)
         for problem in one["problems"]:
             subject = f" {problem['object']}" if problem["object"] else ""
-            terminal.paragraph(f"{problem['rule']}{subject}: {problem['message']}", 8, 10)
+            terminal.print_paragraph(f"{problem['rule']}{subject}: {problem['message']}", 8, 10)
 
 
 def verify(
@@ -207,9 +207,9 @@ def _tell(found: _Found, first: int) -> None:
         good = good or f"from line {begins} to {found.lines}"
         terminal.fail(f"the chain is intact {good}, then broken: {found.wrong}")
     count = f"{found.lines} lines" if begins == 1 else f"lines {begins} to {found.lines}"
-    terminal.line(f"{count}, the chain is intact; last hash {found.last}", 0)
+    terminal.print_line(f"{count}, the chain is intact; last hash {found.last}", 0)
     if found.gone:
-        when = f"line {found.anchor}, {terminal.clock(found.at)}, by {found.revision[:12]}"
-        terminal.paragraph(f"{when}: {terminal.clocks(found.said)}", 4, 6)
+        when = f"line {found.anchor}, {terminal.format_clock(found.at)}, by {found.revision[:12]}"
+        terminal.print_paragraph(f"{when}: {terminal.format_clocks(found.said)}", 4, 6)
     if found.torn:
         terminal.note("the last line is incomplete, as after a crash, and is not counted")

@@ -97,7 +97,7 @@ def validate(
         terminal.fail(str(error))
     problems = found.status.problems
     prefix = "" if staged else folder_check.place_of(folder)
-    with terminal.verdict():
+    with terminal.keep_exit_code():
         _show_problems(problems, output, prefix)
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
@@ -117,15 +117,15 @@ def _show_problems(problems: Sequence[desired.Problem], output: FindingForm, pre
     """Print problems; `prefix` is prepended to paths within the repository."""
     if output in (FindingForm.JSON, FindingForm.YAML):
         value = {"problems": msgspec.to_builtins(problems)}
-        terminal.document(value, terminal.Output(output.value))
+        terminal.print_document(value, terminal.Output(output.value))
     elif output is FindingForm.SARIF:
-        terminal.document(formats.sarif(problems, prefix), terminal.Output.JSON)
+        terminal.print_document(formats.sarif(problems, prefix), terminal.Output.JSON)
     elif output is FindingForm.GITHUB:
         for line in formats.annotations(problems, prefix):
             terminal.out.print(line, markup=False, soft_wrap=True)
     else:
         for problem in problems:
-            terminal.line(problem.text())
+            terminal.print_line(problem.text())
 
 
 _Base = Annotated[
@@ -182,7 +182,7 @@ def plan(
 
     Example: muster plan my-branch --base main
     """
-    horizon_s = context.seconds("--horizon", horizon)
+    horizon_s = context.parse_seconds("--horizon", horizon)
     wanted = head or revision or "HEAD"
     if wanted == "HEAD":
         _note_uncommitted(repo, path)
@@ -194,7 +194,7 @@ def plan(
         _import_planning()
         ahead.update(folder_check.read(repo, path, wanted))
 
-    snapshot, live, why = known(against, server, token_file, prepare)
+    snapshot, live, why = read_controller(against, server, token_file, prepare)
     try:
         first = _base(repo, base, wanted, live)
         found = revisions.compare(repo, path, first, wanted, live=live, read=ahead)
@@ -211,7 +211,7 @@ def plan(
         forecast=forecast,
         not_allowed=why if snapshot is None and live is not None else "",
     )
-    with terminal.verdict():
+    with terminal.keep_exit_code():
         show(made, output, name)
     raise typer.Exit(_CODES[made.verdict])
 
@@ -228,10 +228,10 @@ def show(made: plan_types.Plan, output: PlanForm, name: str) -> None:
     if output is PlanForm.MARKDOWN:
         sys.stdout.write(pull_request_comment.render(made, name))
     elif output is PlanForm.TEXT:
-        for line in plan_text.lines(made, terminal.clocks):
+        for line in plan_text.lines(made, terminal.format_clocks):
             terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
     else:
-        terminal.document(made, terminal.Output(output.value))
+        terminal.print_document(made, terminal.Output(output.value))
 
 
 _CODES = {
@@ -273,7 +273,7 @@ def _import_planning() -> None:
         module.__doc__  # noqa: B018 - the first attribute access imports a lazy module
 
 
-def known(
+def read_controller(
     against: str | None,
     server: str | None,
     token_file: str | None,

@@ -43,7 +43,7 @@ def show(
     kind = _kind(word)
     whole = kind_fields.schema_of(kind)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document(whole, output)
+        terminal.print_document(whole, output)
         return
     every = _rows(whole)
     rows = [row for row in every if not below or _is_below(row[0], below)]

@@ -135,8 +135,8 @@ def test_an_invalid_job_is_refused_with_its_problems(
     wrong = job("b") + "  coffee: 3\n"
     sent: list[tuple[str | bytes, str]] = [
         (f"{job('a')}---\n{wrong}", "1 problem; nothing was submitted"),
-        ("", "there is no document"),
-        (POOL, "NodePool/cpu is no Job"),
+        ("", "no document found"),
+        (POOL, "NodePool/cpu is not a Job"),
         (f"{job('a')}---\n{job('a')}", "twice"),
         (b"\xff", "no UTF-8"),
         ("a: [", "1 problem; nothing was submitted"),

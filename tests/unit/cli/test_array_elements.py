@@ -45,7 +45,7 @@ HOG: dict[str, Any] = {
 def test_a_name_means_a_job_or_one_of_its_elements(
     written: str, expected: tuple[str, int | None]
 ) -> None:
-    assert array_elements.parted(written) == expected
+    assert array_elements.parse_name(written) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,10 @@ def test_a_name_means_a_job_or_one_of_its_elements(
 def test_what_means_no_element_is_answered_with_how_one_is_written(
     written: str, like: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for read in (array_elements.parted, lambda name: array_elements.chosen(name, None)):
+    for read in (
+        array_elements.parse_name,
+        lambda name: array_elements.resolve_element(name, None),
+    ):
         with pytest.raises(typer.Exit) as left:
             read(written)
         assert left.value.exit_code == 64
@@ -89,7 +92,8 @@ def test_what_is_told_of_an_element(
 def test_an_element_without_tries_may_have_ended() -> None:
     job = HOG | {"elements": {"Succeeded": 1, "Running": 2, "Pending": 1}}
     assert (
-        array_elements.told(job, 3) == "Element 3: no tries recorded. It waits, or ended long ago."
+        array_elements.describe_element(job, 3)
+        == "Element 3: no tries recorded. It waits, or ended long ago."
     )
 
 
@@ -106,10 +110,10 @@ def test_an_element_that_is_not_there(
     expected: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    array_elements.require(HOG, 3)
-    array_elements.require(HOG | {"run": 0, "array": False, "elements": {}}, 3)
+    array_elements.require_element(HOG, 3)
+    array_elements.require_element(HOG | {"run": 0, "array": False, "elements": {}}, 3)
     with pytest.raises(typer.Exit):
-        array_elements.require(job, element)
+        array_elements.require_element(job, element)
     assert expected in capsys.readouterr().err
 
 
@@ -125,12 +129,12 @@ def test_an_element_that_is_not_there(
 def test_a_name_and_an_option_mean_one_element(
     written: str, option: int | None, expected: tuple[str, int | None]
 ) -> None:
-    assert array_elements.chosen(written, option) == expected
+    assert array_elements.resolve_element(written, option) == expected
 
 
 def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
-        array_elements.chosen("hog[2]", 3)
+        array_elements.resolve_element("hog[2]", 3)
     assert left.value.exit_code == 64
     assert "hog[2] and --element 3 name different elements" in capsys.readouterr().err
 

@@ -36,8 +36,8 @@ def zone_s(request: pytest.FixtureRequest) -> Iterator[int]:
 )
 def test_a_time_of_day_is_the_last_one(written: str, moment: str, zone_s: int) -> None:
     expected = times.parse_time(moment) - zone_s
-    assert context.clock_time(written, NOW) == expected
-    assert context.moment("--since", written, NOW) == expected
+    assert context.parse_clock_time(written, NOW) == expected
+    assert context.parse_moment("--since", written, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,26 +51,26 @@ def test_a_time_of_day_is_the_last_one(written: str, moment: str, zone_s: int) -
 def test_a_time_of_day_in_utc_is_one_wherever_it_is_read(
     written: str, moment: str, zone_s: int
 ) -> None:
-    assert context.clock_time(written, NOW) == times.parse_time(moment)
-    assert context.moment("--since", written, NOW) == times.parse_time(moment)
+    assert context.parse_clock_time(written, NOW) == times.parse_time(moment)
+    assert context.parse_moment("--since", written, NOW) == times.parse_time(moment)
 
 
 @pytest.mark.parametrize("written", ["10m", "36:00:00", "2026-11-22T05:08:00Z", "now", "5"])
 def test_what_is_written_in_another_way_is_none(written: str) -> None:
-    assert context.clock_time(written, NOW) is None
+    assert context.parse_clock_time(written, NOW) is None
 
 
 def test_times_in_sentences_are_as_in_tables() -> None:
     at = times.format_time(time.time())
-    assert terminal.clocks(f"from {at} on") == f"from {terminal.clock(at)} on"
-    assert "T" not in terminal.clocks(at)
+    assert terminal.format_clocks(f"from {at} on") == f"from {terminal.format_clock(at)} on"
+    assert "T" not in terminal.format_clocks(at)
 
 
 def test_a_time_of_another_year_tells_it() -> None:
     this = time.localtime().tm_year
-    assert terminal.clock(f"{this - 1}-06-11T12:00:00Z").startswith(f"{this - 1}-06-11 ")
+    assert terminal.format_clock(f"{this - 1}-06-11T12:00:00Z").startswith(f"{this - 1}-06-11 ")
     other = "06-11" if time.localtime().tm_mon != 6 else "05-11"
-    assert terminal.clock(f"{this}-{other}T12:00:00Z").startswith(f"{other} ")
+    assert terminal.format_clock(f"{this}-{other}T12:00:00Z").startswith(f"{other} ")
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_a_time_that_no_clock_shows_is_no_span(
     written: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as left:
-        context.moment("--from", written, 1e9)
+        context.parse_moment("--from", written, 1e9)
     assert left.value.exit_code == terminal.USAGE
     assert f"--from: found '{written}', expected a time of day" in capsys.readouterr().err

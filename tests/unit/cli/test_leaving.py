@@ -62,9 +62,11 @@ ENDED = {"state": "Ended", "killAt": None, "ended": "2026-11-22T10:02:00Z"}
     [([STOPPING], True), ([STOPPING, ENDED], True), ([STOPPING, RUNNING], False), ([], False)],
 )
 def test_a_job_is_stopping_where_all_of_it_is(attempts: list[Any], *, stops: bool) -> None:
-    told = job_list.why(item(*attempts))
+    told = job_list.reason_text(item(*attempts))
     assert (
-        told == f"stopping, SIGKILL at {terminal.clock(KILL_AT)}; it left" if stops else "it left"
+        told == f"stopping, SIGKILL at {terminal.format_clock(KILL_AT)}; it left"
+        if stops
+        else "it left"
     )
 
 
@@ -127,8 +129,10 @@ def test_times_below_a_row_are_those_of_the_reader() -> None:
     told = f"task main-0 failed; it is tried again at {KILL_AT}"
     reasons = [{"code": "BackingOff", "message": told}]
     rows = [["a" * 60, told]]
-    assert job_list._move_down(rows, [{"reasons": reasons}], 20) == {0: terminal.clocks(told)}
-    assert KILL_AT not in terminal.clocks(told)
+    assert job_list._move_down(rows, [{"reasons": reasons}], 20) == {
+        0: terminal.format_clocks(told)
+    }
+    assert KILL_AT not in terminal.format_clocks(told)
 
 
 class Api:
@@ -167,7 +171,7 @@ def tasks(*names: str, reason: str = "Exited") -> list[dict[str, Any]]:
 def test_logs_of_one_task_say_that_there_are_more(
     job: dict[str, Any], query: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log_hints.tell_others(cast("api_client.ApiClient", Api(**job)), "train", query)
+    log_hints.hint_at_others(cast("api_client.ApiClient", Api(**job)), "train", query)
     err = " ".join(capsys.readouterr().err.split())
     assert err.startswith(f"train: {told}") if told else not err
 
@@ -193,7 +197,7 @@ def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
 )
 def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
     found = [{"code": code, "message": "m"} for code in codes]
-    assert explain_start.unbounded(found) == told
+    assert explain_start.why_no_estimate(found) == told
 
 
 @pytest.mark.parametrize(
@@ -211,16 +215,16 @@ def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
 )
 def test_of_nodes_that_take_no_work_nobody_expects_room(unblocks: str, told: str) -> None:
     found = [{"code": "InsufficientResources", "message": "m", "unblocks": unblocks}]
-    assert explain_start.unbounded(found) == told
+    assert explain_start.why_no_estimate(found) == told
 
 
 @pytest.mark.parametrize("code", ["OverLimit", "OverBudget"])
 def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None:
     never = {"code": code, "message": f"8 GPUs asked: {pending_reasons.CAN_NOT_START} it"}
-    assert explain_start.unbounded([never]) == "it can't start as things are"
+    assert explain_start.why_no_estimate([never]) == "it can't start as things are"
     # where another pool is open to it, only what it waits for there is told
     other = {"code": "Reserved", "message": "so on the same nodes"}
-    assert explain_start.unbounded([never, other]) == "it can't start as things are"
+    assert explain_start.why_no_estimate([never, other]) == "it can't start as things are"
 
 
 NEAR = f"the work that it stays apart from ends, or {pending_reasons.NEAR_STARTS}"
@@ -249,24 +253,24 @@ STRICT = f"first goes first, and {pending_reasons.NOBODY_PASSES} q, which is str
 )
 def test_it_is_told_for_whom_it_waits(code: str, message: str, unblocks: str, told: str) -> None:
     found = [{"code": code, "message": message, "unblocks": unblocks}]
-    assert explain_start.unbounded(found) == told
+    assert explain_start.why_no_estimate(found) == told
     assert explain_start.is_out_of_line(found) == (message == STRICT)
 
 
 def test_who_waits_for_one_that_has_a_time_limit_is_not_told_that_nobody_knows_when() -> None:
     helps = f"the end of one of them (the time limit of a {pending_reasons.TIME_IS_UP} noon)"
     found = [{"code": "OverLimit", "message": "m", "unblocks": helps}]
-    assert explain_start.unbounded(found) == "other jobs may take what becomes free"
+    assert explain_start.why_no_estimate(found) == "other jobs may take what becomes free"
 
 
 def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> None:
     busy = {"code": "NoTopologyDomain", "message": "at most 2 in one rack; not within one rack"}
-    assert explain_start.unbounded([busy]) == explain_start.NO_ROOM
+    assert explain_start.why_no_estimate([busy]) == explain_start.NO_ROOM
     none = {"code": "NoTopologyDomain", "message": f"asked; {pending_reasons.NONE_LARGE_ENOUGH}"}
-    assert explain_start.unbounded([none]) == "it can't start as things are"
+    assert explain_start.why_no_estimate([none]) == "it can't start as things are"
     limit = {"code": "OverLimit", "message": "4 in use, 6 asked"}
-    assert job_list.telling([limit, none]) == none
-    assert job_list.telling([limit, busy]) == limit
+    assert job_list.first_reason([limit, none]) == none
+    assert job_list.first_reason([limit, busy]) == limit
 
 
 @pytest.mark.parametrize(
@@ -280,7 +284,7 @@ def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> No
 def test_of_a_job_that_no_waiting_starts_that_is_told(codes: list[str], told: str) -> None:
     reasons = [{"code": code, "message": "so"} for code in codes]
     row = {"reasons": reasons, "state": "Pending"}
-    assert job_list.why(row) == (f"{told}: so" if told else "")
+    assert job_list.reason_text(row) == (f"{told}: so" if told else "")
 
 
 LATE = "its deadline can't be met by its time limit: it would have had to start by then"
@@ -291,8 +295,8 @@ def test_what_is_said_of_a_job_that_waits_is_told_beside_its_reason(
 ) -> None:
     reason = {"code": "OverLimit", "message": "so"}
     row: dict[str, object] = {"reasons": [reason], "state": "Pending", "message": LATE}
-    assert job_list.why(row) == f"OverLimit: so; {LATE}"
-    rows = [["a", "Pending", job_list.why(row)]]
+    assert job_list.reason_text(row) == f"OverLimit: so; {LATE}"
+    rows = [["a", "Pending", job_list.reason_text(row)]]
     assert job_list._move_down(rows, [row], 20) == {0: f"so; {LATE}"}
     assert rows[0][-1] == "OverLimit"
     row |= {"name": "a", "place": None, "estimatedStart": None, "attempts": []}

@@ -248,11 +248,11 @@ def test_input_that_comes_late_is_told(
     reads, writes = os.pipe()
     with os.fdopen(reads) as opened:
         monkeypatch.setattr("sys.stdin", opened)
-        with submit_options.telling_of_input():
+        with submit_options.report_unread_input():
             assert capsys.readouterr().err == ""
             os.write(writes, b"late")
         assert capsys.readouterr().err == f"{submit_options.NOT_READ}\n"
-        with submit_options.telling_of_input():
+        with submit_options.report_unread_input():
             assert capsys.readouterr().err == f"{submit_options.NOT_READ}\n"
         assert capsys.readouterr().err == ""
     os.close(writes)

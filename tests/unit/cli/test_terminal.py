@@ -13,13 +13,13 @@ EVIL = "ok\x1b[2J\x1b]0;all is well\x07\x1b]8;;http://x\x1b\\\x9b2J\u202e"
 @pytest.mark.parametrize(
     "say",
     [
-        lambda: terminal.line(EVIL),
+        lambda: terminal.print_line(EVIL),
         lambda: terminal.note(EVIL),
-        lambda: terminal.paragraph(EVIL),
+        lambda: terminal.print_paragraph(EVIL),
         lambda: terminal.out.print(EVIL, markup=False),
         lambda: terminal.err.print(EVIL, markup=False),
-        lambda: terminal.table(["A", "B"], [[EVIL, "x"]], cut=False),
-        lambda: terminal.table(["A"], [["x"]], below={0: EVIL}),
+        lambda: terminal.print_table(["A", "B"], [[EVIL, "x"]], cut=False),
+        lambda: terminal.print_table(["A"], [["x"]], below={0: EVIL}),
     ],
 )
 def test_no_word_of_others_moves_the_cursor(
@@ -33,10 +33,12 @@ def test_no_word_of_others_moves_the_cursor(
 
 
 def test_lines_stay_lines_and_words_words() -> None:
-    assert terminal.plain("two\nlines … é") == "two\nlines … é"
-    assert terminal.plain("a\tb\rc") == r"a\tb\rc"
+    assert terminal.escape_control("two\nlines … é") == "two\nlines … é"
+    assert terminal.escape_control("a\tb\rc") == r"a\tb\rc"
 
 
 def test_a_cell_writes_no_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.table(["NODE", "STATE"], [["a\napproved by ada", "Ready"], ["b", "Lost"]], cut=False)
+    terminal.print_table(
+        ["NODE", "STATE"], [["a\napproved by ada", "Ready"], ["b", "Lost"]], cut=False
+    )
     assert len(capsys.readouterr().out.splitlines()) == 3

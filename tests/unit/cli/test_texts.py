@@ -798,7 +798,7 @@ def test_a_job_whose_message_is_its_reason_tells_it_once(
 ) -> None:
     why = "jobs/a.yaml:3:1: error: there is no such field"
     item = _item("a", reasons=[{"code": "Invalid", "message": why}], message=why, attempts=[])
-    assert job_list.why(item) == f"Invalid: {why}"
+    assert job_list.reason_text(item) == f"Invalid: {why}"
     more = {"place": None, "estimatedStart": None}
     explained = {"job": item | more, "reasons": item["reasons"], "queue": None}
     explain._explain_job(explained, 0.0)
@@ -833,12 +833,12 @@ def test_of_names_that_differ_at_their_end_the_middle_is_cut() -> None:
 
 
 def test_columns_give_way_where_they_are_widest() -> None:
-    assert terminal.fit([10, 20, 30], 100) == [10, 20, 30]
-    assert terminal.fit([10, 20, 30], 54) == [10, 20, 20]
-    assert terminal.fit([10, 500, 30], 44) == [10, 15, 15]
-    assert terminal.fit([10, 30, 30], 64, [8, 8, 28]) == [10, 20, 30]
-    assert terminal.fit([10, 30, 30], 32, [8, 8, 28]) == [8, 8, 12]
-    assert terminal.fit([10, 30, 30], 10) == [8, 8, 8]
+    assert terminal.fit_columns([10, 20, 30], 100) == [10, 20, 30]
+    assert terminal.fit_columns([10, 20, 30], 54) == [10, 20, 20]
+    assert terminal.fit_columns([10, 500, 30], 44) == [10, 15, 15]
+    assert terminal.fit_columns([10, 30, 30], 64, [8, 8, 28]) == [10, 20, 30]
+    assert terminal.fit_columns([10, 30, 30], 32, [8, 8, 28]) == [8, 8, 12]
+    assert terminal.fit_columns([10, 30, 30], 10) == [8, 8, 8]
 
 
 def test_every_command_has_an_example_and_a_summary_that_is_whole(
@@ -861,8 +861,8 @@ def test_times_in_what_people_read_are_as_in_tables(capsys: pytest.CaptureFixtur
     at = "2026-01-31T06:00:00.000Z"
     reason = {"code": "Reserved", "message": f"kept until {at}", "unblocks": f"{at}", "funnel": []}
     item = {"state": "Pending", "reasons": [reason], "message": ""}
-    shown = terminal.clock(at)
-    assert job_list.why(item) == f"Reserved: kept until {shown}"
+    shown = terminal.format_clock(at)
+    assert job_list.reason_text(item) == f"Reserved: kept until {shown}"
     listed = {
         "kind": "node-silent",
         "subject": "n1",
@@ -918,9 +918,9 @@ def test_a_pipe_is_as_wide_as_columns_says(
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
-    terminal.table(["NAME", "WHY"], [["j", "word " * 40]])
+    terminal.print_table(["NAME", "WHY"], [["j", "word " * 40]])
     assert max(map(len, capsys.readouterr().out.splitlines())) == expected
-    terminal.paragraph("word " * 40)
+    terminal.print_paragraph("word " * 40)
     assert max(map(len, capsys.readouterr().out.splitlines())) in range(expected - 4, expected + 1)
 
 
@@ -1069,7 +1069,7 @@ def test_of_elastic_gangs_it_is_told_how_many_tasks_run(
 
 def test_an_elastic_gang_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     gang = _listed("gang", "Running", tasks={"running": 1, "min": 2, "max": 6})
-    assert job_list.tasks_told(gang) == "1 task runs (minimum 2, maximum 6)"
+    assert job_list.tasks_text(gang) == "1 task runs (minimum 2, maximum 6)"
     gang |= {"place": None, "estimatedStart": None, "attempts": []}
     explain._explain_job({"job": gang, "reasons": [], "queue": None}, 0.0)
     assert "1 task runs (minimum 2, maximum 6)." in capsys.readouterr().out.splitlines()

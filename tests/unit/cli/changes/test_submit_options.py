@@ -97,13 +97,13 @@ def test_a_command_stands_behind_two_dashes(
     [("10", (10, None)), ("0-9", (10, None)), ("0-0", (1, None)), ("0-9%4", (10, 4))],
 )
 def test_an_array_is_a_count_or_a_range(text: str, expected: tuple[int, int | None]) -> None:
-    assert submit_options.elements(text) == expected
+    assert submit_options.parse_array(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "ten", "1-10", "0-9:2", "1,3", "-1", "10%2", "0-9%"])
 def test_other_indices_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
-        submit_options.elements(text)
+        submit_options.parse_array(text)
     assert left.value.exit_code == terminal.USAGE
     assert "expected a number of elements such as 10" in " ".join(capsys.readouterr().err.split())
 

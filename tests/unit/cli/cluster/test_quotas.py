@@ -90,14 +90,14 @@ def test_a_quota_is_a_row_for_each_amount(item: dict[str, Any], rows: list[list[
 )
 def test_quotas_are_narrowed_by_name(names: tuple[str, ...], left: list[str]) -> None:
     items = [{"name": name} for name in ("ada", "bob", "students")]
-    assert [one["name"] for one in quotas.named(items, names)] == left
+    assert [one["name"] for one in quotas.select(items, names)] == left
 
 
 def test_a_quota_that_is_not_known_is_told_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(typer.Exit) as left:
-        quotas.named([{"name": "students"}], ["students", "student"])
+        quotas.select([{"name": "students"}], ["students", "student"])
     assert left.value.exit_code == 1
     assert "no quota named 'student'; did you mean students?" in capsys.readouterr().err
 

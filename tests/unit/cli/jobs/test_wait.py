@@ -23,7 +23,7 @@ def test_reasons_are_told_that_are_news(
 ) -> None:
     told, usual, found = "", set[str](), []
     for code, message in seen:
-        text = wait.news({"code": code, "message": message}, told, usual)
+        text = wait.new_reason_text({"code": code, "message": message}, told, usual)
         if text:
             told = text
             found.append(text)

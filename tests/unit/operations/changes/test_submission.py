@@ -66,7 +66,7 @@ def test_what_lies_about_in_the_clone_is_in_nobodys_way(work: Path, tmp_path: Pa
     with pytest.raises(local_changes.ChangeError) as told:
         submit(work, work / "jobs" / "broken.yaml")
     assert any("jobs/broken.yaml:" in one for one in told.value.problems), told.value.problems
-    with pytest.raises(local_changes.ChangeError, match="Queue/q is no Job"):
+    with pytest.raises(local_changes.ChangeError, match="Queue/q is not a Job"):
         submit(work, work / "copy.yaml")
     left = git(work, "status", "--porcelain").splitlines()
     assert left == ["?? copy.yaml", "?? jobs/broken.yaml"]
