@@ -41,7 +41,7 @@ def render(now: reports.NodeSnapshot) -> bytes:
     )
     words = {name: task_reports.bounded(one) for name, one in now.words.items()}
     attempts = [attempt_of(now, one) for one in now.attempts]
-    return node_series.render(record, attempts, now.gpu_usage, words, now.uses, judged=False)
+    return node_series.render_node(record, attempts, now.gpu_usage, words, now.uses, judged=False)
 
 
 def attempt_of(now: reports.NodeSnapshot, given: reports.AssignedAttempt) -> records.AttemptRecord:

@@ -16,7 +16,7 @@ from reconciler.metrics.counters import (
 from reconciler.metrics.exposition import StateDisk, disk_of, render_cluster
 from reconciler.metrics.server_metrics import Answers, AuditLook
 from reconciler.model.metrics.metric_table import LABELS, TABLE, Series
-from reconciler.model.metrics.node_series import render as render_node
+from reconciler.model.metrics.node_series import render_node
 
 __all__ = [
     "DEFECT_PARTS",

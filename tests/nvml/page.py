@@ -17,7 +17,7 @@ HEAD = """\
 
 Each is told to the agent by the stand-in for NVML, `tests/nvml/standin.c`, through NVIDIA's own
 binding, in one look or several; `tests/integration/nvml/test_situations.py` compares what the agent
-makes of the last one. Names are those of `agents.gpus.gpu_watcher.Look`: `gpus.0` is the first
+makes of the last one. Names are those of `agents.gpus.gpu_watcher.GpuLook`: `gpus.0` is the first
 device, `usage.0` what it does, `foreign` processes that are no task's. {count} situations.
 """
 GROUPS = (

@@ -1,7 +1,7 @@
 """Situations of a machine's GPUs, and how the agent has to see each.
 
 A row is what NVML says, in one or several looks, and what the agent makes of the last one: values
-by their path in :class:`agents.gpus.gpu_watcher.Look`.
+by their path in :class:`agents.gpus.gpu_watcher.GpuLook`.
 """
 
 from dataclasses import dataclass, field

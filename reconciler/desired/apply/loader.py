@@ -35,9 +35,7 @@ _NONE = LastGood()
 
 
 class _Undecided(NamedTuple):
-    """An accepted revision that no cycle passed with, the message, and the end of its
-    quarantine.
-    """
+    """An accepted revision with which no cycle passed, and the wait before it is tried again."""
 
     head: str | None
     problem: desired.Problem
@@ -62,8 +60,7 @@ class Loader:
         gate: judges the changes of a revision before they apply; None: all apply.
         clock: seconds since the epoch.
         begun: returns those jobs whose newest run has begun or ended, with its key. A later
-            structure
-            does not make an error of them.
+            structure does not make an error of them.
         read: cache of parsed blobs, for callers that read many revisions; it is filled.
     """
 

@@ -1,5 +1,4 @@
-"""``Job``: work to run once: groups of tasks, what each takes, and when and how often to
-try."""
+"""``Job``: work to run once, as groups of tasks with their resources, times and retries."""
 
 from typing import Annotated, Literal
 
@@ -217,9 +216,7 @@ class RetriesSpec(DocumentPart, frozen=True):
 
 
 class CheckpointSpec(DocumentPart, frozen=True):
-    """Checkpoints: how a task saves its work before it is evicted, and the folder for the next
-    attempt.
-    """
+    """Checkpoints: how a task saves work before eviction, and the folder for its next attempt."""
 
     signal: Annotated[
         SignalName, doc("Signal that asks the task to save and exit.", example="SIGUSR1")

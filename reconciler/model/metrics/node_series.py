@@ -11,7 +11,7 @@ from reconciler.model.state.states import AttemptState, NodeState
 from reconciler.model.values.resources import Resources
 
 
-def render(
+def render_node(
     node: records.NodeRecord,
     attempts: Iterable[records.AttemptRecord],
     gpu_usage: Iterable[devices.GpuUsage] = (),

@@ -1,6 +1,6 @@
-"""Plots of simulated runs: waiting and slowdown, usage over time, a Gantt chart of the nodes.
+"""Plots of simulated runs by matplotlib (extra ``plots``): waiting, slowdown, usage, a Gantt chart.
 
-Matplotlib draws (extra ``plots``); a PNG and an SVG for the HTML page are the same drawing.
+A PNG and the SVG of an HTML page are the same drawing.
 """
 
 import html
@@ -41,8 +41,7 @@ COLOURS = (
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "--", "oo", "||", "++")
 _HATCH_INK = "#FFFFFFB0"
-#: Approximate height of all rows of nodes.
-_GANTT_INCHES = 4.3
+_GANTT_INCHES = 4.3  # approximate height of all rows of nodes
 #: Bars thinner than this have neither hatch nor edge, which would hide them.
 _THIN_DOTS = 5
 #: The most characters of a title's line, of a name, and of legends beside and below a title.
@@ -66,7 +65,7 @@ class PicturesMissingError(RuntimeError):
 
 
 def require() -> None:
-    """Tell before anything is run for a picture that none can be drawn.
+    """Check, before anything is run, that pictures can be drawn.
 
     Raises:
         PicturesMissingError: there is no matplotlib.

@@ -89,7 +89,7 @@ def now() -> reports.NodeSnapshot:
 
 def test_it_says_what_the_page_of_the_controller_says() -> None:
     values = now()
-    theirs = node_series.render(
+    theirs = node_series.render_node(
         gpusamples.node(), attempts(), values.gpu_usage, values.words, values.uses
     ).decode()
     own = metrics_page.render(values).decode()

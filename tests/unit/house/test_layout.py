@@ -1,0 +1,99 @@
+"""The layout: small packages, and no mention of a module that does not exist."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reconciler import package_data
+from tests.unit.house import measures
+
+ROOT = package_data.checkout()
+MODULES_MAX = 16
+LINES_MAX = 500
+#: Modules above the limit, with the reason. Entries may only go.
+LONG_MODULES: dict[str, str] = {
+    "reconciler/model/documents/cluster_spec.py": "the fields of one kind, as their page has them",
+    "reconciler/model/documents/job_spec.py": "the fields of one kind, as their page has them",
+    "reconciler/model/state/records.py": "records that hold one another",
+    "reconciler/scheduling/backfill/reservation_calendar.py": "rebuilt with the scheduler",
+    "reconciler/scheduling/cycle/scheduling_cycle.py": "rebuilt with the scheduler",
+    "reconciler/scheduling/inputs/snapshots.py": "rebuilt with the scheduler",
+    "reconciler/scheduling/placement/capacity.py": "rebuilt with the scheduler",
+    "reconciler/scheduling/preemption/victims.py": "rebuilt with the scheduler",
+    "reconciler/scheduling/reasons/reason_explainer.py": "rebuilt with the scheduler",
+    "reconciler/simulation/engine/simulated_cluster.py": "not split yet",
+    "reconciler/simulation/scenarios/builder.py": "not split yet",
+    "reconciler/store/store_reader.py": "not split yet",
+}
+#: Loose at the root of the package: the version, and what several processes share.
+ROOT_MODULES = {"__init__", "log_format", "package_data"}
+_DOTTED = re.compile(r"(?<![\w./-])(?:reconciler|agents)(?:\.[A-Za-z_][A-Za-z_0-9]*)+")
+_PATH = re.compile(r"(?<![\w./-])(?:reconciler|agents|tests|bench|tools)/[\w/]+\.py\b")
+#: Pages that tell of the past, and data of other programs.
+HISTORY = ("docs/decisions/", "CHANGELOG.md", "bench/results/", "tests/unit/house/")
+
+
+def _tracked() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    return [
+        name
+        for name in listed.splitlines()
+        if name.endswith((".py", ".md", ".toml", ".yaml", ".yml", ".service", "Makefile"))
+        and not name.startswith(HISTORY)
+        and (ROOT / name).is_file()
+    ]
+
+
+def _exists(name: str) -> bool:
+    """Return True if a dotted name is a module, or something defined in one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        module = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if module.is_file():
+            return length == len(parts) or parts[length] in _defined(module)
+    return False
+
+
+def _defined(module: Path) -> set[str]:
+    names = {"__main__", "__file__", "__version__", "egg", "dist"}
+    for node in ast.walk(measures.tree(module)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).split(".")[0])
+    return names
+
+
+def test_a_package_has_few_modules() -> None:
+    sizes = measures.folder_sizes(ROOT)
+    assert {name: size for name, size in sizes.items() if size > MODULES_MAX} == {}
+
+
+def test_nothing_else_is_loose_at_the_root() -> None:
+    assert {path.stem for path in (ROOT / "reconciler").glob("*.py")} == ROOT_MODULES
+
+
+@pytest.mark.parametrize("package", measures.PACKAGES)
+def test_modules_are_short(package: str) -> None:
+    long = {
+        str(path.relative_to(ROOT))
+        for path in measures.modules(ROOT, (package,))
+        if len(path.read_text(encoding="utf-8").splitlines()) > LINES_MAX
+    }
+    assert long == {name for name in LONG_MODULES if name.startswith(package)}
+
+
+@pytest.mark.parametrize("file", _tracked())
+def test_what_is_named_exists(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    missing = {name for name in _DOTTED.findall(text) if not _exists(name)}
+    missing |= {path for path in _PATH.findall(text) if not (ROOT / path).is_file()}
+    assert missing == set()
