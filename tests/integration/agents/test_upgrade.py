@@ -110,7 +110,7 @@ def test_an_upgrade_reaches_the_supervisor_when_no_task_is_left(
     assert node.supervisor() == second, "that one is of the edition on the disk"
     told = installed.said()
     assert told.count("the outdated supervisor has ended") == 1
-    assert "the supervisor is gone" not in told
+    assert "the supervisor has died" not in told
     assert "internal error" not in told
 
 
