@@ -109,8 +109,8 @@ def test_an_upgrade_reaches_the_supervisor_when_no_task_is_left(
     assert controller.ended("d.1").exit_code == 10
     assert node.supervisor() == second, "that one is of the edition on the disk"
     told = installed.said()
-    assert told.count("the outdated supervisor has left") == 1
-    assert "the supervisor is gone" not in told
+    assert told.count("the outdated supervisor has ended") == 1
+    assert "the supervisor has died" not in told
     assert "internal error" not in told
 
 

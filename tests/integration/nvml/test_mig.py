@@ -401,7 +401,7 @@ MINE = f"MIG-00000000-0000-0002-0000-{1:012d}"
 DECLARED: list[tuple[str, desired.MigPlan, tuple[str, str]]] = [
     ("as given", plan(d0={"1g.18gb": 1}), ("fits", "")),
     ("more of it", plan(d0={"1g.18gb": 2}), ("blocked", "gives this node 1 x 1g.18gb of it")),
-    ("cut otherwise", plan(d0=MIXED), ("blocked", "not the node's to change")),
+    ("cut otherwise", plan(d0=MIXED), ("blocked", "may not change its layout")),
     ("nothing", plan(), ("blocked", "declare exactly these")),
     ("taken over", plan(True), ("blocked", "declare exactly these")),
 ]
