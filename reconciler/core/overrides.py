@@ -15,11 +15,6 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values import times
 
-#: The most cancels of one owner in force whose runs are not over; as many others are kept besides.
-#: Drains and suspensions are not limited, because they stop the cluster in an emergency, and there
-#: are no more of them than nodes and queues.
-OVERRIDES_MAX = 1000
-
 Overrides = dict[tuple[str, str], records.Override]
 
 
@@ -92,9 +87,9 @@ def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) ->
             over.setdefault(one.owner, []).append(one)
     for owner, all_of_them in over.items():
         all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
-        for one in all_of_them[OVERRIDES_MAX:]:
+        for one in all_of_them[records.OVERRIDES_MAX :]:
             del overrides[one.key]
-            reason = f"its run is over, and {owner} has made {OVERRIDES_MAX} others since"
+            reason = f"its run is over, and {owner} has made {records.OVERRIDES_MAX} others since"
             _event(context, "OverrideExpired", one, f"{reason}; it was {describe(one)}")
 
 
@@ -166,10 +161,10 @@ def _put(
     known = overrides.get(requested.key)
     if requested.expires_at <= context.now:
         return "it would end before it begins"
-    if requested.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
+    if requested.verb == "cancel" and known is None and cancels >= records.OVERRIDES_MAX:
         return (
-            f"{requested.owner} has {OVERRIDES_MAX} overrides that cancel runs which are not over "
-            "yet, the most possible. To fix: wait for some to end, commit some of them to git, or "
+            f"{requested.owner} has {records.OVERRIDES_MAX} overrides that cancel runs which are "
+            "not over yet, the most possible. To fix: wait for some to end, commit some of them to git, or "
             "end some with `muster overrides clear`"
         )
     if requested.verb == "cancel":

@@ -5,6 +5,9 @@ from enum import StrEnum
 
 import msgspec
 
+#: The most names that one reason lists.
+NAMES_MAX = 3
+
 
 class ReasonCode(StrEnum):
     """Reason codes of a pending job; the first that holds is shown first (INTERFACES)."""
@@ -79,31 +82,29 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 def is_barred(told: Sequence[Reason]) -> bool:
-    """Return True if a limit of one pool can never allow the request: it asks for more than the
-    whole.
-    """
+    """Return True if a request is above the whole limit of a pool, so that it can't start there."""
     return any(CAN_NOT_START in one.message for one in told)
 
 
 def never_starts(told: Sequence[Reason]) -> bool:
-    """Return True if waiting ends neither the reasons of a request nor those of limits in
-    any pool.
-    """
+    """Return True if waiting alone lets the request start in no pool."""
     limited = bool(told) and all(CAN_NOT_START in one.message for one in told)
     return limited or any(is_final(one.code, one.message) for one in told)
 
 
 def in_vain(told: Sequence[Reason]) -> bool:
-    """Return True if a job waits for something that only another commit, or other nodes,
-    can bring.
-    """
+    """Return True if only another commit or other nodes let a job start."""
     barred = is_barred(told)  # where a pool is open to it, only what it waits for there is told
     return barred or never_starts(told) or any(one.code in _BY_COMMIT for one in told)
 
 
 def hopeful(told: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:
-    """Return the reasons of pools in which something may start one day; those of one pool if none
-    is.
-    """
+    """Return the reasons of pools in which a job may start one day, or else of the first pool."""
     found = [each for each in told if not any(is_final(one.code, one.message) for one in each)]
     return found or told[:1]
+
+
+def names_text(names: tuple[str, ...]) -> str:
+    """Format up to ``NAMES_MAX`` names, with a mark if there are more."""
+    listed = ", ".join(names[:NAMES_MAX])
+    return f"{listed} and others" if len(names) > NAMES_MAX else listed

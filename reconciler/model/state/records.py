@@ -356,6 +356,10 @@ def suspended_label(subject: str) -> str:
 
 #: How long an override lasts at the most.
 OVERRIDE_S_MAX = 7 * 86400
+#: The most cancels of one owner in force whose runs are not over; as many others are kept besides.
+#: Drains and suspensions are not limited, because they stop the cluster in an emergency, and there
+#: are no more of them than nodes and queues.
+OVERRIDES_MAX = 1000
 
 
 class Override(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ import numpy as np
 
 from reconciler.model.state import pending_reasons
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.reasons import reason_text
 
 #: Beyond its grace work takes a moment to be gone, and that to be known.
 LEAVING_S = 10.0
@@ -163,7 +162,7 @@ def _windowed(
     lost = int((old.eligible & taken).sum())
     own = tuple(i for i in barred if (situation.windows[i].nodes & old.eligible).any())
     named = dict.fromkeys(situation.windows[index].name for index in own)  # some come again
-    names = reason_text.names_text(tuple(named))
+    names = pending_reasons.names_text(tuple(named))
     step = pending_reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
         old,

@@ -22,8 +22,8 @@ from reconciler.scheduling.preemption import (
     preemptor,
     relocation,
 )
-from reconciler.scheduling.queues import job_order
-from reconciler.scheduling.quota import eligibility, lending_limits, quota_ledger
+from reconciler.scheduling.queues import eligibility, job_order
+from reconciler.scheduling.quota import lending_limits, quota_ledger
 from reconciler.scheduling.reasons import reason_explainer, reason_text
 
 

@@ -14,8 +14,8 @@ from reconciler.scheduling.decisions import Action, TaskPlacement
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
-from reconciler.scheduling.queues import job_order
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import eligibility, job_order
+from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
 
 

@@ -17,8 +17,8 @@ from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import displacement, preemptor
-from reconciler.scheduling.queues import job_order
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import eligibility, job_order
+from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
 
 #: Asks in a row for which it is looked in vain who goes before them, in one cycle, and all of them.

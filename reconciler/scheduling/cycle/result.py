@@ -17,8 +17,8 @@ from reconciler.scheduling.estimates import start_estimates
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import CarriedReservation, Vector
 from reconciler.scheduling.preemption import preemptor
-from reconciler.scheduling.queues import deadlines, job_order
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import deadlines, eligibility, job_order
+from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer, reason_groups
 
 

@@ -13,8 +13,7 @@ from reconciler.scheduling.cycle import skipped_attempts
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.preemption import preemptor
-from reconciler.scheduling.queues import job_order
-from reconciler.scheduling.quota import eligibility
+from reconciler.scheduling.queues import eligibility, job_order
 from reconciler.scheduling.reasons import reason_explainer
 
 

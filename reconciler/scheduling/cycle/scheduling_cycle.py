@@ -26,8 +26,14 @@ from reconciler.scheduling.cycle import (
 from reconciler.scheduling.decisions import Action, Decisions
 from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
 from reconciler.scheduling.placement import partial_gangs, request
-from reconciler.scheduling.queues import arrival_batches, deadlines, job_order, queue_order
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import (
+    arrival_batches,
+    deadlines,
+    eligibility,
+    job_order,
+    queue_order,
+)
+from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
 
 #: After so many idle turns in a row it is asked whether all that are left are idle; then after

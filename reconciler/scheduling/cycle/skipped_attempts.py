@@ -23,8 +23,8 @@ from reconciler.scheduling.inputs.snapshots import Mask
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import consolidation, preemptor
-from reconciler.scheduling.queues import job_order, queue_order
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import eligibility, job_order, queue_order
+from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
 
 #: Nothing is known yet of what comes free.

@@ -19,8 +19,8 @@ from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.queues.eligibility import NOBODY
 from reconciler.scheduling.quota import quota_ledger
-from reconciler.scheduling.quota.eligibility import NOBODY
 
 #: So many pairs of a queue that waits and one that may lose are looked at, at the most.
 PAIRS_MAX = 10_000

@@ -19,7 +19,8 @@ from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import reclaim_rules, victims, victims_by_node
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import eligibility
+from reconciler.scheduling.quota import quota_ledger
 
 
 class VictimScope(NamedTuple):

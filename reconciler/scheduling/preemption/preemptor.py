@@ -39,7 +39,8 @@ from reconciler.scheduling.preemption import (
     victim_search,
     victims,
 )
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import eligibility
+from reconciler.scheduling.quota import quota_ledger
 
 #: Units looked at in one cycle by all searches together; past it asks wait for the next cycle.
 UNITS_MAX = 400_000

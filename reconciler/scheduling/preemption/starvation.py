@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import pending_groups, snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.queues import job_order
-from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.queues import eligibility, job_order
+from reconciler.scheduling.quota import quota_ledger
 
 #: The lowest priority where nobody waits.
 NOBODY = 2**31

@@ -313,7 +313,7 @@ class ReasonExplainer:
         """Return what would let a shape start that none of its nodes can hold."""
         able = self._could_hold(self.situation.nodes, shape) if shape.mends else None
         found = [words for words, nodes in shape.mends if able is None or (nodes & able).any()]
-        found = found[: reason_text.NAMES_MAX] + self._layouts(shape)
+        found = found[: pending_reasons.NAMES_MAX] + self._layouts(shape)
         some = bool(shape.eligible.any())
         found.append(f"nodes that {'can hold it' if some else 'it may use'} are added")
         found += ["less is asked for"] if some else []
@@ -344,10 +344,10 @@ class ReasonExplainer:
     def _volume_missing(
         self, shape: snapshots.Shape, funnel: tuple[pending_reasons.FunnelStep, ...]
     ) -> pending_reasons.Reason:
-        names = reason_text.names_text(shape.missing)
+        names = pending_reasons.names_text(shape.missing)
         several = len(shape.missing) > 1
         said = [step.why for step in funnel if step.why.startswith("volume ")]
-        why = f" ({'; '.join(said[: reason_text.NAMES_MAX])})" if said else ""
+        why = f" ({'; '.join(said[: pending_reasons.NAMES_MAX])})" if said else ""
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
@@ -402,7 +402,7 @@ class ReasonExplainer:
         if not (self._plain[index] or self._first.fits(index)):
             return None
         shape = self.situation.shapes[index]
-        names = reason_text.names_text(self._ahead(shape.eligible))
+        names = pending_reasons.names_text(self._ahead(shape.eligible))
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.BEHIND,
             f"it would fit, but others go first: {names}",
@@ -417,7 +417,7 @@ class ReasonExplainer:
             for job, nodes in self.takers:
                 if any(eligible[node] for node in nodes):
                     first[job] = None
-                if len(first) > reason_text.NAMES_MAX:
+                if len(first) > pending_reasons.NAMES_MAX:
                     break
             known = self._takers_on[id(eligible)] = tuple(first)
         return known

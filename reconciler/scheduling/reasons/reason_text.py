@@ -18,8 +18,6 @@ from reconciler.scheduling.placement import request
 from reconciler.scheduling.preemption import victims
 from reconciler.scheduling.quota import quota_ledger
 
-#: Names listed before "and others".
-NAMES_MAX = 3
 #: Texts of amounts that are remembered: the same ones are told of many shapes, in each cycle.
 TEXTS_MAX = 8192
 _NOUNS = ("CPUs", "memory", "GPUs")
@@ -60,12 +58,6 @@ def vector_text(amounts: Vector) -> str:
     return ", ".join(parts) or "nothing"
 
 
-def names_text(names: tuple[str, ...]) -> str:
-    """Format up to three names, with a mark if there are more."""
-    listed = ", ".join(names[:NAMES_MAX])
-    return f"{listed} and others" if len(names) > NAMES_MAX else listed
-
-
 def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
     """Format what must leave, with its verb: ``a has``, ``b[0] has``, ``3 tasks of a have``.
 
@@ -85,7 +77,8 @@ def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
         job = element.partition("[")[0]
         name = element if job in arrays else job
         parts.append(f"{count} task{'s' if count > 1 else ''} of {name}" if count else name)
-    return f"{names_text(tuple(parts))} {'has' if [*counts.values()] in ([0], [1]) else 'have'}"
+    verb = "has" if [*counts.values()] in ([0], [1]) else "have"
+    return f"{pending_reasons.names_text(tuple(parts))} {verb}"
 
 
 def _leaving_of(situation: snapshots.Snapshot, element: str) -> int:
@@ -158,7 +151,7 @@ def shape_text(situation: snapshots.Snapshot, shape: snapshots.Shape) -> str:
 def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, ...]) -> str:
     """Return why an element moves, and where to."""
     nodes = tuple(dict.fromkeys(situation.nodes.names[task.node] for task in tasks))
-    return f"moves to {names_text(nodes)} so that {job} fits"
+    return f"moves to {pending_reasons.names_text(nodes)} so that {job} fits"
 
 
 def evicted(

@@ -79,9 +79,9 @@ def told(
         ways.append(f"a time limit by which it ends before {begin}")
     elif ahead and fits(~np.any([window.nodes for window in begun], axis=0)):
         verb = "begin" if len(ahead) > 1 else "begins"
-        names = reason_text.names_text(ahead)
+        names = pending_reasons.names_text(ahead)
         ways.append(f"a time limit by which it ends before {names} {verb}")
-    return reason_text.names_text(spans), ", or ".join(ways)
+    return pending_reasons.names_text(spans), ", or ".join(ways)
 
 
 def or_over(
@@ -104,14 +104,14 @@ def _over(situation: snapshots.Snapshot, names: tuple[str, ...]) -> str:
     without = tuple(name for name, gap in gaps.items() if gap <= 0)
     if without:
         verb, whose = ("leave", "their") if len(without) > 1 else ("leaves", "its")
-        return f"{reason_text.names_text(without)} {verb} time between two of {whose} times"
+        return f"{pending_reasons.names_text(without)} {verb} time between two of {whose} times"
     over = "those reservations are over" if len(names) > 1 else "that reservation is over"
     if not gaps:
         return over
     between = " and ".join(
         f"between two {'of its times' if len(names) == 1 else f'times of {name}'} "
         f"(at most {quantities.format_duration(math.ceil(gap))})"
-        for name, gap in list(gaps.items())[: reason_text.NAMES_MAX]
+        for name, gap in list(gaps.items())[: pending_reasons.NAMES_MAX]
     )
     return f"{over}, with a time limit shorter than what is {between}"
 

@@ -14,7 +14,6 @@ from litestar import Request, delete, get, post
 from litestar.datastructures import State
 from litestar.params import FromPath, JSONBody, Parameter
 
-from reconciler.core.overrides import OVERRIDES_MAX
 from reconciler.model.state import records
 from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views, view_types
@@ -174,9 +173,9 @@ def _check(data: OverrideRequest) -> None:
     Raises:
         Failure: what is wrong, and what was expected.
     """
-    if not 1 <= len(set(data.names)) == len(data.names) <= OVERRIDES_MAX:
+    if not 1 <= len(set(data.names)) == len(data.names) <= records.OVERRIDES_MAX:
         raise errors.Failure(
-            400, f"names: found {len(data.names)}, expected 1 to {OVERRIDES_MAX}, each once"
+            400, f"names: found {len(data.names)}, expected 1 to {records.OVERRIDES_MAX}, each once"
         )
     if not data.reason.strip() or len(data.reason) > REASON_CHARACTERS_MAX:
         raise errors.Failure(

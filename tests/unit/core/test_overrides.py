@@ -227,7 +227,7 @@ def test_what_git_says_already_needs_no_override(world: World) -> None:
 
 def test_nobody_takes_the_room_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each owner may cancel so many running jobs. Drains and suspensions are not limited."""
-    monkeypatch.setattr(overrides, "OVERRIDES_MAX", 2)
+    monkeypatch.setattr(records, "OVERRIDES_MAX", 2)
     names = ["a", "b", "c", "d"]
     world.commit(*(job(name, cpu=1) for name in names))
     world.settle()
@@ -250,7 +250,7 @@ def test_nobody_takes_the_room_of_others(world: World, monkeypatch: pytest.Monke
 def test_of_cancels_whose_runs_are_over_the_newest_are_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overrides, "OVERRIDES_MAX", 2)
+    monkeypatch.setattr(records, "OVERRIDES_MAX", 2)
     names = ["a", "b", "c", "d"]
     world.commit(*(job(name, cpu=99) for name in names))
     world.settle()

@@ -8,10 +8,10 @@ whether a limit stands in its way, and whether its queue might take something ba
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.scheduling.causes import BlockReason
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Mask
 from reconciler.scheduling.quota import quota_ledger
-from reconciler.scheduling.reasons import reason_explainer
 
 #: No cause yet.
 NO_CAUSE = -1
@@ -33,23 +33,23 @@ class BlockedJobs:
         self.flags = bytearray(count)
         self.mask: Mask = np.frombuffer(self.flags, dtype=np.bool_)
         self.cause_of = np.full(count, NO_CAUSE, dtype=np.int64)
-        self.causes: list[reason_explainer.BlockReason] = []
-        self._numbers: dict[reason_explainer.BlockReason, int] = {}
+        self.causes: list[BlockReason] = []
+        self._numbers: dict[BlockReason, int] = {}
 
-    def _number(self, cause: reason_explainer.BlockReason) -> int:
+    def _number(self, cause: BlockReason) -> int:
         number = self._numbers.get(cause)
         if number is None:
             number = self._numbers[cause] = len(self.causes)
             self.causes.append(cause)
         return number
 
-    def put(self, index: int, cause: reason_explainer.BlockReason) -> None:
+    def put(self, index: int, cause: BlockReason) -> None:
         """Pass over a line from now on; the first cause stays."""
         self.flags[index] = 1
         if self.cause_of[index] == NO_CAUSE:
             self.cause_of[index] = self._number(cause)
 
-    def put_all(self, indexes: NDArray[np.intp], cause: reason_explainer.BlockReason) -> None:
+    def put_all(self, indexes: NDArray[np.intp], cause: BlockReason) -> None:
         """Pass over lines that are not passed over yet."""
         self.mask[indexes] = True
         self.cause_of[indexes] = self._number(cause)
