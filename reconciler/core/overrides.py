@@ -164,8 +164,8 @@ def _put(
     if requested.verb == "cancel" and known is None and cancels >= records.OVERRIDES_MAX:
         return (
             f"{requested.owner} has {records.OVERRIDES_MAX} overrides that cancel runs which are "
-            "not over yet, the most possible. To fix: wait for some to end, commit some of them to git, or "
-            "end some with `muster overrides clear`"
+            "not over yet, the most possible. To fix: wait for some to end, commit some of them "
+            "to git, or end some with `muster overrides clear`"
         )
     if requested.verb == "cancel":
         record = context.job(requested.subject)

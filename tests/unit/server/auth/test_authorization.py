@@ -102,7 +102,7 @@ def test_nodes_of_no_pool_in_force_take_the_right_to_all_pools(
 ) -> None:
     told = why_not(reader, who, verb, "n1")
     assert (told == "") is in_force, told
-    assert in_force or "drain on NodePool/cpu" in told or "nobody that Access knows" in told
+    assert in_force or "drain on NodePool/cpu" in told or "is not an identity in Access" in told
     # a list of hosts names no node, whatever hosts are in it
     for name, known in (("left", True), ("gone", False), ("n[1-2]", False), ("N1", False)):
         told = why_not(reader, who, verb, name)
