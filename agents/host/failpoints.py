@@ -7,15 +7,6 @@ there kills itself, once. Without the variable nothing happens.
 import os
 import signal
 
-#: All points of agent and supervisor.
-POINTS = (
-    "sent-not-spawned",
-    "forked-not-begun",
-    "spawned-not-recorded",
-    "exited-not-recorded",
-    "exited-not-acknowledged",
-    "acknowledged-not-deleted",
-)
 _FOLDER = os.environ.get("MUSTER_CRASH_POINTS", "")
 
 

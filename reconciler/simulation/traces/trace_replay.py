@@ -240,7 +240,6 @@ class _Ledger:
 
 
 def replay(
-    policy: str,
     structure: desired.Structure,
     arrivals: Sequence[tuple[float, desired.Job]],
     runs_s: Runs,
@@ -253,7 +252,6 @@ def replay(
     """Run jobs that arrive at their seconds, on a structure, under the real controller.
 
     Args:
-        policy: name of the run in the results.
         runs_s: (name of a job, element) to the seconds of its work.
         unit: unit of the results.
         progress: called with the number of ended jobs.
@@ -283,7 +281,7 @@ def replay(
     until_s = math.inf if chosen.until_s is None else chosen.until_s
     elements = ledger.elements.values()
     return trace_results.Run(
-        policy=policy,
+        policy="muster",
         units=units_of(structure, unit),
         unit=unit,
         jobs=[element for element in elements if element.submit_s <= until_s],
@@ -396,7 +394,6 @@ def replay_rows(
     lengths = {row.name: row.runs_s for row in workload.rows}
     arrivals = [(row.submit_s, make_job(row, per_node, workload.unit)) for row in workload.rows]
     return replay(
-        "muster",
         structure,
         arrivals,
         lambda job, _: lengths[job],
@@ -437,6 +434,4 @@ def replay_state(
     takes_gpus = any(group.resources.gpu_milli for job in jobs for group in job.groups)
     arrivals = [(0.0, job) for job in jobs]
     unit: workloads.Unit = "gpu" if has_gpus and takes_gpus else "cpu"
-    return replay(
-        "muster", wanted.structure, arrivals, runs_s, unit=unit, options=options, progress=progress
-    )
+    return replay(wanted.structure, arrivals, runs_s, unit=unit, options=options, progress=progress)

@@ -148,7 +148,7 @@ def test_an_elastic_job_has_started_with_as_many_tasks_as_are_enough() -> None:
     """It runs on two CPUs of the four that it could use, and is done all the same."""
     structure = trace_replay.make_structure(1, 2, "cpu", {"default": 2})
     found = trace_replay.replay(
-        "p", structure, [(0.0, elastic("grows", 1, 4))], lambda *_: 50.0, unit="cpu"
+        structure, [(0.0, elastic("grows", 1, 4))], lambda *_: 50.0, unit="cpu"
     )
     (grows,) = found.jobs
     assert (grows.start_s, grows.end_s, grows.evictions) == (0.0, 50.0, 0)
@@ -162,7 +162,7 @@ def test_tasks_that_join_an_elastic_job_end_with_the_others() -> None:
     arrivals = [
         (0.0, job("first", cpu=1)), (1.0, elastic("grows", 1, 2, time_limit_s=100)),
     ]  # fmt: skip
-    found = trace_replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
+    found = trace_replay.replay(structure, arrivals, lambda name, _: lengths[name], unit="cpu")
     grows = found.jobs[1]
     assert (grows.start_s, grows.end_s, grows.evictions) == (1.0, 91.0, 0)
     assert sorted((s.begin_s, s.end_s) for s in found.stretches if s.job == "grows") == [
@@ -174,7 +174,7 @@ def test_an_elastic_job_that_gives_up_a_task_was_not_evicted() -> None:
     structure = trace_replay.make_structure(1, 2, "cpu", {"owner": 1, "default": 1})
     lengths = {"due": 10.0, "grows": 50.0}
     arrivals = [(0.0, elastic("grows", 1, 2)), (20.0, job("due", cpu=1, queue="owner"))]
-    found = trace_replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
+    found = trace_replay.replay(structure, arrivals, lambda name, _: lengths[name], unit="cpu")
     grows, due = found.jobs
     assert (due.start_s, due.end_s) == (20.0, 30.0)
     assert (grows.start_s, grows.end_s, grows.evictions) == (0.0, 50.0, 0)
