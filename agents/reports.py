@@ -1,4 +1,4 @@
-"""What a node reports: to its controller with each request, and on its metrics page.
+"""Reports of a node: to its controller with each request, and on its metrics page.
 
 Both are made of the same values, so the page shows what the controller gets. Called under the
 agent's lock; nothing here waits.

@@ -205,7 +205,7 @@ class Tree:
         return [name for name in self.controllers if name != "freezer"]
 
     def facts(self) -> dict[str, Any]:
-        """Return what the agent is told."""
+        """Return the facts that the agent reports about control groups."""
         if self.kind == "process-group":
             return {"kind": self.kind, "enforces": [], "problems": self.problems}
         return {

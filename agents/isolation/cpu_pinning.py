@@ -1,4 +1,4 @@
-"""Chooses the cores that tasks are pinned to. Pure; the kernel is told elsewhere.
+"""Chooses the cores that tasks are pinned to. Pure; callers apply the result.
 
 Whole CPUs are cores of one task; fractions share a core as long as they fit. Cores near the task's
 GPUs come first, then those of the NUMA node that stays fullest, so that large tasks find whole

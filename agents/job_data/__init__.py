@@ -1,1 +1,1 @@
-"""What jobs report from their own files: metrics and checkpoints."""
+"""Data that jobs report in their own files: metrics and checkpoints."""

@@ -97,7 +97,7 @@ class TaskIsolation:
         return f"{self.tree.bases[self.tree.tracks]}/run", self.tree.kills_by, bases
 
     def facts(self) -> dict[str, Any]:
-        """Return what the agent is told about isolation."""
+        """Return the facts that the agent reports about isolation."""
         facts = self.tree.facts()
         if self.sandbox is not None:
             facts["views"] = self.sandbox.usable

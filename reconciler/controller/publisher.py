@@ -15,7 +15,7 @@ from reconciler.store import sql_store
 
 
 class Told(Protocol):
-    """A count of notices and git notes, and of those that can't be sent."""
+    """A count of sent and of unsendable notices and git notes."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Return the number of notices by channel and result."""

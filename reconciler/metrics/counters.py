@@ -314,7 +314,7 @@ class ClusterState(Protocol):
 
     @property
     def active(self) -> AbstractSet[str]:
-        """Names of those that are not finished."""
+        """Return the names of jobs that are not finished."""
 
     @property
     def attempts(self) -> Mapping[str, records.AttemptRecord]:

@@ -1,9 +1,8 @@
-"""``POST /v1/nodes/NODE/sync``: what a node says goes to the loop, what the loop decided goes back.
+"""``POST /v1/nodes/NODE/sync``: reports of a node go to the loop, decisions of the loop come back.
 
-What the agent hears here renews its leases, so it is answered only while the loop can be told of
-it: with no link there is a 503 and nothing is renewed. Nobody waits for a cycle: where the loop has
-to say first how a node stands, its long poll waits for that as for other news, and whatever is to
-be answered before renews nothing and says so.
+An answer renews the agent's leases, so it is given only while the loop hears of it; without a link
+to the loop the answer is a 503 that renews nothing. Requests never wait for a cycle. If the loop
+has to judge a node first, its long poll waits, and earlier answers are marked as renewing nothing.
 """
 
 import asyncio

@@ -171,14 +171,16 @@ class LinkClient:
         self._write(asked)
 
     def answered(self, node: str, at: float) -> bool:
-        """Tell the loop that a node is being answered, at most once a second for each.
+        """Tell the loop that a node is being answered, at most once a second for each node.
 
-        The newest is told after that second at the latest, and again after a reconnection.
-        Returns whether a cycle that begins from now on knows of it, or of one less than a second
-        older; it does not where the loop has not read all that was written before.
+        The newest answer is sent within that second, and again after a reconnection.
+
+        Returns:
+            True if any cycle that begins from now on knows of this answer, or of one less than a
+            second older. False if the loop has not read all that was written before.
 
         Raises:
-            LinkDownError: it could not be told, so the node must not be answered.
+            LinkDownError: the loop can't be reached, so the node must not be answered.
         """
         if self._writer is None:
             raise LinkDownError("the controller's loop is not connected")

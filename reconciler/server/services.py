@@ -140,13 +140,13 @@ class Services:
                 one.cancel()
 
     def hint(self) -> bool:
-        """Have the loop look at the repository: at once, or where it was told just now in a moment.
+        """Ask the loop to look at the repository: at once, or soon if it was asked just now.
 
         Returns:
-            Whether it was told at once.
+            True if it was asked at once.
 
         Raises:
-            LinkDownError: there is no loop to be told.
+            LinkDownError: the loop can't be reached.
         """
         now = time.monotonic()
         left_s = self._hinted_at + HINT_EVERY_S - now

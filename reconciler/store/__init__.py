@@ -1,4 +1,4 @@
-"""Durable state on SQL: a decision is committed here before anybody is told.
+"""Durable state on SQL: a decision is committed here before anybody hears of it.
 
 ``Store`` belongs to the loop, the only writer; ``StoreReader`` to every process that shows state.
 One commit a cycle holds records, events, views and the inputs that led to them.

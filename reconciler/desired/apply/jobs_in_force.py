@@ -50,7 +50,7 @@ def _is_later(fault: Fault) -> bool:
 
 
 class JobsInForce:
-    """The jobs that apply, by name, and problems of those that are written.
+    """The jobs that apply, by name, and the problems of written ones.
 
     Args:
         files: index of the revision.

@@ -8,7 +8,7 @@ _REVISION = re.compile(f"[0-9a-f]{{{CHARACTERS_MIN},64}}")
 
 
 def accepted(text: str) -> str:
-    """Return the name of a commit that is to be accepted: its id, or a long prefix of it.
+    """Return the name of a commit to accept: its id, or a long prefix of it.
 
     Raises:
         ValueError: it names no commit, or could be made to name another one.

@@ -49,7 +49,7 @@ def never() -> bool:
 
 
 def unsaid(_: str) -> None:
-    """Nobody is told."""
+    """Say nothing."""
 
 
 def free_port() -> int:

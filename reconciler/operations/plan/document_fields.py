@@ -1,9 +1,8 @@
 """Normalised objects in the words and units of documents, for people who read a difference.
 
-The model says ``limit.gpu_milli = 4000``; whoever wrote the document wrote ``limit.gpu: 4``. An
-object comes in, its fields come out by the dotted path that a document has them under, as texts in
-the units that documents are written in. Nothing that is a default on both sides is told apart from
-what is written: that is what makes two revisions comparable.
+The model says ``limit.gpu_milli = 4000``; the document's author wrote ``limit.gpu: 4``. An object
+comes in; its fields go out as texts by their dotted path in the document. A field that has its
+default looks the same whether it was written or not, so that two revisions can be compared.
 """
 
 from collections import Counter

@@ -237,7 +237,7 @@ def _span_s(runs: Sequence[trace_results.Run]) -> float:
 
 
 def _scale(span_s: float) -> tuple[float, str]:
-    """Seconds of the unit in which a span is told, and its name."""
+    """Return the seconds of the unit for a span, and its name."""
     for size, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if span_s >= 3 * size:
             return size, name

@@ -170,5 +170,5 @@ def _budget(
 
 
 def _hours(gpu_s: float) -> float:
-    """GPU-hours as they are told elsewhere."""
+    """Return GPU-hours, rounded as on other pages."""
     return round(gpu_s / quota_limits.HOUR_S, 4)

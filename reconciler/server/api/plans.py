@@ -77,8 +77,8 @@ async def plan(
 ) -> plan_types.Plan:
     """Nothing is changed. The revision has to be in the repository that is in force.
 
-    What jobs run, and with which settings, is told to who may have it of everybody's jobs:
-    with roles in ``Access`` it takes one that allows ``snapshot``.
+    With roles in ``Access``, commands and settings of jobs are shown only to callers with a role
+    that allows ``snapshot``.
     """
     service: services.Services = state.services
     if service.repository is None:

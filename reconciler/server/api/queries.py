@@ -309,8 +309,8 @@ def drift(
 def git_sync(state: State, request: Request[Any, Any, State]) -> envelopes.Sync:
     """Revisions attempted and in force, and what is wrong with what is written.
 
-    What was found where jobs say what they run is told to who may have it of everybody's jobs:
-    with roles in ``Access`` it takes one that allows ``snapshot``.
+    With roles in ``Access``, findings that show commands of jobs are shown only to callers with
+    a role that allows ``snapshot``.
     """
     service: services.Services = state.services
     return envelopes.Sync(

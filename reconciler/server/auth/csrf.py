@@ -1,10 +1,9 @@
-"""Keeps a person's browser from being made to give orders by a page that they look at.
+"""Protects people's browsers from pages that send requests to this server.
 
-A page of anybody's may have its browser post to this machine, and one whose name its owner has
-resolve to 127.0.0.1 (rebinding) may read the answers as well. Where tokens are asked for no page
-has one. Where they are not, a call from a page is refused, and so is one by a name that is not
-loopback's. Of a body it is looked at what it says to be, with tokens and without: the types that a
-form can send are not among those that are read here.
+A hostile page can have a browser post to this machine; by DNS rebinding (its name resolves to
+127.0.0.1) it can read the answers as well. With tokens, such a page has none. Without tokens,
+requests from pages are refused, and so are requests by a name that is not loopback's. In both cases
+the content type of a body must be one that no HTML form can send.
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,9 @@
-"""Goes along the audit log now and then, so that tampering is told and not only found when asked.
+"""Verifies the audit log now and then, so that tampering is reported without anybody asking.
 
-The log's files come in; out come two series of the server's page: whether the chain held when it
-was last gone along, and when that was. It costs a small part of one core while it goes on, however
-large the log is, and nothing in between. Who verifies by hand sees the same (``muster audit
-verify``); what is told here besides is a log that has become shorter. How long it was is kept in a
-file beside it, as it is over a restart, or a restored folder, that lines are lost most easily.
+The log's files come in; two series of the server's page go out: whether the chain held, and when it
+was verified. This uses a small part of one core, however long the log is. ``muster audit verify``
+finds the same, except that this also notices a log that became shorter: the length is kept in a
+file beside it, because lines are lost most easily at a restart or when a folder is restored.
 """
 
 import asyncio
@@ -50,11 +49,12 @@ class AuditWatchStoppedError(Exception):
 
 
 class AuditWatch:
-    """Looks at the log when it is made, and every ``LOOK_EVERY_S`` from then on.
+    """Verifier of the log: once when it is made, and then every ``LOOK_EVERY_S``.
 
     Args:
-        service: whose log it is, and who is told.
-        clock: seconds since the epoch. sleep: waits in the thread of a look.
+        service: owner of the log, and receiver of results.
+        clock: returns seconds since the epoch.
+        sleep: waits in the thread of a verification.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Takes files of jobs that ended long ago out of the repository, when the ``Cluster`` says so.
+"""Removes files of jobs that ended long ago from the repository, if the ``Cluster`` asks for it.
 
-What may leave is chosen as by ``muster prune``, and goes the way of what people ask for: the rules
-of ``Access`` by the identity that the ``Cluster`` names, a commit with the controller's own key,
-files below the jobs' folder alone where signatures are required. When it was last done is in the
-store, so that a moment that passed while no controller ran is made up for, once, and of several
-controllers one does it. One that is killed while it does it leaves the rest to the next moment.
+Files are chosen as by ``muster prune`` and removed like any change: with the rights of the identity
+that the ``Cluster`` names, in a commit with the controller's key, and only below the jobs' folder
+if signatures are required. The store has the last time, so that one controller of several does it,
+and a time that passed while none ran is made up for, once. A killed one leaves the rest to the next
+time.
 """
 
 import asyncio

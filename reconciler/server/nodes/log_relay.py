@@ -1,8 +1,8 @@
-"""Task output on its way from a node to a reader.
+"""Relay of task output from a node to a reader.
 
-A reader makes a channel; the node is told of it in its next answer and posts pieces, which go on
-to the reader one by one. A post is answered when there is room for more, so that a slow reader
-slows the node's sending instead of filling memory here. Nothing is kept.
+A reader opens a channel; the node learns of it in its next answer and posts pieces, which go to the
+reader one by one. A post is answered when there is room for more, so that a slow reader slows the
+node down instead of filling memory here. Nothing is kept.
 """
 
 import asyncio

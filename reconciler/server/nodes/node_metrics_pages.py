@@ -74,7 +74,7 @@ class NodePages:
         self._asked = asyncio.Event()
 
     def listed(self, nodes: Iterable[str]) -> None:
-        """Somebody was told which pages there are, and will come to read them."""
+        """Note that a reader got the list of pages, and will fetch them."""
         now = self._clock()
         for node in nodes:
             self._wanted[node] = now

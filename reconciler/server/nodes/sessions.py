@@ -232,7 +232,7 @@ class Session:
             return
 
     def take(self) -> tuple[tuple[str, ...], tuple[agent_messages.LogRequest, ...]]:
-        """Acknowledgements and log requests, which are told once."""
+        """Return acknowledgements and log requests, and forget them."""
         taken = tuple(self.acknowledged), tuple(self.log_requests.values())
         self.acknowledged.clear()
         self.log_requests.clear()
