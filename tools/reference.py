@@ -225,5 +225,7 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for written_path in write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER):
+    arguments = argparse.ArgumentParser(description="Write the reference pages.")
+    arguments.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    for written_path in write(arguments.parse_args().folder):
         sys.stdout.write(f"{written_path}\n")

@@ -77,7 +77,7 @@ class SupervisorClient:
         knows.
 
         Raises:
-            KeeperError: it does not answer in time, or cannot be started.
+            SupervisorError: it does not answer in time, or cannot be started.
         """
         deadline = time.monotonic() + CONNECT_S
         delay_s = 0.01

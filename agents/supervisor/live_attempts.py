@@ -1,4 +1,4 @@
-"""Attempts whose processes live: stops them, enforces their limits of time, records their ends.
+"""Attempts whose processes live: stops them, enforces leases and grace periods, records ends.
 
 Standard library only.
 """

@@ -1,4 +1,4 @@
-"""Invariants (DESIGN section 9), checked by code that shares nothing with the scheduler.
+"""Invariants, checked by code that shares nothing with the scheduler.
 
 Records, desired state and the truth of virtual nodes come in; sentences about violations go out.
 Only ``reconciler.model`` is imported, so that a mistake of the scheduler can't be in its checkers

@@ -1,4 +1,4 @@
-"""Checkers of guarantees and limits (DESIGN section 9, 3 and 4).
+"""Checkers of guarantees and limits.
 
 A ``View`` comes in, sentences about violations go out. Only ``reconciler.model`` is imported, so
 that a mistake of the scheduler can't be in its checkers too.

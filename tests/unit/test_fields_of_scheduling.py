@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit import (
+    test_fields_by_pool,
     test_fields_honoured,
     test_fields_of_data,
     test_fields_of_policy,
-    test_fields_of_pools,
     test_fields_of_provisioning,
     test_fields_of_safety,
 )
@@ -840,7 +840,7 @@ def test_every_field_has_an_entry() -> None:
         | test_fields_honoured.NOT_READ.keys()
     )
     known |= TABLE.keys() | TABLE_OF_PROBLEMS.keys() | test_fields_of_safety.TABLE.keys()
-    known |= test_fields_of_policy.KNOWN | test_fields_of_pools.TABLE.keys()
+    known |= test_fields_of_policy.KNOWN | test_fields_by_pool.TABLE.keys()
     known |= test_fields_of_safety.TABLE_OF_PROBLEMS.keys()
     known |= test_fields_of_provisioning.TABLE.keys()
     known |= test_fields_of_data.TABLE.keys() | test_fields_of_data.TABLE_OF_PROBLEMS.keys()

@@ -1,8 +1,8 @@
 """Third phase: decides which nodes may take work, and when the work of a silent node is given up.
 
 A silent node is ``Unknown`` at once, but its tasks may still run. They are given up only after
-their lease, their grace and a margin since the last answer that could renew the lease (DESIGN
-section 5), or if somebody confirms that the node is gone. An undeclared node is ``Gone`` only when
+their lease, their grace and a margin since the last answer that could renew the lease,
+or if somebody confirms that the node is gone. An undeclared node is ``Gone`` only when
 nothing of its work can run there.
 """
 

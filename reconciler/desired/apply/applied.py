@@ -1,4 +1,4 @@
-"""Applies revisions to the state in force, by the rules of DESIGN section 3 and without git.
+"""Applies revisions to the state in force, without git.
 
 The files that a revision changed come in; ``jobs``, ``basis`` and problems come out. Structure is
 accepted or refused as a whole, jobs one by one by the resulting structure, then safety judges both.

@@ -6,6 +6,7 @@ refused with the reason. ``python -m reconciler.desired.documents.schema`` write
 ``schemas/``.
 """
 
+import argparse
 import functools
 import json
 import sys
@@ -124,5 +125,7 @@ def write(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    for written_path in write(Path(sys.argv[1]) if len(sys.argv) > 1 else package_data.schemas()):
+    arguments = argparse.ArgumentParser(description="Write the JSON schemas of all kinds.")
+    arguments.add_argument("folder", nargs="?", type=Path, default=package_data.schemas())
+    for written_path in write(arguments.parse_args().folder):
         sys.stdout.write(f"{written_path}\n")

@@ -259,7 +259,7 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Identity of a run: name, run number and hash (DESIGN section 3)."""
+        """Identity of a run: name, run number and hash."""
         return f"{self.name}.{self.run}.{self.hash}"
 
 

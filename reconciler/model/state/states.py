@@ -21,7 +21,7 @@ class JobState(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """State of one attempt at one task (DESIGN section 5).
+    """State of one attempt at one task.
 
     ``Fetching``: its image or data is being fetched. ``Ready``: it waits for the other tasks of its
     gang. Both are shown as ``Starting``, with a phase.

@@ -24,7 +24,7 @@ class QueueColumns:
             parent that names nothing has the sum of its children here.
         firm_limit: (q, 3) what work that is not preemptible may hold: what is guaranteed, and
             ``UNLIMITED`` for a resource in which nothing is guaranteed to anyone.
-        rationed: (q, 3) whether the queue's share of a resource is measured (DESIGN section 4).
+        rationed: (q, 3) whether the queue's share of a resource is measured.
         limit: (q, 3) amounts; ``UNLIMITED`` where not limited.
         lending: (q, 3) of what is guaranteed and idle, how much others may borrow;
             ``UNLIMITED``: all.

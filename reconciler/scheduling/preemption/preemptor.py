@@ -4,7 +4,7 @@ An ask and the ledger come in; victims with their ground go out, or nothing, and
 changed. *Reclaim*: a queue that stays within its fair share takes from queues above theirs.
 *Preempt*: higher priority takes from lower in the same queue, and more than those had only as far
 as the queue's share goes: what it took beyond would be reclaimed at once, and so on. Nobody does
-behind who has waited for longest there (``Calendar.holds_back``). Units are
+behind who has waited for longest there (``ReservationCalendar.holds_back``). Units are
 added until the ask would start, then each that turns out not to be needed is spared, dearest first.
 Where a loser would be left with less than it may keep while its work waits for that, units that
 free the amount alone leave instead, if other work can then be moved together for the shape.
@@ -206,8 +206,8 @@ class Preemption:
     def _key(self, ask: request.PlacementRequest, scope: candidates.VictimScope) -> object:
         """What two asks have in common of which the larger fails where the smaller did.
 
-        Guarantees are measured by what is asked for of what they name (``Ledger.owed``): who asks
-        for nothing of that is owed nothing, and tells nothing about who asks for some.
+        Guarantees are measured by what is asked for of what they name (``QuotaLedger.owed``): who
+        asks for nothing of that is owed nothing, and tells nothing about who asks for some.
         """
         forced, measured = self.is_forced(ask), self._measured(ask)
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)

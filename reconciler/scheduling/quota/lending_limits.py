@@ -1,7 +1,7 @@
 """The most that queues could ever have of each resource, as the ledger of a cycle reads them.
 
 What is written of queues comes in with the nodes that have joined, also those that take no work
-for the moment; for a queue and a resource one amount goes out. It is what ``Ledger.over_lending``
+for the moment; for a queue and a resource one amount goes out: what ``QuotaLedger.over_lending``
 would let an idle cluster start.
 """
 

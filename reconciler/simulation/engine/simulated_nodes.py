@@ -1,7 +1,7 @@
 """Virtual nodes: what really runs, which the controller knows from reports only.
 
-A node gets its whole set of assignments and makes its tasks match it, as an agent does (DESIGN
-section 5). It keeps ended attempts until they are acknowledged, refuses those of another boot, and
+A node gets its whole set of assignments and makes its tasks match it, as an agent does.
+It keeps ended attempts until they are acknowledged, refuses those of another boot, and
 stops tasks whose lease has ended. It sends nothing by itself: the cluster asks for its report and
 delivers it.
 """

@@ -1,4 +1,4 @@
-"""What is in force after each commit: the rules of DESIGN section 3, on real repositories."""
+"""What is in force after each commit: by real repositories."""
 
 import shutil
 from collections.abc import Callable, Iterator
