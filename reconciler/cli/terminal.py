@@ -186,6 +186,11 @@ def note(message: str) -> None:
     _aside(message, 2)
 
 
+def note_command(line: str) -> None:
+    """Print a line with a command to stderr, never wrapped, so that it can be pasted."""
+    err.print(line, markup=False)
+
+
 def print_document(value: Any, form: Output) -> None:
     """Print a value as JSON or YAML."""
     if form is Output.YAML:

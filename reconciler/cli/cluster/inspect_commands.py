@@ -109,7 +109,7 @@ def node(
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
         hint = suggestions.hint(name, [one["name"] for one in items])
-        terminal.fail(f"no node named {name!r}{hint}. `muster nodes` lists all.")
+        terminal.fail(f"no node named {name!r}{hint or '.'} `muster nodes` lists all.")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return

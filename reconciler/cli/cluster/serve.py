@@ -190,7 +190,9 @@ def _say_ready(cluster: local_cluster.LocalCluster) -> None:
         terminal.note(fewer)
     terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
     token = os.path.relpath(cluster.state / "token")
-    terminal.note(f'metrics: curl -H "Authorization: Bearer $(cat {token})" {cluster.url}/metrics')
+    terminal.note_command(
+        f'metrics: curl -H "Authorization: Bearer $(cat {token})" {cluster.url}/metrics'
+    )
     terminal.note("Ctrl-C stops the cluster.")
 
 

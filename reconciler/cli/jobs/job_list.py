@@ -109,7 +109,7 @@ def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
     known = [one["name"] for one in api.get("/v1/queues")["items"]]
     if queue not in known:
         hint = suggestions.hint(queue, known)
-        terminal.fail(f"no queue named {queue!r}{hint}. Queues: {', '.join(known)}.")
+        terminal.fail(f"no queue named {queue!r}{hint or '.'} Queues: {', '.join(known)}.")
 
 
 def _is_known(api: "api_client.ApiClient", name: str) -> bool:

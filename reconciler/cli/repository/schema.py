@@ -73,7 +73,7 @@ def _kind(word: str) -> str:
     if kind is None:
         there = ", ".join(kinds.KINDS)
         hint = suggestions.hint(word.lower(), by_lower)
-        terminal.fail(f"no kind named {word!r}{hint}. Kinds: {there}.", terminal.USAGE)
+        terminal.fail(f"no kind named {word!r}{hint or '.'} Kinds: {there}.", terminal.USAGE)
     return kind
 
 
