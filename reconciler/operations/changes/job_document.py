@@ -121,12 +121,14 @@ def placed(problem: str, asked: str, sent: str, place: str) -> str:
     if behind > 0:  # what should have come there is missing
         return f"{place}:{len(asked.splitlines()) + behind}{problem[found.end() :]}"
     before = 0
-    same = difflib.SequenceMatcher(None, asked.splitlines(), sent.splitlines(), autojunk=False)
-    for here, there, count in same.get_matching_blocks():
-        if there < line <= there + count:
+    compared = difflib.SequenceMatcher(None, asked.splitlines(), sent.splitlines(), autojunk=False)
+    for tag, here, end, there, sent_end in compared.get_opcodes():
+        # an owner in braces comes last in its line, and moves nothing before it
+        is_same = tag == "equal" or (tag == "replace" and end - here == sent_end - there)
+        if is_same and there < line <= sent_end:
             return f"{place}:{line - there + here}{problem[found.end() :]}"
         if there < line:
-            before = here + count
+            before = end
     if line == 0:
         return f"{place}{problem[found.end() :]}"
     # It is in what was added: told of the line behind which that comes, without the column.

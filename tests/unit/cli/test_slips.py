@@ -129,6 +129,13 @@ def test_a_problem_of_what_was_added_is_at_the_line_before() -> None:
         assert job_document.placed(found, asked, sent, "j.yaml") == expected
 
 
+def test_a_problem_in_a_line_that_got_an_owner_keeps_its_place() -> None:
+    asked = "kind: Job\nspec: {comand: [a]}\n"
+    sent = "kind: Job\nspec: {comand: [a], owner: a@b}\n"
+    found = job_document.placed("submission:2:8: error: x", asked, sent, "j.yaml")
+    assert found == "j.yaml:2:8: error: x"
+
+
 def test_a_wrong_price_is_told_by_its_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
