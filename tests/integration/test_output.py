@@ -4,6 +4,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -147,7 +148,7 @@ def test_what_was_evicted_says_by_whom_and_keeps_what_it_has_told(bed: beds.Bed)
     bed.until_state("urgent", "Running", timeout_s=120)
     shown = muster(bed, "job", "victim").stdout.splitlines()
     (evicted,) = [line for line in shown if line.startswith("Evicted")]
-    assert "for urgent" in evicted
+    assert "preempted by urgent" in evicted
     assert [line.split() for line in shown if line.startswith("TASK")][-1][2] == "METRIC"
     assert any(line.split()[:4] == ["main-0", "1", "loss", "0.5"] for line in shown)
     bed.commit({"urgent.yaml": None, "victim.yaml": None})
@@ -163,11 +164,14 @@ def up(bed: beds.Bed, name: str, script: str) -> Iterator[subprocess.Popen[str]]
     with subprocess.Popen(
         words, cwd=bed.folder, env=environment, stdout=pipe, stderr=pipe, text=True
     ) as running:
+        give_up = threading.Timer(120, running.kill)
+        give_up.start()
         try:
             assert running.stdout is not None
             assert running.stdout.readline() == "up\n"
             yield running
         finally:
+            give_up.cancel()
             running.kill()
 
 

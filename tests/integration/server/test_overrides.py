@@ -81,7 +81,7 @@ def test_four_hours_unless_said_otherwise(served: parts.Served) -> None:
         ({"names": [f"n{number}" for number in range(1001)]}, "names: found 1001"),
         ({"verb": "suspend", "names": ["queue/a", "Queue/a"]}, "each once"),
         ({"verb": "suspend", "names": ["job/a"]}, "expected cluster, queue/NAME"),
-        ({"reason": "  "}, "an override says why"),
+        ({"reason": "  "}, "an override needs a reason"),
         ({"reason": "x" * 1001}, "reason: found 1001 characters"),
         ({"for_s": 0}, "for_s: found 0 s"),
         ({"for_s": WEEK_S + 1}, "expected 1 to 604800 s (7 days)"),
