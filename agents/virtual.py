@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from agents import shutdown
+from reconciler import interpreter
 
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
@@ -141,7 +141,7 @@ class VirtualNodes:
     def command(self, name: str) -> list[str]:
         """Return the command line of the node's agent."""
         node = self._nodes[name].node
-        made = [sys.executable, "-m", "agents", "--virtual", "--stop-tasks-on-exit"]
+        made = interpreter.module_command("agents", "--virtual", "--stop-tasks-on-exit")
         made += ["--server", self.server, "--name", name, "--root", str(self.root(name))]
         made += ["--isolation", self.isolation]
         token_file = node.token_file or self.token_file

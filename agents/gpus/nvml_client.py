@@ -10,13 +10,13 @@ import os
 import select
 import struct
 import subprocess
-import sys
 import time
 from typing import IO
 
 import msgspec
 
 from agents.gpus import samples
+from reconciler import interpreter
 from reconciler.model.observed import devices
 
 #: Time for the driver to wake its GPUs, and for any other answer.
@@ -130,7 +130,7 @@ class NvmlClient:
             self._stuck = process
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "agents.gpus.nvml", str(os.getpid())]
+        command = interpreter.module_command("agents.gpus.nvml", str(os.getpid()))
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

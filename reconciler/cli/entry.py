@@ -7,6 +7,7 @@ missing package are handled here, with the standard library alone.
 import os
 import sys
 
+from reconciler import interpreter
 from reconciler.cli import interrupts
 
 #: As in `terminal`, which needs packages.
@@ -31,7 +32,7 @@ def main() -> None:
 def _without_commands(missing: str, words: list[str]) -> int:
     """Run the node's agent if that was the command; otherwise print which package is missing."""
     if words[:1] == ["agent"]:
-        command = [sys.executable, "-m", "agents", *words[1:]]
+        command = interpreter.module_command("agents", *words[1:])
         os.execv(sys.executable, command)  # noqa: S606 - no shell
     sys.stderr.write(
         f"muster: package {missing!r} is not installed; every command but `muster agent` needs it\n"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agents.logs import rotation
-from reconciler import __version__, log_format
+from reconciler import __version__, interpreter, log_format
 from reconciler.changes import notes
 from reconciler.controller import (
     adoption,
@@ -195,9 +195,7 @@ def die_with(parent: int) -> None:
 def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     """Return the command line of the server process."""
     command = [
-        sys.executable,
-        "-m",
-        "reconciler.server",
+        *interpreter.module_command("reconciler.server"),
         "--store",
         store_url,
         "--link",

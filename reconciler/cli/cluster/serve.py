@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import reconciler
+from reconciler import interpreter
 from reconciler.cli import context, lazy_import, terminal
 from reconciler.model.values import revision_names
 from reconciler.operations import local_git
@@ -251,7 +252,7 @@ def agent(call: typer.Context) -> None:
 
 def _become(module: str, arguments: list[str]) -> None:
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell
+    os.execv(sys.executable, interpreter.module_command(module, *arguments))  # noqa: S606 - no shell
 
 
 def version() -> None:

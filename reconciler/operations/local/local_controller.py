@@ -6,11 +6,11 @@ It writes its log into the state folder and ends with this process.
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agents.logs import rotation
+from reconciler import interpreter
 
 MODULE = "reconciler.controller.process"
 #: How long the controller may take to leave before it is killed.
@@ -31,7 +31,7 @@ class ControllerProcess:
     def __init__(self, state: Path, options: Sequence[str], module: str = MODULE) -> None:
         self._log = state / "controller.log"
         self._command = [
-            *(sys.executable, "-m", module),
+            *interpreter.module_command(module),
             *("--state", str(state), *options),
             *("--token-file", str(state / "tokens"), "--allow-root"),
         ]

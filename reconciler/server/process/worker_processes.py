@@ -5,8 +5,8 @@ runs at a time for each ``WorkerSlots``, a few may wait for it, and none goes on
 """
 
 import asyncio
-import sys
 
+from reconciler import interpreter
 from reconciler.server import errors
 
 #: How many may wait for the one under way.
@@ -47,7 +47,7 @@ class WorkerSlots:
 
     async def _run(self, module: str, *arguments: str) -> tuple[int, bytes]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module),
+            *interpreter.module_command(module),
             *(("--store", self._store_url) if self._store_url else ()),
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
