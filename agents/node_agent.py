@@ -309,7 +309,7 @@ class Agent:
         )
         self.sync = sync.ControllerSync(
             self.dialogue.handlers(), self.settings.name, self.target, self.changed, self.leaving,
-            skew=self._skew,
+            skew=self._skew, is_guarded=os.geteuid() == 0,
         )  # fmt: skip
 
     # Callbacks -------------------------------------------------------------------------------

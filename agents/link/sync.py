@@ -70,6 +70,8 @@ class ControllerSync:
     Args:
         changed: set if there is something to report.
         skew: learns the difference of the clocks.
+        is_guarded: True if orders may only come from a controller that asks for credentials. An
+            agent of root needs it: a task could otherwise order work as root.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class ControllerSync:
         leaving: threading.Event,
         *,
         skew: clock_skew.ClockSkew,
+        is_guarded: bool = False,
     ) -> None:
         self._handlers = handlers
         self._name = name
@@ -88,6 +91,7 @@ class ControllerSync:
         self._changed = changed
         self._leaving = leaving
         self._skew = skew
+        self._must_check = is_guarded
 
     def poll(self) -> None:
         """Hold the long poll, which answers at once when the controller wants something else."""
@@ -159,6 +163,7 @@ class ControllerSync:
             # inside, because whatever goes wrong, the taken state must not be lost
             body = packed(request)
             path = f"/v1/nodes/{self._name}/sync"
+            self._require_guard(path, timeout_s)
             response = understand(
                 self._target.url, self._name, *connection.post(path, body, timeout_s)
             )
@@ -169,6 +174,28 @@ class ControllerSync:
         self._skew.heard(connection.date, wall_at, came_at, processes.boottime() - sent_at)
         self._handlers.answered(request, response, sent_at)
         return response
+
+    def _require_guard(self, path: str, timeout_s: float) -> None:
+        """Make sure, once, that the controller refuses calls without a token.
+
+        Raises:
+            LinkError: it does not answer.
+            RejectedError: it does not refuse them.
+        """
+        if not self._must_check:
+            return
+        stranger = Connection(ControllerTarget(self._target.url))
+        try:
+            status, _ = stranger.post(path, b"", timeout_s)
+        finally:
+            stranger.close()
+        if status not in {401, 403}:
+            raise RejectedError(
+                f"{self._target.url} answered {status} to a call without a token, so any task "
+                "could give orders there, and this agent runs as root. To fix: give the "
+                "controller tokens, or run the agent as another user"
+            )
+        self._must_check = False
 
     def _back_off(self, failures: int) -> None:
         longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))

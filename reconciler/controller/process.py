@@ -137,7 +137,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
     options.add_argument("--store", help="URL of the store; default: SQLite in the state folder")
     options.add_argument("--listen", default="127.0.0.1:7420", help="address and port of the API")
-    options.add_argument("--token-file", type=Path, help="file with tokens of users and nodes")
+    options.add_argument(
+        "--token-file",
+        type=Path,
+        help="file with tokens of users and nodes; default: `tokens` in the state folder, created "
+        "with one admin token if it is missing",
+    )
     options.add_argument("--poll", type=float, default=60.0, help="seconds between polls of git")
     options.add_argument(
         "--allow-root", action="store_true", help="allow tasks to run as root in every pool"
@@ -202,6 +207,8 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         str(options.state / "loop.sock"),
         "--listen",
         options.listen,
+        "--token-file",
+        str(options.token_file),
         "--state",
         str(options.state),
         "--repository",
@@ -219,8 +226,6 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     ]
     if options.signing_key is not None:
         command += ["--signing-key", str(options.signing_key.resolve())]
-    if options.token_file is not None:
-        command += ["--token-file", str(options.token_file)]
     return command
 
 
@@ -422,14 +427,13 @@ def _end(
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     """Run ``python -m reconciler.controller.process``; ``decide`` is the core."""
     options = parser().parse_args()
-    try:
-        addresses.listening(options.listen, options.token_file)
-        if options.token_file is not None:
-            tokens.load(options.token_file)
-    except ValueError as error:  # a token file that is of no use is one as well
-        parser().error(str(error))
     faulthandler.enable()  # a crash in compiled code says where it was
     lines = log_format.configure(options.log_format, options.log_level, "loop")
+    try:
+        addresses.parse(options.listen)
+        _prepare_tokens(options)
+    except ValueError as error:  # TokenError is one as well
+        parser().error(str(error))
     try:
         sys.exit(run(options, lines, decide))
     except errors.StoreError as error:
@@ -443,6 +447,25 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
         _say_last(options, f"{error}; make room on the disk of {options.state}")
         _wait_for_room(options)
         sys.exit(1)
+
+
+def _prepare_tokens(options: argparse.Namespace) -> None:
+    """Read the tokens; create the default file if it is missing.
+
+    Raises:
+        TokenError: they can't be read or created.
+    """
+    if options.token_file is None:
+        options.token_file = options.state.resolve() / "tokens"
+        with contextlib.suppress(OSError):  # the next line says what is wrong
+            options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if tokens.ensure(options.token_file, tokens.ADMIN):
+            log.info(
+                "created %s with one admin token; commands take it by --token-file %s",
+                options.token_file,
+                options.token_file.with_name("token"),
+            )
+    tokens.load(options.token_file)
 
 
 def _wait_for_room(options: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--store", required=True, metavar="URL", help="sqlite:///PATH")
     parser.add_argument("--link", required=True, type=pathlib.Path, metavar="PATH")
     parser.add_argument("--listen", default="127.0.0.1:7070", metavar="HOST:PORT")
-    parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE", required=True)
     parser.add_argument("--state", required=True, type=pathlib.Path, metavar="DIR")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
     parser.add_argument("--repository", metavar="URL", help="where submissions are pushed")
@@ -59,7 +59,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--log-level", choices=log_lines.LEVELS, default="info")
     options = parser.parse_args(arguments)
     try:
-        options.host, options.port = addresses.listening(options.listen, options.token_file)
+        options.host, options.port = addresses.parse(options.listen)
     except ValueError as error:
         parser.error(str(error))
     return options
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
         die_with_parent(options.parent)
     log_format.configure(options.log_format, options.log_level, "server")
     try:
-        known = None if options.token_file is None else tokens.load(options.token_file)
+        known = tokens.load(options.token_file)
         listener = _listen(options.host, options.port)
     except tokens.TokenError as error:
         log.critical("%s", error)

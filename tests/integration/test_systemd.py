@@ -192,9 +192,15 @@ def test_the_controller_works_behind_its_walls(controlled: tuple[machine.Machine
     status = ("systemctl", "status", "--no-pager", "--full", CONTROLLER)
     assert began.returncode == 0, began.stderr + site.run(*status).stdout
 
+    def asked(path: str) -> httpx.Response:
+        """Ask with the token that the controller made for itself."""
+        token = site.run("cat", "/var/lib/muster/token").stdout.strip()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.get(f"{url}{path}", timeout=60, headers=headers)
+
     def synced() -> bool:
         with contextlib.suppress(httpx.HTTPError, KeyError, ValueError):
-            return bool(httpx.get(f"{url}/v1/sync", timeout=60).json()["sync"]["sync"] == "Synced")
+            return bool(asked("/v1/sync").json()["sync"]["sync"] == "Synced")
         return False
 
     def shows(name: str) -> str:
@@ -209,9 +215,8 @@ def test_the_controller_works_behind_its_walls(controlled: tuple[machine.Machine
             time.sleep(0.2)
 
     until_synced()
-    assert [one["name"] for one in httpx.get(f"{url}/v1/pools", timeout=60).json()["items"]] == [
-        "pool"
-    ]
+    assert [one["name"] for one in asked("/v1/pools").json()["items"]] == ["pool"]
+    assert httpx.get(f"{url}/v1/pools", timeout=60).status_code == 401
     first = shows("MainPID")
     process = site.run("cat", f"/proc/{first}/status").stdout
     assert f"Uid:\t{USER}\t{USER}" in process

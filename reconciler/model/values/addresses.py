@@ -24,28 +24,38 @@ def host_of(header: str) -> str:
     return header.partition(":")[0]
 
 
-def listening(
-    listen: str,
-    token_file: Path | None,
-    *,
-    option: str = "--listen",
-    tokens: str = "--token-file",
-    risk: str = "run anything",
-) -> tuple[str, int]:
-    """Return host and port of an option such as ``--listen``; ``risk`` is what anybody could do
-    there.
+def parse(listen: str, option: str = "--listen") -> tuple[str, int]:
+    """Return host and port of an option such as ``--listen``.
 
     Raises:
-        ValueError: the text is no address, or anybody could call there.
+        ValueError: the text is no address.
     """
     host, colon, port = listen.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= PORT_MAX
     if not (colon and host and is_port):
         raise ValueError(f"{option}: found {listen!r}, expected HOST:PORT")
-    host = host.strip("[]")
+    return host.strip("[]"), int(port)
+
+
+def listening(
+    listen: str, token_file: Path | None, *, option: str, tokens: str, risk: str
+) -> tuple[str, int]:
+    """Return host and port of an option; on loopback alone there need not be tokens.
+
+    Args:
+        listen: ``HOST:PORT``.
+        token_file: holds the tokens that are asked for, if any are.
+        option: its name.
+        tokens: name of the option for the token file.
+        risk: what anybody could do there.
+
+    Raises:
+        ValueError: the text is no address, or anybody could call there.
+    """
+    host, port = parse(listen, option)
     if token_file is None and not is_loopback(host):
         raise ValueError(
             f"{option} {listen} can be reached from elsewhere and there is no "
             f"{tokens}: anybody could {risk}; give one, or listen on 127.0.0.1"
         )
-    return host, int(port)
+    return host, port

@@ -24,6 +24,7 @@ OPENMETRICS = f"{plain_text.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
 #: A host with or without its port.
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _OPEN: dict[str, Any] = {authentication.OPTION: None}
+_SCRAPED: dict[str, Any] = {authentication.OPTION: authentication.SCRAPERS}
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ async def readyz(state: State) -> Health:
 
 @get(
     "/metrics",
+    opt=_SCRAPED,
     media_type=MediaType.TEXT,
     responses=errors.responses(401, 403, 503),
     summary="The cluster's series, for Prometheus",
@@ -84,6 +86,7 @@ async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Re
 
 @get(
     "/metrics/nodes/{node:str}",
+    opt=_SCRAPED,
     media_type=MediaType.TEXT,
     responses=errors.responses(400, 401, 403, 404, 503),
     summary="One node's series, for Prometheus",
@@ -141,6 +144,7 @@ class ScrapeTarget(msgspec.Struct, frozen=True):
 
 @get(
     "/v1/prometheus/targets",
+    opt=_SCRAPED,
     responses=errors.responses(401, 403, 503),
     summary="What to scrape, in the format of Prometheus' http_sd",
 )

@@ -1,7 +1,6 @@
 """Authentication: bearer tokens from a file, each with an identity and a role.
 
-Without a token file, which is possible on loopback only, every program is ``local`` and may do
-everything, but no web page in a browser on this machine.
+There is no way in without a token but to the few handlers that are open to everybody.
 """
 
 import hmac
@@ -20,15 +19,14 @@ ANY_NODE = "*"
 OPTION = "roles"
 USERS = frozenset({"user"})
 NODES = frozenset({"node"})
-
-
-LOCAL = Caller("local", "admin")
+#: Prometheus.
+SCRAPERS = frozenset({"metrics"})
 
 
 class Authenticator:
     """Tells who calls, and refuses who may not."""
 
-    def __init__(self, tokens: dict[bytes, Caller] | None) -> None:
+    def __init__(self, tokens: dict[bytes, Caller]) -> None:
         self._tokens = tokens
 
     def identify(self, header: str | None) -> Caller:
@@ -37,8 +35,6 @@ class Authenticator:
         Raises:
             Failure: 401, if there is none.
         """
-        if self._tokens is None:
-            return LOCAL
         kind, _, token = (header or "").partition(" ")
         given = token.strip().encode(errors="replace")
         found = None
@@ -55,12 +51,10 @@ class Authenticator:
     ) -> None:
         """Let a call through, or raise; runs before each handler and before its body is read."""
         headers = connection.headers
-        if self._tokens is None:
-            csrf.refuse_pages(headers.getall("origin", []), headers.getall("host", []))
         roles = handler.opt.get(OPTION, USERS)
         if roles is None:
             return
-        identity = self.identify(connection.headers.get("authorization"))
+        identity = self.identify(headers.get("authorization"))
         if identity.role != "admin" and identity.role not in roles:
             raise Failure(
                 403, f"{identity.name} has the role {identity.role}, which may not do this"

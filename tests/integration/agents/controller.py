@@ -63,6 +63,8 @@ class Controller:
         self.status = 200
         self.poll_s = 5.0
         self.renews = True
+        #: Whether calls without a token are refused; of those only that of a root agent is sent.
+        self.is_guarded = True
         controller = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -114,6 +116,8 @@ class Controller:
                 self.chunks.setdefault(name, []).append(chunk)
                 self.news.notify_all()
                 return (410 if name in self.gone else 200), b""
+        if not body:  # a root agent looks if strangers are refused
+            return (401 if self.is_guarded else 200), b""
         request = _DECODE_REQUEST(body)
         with self.news:
             self.headers.append(headers)

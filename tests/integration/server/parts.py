@@ -21,6 +21,8 @@ from reconciler.model.protocol import agent_messages, loop_messages
 from tests.unit.store import samples
 
 PATIENCE_S = 90.0
+#: Headers of a caller who may do everything.
+ADMIN = {"Authorization": "Bearer the-test"}
 _DECODE_NEWS = msgspec.msgpack.Decoder(loop_messages.ToLoop).decode
 _DECODE_ANSWER = msgspec.msgpack.Decoder(agent_messages.SyncResponse).decode
 
@@ -173,6 +175,8 @@ class Served:
         self.epoch = self.store.lead("test", 1.0)
         self.link_path = folder / "link.sock"
         self._loop = Loop(self.link_path) if loop else None
+        if "--token-file" not in options:
+            options += ("--token-file", str(own_tokens(folder)))
         self.process = start(
             "--store", self.url, "--link", str(self.link_path), "--state", str(folder), *options
         )
@@ -180,9 +184,14 @@ class Served:
         line = self.process.stdout.readline()
         assert line.startswith("listening on "), self.process.communicate()
         self.address = line.split()[-1]
-        self.client = httpx.Client(base_url=self.address, timeout=PATIENCE_S)
+        self.client = httpx.Client(base_url=self.address, timeout=PATIENCE_S, headers=ADMIN)
         self._cycle = 0
         self._told_to_end = False
+
+    @property
+    def endpoint(self) -> tuple[str, ...]:
+        """Options with which commands ask this server."""
+        return "--server", self.address, "--token-file", str(self.folder / "own-token")
 
     @property
     def loop(self) -> Loop:
@@ -236,6 +245,16 @@ class Served:
         self.store.close()
         surprise = ended is not None and not self._told_to_end
         assert not surprise, f"the server had ended by itself with {ended}:\n{logged}"
+
+
+def own_tokens(folder: pathlib.Path) -> pathlib.Path:
+    """A file with the token of ``ADMIN``."""
+    (folder / "own-token").touch(0o600)
+    (folder / "own-token").write_text("the-test\n")
+    path = folder / "own-tokens"
+    path.touch(0o600)
+    path.write_text("the-test local admin\n")
+    return path
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

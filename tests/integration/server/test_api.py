@@ -266,7 +266,9 @@ class TestTokens:
     @pytest.fixture
     def guarded(self, tmp_path: pathlib.Path) -> Iterator[parts.Served]:
         path = tmp_path / "tokens"
-        path.write_text("# who\nroot-token root admin\nu alice@example.org user\nn n1 node\n")
+        path.write_text(
+            "# who\nroot-token root admin\nu alice@example.org user\nn n1 node\np prom metrics\n"
+        )
         path.chmod(0o600)
         made = parts.Served(tmp_path, "--token-file", str(path))
         try:
@@ -295,6 +297,15 @@ class TestTokens:
             200,
             200,
             401,
+        ]
+        for path in ("/metrics", "/v1/prometheus/targets"):
+            told = [status("GET", path, token) for token in ("root-token", "u", "n", "p")]
+            assert told == [200, 403, 403, 200], path
+        assert status("GET", "/metrics/nodes/n1", "p") == 404
+        assert [status("GET", path, "p") for path in ("/v1/jobs", "/v1/queues", "/v1/events")] == [
+            403,
+            403,
+            403,
         ]
 
 
@@ -334,7 +345,7 @@ def test_a_reader_that_has_had_enough_is_no_error(
     for command in ("events", "jobs", "jobs -o json", "job j1", "nodes", "drift", "overrides"):
         read, write = os.pipe()
         os.close(read)  # as early as a reader can leave
-        words = [*command.split(), "--server", served.address]
+        words = [*command.split(), *served.endpoint]
         with os.fdopen(write, "wb") as pipe:
             done = subprocess.run(
                 [sys.executable, "-m", "reconciler.cli.main", *words],
@@ -363,7 +374,7 @@ DRIFT_ASKED = [
 
 def test_a_job_that_is_not_known_is_told_once(filled: parts.Served) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "reconciler.cli.main", "jobs", "nosuch", "--server", filled.address],
+        [sys.executable, "-m", "reconciler.cli.main", "jobs", "nosuch", *filled.endpoint],
         check=False,
         capture_output=True,
         text=True,
@@ -377,7 +388,7 @@ def test_drift_is_asked_for_of_what_there_is(filled: parts.Served) -> None:
     for arguments, code, told in DRIFT_ASKED:
         command = [sys.executable, "-m", "reconciler.cli.main", "drift", *arguments.split()]
         done = subprocess.run(
-            [*command, "--server", filled.address],
+            [*command, *filled.endpoint],
             check=False,
             capture_output=True,
             text=True,

@@ -53,7 +53,7 @@ class Scene:
         """What a controller with a folder of its own has, over the one store."""
         link_path = self.state.with_name(name) / "loop.sock"
         return services.Services(
-            store_url=self.url, link_path=link_path, gate=authentication.Authenticator(None)
+            store_url=self.url, link_path=link_path, gate=authentication.Authenticator({})
         )
 
     def _last_run(self, name: str) -> pusher.LastRun | None:

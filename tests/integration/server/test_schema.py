@@ -37,7 +37,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[parts.Served]:
 @pytest.fixture(scope="module")
 def described(api: parts.Served) -> Any:
     """What the server says of itself."""
-    return schemathesis.openapi.from_url(f"{api.address}/schema/openapi.json")
+    return schemathesis.openapi.from_url(f"{api.address}/schema/openapi.json", headers=parts.ADMIN)
 
 
 schemathesis.checks.load_all_checks()

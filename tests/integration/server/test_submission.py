@@ -267,7 +267,8 @@ def test_a_wrong_name_among_several_changes_nothing(
 ) -> None:
     served.client.post("/v1/jobs", content=job("a"))
     head = repository.log("%H")
-    to = local_changes.Target(endpoint=endpoints.Endpoint(str(served.client.base_url)))
+    token_file = str(served.folder / "own-token")
+    to = local_changes.Target(endpoint=endpoints.Endpoint(served.address, token_file))
     with pytest.raises(
         local_changes.ChangeError, match=r"^typo: there is no .*; nothing was changed$"
     ):

@@ -125,7 +125,10 @@ def test_a_second_agent_of_a_name_is_turned_away(served: parts.Served) -> None:
 def test_the_newcomer_takes_over_when_the_connection_is_cut(served: parts.Served) -> None:
     served.sync()
     served.loop.publish(poll_s=600)
-    with contextlib.suppress(httpx.ReadTimeout), httpx.Client(base_url=served.address) as dying:
+    with (
+        contextlib.suppress(httpx.ReadTimeout),
+        httpx.Client(base_url=served.address, headers=parts.ADMIN) as dying,
+    ):
         dying.post("/v1/nodes/n1/sync", content=parts.request(wait_s=30), timeout=0.3)
     served.until(lambda: served.sync(incarnation="two").status_code == 200)
     assert served.loop.wait(

@@ -19,21 +19,12 @@ def started(repo: Path, state: Path, *options: str) -> "subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize(
-    ("listen", "said"),
-    [
-        ("0.0.0.0:7420", "can be reached from elsewhere and there is no --token-file"),
-        ("[::]:7420", "can be reached from elsewhere and there is no --token-file"),
-        ("127.0.0.1", "expected HOST:PORT"),
-    ],
-)
-def test_an_address_that_anybody_could_call_at_starts_nothing(
-    tmp_path: Path, listen: str, said: str
-) -> None:
+@pytest.mark.parametrize("listen", ["127.0.0.1", "7420", "127.0.0.1:x", ":7420"])
+def test_what_is_no_address_starts_nothing(tmp_path: Path, listen: str) -> None:
     state = tmp_path / "state"
     done = started(tmp_path, state, "--listen", listen)
     assert done.returncode == 64
-    assert said in done.stderr
+    assert "expected HOST:PORT" in done.stderr
     assert not state.exists()
 
 
