@@ -137,11 +137,13 @@ class Committer:
                 self._epoch,
                 self.cycle + 1,
                 msgspec.structs.replace(result, nodes=tuple(self._unsaved_nodes.values())),
-                journal=written.inputs,
-                snapshot=snapshot,
-                views=views,
-                incumbents=self.incumbents,
-                rollup=self._meter.take(),
+                sql_store.CycleExtras(
+                    journal=written.inputs,
+                    snapshot=snapshot,
+                    views=views,
+                    incumbents=self.incumbents,
+                    rollup=self._meter.take(),
+                ),
             )
         self.cycle += 1
         self._unsaved_nodes = {}

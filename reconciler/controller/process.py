@@ -229,7 +229,7 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
 def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known: bool) -> bool:
     """Return True if the store is empty although the repository was run before."""
     if known:
-        return store.view(adoption.VIEW) == b"pending"
+        return store.reader.view(adoption.VIEW) == b"pending"
     try:
         return notes.exist(repository)
     except (git_commands.GitError, OSError) as error:
@@ -248,7 +248,7 @@ def _revision(text: str) -> str:
 def _records(store: sql_store.Store) -> records.Observed | None:
     """Return the records of the last commit, or None if they can't be read."""
     try:
-        return store.observed(0.0)
+        return store.reader.observed(0.0)
     except errors.StoreError:
         log.exception("can't read the records to judge a change")
         return None
@@ -257,7 +257,7 @@ def _records(store: sql_store.Store) -> records.Observed | None:
 def _begun(store: sql_store.Store, names: Collection[str]) -> dict[str, str]:
     """Return the keys of the newest runs that have begun, by job; empty if they can't be read."""
     try:
-        found = store.newest_states(names)
+        found = store.reader.newest_states(names)
     except errors.StoreError:
         log.exception("can't read the records to judge %d jobs", len(names))
         return {}
@@ -361,7 +361,7 @@ def _lead(
         sub_path=options.path,
         state=options.state,
     )
-    packed = store.incumbents()
+    packed = store.reader.incumbents()
     before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
     notifier = _notifier(options)

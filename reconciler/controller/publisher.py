@@ -138,7 +138,7 @@ class Publisher:
                 wanted=desired_state,
                 epoch=self._epoch,
                 now=self._clock(),
-                disk=metrics.disk_of(self._state_folder, self._store.path),
+                disk=metrics.disk_of(self._state_folder, self._store.reader.path),
                 told=self._told.counts(),
             )
         return self._rendered

@@ -35,7 +35,7 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
         loop._state.add_report(msgspec.structs.replace(report, usage=usage))
 
     def stored() -> list[float]:
-        return [node.usage.load_1m for node in store.nodes()]
+        return [node.usage.load_1m for node in store.reader.nodes()]
 
     for name in world.nodes:
         say(name, 1.0)
@@ -51,7 +51,7 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     loop.cycle()
     assert store.cycle == cycle + 1
     assert stored() == [5.0, 3.0, 4.0]
-    assert {node.name: node for node in store.nodes()} == loop._state.nodes
+    assert {node.name: node for node in store.reader.nodes()} == loop._state.nodes
     loop._link.close()
     loop._selector.close()
     store.close()

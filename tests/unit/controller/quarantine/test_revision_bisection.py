@@ -67,8 +67,8 @@ def test_a_job_that_cannot_be_decided_costs_nobody_else(leader: Contained) -> No
     assert (problem.rule, problem.object) == ("defect", f"Job/{POISON}")
     assert "KeyError in " in problem.message
     assert "secret" not in problem.message
-    assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
-    assert leader.store.incumbents() == b"accepted 1", "who reads git judges it anew"
+    assert status == job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
+    assert leader.store.reader.incumbents() == b"accepted 1", "who reads git judges it anew"
     (refusal,) = leader.refusals
     assert (refusal.generation, refusal.incumbents) == (2, b"accepted 1")
     (left,) = refusal.jobs
@@ -344,7 +344,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     assert now.refused.keys() == {POISON}
     assert now.structure.queues["research"].limit.cpu_milli == 2000
     assert site.leader.loop._state.jobs["c"].removed or site.leader.loop._state.jobs["c"].finished
-    packed = site.leader.store.incumbents()
+    packed = site.leader.store.reader.incumbents()
     assert packed is not None
     assert last_good.decode(packed).head == bad
     more = site.commit({"d.yaml": repositories.job("d")})
