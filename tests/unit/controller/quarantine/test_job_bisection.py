@@ -346,7 +346,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
     assert site.leader.states().keys() == {"a", POISON}
 
     def waits_s() -> float:
-        return max([0.0, *(one.wait_s for one in site.loader._resting._known.get(POISON, ()))])
+        return max([0.0, *(one.wait.wait_s for one in site.loader._resting._known.get(POISON, ()))])
 
     for wait_s in (1.0, 2.0):
         until(site, lambda wait_s=wait_s: waits_s() >= wait_s)  # type: ignore[misc]
