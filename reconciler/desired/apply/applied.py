@@ -39,6 +39,13 @@ class _Earlier(msgspec.Struct, frozen=True):
     jobs: dict[str, desired.Job]
 
 
+def _removed(earlier: _Earlier, now: jobs_in_force.JobsInForce) -> list[str]:
+    """Return jobs that were in force and are no longer written."""
+    if earlier.jobs is now.jobs:
+        return []
+    return [name for name in earlier.jobs if name not in now.jobs and name not in now.refused]
+
+
 class Applied:
     """The state that revisions are applied to. For one thread at a time."""
 
@@ -305,7 +312,7 @@ class Applied:
         self, gate: review_findings.ChangeGate, earlier: _Earlier, approvals: frozenset[str]
     ) -> None:
         """Let safety judge the changes of this revision, and hold what it refuses."""
-        removed = self._removed(earlier)
+        removed = _removed(earlier, self._jobs)
         same_structure = self.basis is earlier.structure.basis
         if not removed and same_structure:
             self._holds.clear()
@@ -333,12 +340,6 @@ class Applied:
         if not found.holds("structure") and not same_structure:
             self._keep_queues_in_use(earlier, judged=True)
             self._restore(earlier)
-
-    def _removed(self, earlier: _Earlier) -> list[str]:
-        """Return jobs that were in force and are no longer written."""
-        if earlier.jobs is self.jobs:
-            return []
-        return [name for name in earlier.jobs if name not in self.jobs and name not in self.refused]
 
     def _restore(self, earlier: _Earlier) -> None:
         """Restore the jobs whose removal is held."""
