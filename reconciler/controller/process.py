@@ -29,6 +29,7 @@ from reconciler.changes import notes
 from reconciler.controller import (
     adoption,
     control_loop,
+    cycle_decider,
     full_disk,
     gc_tuning,
     git_watcher,
@@ -370,11 +371,9 @@ def _lead(
     scripts = options.provisioners.resolve() if options.provisioners else None
     running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
     loop = control_loop.Loop(
-        store=store,
-        epoch=epoch,
+        led=sql_store.LedStore(store, epoch),
         socket_path=options.state / "loop.sock",
         inbox=inbox,
-        hint=reading.hint,
         start=control_loop.LoopStart(
             before=git_watcher.rooted(cycle_rescue.accepted_in(before), allowed=options.allow_root),
             accepted=packed or b"",
@@ -386,9 +385,9 @@ def _lead(
             told=notifier,
             happened=functools.partial(triggers.tell, notifier),
             refuse=reading.refuse,
+            hint=reading.hint,
         ),
-        decide=decide,
-        contained=True,
+        core=cycle_decider.CoreOptions(decide, contained=True),
     )
     server = ServerProcess(server_command(options, store_url), options.state / "server.log")
     for number in (signal.SIGTERM, signal.SIGINT):

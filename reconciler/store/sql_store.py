@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 import sqlalchemy as sa
@@ -54,6 +54,13 @@ class CycleExtras(msgspec.Struct, frozen=True):
 
 
 _NO_EXTRAS = CycleExtras()
+
+
+class LedStore(NamedTuple):
+    """A store and the epoch, from ``Store.lead``, in which this process leads it."""
+
+    store: "Store"
+    epoch: int
 
 
 class Store:

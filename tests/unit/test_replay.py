@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller import control_loop, loop_inbox, wall_clock
+from reconciler.controller import control_loop, cycle_decider, loop_inbox, wall_clock
 from reconciler.core import cycle_journal
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
@@ -46,17 +46,18 @@ class Leader:
         self.inbox = loop_inbox.Inbox()
         self.store = sql_store.Store.open(url(folder))
         self.epoch = self.store.lead("test", now)
-        start, outputs = control_loop.LoopStart._fields, control_loop.LoopOutputs._fields
+
+        def chosen(fields: tuple[str, ...]) -> dict[str, Any]:
+            return {name: value for name, value in options.items() if name in fields}
+
         self.loop = control_loop.Loop(
-            store=self.store,
-            epoch=self.epoch,
+            led=sql_store.LedStore(self.store, self.epoch),
             socket_path=folder / "loop.sock",
             inbox=self.inbox,
-            hint=lambda: None,
             clock=lambda: self.now,
-            start=control_loop.LoopStart(**{k: v for k, v in options.items() if k in start}),
-            outputs=control_loop.LoopOutputs(**{k: v for k, v in options.items() if k in outputs}),
-            **{k: v for k, v in options.items() if k not in (*start, *outputs)},
+            start=control_loop.LoopStart(**chosen(control_loop.LoopStart._fields)),
+            outputs=control_loop.LoopOutputs(**chosen(control_loop.LoopOutputs._fields)),
+            core=cycle_decider.CoreOptions(**chosen(cycle_decider.CoreOptions._fields)),
         )
         self.decided: list[tuple[int, int, int, outcome.Outcome]] = []
         self._waiting: list[outcome.Outcome] = []

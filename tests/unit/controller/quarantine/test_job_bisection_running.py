@@ -112,8 +112,8 @@ def pass_on(site: Full, *jobs: desired.Job, seconds: float = 2.0, times: int = 3
 
 def back(site: Full, *jobs: desired.Job) -> None:
     """Repair the error, so that the job is decided again."""
-    assert isinstance(site.loop._decide_by, Placing)
-    site.loop._decide_by.there = set()
+    assert isinstance(site.loop._decider.decide_by, Placing)
+    site.loop._decider.decide_by.there = set()
     site.revision(*jobs)
     for _ in range(3):
         site.pass_time(2)
