@@ -112,7 +112,7 @@ class _Allocator:
         """Return the MIG instances in use, by node and profile."""
         if self._instances is None:
             self._instances = {}
-            for attempt in self._context.live_attempts():
+            for attempt in self._context.attempts.live():
                 if attempt.instances:
                     key = (attempt.node, attempt.mig_profile)
                     self._instances.setdefault(key, set()).update(attempt.instances)
@@ -147,7 +147,7 @@ def _place(
     )
     names = given.nodes.names
     grows = parts[0].action == "grow"
-    present = context.attempts_of_element(spec.name, element) if grows else []
+    present = context.attempts.of_element(spec.name, element) if grows else []
     note = draft.note(element)
     if not grows and note.verdict is not None:  # older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
@@ -303,7 +303,7 @@ class _Ports:
 
     def __init__(self, context: cycle_context.CycleContext) -> None:
         self._used: set[int] = set()
-        for attempt in context.live_attempts():
+        for attempt in context.attempts.live():
             port = attempt.rank.master_port
             if port and port not in self._used:
                 counts = hostlists.expand_counts(attempt.rank.tasks_per_host)

@@ -219,7 +219,7 @@ def _outcome(
         now=context.now,
         desired_generation=context.desired.generation,
         jobs=(*context.replaced, *[renewed_jobs[name] for name in sorted(renewed_jobs)]),
-        attempts=tuple(context.attempts.values()),
+        attempts=tuple(context.attempts.renewed.values()),
         nodes=tuple(context.nodes.values()),
         new_runs=tuple(context.new_runs),
         reasons=context.reasons,

@@ -83,7 +83,7 @@ def _observed(
     renewed = context.renewed_jobs()
     attempts = {
         name: one
-        for name, one in {**before.attempts, **context.attempts}.items()
+        for name, one in {**before.attempts, **context.attempts.renewed}.items()
         if one.state is not AttemptState.ENDED
     }
     nodes = {**before.nodes, **context.nodes}

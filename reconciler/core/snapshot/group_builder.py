@@ -294,7 +294,7 @@ class PendingGroupBuilder:
         # capacity is nominated to jobs, and tasks get what pending elements leave of it. Otherwise
         # the preempted job would start there again, be preempted again, and so on
         promised = max(0, self._context.observed.promised.get(spec.name, 0) - claimed)
-        for element in self._context.elements_with_attempts(spec.name):
+        for element in self._context.attempts.elements(spec.name):
             missing = self._admitted(spec, self._missing(record, element))
             if missing:
                 claim = snapshots.PendingJob(
@@ -317,7 +317,7 @@ class PendingGroupBuilder:
 
         In whole minutes, rounded up, so that growing jobs stay alike for a while.
         """
-        attempts = self._context.attempts_of_element(spec.name, element)
+        attempts = self._context.attempts.of_element(spec.name, element)
         began = run_times.began(attempts)
         left_s = run_times.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
         return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
@@ -343,7 +343,7 @@ class PendingGroupBuilder:
             return ()
         if record.notes.get(element, _NO_NOTE).verdict is not None:
             return ()
-        attempts = self._context.attempts_of_element(record.name, element)
+        attempts = self._context.attempts.of_element(record.name, element)
         if not attempts or any(elastic_jobs.has_succeeded(a) for a in attempts):
             return ()
         present = {

@@ -23,7 +23,7 @@ def usage_of_queues(
     row_of = {name: row for row, name in enumerate(table.names)}
     running = {name: len(jobs) for name, jobs in result.held.running.items()}
     came: set[str] = set()
-    for attempt in context.attempts.values():
+    for attempt in context.attempts.renewed.values():
         if attempt.state is AttemptState.ENDED or attempt.id in context.observed.attempts:
             continue
         spec = running_gangs.spec_of(context, attempt.job)
