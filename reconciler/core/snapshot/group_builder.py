@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import elastic_jobs, readiness, run_times, running_gangs
-from reconciler.core.quota import queue_tree, quota_usage, unschedulable
-from reconciler.core.snapshot import learned_mix, pending_cache, task_shapes, windows
+from reconciler.core.quota import quota_usage, unschedulable
+from reconciler.core.snapshot import learned_mix, pending_cache, reservation_windows, task_shapes
 from reconciler.model import desired
 from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.pending_reasons import Reason
@@ -375,8 +375,10 @@ class PendingGroupBuilder:
     def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
         key = (spec.owner, spec.queue, spec.reservation)
         if key not in self._usable:
-            above = queue_tree.path_to_root(self._structure.queues, spec.queue)
-            self._usable[key] = windows.usable_by(spec, self._structure, self._windows, above)
+            above = desired.path_to_root(self._structure.queues, spec.queue)
+            self._usable[key] = reservation_windows.usable_by(
+                spec, self._structure, self._windows, above
+            )
         return self._usable[key]
 
 

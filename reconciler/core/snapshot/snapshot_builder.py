@@ -19,8 +19,8 @@ from reconciler.core.snapshot import (
     node_columns,
     pending_cache,
     queue_columns,
+    reservation_windows,
     task_shapes,
-    windows,
 )
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.scheduling.inputs import snapshots
@@ -79,7 +79,7 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
     nodes = node_columns.nodes(context, _asked(context), held)
     selectors = task_shapes.Selectors(group_builder.affine_specs(context))
     shapes = task_shapes.Shapes(context, nodes, selectors)
-    opened = windows.all_of(context.desired.structure, nodes, at)
+    opened = reservation_windows.all_of(context.desired.structure, nodes, at)
     waiting = group_builder.PendingGroupBuilder(
         context, at, shapes=shapes, held=held, opened=opened
     ).all()
