@@ -150,7 +150,7 @@ def _schedule(
     state = autoscaling.decide(
         context, pools, _scheduler_state(context, built, decided, queues), scheduled=True
     )
-    if unschedulable.unschedulable_kinds(context, built.capped) != built.let_last:
+    if unschedulable.unschedulable_kinds(context, built.pending.capped) != built.pending.let_last:
         inputs = None  # quotas now count other jobs first
         context.wake(context.now + unschedulable.AGAIN_S)
     if inputs is None and context.schedule_at is not None:
@@ -183,9 +183,9 @@ def _scheduler_state(
         turn=learned.turn + bool(decided.placements),
         kept=learned_mix.rooms_of(decided.kept, built.node_names),
         turns=learned_mix.turns_of(context, decided.turns),
-        used=built.used,
-        offered=built.offered,
-        slices=built.slices,
+        used=built.use.used,
+        offered=built.use.offered,
+        slices=built.use.slices,
         used_at=built.at if counts_usage else 0.0,
         held=gpus if counts_usage else {},
     )
@@ -219,7 +219,7 @@ def _outcome(
         now=context.now,
         desired_generation=context.desired.generation,
         jobs=(*context.replaced, *[renewed_jobs[name] for name in sorted(renewed_jobs)]),
-        attempts=tuple(context.attempts.values()),
+        attempts=tuple(context.attempts.renewed.values()),
         nodes=tuple(context.nodes.values()),
         new_runs=tuple(context.new_runs),
         reasons=context.reasons,

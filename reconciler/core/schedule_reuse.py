@@ -34,7 +34,7 @@ def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs 
         if moment is not None and moment <= context.now:
             return None
     if (
-        context.attempts
+        context.attempts.renewed
         or context.replaced
         or any(draft.changed for draft in context.drafts.values())
     ):

@@ -53,8 +53,8 @@ def without(
 def end_overdue(context: cycle_context.CycleContext) -> None:
     """Order overdue tasks of quarantined jobs to stop, or request a cycle for that."""
     for name, record in sorted(context.observed.aside.items()):
-        for element in context.elements_with_attempts(name):
-            attempts = context.attempts_of_element(name, element)
+        for element in context.attempts.elements(name):
+            attempts = context.attempts.of_element(name, element)
             ends_at = _ends_at(record.spec, attempts)
             if ends_at is None:
                 continue

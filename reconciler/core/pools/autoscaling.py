@@ -258,7 +258,7 @@ def _shrink(
 
 def _is_idle(pool_record: pool_state.PoolState, node: str) -> bool:
     """Return True if nothing runs on the node, and nobody has drained it."""
-    if pool_record.context.attempts_of_node(node):
+    if pool_record.context.attempts.of_node(node):
         return False
     by_git = pool_record.pool.drains if pool_record.pool is not None else {}
     return node not in by_git and node not in pool_record.context.override_drains

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import run_times, running_gangs
-from reconciler.core.quota import queue_tree, quota_accounts
+from reconciler.core.quota import quota_accounts
 from reconciler.model import desired
 from reconciler.model.rules import quota_limits
 from reconciler.model.rules.quota_limits import HOUR_S, reserved_s
@@ -116,7 +116,7 @@ class QuotaAccounts:
         key = (spec.owner, spec.queue)
         if key not in self._of:
             groups = self._structure.access.groups_of(spec.owner)
-            above = queue_tree.path_to_root(self._structure.queues, spec.queue)
+            above = desired.path_to_root(self._structure.queues, spec.queue)
             self._of[key] = tuple(
                 account
                 for account in self.all

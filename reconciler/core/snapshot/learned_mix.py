@@ -13,7 +13,6 @@ import msgspec
 
 from reconciler.core import cycle_context
 from reconciler.core.jobs import run_times, running_gangs
-from reconciler.core.quota import queue_tree
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state.scheduler_state import KeptRoom, Recollection, TaskKind, Turn
@@ -201,7 +200,7 @@ def _with_spent(
             continue
         structure, owner = context.desired.structure, one.spec.owner
         groups = structure.access.groups_of(owner)
-        above = queue_tree.path_to_root(structure.queues, one.spec.queue)
+        above = desired.path_to_root(structure.queues, one.spec.queue)
         for quota in budgets:
             if quota.holds_for(owner, groups, above):
                 spent = found.setdefault(quota.name, {})

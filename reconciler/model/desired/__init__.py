@@ -43,6 +43,7 @@ from reconciler.model.desired.queues import (
     Quota,
     QuotaAmounts,
     Reservation,
+    path_to_root,
 )
 from reconciler.model.desired.revision import (
     AWAITS_ADOPTION,
@@ -124,5 +125,6 @@ __all__ = [
     "Waiver",
     "is_unanswered",
     "merge_levels",
+    "path_to_root",
     "unanswered",
 ]

@@ -26,7 +26,6 @@ LONG_MODULES: dict[str, str] = {
     "reconciler/scheduling/reasons/reason_explainer.py": "rebuilt with the scheduler",
     "reconciler/simulation/engine/simulated_cluster.py": "not split yet",
     "reconciler/simulation/scenarios/builder.py": "not split yet",
-    "reconciler/store/store_reader.py": "not split yet",
 }
 #: Loose at the root of the package: the version, and what several processes share.
 ROOT_MODULES = {"__init__", "interpreter", "log_format", "package_data"}

@@ -112,8 +112,8 @@ def pass_on(site: Full, *jobs: desired.Job, seconds: float = 2.0, times: int = 3
 
 def back(site: Full, *jobs: desired.Job) -> None:
     """Repair the error, so that the job is decided again."""
-    assert isinstance(site.loop._decide_by, Placing)
-    site.loop._decide_by.there = set()
+    assert isinstance(site.loop._decider.decide_by, Placing)
+    site.loop._decider.decide_by.there = set()
     site.revision(*jobs)
     for _ in range(3):
         site.pass_time(2)
@@ -154,7 +154,7 @@ def test_a_cycle_is_made_when_its_time_is_up(tmp_path: Path) -> None:
     assert wanted is not None
     desk = cycle_context.CycleContext(wanted, site.loop._state.observed((), {}), site.now)
     quarantined_jobs.end_overdue(desk)
-    assert (desk.wake_at, desk.attempts) == (attempt.started_at + 300, {})
+    assert (desk.wake_at, desk.attempts.renewed) == (attempt.started_at + 300, {})
     site.close()
 
 
