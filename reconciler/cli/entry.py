@@ -7,7 +7,6 @@ missing package are handled here, with the standard library alone.
 import os
 import sys
 
-from reconciler import interpreter
 from reconciler.cli import interrupts
 
 #: As in `terminal`, which needs packages.
@@ -32,6 +31,8 @@ def main() -> None:
 def _without_commands(missing: str, words: list[str]) -> int:
     """Run the node's agent if that was the command; otherwise print which package is missing."""
     if words[:1] == ["agent"]:
+        from reconciler import interpreter  # noqa: PLC0415 - nothing is loaded before interrupts
+
         command = interpreter.module_command("agents", *words[1:])
         os.execv(sys.executable, command)  # noqa: S606 - no shell
     sys.stderr.write(

@@ -456,8 +456,10 @@ def _prepare_tokens(options: argparse.Namespace) -> None:
     """
     if options.token_file is None:
         options.token_file = options.state.resolve() / "tokens"
-        with contextlib.suppress(OSError):  # the next line says what is wrong
+        try:
             options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError:
+            return  # ``run`` says what is wrong with the folder
         if tokens.ensure(options.token_file, tokens.ADMIN):
             log.info(
                 "created %s with one admin token; commands take it by --token-file %s",

@@ -56,7 +56,8 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         structure: with access and queues.
         who: an address.
         verb: one of ``access.Verb``.
-        subject: ``Queue/name`` for jobs, ``Kind/name`` for structural objects.
+        subject: ``Queue/name`` for jobs, ``Kind/name`` for structural objects, an address for
+            ``impersonate``.
 
     Raises:
         WordsError: the verb does not exist, or does not apply to the subject.
@@ -72,6 +73,10 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         return access.of_approval(structure.access, who)
     if known == "snapshot":
         return access.of_snapshot(structure.access, who)
+    if known == "impersonate":
+        if not subject or "/" in subject:
+            raise WordsError("impersonate whom? give an address, such as ada@example.org")
+        return access.of_impersonation(structure.access, who, subject)
     kind, slash, name = subject.partition("/")
     if not slash or not name:
         raise WordsError(f"{verb} what? give Kind/name, such as Queue/default")

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def can(
     email: Annotated[str, typer.Argument(help="E-mail address of the person.")],
     verb: Annotated[
-        str, typer.Argument(help="submit, manage, change, drain, approve or snapshot.")
+        str, typer.Argument(help="submit, manage, change, drain, approve, snapshot or impersonate.")
     ],
     subject: Annotated[
         str, typer.Argument(metavar="OBJECT", help="Kind/name, such as Queue/research.")

@@ -25,7 +25,9 @@ def access_of(spec: access_spec.AccessSpec, faults: FaultCollector) -> access.Ac
             role.name,
             tuple(role.members),
             tuple(
-                access.AccessRule(tuple(rule.verbs), tuple(rule.queues), tuple(rule.objects))
+                access.AccessRule(
+                    tuple(rule.verbs), tuple(rule.queues), tuple(rule.objects), tuple(rule.owners)
+                )
                 for rule in role.allow
             ),
         )

@@ -89,13 +89,14 @@ class ChangeRights:
         """
         if label.startswith("Job/"):
             before = object_changes.jobs_of(change.before)
-            pairs = [*before, *object_changes.jobs_of(change.after)]
-            queues = [queue for queue, _ in pairs]
-            owners = [owner for _, owner in pairs]
+            after = object_changes.jobs_of(change.after)
+            queues = [queue for queue, _ in (*before, *after)]
+            had = [owner for _, owner in before]
             known = None if before else self._last_owner(label)
             if known is not None:
                 queues += known.queues
-                owners += known.owners
+                had += known.owners
+            owners = access.JobOwners(tuple(had), tuple(owner for _, owner in after))
             return access.of_job(query.known, who, queues, owners, query.parents)
         verb: access.Verb = "drain" if object_changes.only_drains(change) else "change"
         return access.of_object(query.known, who, verb, label)

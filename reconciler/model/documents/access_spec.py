@@ -93,11 +93,12 @@ class RuleSpec(DocumentPart, frozen=True):
     """One rule of a role."""
 
     verbs: Annotated[
-        list[Literal["submit", "manage", "change", "drain", "approve", "snapshot"]],
+        list[Literal["submit", "manage", "change", "drain", "approve", "snapshot", "impersonate"]],
         doc(
             "`submit`: own jobs in `queues`. `manage`: everybody's jobs there. `change`: "
             "`objects`. `drain`: nodes of pools among `objects`. `approve`: held changes. "
-            "`snapshot`: download the records of everybody's jobs, as `muster plan` does.",
+            "`snapshot`: download the records of everybody's jobs, as `muster plan` does. "
+            "`impersonate`: submit jobs of `owners`, which run as them.",
             example=["submit"],
         ),
     ]
@@ -113,6 +114,13 @@ class RuleSpec(DocumentPart, frozen=True):
         doc(
             "Structural objects: `Kind` or `Kind/name`; `*` matches any text.",
             example=["NodePool/h200-*", "Queue"],
+        ),
+    ] = []
+    owners: Annotated[
+        list[Text],
+        doc(
+            "Addresses that `impersonate` is about; `*` matches any text.",
+            example=["robot-*@example.org"],
         ),
     ] = []
 

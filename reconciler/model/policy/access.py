@@ -2,7 +2,7 @@
 
 The loader asks for each object that a commit changes, the server for each call, ``muster access
 can`` for people. An Access without roles allows everything to everybody who is known. With roles,
-anything that no rule allows is refused.
+anything that no rule allows is refused. To act as somebody else is never allowed by default.
 """
 
 import fnmatch
@@ -16,8 +16,9 @@ from reconciler.model.policy import queue_paths
 #: ``submit``: add, change and remove one's own jobs in a queue. ``manage``: those of everybody.
 #: ``change``: add, change and remove structural objects. ``drain``: the overrides of a pool.
 #: ``approve``: let changes apply that safety holds. ``snapshot``: take the records of everybody's
-#: jobs away, as a plan made elsewhere needs them.
-Verb = Literal["submit", "manage", "change", "drain", "approve", "snapshot"]
+#: jobs away, as a plan made elsewhere needs them. ``impersonate``: name somebody else as a job's
+#: owner, as whom it then runs.
+Verb = Literal["submit", "manage", "change", "drain", "approve", "snapshot", "impersonate"]
 #: Whom a commit counts as that is signed with a key: its holder; the person that its
 #: ``Muster-Submitter`` line names (the controller's own key); its author (a forge's key).
 Acts = Literal["self", "submitter", "author"]
@@ -44,11 +45,14 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class AccessRule(msgspec.Struct, frozen=True):
-    """Verbs and their targets: queues for jobs, labels for structural objects."""
+    """Verbs and their targets: queues for jobs, labels for structural objects, addresses for
+    ``impersonate``.
+    """
 
     verbs: tuple[Verb, ...]
     queues: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
 
 
 class Role(msgspec.Struct, frozen=True):
@@ -84,6 +88,18 @@ class Access(msgspec.Struct, frozen=True):
                 )
             identities[email] = one
         return Access(identities, self.roles + other.roles)
+
+
+class JobOwners(msgspec.Struct, frozen=True):
+    """Owners of a job's documents before and after a change; an empty one is nobody."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def others(self, who: str) -> tuple[set[str], set[str]]:
+        """Return whose job it was, and whom the change names anew; without ``who`` and nobody."""
+        ones = {"", who}
+        return set(self.before) - ones, set(self.after) - set(self.before) - ones
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -177,11 +193,27 @@ def of_snapshot(access: Access, who: str) -> Decision:
     return _decide(access, asked, lambda _rule: True)
 
 
+def of_impersonation(access: Access, who: str, owner: str) -> Decision:
+    """Decide if somebody may name another person as the owner of a job.
+
+    A rule has to say so: also an Access without roles allows it to nobody.
+
+    Args:
+        access: identities and roles.
+        who: an address.
+        owner: the address to name.
+    """
+    if not access.roles:
+        return Decision(False, f"Access has no role that allows {who} to act as {owner}")
+    asked = _Asked(who, "impersonate", owner, ("impersonate",))
+    return _decide(access, asked, lambda rule: _any(rule.owners, (owner,)))
+
+
 def of_job(
     access: Access,
     who: str,
     queues: Iterable[str],
-    owners: Iterable[str],
+    owners: JobOwners,
     parents: Mapping[str, str | None],
 ) -> Decision:
     """Decide if somebody may add, change or remove a job.
@@ -190,20 +222,25 @@ def of_job(
         access: identities and roles.
         who: an address.
         queues: its queues before and after, one or two.
-        owners: its owners before and after; empty ones are nobody.
+        owners: its owners before and after.
         parents: parent of each queue.
     """
-    owners = tuple(owners)
-    verb: Verb = "submit" if all(owner in {"", who} for owner in owners) else "manage"
+    had, named = owners.others(who)
+    verb: Verb = "manage" if had else "submit"
     decision = Decision(True, "nothing is asked")
     for queue in dict.fromkeys(queues):
         decision = of_queue(access, who, verb, queue, queue_paths.ancestors(queue, parents.get))
         if not decision.allowed:
             break
-    others = sorted({owner for owner in owners if owner not in {"", who}})
-    if decision.allowed or not others:
-        return decision
-    return Decision(allowed=False, why=f"{decision.why}; it belongs to {', '.join(others)}")
+    if not decision.allowed:
+        others = ", ".join(sorted(had | named))
+        why = f"{decision.why}; it belongs to {others}" if others else decision.why
+        return Decision(allowed=False, why=why)
+    for owner in sorted(named):
+        decision = of_impersonation(access, who, owner)
+        if not decision.allowed:
+            break
+    return decision
 
 
 class _Asked(msgspec.Struct, frozen=True):

@@ -244,10 +244,10 @@ def refusals(
     sync = job_views.stored_sync(reader.view(job_views.SYNC))
     if structure is None or sync.structure_revision is None:
         return dict.fromkeys(range(len(changes)), NOTHING_IN_FORCE)
-    if not structure.access.roles:
-        return {}
     found: dict[int, str] = {}
     for position, change in enumerate(changes):
+        if not structure.access.roles and change.verb != "submit":
+            continue  # everybody may do everything but act as somebody else
         found_there = (written or {}).get(change.name, ())
         decision = _decision(reader, structure, caller.name, change, found_there)
         if not decision.allowed:
@@ -365,7 +365,8 @@ def _decision(
         return access.Decision(allowed=False, why=told)
     queues, owners = zip(*holders, strict=True)
     parents = {name: queue.parent for name, queue in structure.queues.items()}
-    return access.of_job(known, who, queues, owners, parents)
+    whose = access.JobOwners(after=owners) if change.verb == "submit" else access.JobOwners(owners)
+    return access.of_job(known, who, queues, whose, parents)
 
 
 def _of_node_without_pool(

@@ -249,6 +249,5 @@ def test_who_may_not_because_of_whose_job_it_is_reads_that(
     play(repository, keys, [("bob", {"jobs/b.yaml": adas})])
     (problem,) = one.load().status.problems
     assert problem.message.endswith(
-        "no role of bob@x.org allows manage on Queue/research (roles of bob@x.org: researchers); "
-        "it belongs to ada@x.org"
+        "no role of bob@x.org allows impersonate on ada@x.org (roles of bob@x.org: researchers)"
     )

@@ -39,6 +39,7 @@ ROLES = """\
       allow:
         - {verbs: [change, approve], objects: ["*"]}
         - {verbs: [manage], queues: ["*"]}
+        - {verbs: [impersonate], owners: ["bob@*", "ada@*"]}
     - name: researchers
       members: ["group:research"]
       allow:
@@ -238,6 +239,9 @@ OTHERS = job("b", queue="research", owner="ada@x.org")
         ("bob", {"jobs/b.yaml": job("b")}, ["Job/b"]),  # the default queue
         ("bob", {"jobs/b.yaml": OTHERS}, ["Job/b"]),
         ("ada", {"jobs/b.yaml": job("b", queue="ops", owner="bob@x.org")}, []),
+        ("ada", {"jobs/b.yaml": job("b", queue="ops", owner="eve@x.org")}, ["Job/b"]),
+        ("ada", {"jobs/a.yaml": job("a", queue="research", owner="eve@x.org")}, ["Job/a"]),
+        ("bob", {"jobs/b.yaml": job("b", queue="vision", owner="ada@x.org")}, ["Job/b"]),
         ("bob", {"jobs/a.yaml": None}, []),
         ("bob", {"jobs/a.yaml": job("a", queue="ops", owner="bob@x.org")}, ["Job/a"]),
         ("bob", {"pool.yaml": pool(9)}, ["NodePool/a"]),

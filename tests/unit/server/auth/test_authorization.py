@@ -305,3 +305,38 @@ class Views:
 
     def node(self, name: str) -> records.NodeRecord | None:
         raise AssertionError(name)
+
+
+ROBOT = access.AccessRule(("impersonate",), owners=("b*@x.org",))
+
+
+@pytest.mark.parametrize(
+    ("rules", "who", "owner", "allowed"),
+    [
+        # nobody acts as somebody else by default: neither without roles nor by `manage`
+        (None, "ada", "bob@x.org", False),
+        (None, "ada", "ada@x.org", True),
+        (None, "ada", "", True),
+        ((), "ada", "bob@x.org", False),
+        ((), "ada", "ada@x.org", True),
+        ((ROBOT,), "ada", "bob@x.org", True),
+        ((ROBOT,), "ada", "eve@x.org", False),
+        ((ROBOT,), "bob", "ada@x.org", False),
+        ((ROBOT,), "eve", "bob@x.org", False),
+    ],
+)
+def test_acting_as_somebody_else_takes_a_right_of_its_own(
+    rules: tuple[access.AccessRule, ...] | None, who: str, owner: str, *, allowed: bool
+) -> None:
+    known = access.Access(PEOPLE.identities)
+    if rules is not None:
+        known = PEOPLE.merged(access.Access(roles=(access.Role("robot", ("ada@x.org",), rules),)))
+    structure = desired.Structure(queues={"research": desired.Queue("research")}, access=known)
+    reader = Views(job_views.desired_views(in_force(structure)))
+    name = f"{who}@x.org"
+    asked = remote_changes.SubmittedDocument("submit", name, "train", queue="research", owner=owner)
+    found = authorization.refusals(reader, tokens.Caller(name, "user"), [asked])
+    assert (found == {}) is allowed, found
+    assert allowed or owner in found[0]
+    above = tokens.Caller(name, "admin")
+    assert authorization.refusals(reader, above, [asked]) == {}
