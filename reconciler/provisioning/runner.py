@@ -25,6 +25,8 @@ log = logging.getLogger("muster.provisioning")
 WORKERS = 8
 #: How long to wait at the end until those that run were ended.
 STOP_S = 15.0
+#: How often to check if scripts of an earlier controller have ended.
+LOOK_S = 0.05
 
 
 class Runner:
@@ -129,7 +131,7 @@ class Runner:
             found[note] = (pid, began)
             if pid > 1 and _began_at(pid) == began:
                 log.warning("script %d of an earlier controller runs still, and is ended", pid)
-        _end_all(found.values())
+        _end_all(found.values(), self._stopping.wait)
         for note, (pid, began) in found.items():
             if pid > 1 and _began_at(pid) == began:
                 log.error("script %d, of %s, can't be ended: end it by hand", pid, note)
@@ -142,7 +144,7 @@ def _failed(order: instance_records.Order, why: str) -> instance_records.OrderRe
     return msgspec.structs.replace(result, failure=why[: instance_records.TEXT_MAX])
 
 
-def _end_all(scripts_left: Iterable[tuple[int, int]]) -> None:
+def _end_all(scripts_left: Iterable[tuple[int, int]], pause: Callable[[float], object]) -> None:
     """Send scripts and their groups SIGTERM, and after a while SIGKILL."""
     left = {pid: began for pid, began in scripts_left if pid > 1}
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -154,7 +156,7 @@ def _end_all(scripts_left: Iterable[tuple[int, int]]) -> None:
         while time.monotonic() < ends_at:
             if not any(_began_at(pid) == began for pid, began in left.items()):
                 return
-            time.sleep(scripts.LOOK_S)
+            pause(LOOK_S)
 
 
 def _remember(note: Path, pid: int) -> None:

@@ -29,7 +29,7 @@ LONG_MODULES: dict[str, str] = {
     "reconciler/store/store_reader.py": "not split yet",
 }
 #: Loose at the root of the package: the version, and what several processes share.
-ROOT_MODULES = {"__init__", "log_format", "package_data"}
+ROOT_MODULES = {"__init__", "child_process", "log_format", "package_data"}
 _DOTTED = re.compile(r"(?<![\w./-])(?:reconciler|agents)(?:\.[A-Za-z_][A-Za-z_0-9]*)+")
 _PATH = re.compile(r"(?<![\w./-])(?:reconciler|agents|tests|bench|tools)/[\w/]+\.py\b")
 #: Pages that tell of the past, and data of other programs.

@@ -115,7 +115,7 @@ def test_a_daemon_that_hangs_keeps_those_of_other_devices_from_nothing(
 ) -> None:
     monkeypatch.setattr(mps, "ANSWER_S", 1.0)
     # killed in vain, as one is that waits in the kernel for its device
-    monkeypatch.setattr("subprocess.Popen.kill", lambda _process: None)
+    monkeypatch.setattr("os.killpg", lambda *_: None)
     gone = bench.folder / "gone"
     text = bench.program.read_text()
     waits = f"[ $CUDA_VISIBLE_DEVICES = GPU-b ] && until [ -e {gone} ]; do sleep 0.05; done\n"
