@@ -56,7 +56,7 @@ def put(
     """
     kind, name = parse(subject)
     if not name:
-        names = clone.names(kind)
+        names = clone.files.names(kind)
         if not names:
             raise requests.ConflictError(
                 f"there is no Cluster in {clone.state}: write one, with `suspend: true`"
