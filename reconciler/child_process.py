@@ -24,7 +24,7 @@ _FIRST_LOOK_S = 0.002
 _READ_BYTES = 65_536
 
 
-class Output(enum.Enum):
+class ChildOutput(enum.Enum):
     """What happens to one of a program's two outputs."""
 
     DISCARD = "discard"
@@ -90,8 +90,8 @@ class ChildProgram(NamedTuple):
     folder: str | Path | None = None
     user: ChildUser | None = None
     given: bytes | None = None
-    stdout: Output | IO[bytes] = Output.DISCARD
-    stderr: Output | IO[bytes] = Output.DISCARD
+    stdout: ChildOutput | IO[bytes] = ChildOutput.DISCARD
+    stderr: ChildOutput | IO[bytes] = ChildOutput.DISCARD
     inherited: Sequence[int] = ()
 
 
@@ -173,7 +173,7 @@ def run_child(
     """
     process = _start(program)
     pipes = _Pipes(process, program.given or b"", limits)
-    files = [file for file in (program.stdout, program.stderr) if not isinstance(file, Output)]
+    files = [file for file in (program.stdout, program.stderr) if not isinstance(file, ChildOutput)]
     try:
         on_start(process.pid)
         end = _wait(process, pipes, files, limits, is_wanted)
@@ -207,13 +207,13 @@ def _start(program: ChildProgram) -> subprocess.Popen[bytes]:
     )
 
 
-def _target(output: Output | IO[bytes]) -> int | IO[bytes]:
-    if not isinstance(output, Output):
+def _target(output: ChildOutput | IO[bytes]) -> int | IO[bytes]:
+    if not isinstance(output, ChildOutput):
         return output
     return {
-        Output.DISCARD: subprocess.DEVNULL,
-        Output.READ: subprocess.PIPE,
-        Output.MERGE: subprocess.STDOUT,
+        ChildOutput.DISCARD: subprocess.DEVNULL,
+        ChildOutput.READ: subprocess.PIPE,
+        ChildOutput.MERGE: subprocess.STDOUT,
     }[output]
 
 

@@ -59,7 +59,7 @@ class SecretStore(msgspec.Struct, frozen=True):
         try:
             result = child_process.run_child(
                 child_process.ChildProgram(
-                    [*self.command, user, name], stdout=child_process.Output.READ
+                    [*self.command, user, name], stdout=child_process.ChildOutput.READ
                 ),
                 child_process.ChildLimits(
                     COMMAND_S, BYTES_MAX, leftovers=child_process.Leftovers.KILL

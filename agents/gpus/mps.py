@@ -8,7 +8,7 @@ task can exceed its limits, so shares are set up, not enforced.
 import contextlib
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ PATH_BYTES_MAX = 90
 
 
 class MpsShare(msgspec.Struct, frozen=True):
-    """A GPU shared by tasks of one user. ``user`` has credentials as in orders; None for the
-    agent's.
+    """A GPU shared by tasks of one user.
+
+    ``user`` has credentials as in start commands; None for the agent's.
     """
 
     device: int
     uuid: str
-    user: dict[str, Any] | None
+    user: Mapping[str, Any] | None
 
     @property
     def name(self) -> str:

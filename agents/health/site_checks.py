@@ -29,8 +29,8 @@ class SiteChecks:
             result = child_process.run_child(
                 child_process.ChildProgram(
                     check.command,
-                    stdout=child_process.Output.READ,
-                    stderr=child_process.Output.MERGE,
+                    stdout=child_process.ChildOutput.READ,
+                    stderr=child_process.ChildOutput.MERGE,
                 ),
                 child_process.ChildLimits(
                     check.timeout_s,

@@ -138,7 +138,7 @@ def host_name(node: str) -> str:
 def _ip(*words: str) -> None:
     try:
         result = child_process.run_child(
-            child_process.ChildProgram(["ip", *words], stderr=child_process.Output.READ),
+            child_process.ChildProgram(["ip", *words], stderr=child_process.ChildOutput.READ),
             child_process.ChildLimits(COMMAND_S, MESSAGE_BYTES_MAX, child_process.Excess.KEEP_END),
         )
     except OSError as failure:

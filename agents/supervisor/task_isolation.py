@@ -63,7 +63,7 @@ class TaskIsolation:
         if base is None:
             return False
         try:
-            pid = spawn.fork_into(f"{base}/keeper")
+            pid = spawn.fork_into(f"{base}/{cgroups.SUPERVISOR_GROUP}")
         except OSError:
             return False
         if pid == 0:
@@ -79,8 +79,8 @@ class TaskIsolation:
                 clean = abandon(base) and clean
         remember(self._root, list(self.tree.bases.values()))
         if self.tree.bases:
-            keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
-            for pid in cgroups.members(keeper) - {os.getpid()}:
+            group = f"{self.tree.bases[self.tree.tracks]}/{cgroups.SUPERVISOR_GROUP}"
+            for pid in cgroups.members(group) - {os.getpid()}:
                 processes.kill(pid)  # its reaper: this does the work now
         self.tree.sweep()
         return self.tree.recover() and clean

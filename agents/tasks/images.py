@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -43,13 +43,13 @@ class ImageRequest(msgspec.Struct, frozen=True):
     """An image for one user.
 
     Attributes:
-        user: credentials as in orders; None for the agent's own user.
+        user: credentials as in start commands; None for the agent's own user.
         timeout_s: time limit of a pull; None for the node's.
     """
 
     runtime: container_runtimes.Runtime
     image: str
-    user: dict[str, Any] | None
+    user: Mapping[str, Any] | None
     environment: tuple[tuple[str, str], ...]
     timeout_s: float | None = None
 
@@ -196,7 +196,7 @@ class UnwantedError(Exception):
 
 def execute(
     argv: list[str],
-    user: dict[str, Any] | None,
+    user: Mapping[str, Any] | None,
     environment: dict[str, str],
     limit_s: float,
     is_wanted: Callable[[], bool] = lambda: True,
@@ -222,7 +222,7 @@ def execute(
         environment=environment,
         folder="/",
         user=child_process.ChildUser.of(user),
-        stderr=child_process.Output.READ,
+        stderr=child_process.ChildOutput.READ,
     )
     limits = child_process.ChildLimits(
         limit_s,

@@ -10,11 +10,11 @@ import pytest
 from reconciler.child_process import (
     ChildEnd,
     ChildLimits,
+    ChildOutput,
     ChildProgram,
     ChildUser,
     Excess,
     Leftovers,
-    Output,
     StuckChildren,
     run_child,
 )
@@ -23,7 +23,9 @@ WAIT_S = 60.0
 
 
 def shell(script: str, folder: Path | None = None) -> ChildProgram:
-    return ChildProgram(["sh", "-c", script], folder=folder, stdout=Output.READ, stderr=Output.READ)
+    return ChildProgram(
+        ["sh", "-c", script], folder=folder, stdout=ChildOutput.READ, stderr=ChildOutput.READ
+    )
 
 
 def until_gone(pid: int) -> None:
@@ -79,7 +81,7 @@ def test_a_missing_program_is_an_error() -> None:
 @pytest.mark.parametrize("bytes_given", [0, 5, 300_000])
 def test_input_is_given_while_output_is_read(bytes_given: int) -> None:
     given = b"x" * bytes_given
-    program = ChildProgram(["cat"], given=given, stdout=Output.READ)
+    program = ChildProgram(["cat"], given=given, stdout=ChildOutput.READ)
     assert run_child(program, ChildLimits(WAIT_S, 10**6)).stdout == given
 
 
@@ -90,7 +92,7 @@ def test_a_program_need_not_read_its_input() -> None:
 
 def test_outputs_may_be_merged_discarded_or_files(tmp_path: Path) -> None:
     script = "echo a; echo b >&2"
-    merged = shell(script)._replace(stderr=Output.MERGE)
+    merged = shell(script)._replace(stderr=ChildOutput.MERGE)
     assert run_child(merged, ChildLimits(WAIT_S, 9)).stdout == b"a\nb\n"
     discarded = ChildProgram(["sh", "-c", script])
     assert run_child(discarded, ChildLimits(WAIT_S)) == (ChildEnd.EXITED, 0, b"", b"", None)
