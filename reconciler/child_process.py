@@ -345,6 +345,7 @@ def _end_group(process: subprocess.Popen[bytes], pipes: _Pipes, limits: ChildLim
         _await(lambda: not _signal_group(process, 0), process, pipes, limits.grace_s)
     _signal_group(process, signal.SIGKILL)
     _await(lambda: True, process, pipes, limits.reap_s)
+    pipes.drain()
 
 
 def _await(

@@ -70,7 +70,7 @@ class Bucket:
                 },
                 **signed,
             )
-        except Exception as problem:
+        except Exception as problem:  # the library raises errors of its own without a common type
             raise BucketError(f"{self._where}: {_said(problem)}") from None
 
     def list(self, path: str, most: int) -> tuple[bool, list[tuple[str, int, str]]]:
@@ -157,7 +157,7 @@ class Bucket:
             raise BucketError(f"{self._where}/{name}: there is no such object") from None
         except PermissionError as problem:
             raise BucketError(f"{self._where}/{name}: not allowed: {_said(problem)}") from None
-        except Exception as problem:
+        except Exception as problem:  # the same
             if type(problem).__name__ == "PreconditionError":
                 raise BucketError(f"{self._where}/{name} was changed meanwhile") from None
             raise BucketError(f"{self._where}/{name}: {_said(problem)}") from None

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from agents.host import processes
@@ -407,7 +407,9 @@ def kill(folder: str, how: str) -> None:
                 pass
 
 
-def empty(folder: str, how: str, limit_s: float) -> bool:
+def empty(
+    folder: str, how: str, limit_s: float, pause: Callable[[float], None] = time.sleep
+) -> bool:
     """Kill the processes of a group until none is left, and remove it. Return False if it stays."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -417,7 +419,7 @@ def empty(folder: str, how: str, limit_s: float) -> bool:
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(processes.PASS_S)
+        pause(processes.PASS_S)
 
 
 def remove(folder: str) -> bool:

@@ -203,7 +203,7 @@ def spawn_as(
         pid = fork_into(born_in) if born_in else os.fork()
         if pid == 0:
             become(order, standard, write, entries, parent)
-    except BaseException:
+    except BaseException:  # whatever it is: a pipe left open would stay open for good
         os.close(read)
         raise
     finally:
@@ -286,7 +286,7 @@ def become(
         os.write(write, f"{error.exit_code} {error}".encode())
     except SpawnError as problem:
         os.write(write, f"{problem.exit_code} {problem}".encode())
-    except Exception as problem:
+    except Exception as problem:  # this is the child: nobody above may go on with it
         os.write(write, f"126 could not be started: {problem!r}".encode())
     finally:
         os._exit(127)

@@ -199,7 +199,7 @@ class AttemptStarter:
         """
         try:
             pid = self._held.wait_for_start(begun.name, begun.child)
-        except Exception as problem:
+        except Exception as problem:  # whatever it is, it affects this attempt only
             raise _not_started(begun.record, problem) from None
         failpoints.reach("spawned-not-recorded")
         facts = processes.process_facts(pid)

@@ -129,7 +129,7 @@ class TaskIsolation:
             raise spawn.refused(problem, "control group of the task") from None
         try:
             child = self._spawn(order, standard, group, company)
-        except Exception:
+        except Exception:  # whatever it is: nobody else knows of the group
             self._pool.remove(group)
             raise
         self._groups[name] = group
@@ -145,7 +145,7 @@ class TaskIsolation:
         """
         try:
             return child.wait_for_program()
-        except Exception:
+        except Exception:  # whatever it is: nobody else knows of the group
             group = self._groups.pop(name, None)
             if group is not None:
                 self._pool.remove(group)
@@ -207,7 +207,7 @@ class TaskIsolation:
         if forks or company == "beside" or (born_in and quiet and company == "alone"):
             try:
                 group.bound(order.get("limits", {}))
-            except Exception as problem:
+            except Exception as problem:  # whatever limits contain, no task starts without them
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
             return spawn.spawn_as(order, standard, entries, born_in)

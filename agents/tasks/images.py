@@ -244,7 +244,7 @@ def execute(
     return result.status, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
 
 
-def end_left(root: str) -> list[str]:
+def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str]:
     """End the image pulls of a node without an agent, because nobody else limits them.
 
     Called before the node's agent starts, and after the last one.
@@ -259,7 +259,7 @@ def end_left(root: str) -> list[str]:
                 os.killpg(pid, number)
         ends_at = time.monotonic() + limit_s
         while left & _fetching_for(root) and time.monotonic() < ends_at:
-            time.sleep(processes.PASS_S)
+            pause(processes.PASS_S)
     return [
         f"process {pid} of an earlier agent, which pulls an image, can't be killed"
         for pid in sorted(left & _fetching_for(root))

@@ -109,7 +109,7 @@ class Preparations:
             command: AttemptCommand = end.value
         except UnstartableError as refused:
             command = start_commands.refusal(preparation.attempt, refused.reason, str(refused))
-        except Exception:
+        except Exception:  # whatever it is, the start is over
             self._forget(preparation)
             raise
         self._forget(preparation)
