@@ -283,9 +283,9 @@ class AgentState:
         self._told_stages = {n: s for n, s in self.stages.items() if n in self.assignments}
         # Ends first, and the long list of waiting attempts last, so that a cut costs least.
         chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
-        kept = tuple(chosen[:REPORTS_MAX])
-        self._changed.difference_update(report.id for report in kept)
-        return kept, complete and len(kept) == len(chosen)
+        sent = tuple(chosen[:REPORTS_MAX])
+        self._changed.difference_update(report.id for report in sent)
+        return sent, complete and len(sent) == len(chosen)
 
     def not_delivered(self, reports: Iterable[AttemptReport]) -> None:
         """Report again what a lost request contained."""

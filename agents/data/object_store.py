@@ -193,6 +193,6 @@ def _said(problem: Exception) -> str:
     lines = str(problem).splitlines() or [type(problem).__name__]
     code, _, rest = str(problem).partition("<Code>")[2].partition("</Code>")
     if code:
-        told = rest.partition("<Message>")[2].partition("</Message>")[0]
-        return f"{code}: {told}"[:_SAID_CHARACTERS_MAX].strip(": ")
+        message = rest.partition("<Message>")[2].partition("</Message>")[0]
+        return f"{code}: {message}"[:_SAID_CHARACTERS_MAX].strip(": ")
     return lines[0].partition("?")[0][:_SAID_CHARACTERS_MAX]

@@ -332,8 +332,8 @@ def _ended(report: AttemptReport, problem: str, reason: EndReason | None) -> Att
     end = report.end_reason
     if end is EndReason.EXITED and report.exit_code == 0:
         end = reason or EndReason.STAGE_FAILED
-    told = f"{report.message}; {message}" if report.message else message
-    return msgspec.structs.replace(report, end_reason=end, message=told)
+    text = f"{report.message}; {message}" if report.message else message
+    return msgspec.structs.replace(report, end_reason=end, message=text)
 
 
 def _gib(size: int) -> str:

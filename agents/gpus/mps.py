@@ -53,15 +53,15 @@ def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, s
         share_milli: share of threads and memory, in thousandths.
         memory_bytes: memory of the GPU; 0 if unknown.
     """
-    told = {
+    variables = {
         "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
         "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, share_milli // 10)),
     }
     if memory_bytes:
         mebibytes = max(1, memory_bytes * share_milli // 1000 // 2**20)
-        told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={mebibytes}M"
-    return told
+        variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={mebibytes}M"
+    return variables
 
 
 class MpsDaemons:

@@ -89,10 +89,10 @@ def _result(name: str, findings: list[Finding]) -> CheckResult:
     if not findings:
         return CheckResult(name)
     failed = [one for one in findings if one[0] == "failed"]
-    told = failed or findings
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    text = f"{told[0][1]}{more}"[: site_checks.MESSAGE_CHARACTERS_MAX]
-    numbers = tuple(sorted({one[2] for one in told if len(one) == 3}))
+    shown = failed or findings
+    more = f" (and {len(shown) - 1} more)" if len(shown) > 1 else ""
+    text = f"{shown[0][1]}{more}"[: site_checks.MESSAGE_CHARACTERS_MAX]
+    numbers = tuple(sorted({one[2] for one in shown if len(one) == 3}))
     return CheckResult(name, "failed" if failed else "degraded", text, numbers)
 
 
@@ -311,8 +311,8 @@ class NvlinkHistory:
         self._boot_id = boot_id
         self._most: dict[str, int] = {}
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            kept = _DECODE_LINKS(path.read_bytes())
-            self._most = kept.most if kept.boot_id == boot_id else {}
+            stored = _DECODE_LINKS(path.read_bytes())
+            self._most = stored.most if stored.boot_id == boot_id else {}
 
     def most(self, gpus: Iterable[records.Gpu]) -> dict[int, int]:
         """Return the maximum of these GPUs by number, including their present links."""
@@ -433,5 +433,5 @@ def unwell(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
 
 def merged(told: Iterable[CheckResult], found: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Return reported results with some of them replaced. Healthy ones are not reported."""
-    made = {one.name: one for one in told} | {one.name: one for one in found}
-    return unwell(made.values())
+    merged = {one.name: one for one in told} | {one.name: one for one in found}
+    return unwell(merged.values())

@@ -182,17 +182,17 @@ def ask_runtimes(
     which nobody can remove. Asked to end, it first cleans up. The container is asked as well and
     may go on: the caller kills what is left.
     """
-    asked = {}
+    ending = {}
     for pid, facts in processes().items():
         if is_runtime(pid) and attempt_of(pid, root):
             kill(pid, signal.SIGTERM)
-            asked[pid] = facts[2]
+            ending[pid] = facts[2]
     deadline = time.monotonic() + limit_s
-    while asked and time.monotonic() < deadline:
+    while ending and time.monotonic() < deadline:
         pause(PASS_S)
-        facts_now = {pid: process_facts(pid) for pid in asked}
-        asked = {
-            pid: ticks for pid, ticks in asked.items() if (facts_now[pid] or (0, 0, 0))[2] == ticks
+        facts_now = {pid: process_facts(pid) for pid in ending}
+        ending = {
+            pid: ticks for pid, ticks in ending.items() if (facts_now[pid] or (0, 0, 0))[2] == ticks
         }
 
 

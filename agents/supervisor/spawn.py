@@ -173,11 +173,11 @@ def fork_into(folder: str) -> int:
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        asked = (ctypes.c_uint64 * _CLONE_ARGS)()
-        asked[_FLAGS_AT], asked[_EXIT_SIGNAL_AT] = _CLONE_INTO_CGROUP, signal.SIGCHLD
-        asked[_CGROUP_AT] = handle
+        arguments = (ctypes.c_uint64 * _CLONE_ARGS)()
+        arguments[_FLAGS_AT], arguments[_EXIT_SIGNAL_AT] = _CLONE_INTO_CGROUP, signal.SIGCHLD
+        arguments[_CGROUP_AT] = handle
         # the interpreter's lock is kept, so that the child has it as well
-        pid: int = _SYSCALL(_CLONE3, ctypes.byref(asked), ctypes.sizeof(asked))
+        pid: int = _SYSCALL(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
         if pid < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:

@@ -363,6 +363,6 @@ def clean_up(root: str) -> bool:
     """Remove the groups of a node whose supervisor is gone for good. Return False if something
     stays.
     """
-    made = remembered(root)
-    stays = [base for base in [*made, *cgroups.elsewhere(made)] if not abandon(base)]
+    bases = remembered(root)
+    stays = [base for base in [*bases, *cgroups.elsewhere(bases)] if not abandon(base)]
     return not stays
