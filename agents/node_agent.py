@@ -267,7 +267,7 @@ class Agent:
             self.supervisor,
             self.launcher,
             effects,
-            lambda order: self.lifecycle.prepared(order),  # noqa: PLW0108 - built later
+            lambda command: self.lifecycle.prepared(command),  # noqa: PLW0108 - built later
         )
         self.lifecycle = attempt_lifecycle.AttemptLifecycle(
             self.lock,

@@ -171,7 +171,7 @@ class AgentState:
     # Events ----------------------------------------------------------------------------------
 
     def supervisor_up(self, reports: Iterable[AttemptReport]) -> list[Step]:
-        """Take over all attempts of a newly connected supervisor; earlier orders are void."""
+        """Take over all attempts of a newly connected supervisor; earlier commands are void."""
         self._supervised = True
         self._asked.clear()
         self._stops.clear()
