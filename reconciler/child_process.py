@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -341,9 +341,9 @@ def _end_group(process: subprocess.Popen[bytes], pipes: _Pipes, limits: ChildLim
     group is hit. Output is read meanwhile, because a program that waits for a reader does not end.
     """
     if limits.grace_s:
-        _signal_group(process, signal.SIGTERM)
-        _await(lambda: not _signal_group(process, 0), process, pipes, limits.grace_s)
-    _signal_group(process, signal.SIGKILL)
+        _signal(process.pid, signal.SIGTERM)
+        _await(lambda: not _signal(process.pid, 0), process, pipes, limits.grace_s)
+    _signal(process.pid, signal.SIGKILL)
     _await(lambda: True, process, pipes, limits.reap_s)
     pipes.drain()
 
@@ -365,12 +365,37 @@ def _await(
         pause_s = min(2 * pause_s, LOOK_S)
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Signal a program's group. Return False if it has no members any more."""
+def _signal(group: int, number: int) -> bool:
+    """Signal a process group. Return False if it has no members any more."""
     try:
-        os.killpg(process.pid, number)
+        os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass  # members of other users are left to those
     return True
+
+
+def end_groups(
+    living: Callable[[], Collection[int]],
+    *,
+    grace_s: float,
+    reap_s: float,
+    pause: Callable[[float], object] = time.sleep,
+) -> Collection[int]:
+    """End process groups that an earlier process has left. Return those that are still there.
+
+    Args:
+        living: returns the leaders of the groups that are there, checked so that no other process
+            that has the number of one meanwhile is hit.
+        grace_s: time between SIGTERM and SIGKILL.
+        reap_s: time for killed ones to be gone.
+        pause: waits.
+    """
+    for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, reap_s)):
+        for group in living():
+            _signal(group, number)
+        ends_at = time.monotonic() + limit_s
+        while living() and time.monotonic() < ends_at:
+            pause(LOOK_S)
+    return living()

@@ -5,10 +5,8 @@ is ended. Pulls that an earlier agent left are found by their environment and en
 one starts.
 """
 
-import contextlib
 import math
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -252,17 +250,13 @@ def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str
     Returns:
         What could not be ended, as messages. The node works anyway.
     """
-    left = _fetching_for(root)
-    for number, limit_s in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, KILLED_S)):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-        ends_at = time.monotonic() + limit_s
-        while left & _fetching_for(root) and time.monotonic() < ends_at:
-            pause(processes.PASS_S)
+    found = _fetching_for(root)
+    left = child_process.end_groups(
+        lambda: found & _fetching_for(root), grace_s=ENDING_S, reap_s=KILLED_S, pause=pause
+    )
     return [
         f"process {pid} of an earlier agent, which pulls an image, can't be killed"
-        for pid in sorted(left & _fetching_for(root))
+        for pid in sorted(left)
     ]
 
 

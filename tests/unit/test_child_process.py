@@ -2,6 +2,7 @@
 
 import math
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from reconciler.child_process import (
     Excess,
     Leftovers,
     StuckChildren,
+    end_groups,
     run_child,
 )
 
@@ -168,3 +170,34 @@ def test_a_stuck_program_is_kept_until_it_is_gone(
         while stuck.pids():
             assert time.monotonic() < ends_at
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("script", "spoil", "stays"),
+    [
+        ("touch ready; sleep 300", False, False),
+        ("trap '' TERM; touch ready; while :; do sleep 0.05; done", False, False),
+        ("touch ready; while :; do sleep 0.05; done", True, True),
+    ],
+)
+def test_groups_that_an_earlier_process_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, spoil: bool, stays: bool
+) -> None:
+    leader = subprocess.Popen(["sh", "-c", script], cwd=tmp_path, start_new_session=True)
+    try:
+        ends_at = time.monotonic() + WAIT_S
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < ends_at
+            time.sleep(0.01)
+        with monkeypatch.context() as patch:
+            if spoil:
+                patch.setattr(os, "killpg", lambda *_: None)
+            left = end_groups(
+                lambda: {leader.pid} if leader.poll() is None else set(),
+                grace_s=0.2,
+                reap_s=0.2 if spoil else WAIT_S,
+            )
+        assert left == ({leader.pid} if stays else set())
+    finally:
+        leader.kill()
+        leader.wait()
