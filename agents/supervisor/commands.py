@@ -42,7 +42,7 @@ class TaskProgram(TypedDict):
 
 
 class StartCommand(TaskProgram):
-    """Start an attempt.
+    """A command to start an attempt.
 
     Attributes:
         user: to become; None: the supervisor's own.
@@ -63,7 +63,7 @@ class StartCommand(TaskProgram):
 
 
 class RefuseCommand(TypedDict):
-    """Record the end of an attempt that never started."""
+    """A command to record the end of an attempt that never started."""
 
     op: Literal["refuse"]
     id: str
@@ -72,7 +72,7 @@ class RefuseCommand(TypedDict):
 
 
 class StopCommand(TypedDict):
-    """End an attempt: signal it, and kill it after its grace."""
+    """A command to signal an attempt, and to kill it after its grace."""
 
     op: Literal["stop"]
     id: str
@@ -82,14 +82,14 @@ class StopCommand(TypedDict):
 
 
 class ForgetCommand(TypedDict):
-    """Forget ends that the controller knows."""
+    """A command to forget ends that the controller knows."""
 
     op: Literal["forget"]
     ids: list[str]
 
 
 class RenewCommand(TypedDict):
-    """Renew leases as of a moment of the boot clock."""
+    """A command to renew leases as of a moment of the boot clock."""
 
     op: Literal["renew"]
     at: float
