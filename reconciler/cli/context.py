@@ -113,7 +113,7 @@ def parse_moment(option: str, text: str, now: float) -> float:
     except ValueError:
         terminal.fail(
             f"{option}: found {text!r}, expected a span such as 30d, a day such as 2026-11-01, "
-            "or a time such as 2026-11-01T12:00:00Z",
+            f"or a time such as 2026-11-01T12:00:00Z{quantities.suggest_duration(text)}",
             terminal.USAGE,
         )
 

@@ -93,6 +93,8 @@ def validate(
     """
     try:
         found, counts = folder_check.check_folder(folder, staged=staged, since=since)
+    except folder_check.NotAFolderError as error:
+        terminal.fail(str(error), terminal.USAGE)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
