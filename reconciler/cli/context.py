@@ -75,12 +75,22 @@ def parse_seconds(option: str, written: str) -> int:
         terminal.fail(f"{option}: {error}", terminal.USAGE)
 
 
-def require_name(value: str | list[str] | None) -> str | list[str] | None:
+def require_text(value: str | list[str] | None) -> str | list[str] | None:
     """Return names as given. Raise BadParameter if one is empty, for example from an unset
     variable.
     """
     if value is not None and not all([value] if isinstance(value, str) else value):
         raise typer.BadParameter("a name is empty")
+    return value
+
+
+def require_name(value: str | list[str] | None) -> str | list[str] | None:
+    """Return names as given. Raise BadParameter if one is empty or has its kind before it."""
+    require_text(value)
+    for name in [value] if isinstance(value, str) else value or ():
+        kind, slash, bare = name.partition("/")
+        if slash and bare and kind.isalpha():
+            raise typer.BadParameter(f"{name}: expected a name without its kind, {bare}")
     return value
 
 

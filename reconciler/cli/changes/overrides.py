@@ -5,12 +5,17 @@
 
 import shlex
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completion, context, terminal
+from reconciler.cli import completion, context, lazy_import, terminal
 from reconciler.model.state import records
+
+if TYPE_CHECKING:
+    from reconciler.operations.changes import suspension
+else:
+    suspension = lazy_import.module("reconciler.operations.changes.suspension")
 
 Override = Annotated[
     bool,
@@ -148,7 +153,7 @@ def clear(
         typer.Argument(
             help="JOB, NODE, queue/NAME or cluster.",
             autocompletion=completion.overridable,
-            callback=context.require_name,
+            callback=context.require_text,
         ),
     ],
     *,
@@ -161,6 +166,13 @@ def clear(
 
     Example: muster overrides clear drain gpu003
     """
+    if kind is Verb.SUSPEND:
+        try:
+            name = suspension.canonical(name)
+        except suspension.SubjectError as error:
+            terminal.fail(str(error), terminal.USAGE)
+    else:
+        context.require_name(name)
     end_override(kind, name, (server, token_file))
 
 

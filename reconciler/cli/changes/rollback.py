@@ -137,7 +137,7 @@ What = Annotated[
         metavar="WHAT",
         help="cluster, queue/NAME or job/NAME.",
         autocompletion=completion.subjects,
-        callback=context.require_name,
+        callback=context.require_text,
     ),
 ]
 
@@ -199,13 +199,19 @@ def resume(
 
 
 def _overridable(subject: str, instead: str) -> str:
-    """Return the subject of an override as the controller names it. Exit for any other subject."""
+    """Return the subject of an override as the controller names it. Exit for a job."""
+    kind, _ = _parse(subject)
+    if kind == "Job":
+        terminal.fail(f"--override suspends only the cluster and queues; {instead}", terminal.USAGE)
+    return suspension.canonical(subject)
+
+
+def _parse(subject: str) -> tuple[str, str]:
+    """Return kind and name of a subject. Exit if the text names none."""
     try:
-        return suspension.canonical(subject)
+        return suspension.parse_with_jobs(subject)
     except suspension.SubjectError as error:
-        is_job = subject.lower().startswith(suspension.JOB)
-        told = f"--override suspends only the cluster and queues; {instead}"
-        terminal.fail(told if is_job else str(error), terminal.USAGE)
+        terminal.fail(str(error), terminal.USAGE)
 
 
 def _set(
@@ -217,7 +223,8 @@ def _set(
     dry_run: bool,
 ) -> None:
     """Suspend or resume a subject. A job is suspended by holding it."""
-    if subject.lower().startswith(suspension.JOB):
+    kind, name = _parse(subject)
+    if kind == "Job":
         verb = "hold" if verb == "suspend" else "release"
-        subject = subject[len(suspension.JOB) :]
+        subject = name
     submit.change_all(verb, [subject], reason, place, dry_run=dry_run)

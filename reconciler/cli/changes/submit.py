@@ -163,7 +163,8 @@ def submit(
     else:
         submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
         together, placement = submit_options.spread(nodes, tasks, most)
-        count, at_once = (None, None) if array is None else submit_options.parse_array(array)
+        problems: list[str] = []
+        count, at_once = submit_options.parse_array(array, problems)
         options = job_document.JobOptions(
             name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
@@ -182,7 +183,7 @@ def submit(
             framework=framework,
         )
         text = job_document.job_text(options)
-        submit_options.require_values(text)
+        submit_options.require_values(text, problems)
         asked = [local_changes.Submit(text, context.identity())]
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
@@ -194,14 +195,21 @@ def submit(
 
 
 def _from_files(names: list[str]) -> list[local_changes.Submit]:
-    """Return the text of each file, or of standard input."""
+    """Return the text of each file, or of standard input. Exit if any can't be read."""
     owner = context.identity()
-    return [
-        local_changes.Submit(
-            _read(name), owner, submit_options.STANDARD_INPUT if name == "-" else name
-        )
-        for name in dict.fromkeys(names)
-    ]
+    submissions: list[local_changes.Submit] = []
+    problems: list[str] = []
+    for name in dict.fromkeys(names):
+        place = submit_options.STANDARD_INPUT if name == "-" else name
+        try:
+            submissions.append(local_changes.Submit(_read(name), owner, place))
+        except OSError as error:
+            problems.append(f"{place} can't be read: {error.strerror or error}")
+        except UnicodeDecodeError as error:
+            problems.append(f"{place} is not UTF-8 text: {error}")
+    if problems:
+        terminal.fail(problems[0], details=problems[1:])
+    return submissions
 
 
 def _submit(
@@ -261,14 +269,13 @@ def exit_if_refused(made: list[local_changes.Done]) -> None:
 
 
 def _read(argument: str) -> str:
-    name = submit_options.STANDARD_INPUT if argument == "-" else argument
-    try:
-        data = submit_options.input_bytes() if argument == "-" else Path(argument).read_bytes()
-        return data.decode()
-    except OSError as error:
-        terminal.fail(f"{name} can't be read: {error.strerror or error}")
-    except UnicodeDecodeError as error:
-        terminal.fail(f"{name} is not UTF-8 text: {error}")
+    """Return the text of a file, or of standard input for `-`.
+
+    Raises:
+        OSError, UnicodeDecodeError: there is no such text.
+    """
+    data = submit_options.input_bytes() if argument == "-" else Path(argument).read_bytes()
+    return data.decode()
 
 
 def change_all(

@@ -111,13 +111,13 @@ def _require_known(api: Json, kind: str | None, node: str | None, pool: str | No
     pools = api.get("/v1/pools")["items"]
     names = [one["name"] for one in pools]
     if pool is not None and pool not in names:
-        terminal.fail(f"no pool named {pool!r}{suggestions.hint(pool, names)}")
+        terminal.fail(suggestions.missing("NodePool", pool, names))
     if node is None:
         return
     known = {one["name"] for one in api.get("/v1/nodes")["items"]}
     known.update(host for one in pools if one["hosts"] for host in hostlists.expand(one["hosts"]))
     if node not in known:
-        terminal.fail(f"no node named {node!r}{suggestions.hint(node, sorted(known))}")
+        terminal.fail(suggestions.missing("Node", node, sorted(known)))
 
 
 def _filters(kind: str | None, node: str | None, pool: str | None) -> str:

@@ -108,8 +108,7 @@ def node(
         observed = _observed(api)
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
-        hint = suggestions.hint(name, [one["name"] for one in items])
-        terminal.fail(f"no node named {name!r}{hint or '.'} `muster nodes` lists all.")
+        terminal.fail(suggestions.missing("Node", name, [one["name"] for one in items]))
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
@@ -288,7 +287,7 @@ def _check_known(api: "api_client.ApiClient", job: str | None, node: str | None)
     if node is not None:
         known = [one["name"] for one in api.get("/v1/nodes")["items"]]
         if node not in known:
-            terminal.fail(f"no node named {node!r}{suggestions.hint(node, known)}")
+            terminal.fail(suggestions.missing("Node", node, known))
 
 
 def _print_event(item: Json, output: terminal.Output) -> None:

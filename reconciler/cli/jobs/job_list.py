@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements, completion, context, terminal
+from reconciler.cli import array_elements, completion, context, lazy_import, terminal
 from reconciler.model.state import pending_reasons, states
 from reconciler.model.values import suggestions
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
+else:
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 Json = Any
 
@@ -81,7 +83,7 @@ def jobs(
         if queue is not None and not items:
             _check_queue(api, queue)
         missing = [name for name in names or () if name not in {item["name"] for item in items}]
-        unknown = [name for name in missing if not _is_known(api, name)]
+        unknown = [message for name in missing if (message := _unknown_message(api, name))]
         if output in (terminal.Output.JSON, terminal.Output.YAML):
             page = api.get("/v1/jobs", limit=1)
             page["items"] = items
@@ -89,7 +91,7 @@ def jobs(
         elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
     if unknown:
-        terminal.fail(f"{_list(unknown)} not known")
+        terminal.fail(unknown[0], details=unknown[1:])
 
 
 def _state(written: str) -> str:
@@ -108,17 +110,18 @@ def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
     """Exit if no queue has that name."""
     known = [one["name"] for one in api.get("/v1/queues")["items"]]
     if queue not in known:
-        hint = suggestions.hint(queue, known)
-        terminal.fail(f"no queue named {queue!r}{hint or '.'} Queues: {', '.join(known)}.")
+        terminal.fail(suggestions.missing("Queue", queue, known))
 
 
-def _is_known(api: "api_client.ApiClient", name: str) -> bool:
-    """Return True if the job exists and a filter has excluded it."""
-    return bool([one for one in api.items("/v1/jobs", prefix=name) if one["name"] == name])
-
-
-def _list(names: list[str]) -> str:
-    return f"job {names[0]} is" if len(names) == 1 else f"jobs {', '.join(names)} are"
+def _unknown_message(api: "api_client.ApiClient", name: str) -> str:
+    """Return the controller's message that a job does not exist; empty if a filter excluded it."""
+    try:
+        api.get(f"/v1/jobs/{name}")
+    except api_client.ApiError as error:
+        if error.status != 404:
+            raise
+        return str(error)
+    return ""
 
 
 def show(items: list[Json], now: float, *, wide: bool) -> None:
