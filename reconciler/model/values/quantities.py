@@ -184,6 +184,18 @@ def format_gpu(milli: int) -> str:
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli / 1000:.3f}".rstrip("0")
 
 
+def format_resource(index: int, amount: int) -> str:
+    """Format an amount with its unit: ``8 GPUs``, ``1 CPU``, ``500m CPUs``, ``16Gi memory``.
+
+    ``index`` is that of the resource in ``resources.RESOURCE_NAMES``.
+    """
+    formats = (format_cpu, format_memory, format_gpu)
+    unit = ("CPUs", "memory", "GPUs")[index]
+    if index != 1 and amount == 1000:
+        unit = unit.removesuffix("s")
+    return f"{formats[index](amount)} {unit}"
+
+
 def format_hours(hours: float) -> str:
     """Format GPU-hours to a hundredth, small ones to two digits: ``312.25``, ``0.5``,
     ``0.0042``.
