@@ -147,6 +147,7 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
 #: Options that are not another option here, and what to do instead.
 OPTION_ADVICE: dict[str, str] = {
     "--watch": "to follow changes: muster top, muster events -w",
+    "-w": "to follow changes: muster top, muster events -w",
     "--json": "for JSON: -o json",
     "--yaml": "for YAML: -o yaml",
     "--wide": "for more columns: -o wide",

@@ -32,11 +32,20 @@ def _url(value: str | None) -> str | None:
 
 Server = Annotated[
     str | None,
-    typer.Option("--server", help="URL of the controller.", envvar="MUSTER_SERVER", callback=_url),
+    typer.Option(
+        "--server",
+        help="URL of the controller. Default: the cluster of this folder.",
+        envvar="MUSTER_SERVER",
+        callback=_url,
+    ),
 ]
 TokenFile = Annotated[
     str | None,
-    typer.Option("--token-file", help="File that holds your token.", envvar="MUSTER_TOKEN_FILE"),
+    typer.Option(
+        "--token-file",
+        help="File that holds your token. Default: the cluster of this folder.",
+        envvar="MUSTER_TOKEN_FILE",
+    ),
 ]
 Form = Annotated[
     terminal.Output, typer.Option("--output", "-o", help="Output format.", show_default=True)

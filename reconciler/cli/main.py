@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import interrupts, terminal, usage_errors
+from reconciler.cli import interrupts, terminal, usage_errors, value_names
 
 #: The commands of each module of this package. Only the module of the named command is imported.
 COMMANDS = {
     "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
-    "changes.submit": ("submit", "hold", "release", "rerun", "cancel", "approve"),
+    "changes.submit": ("submit", "hold", "release", "rerun", "cancel"),
+    "changes.approve": ("approve",),
     "changes.drain": ("drain", "undrain"),
     "changes.overrides": ("overrides",),
     "jobs.run": ("run",),
@@ -129,13 +130,15 @@ def application(word: str = "") -> Any:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Runs GPU clusters from git: pools, queues and jobs are YAML in a repository.",
+        help="Run GPU clusters from git: pools, queues and jobs are YAML in a repository.",
     )
     app.callback()(_muster)
     named = [name for name, commands in COMMANDS.items() if word in commands]
     for name in named or COMMANDS:
         importlib.import_module(f"reconciler.cli.{name}").register(app)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    value_names.apply(command)
+    return command
 
 
 #: Shells whose completion can be set up.

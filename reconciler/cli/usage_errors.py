@@ -13,6 +13,14 @@ from reconciler.cli import command_hints
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
+#: What the parser calls a type, and a person.
+_TYPE_WORDS = {
+    "float": "a number",
+    "float range": "a number",
+    "integer": "a whole number",
+    "int": "a whole number",
+    "int range": "a whole number",
+}
 _NO_COMMAND = re.compile(r"No such command '(.*?)'\.")
 _NO_OPTION = "No such option"
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
@@ -22,6 +30,8 @@ def describe(error: Exception) -> str:
     """Return the message about wrong usage."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     message = " ".join(message.split())
+    for type_name, words in _TYPE_WORDS.items():
+        message = message.replace(f"is not a valid {type_name}.", f"is not {words}.")
     context = getattr(error, "ctx", None)
     if context is None:
         return message

@@ -64,16 +64,16 @@ def make_overrides(
     with context.controller(*place) as api:
         results = api.post("/v1/overrides", body)["items"]
     for result in results:
-        made = result["override"]
+        override = result["override"]
         terminal.out.print(result["name"], markup=False)
-        if made is None:
-            told = f"{DONE[verb]}, by a commit: git could be reached"
-            terminal.note(told)
+        if override is None:
+            message = f"{DONE[verb]}, by a commit: git could be reached"
+            terminal.note(message)
             continue
-        until = terminal.format_clock(made["expires"])
+        until = terminal.format_clock(override["expires"])
         terminal.note(f"{DONE[verb]} by an override until {until}")
         if result["commit"] is None:
-            terminal.note(f"Shown as drift until committed. To commit it: {made['commit']}")
+            terminal.note(f"Shown as drift until committed. To commit it: {override['commit']}")
         else:
             terminal.note(
                 "Also committed, but the structure in git does not apply at the moment "
@@ -147,7 +147,7 @@ def overrides(
 
 
 def clear(
-    kind: Annotated[Verb, typer.Argument(help="Kind of override.")],
+    kind: Annotated[Verb, typer.Argument(help="Kind of override, as `muster overrides` lists it.")],
     name: Annotated[
         str,
         typer.Argument(
@@ -181,8 +181,8 @@ def end_override(kind: Verb, name: str, place: tuple[str | None, str | None]) ->
     with context.controller(*place) as api:
         api.delete(f"/v1/overrides/{kind.value}/{name}")
     if kind is Verb.CANCEL:
-        told = "override ended; the run stays cancelled (`muster rerun` starts another)"
+        message = "override ended; the run stays cancelled (`muster rerun` starts another)"
     else:
-        told = "override ended; git applies again"
+        message = "override ended; git applies again"
     terminal.out.print(name, markup=False)
-    terminal.note(told)
+    terminal.note(message)

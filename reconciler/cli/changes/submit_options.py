@@ -71,11 +71,11 @@ def require_files_alone(at: typer.Context, files: list[str]) -> None:
 
 
 def _not_with_files(given: list[str], files: list[str]) -> tuple[str, int, list[str]]:
-    told = ", ".join(given)
+    options = ", ".join(given)
     return (
-        f"{told}: job options can't be combined with YAML files",
+        f"{options}: job options can't be combined with YAML files",
         terminal.USAGE,
-        [f"nothing was submitted. To fix: edit {', '.join(files)}, or leave out {told}"],
+        [f"nothing was submitted. To fix: edit {', '.join(files)}, or leave out {options}"],
     )
 
 
@@ -171,15 +171,30 @@ def require_values(text: str, problems: Sequence[str] = ()) -> None:
 
 TimeLimit = Annotated[
     str | None,
-    typer.Option("--time", "-t", help="Time limit: 30m, 2h, 1-12:00:00, or seconds."),
+    typer.Option(
+        "--time",
+        "-t",
+        help="Time limit: 30m, 2h, 1-12:00:00, or seconds. Default: the queue's, or none.",
+    ),
 ]
 
 
 Nodes = Annotated[
     int | None,
-    typer.Option("--nodes", "-N", min=1, help="Nodes to spread over, a task on each."),
+    typer.Option(
+        "--nodes",
+        "-N",
+        min=1,
+        help="Nodes to spread over, a task on each. Default: as few as have room.",
+    ),
 ]
-Tasks = Annotated[int | None, typer.Option("--tasks", help="Tasks that start together.")]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        "--tasks",
+        help="Tasks that start together. Default: 1, or --nodes.",
+    ),
+]
 
 
 def spread(
@@ -239,12 +254,13 @@ def report_unread_input() -> Iterator[None]:
     """Report standard input that a job does not read: at once, or at the end of the block if it is
     late.
     """
-    if told := has_input():
+    is_reported = has_input()
+    if is_reported:
         terminal.note(NOT_READ)
     try:
         yield
     finally:
-        if not told and has_input():
+        if not is_reported and has_input():
             terminal.note(NOT_READ)
 
 

@@ -23,7 +23,7 @@ def quotas(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these quotas.",
+            help="Only these quotas. Default: all.",
             autocompletion=completion.quotas,
             callback=context.require_name,
         ),

@@ -57,11 +57,15 @@ _Nodes = Annotated[
     typer.Option(
         "--nodes",
         min=0,
-        help="The most virtual nodes to start of those in the pools.",
+        help="The most virtual nodes to start of those in the pools. Default: all.",
     ),
 ]
 _Provisioners = Annotated[
-    Path | None, typer.Option("--provisioners", help="Folder of provisioner scripts.")
+    Path | None,
+    typer.Option(
+        "--provisioners",
+        help="Folder of scripts for pools with `provisioner: exec`. Default: none.",
+    ),
 ]
 _Isolate = Annotated[
     bool,
@@ -81,13 +85,17 @@ _Accept = Annotated[
 ]
 _Secrets = Annotated[
     Path | None,
-    typer.Option("--secrets", metavar="DIR", help="Folder with job secrets, DIR/USER/NAME."),
+    typer.Option(
+        "--secrets",
+        metavar="FOLDER",
+        help="Folder with secrets of jobs, as FOLDER/USER/NAME. Default: none.",
+    ),
 ]
 _NotifySecrets = Annotated[
     Path | None,
     typer.Option(
         "--notify-secrets",
-        metavar="DIR",
+        metavar="FOLDER",
         help="Folder with keys and tokens of notifications. Default: .muster/notify.",
     ),
 ]
@@ -109,9 +117,14 @@ _LogFormat = Annotated[
 def up(
     repo: Annotated[str, typer.Option("--repo", help="Path or URL of your repository.")] = ".",
     path: Annotated[
-        str, typer.Option("--path", help="Folder of the repository with the cluster's YAML.")
+        str,
+        typer.Option(
+            "--path", help="Folder of the repository with the cluster's YAML. Default: all of it."
+        ),
     ] = "",
-    branch: Annotated[str | None, typer.Option("--branch", help="Branch to read.")] = None,
+    branch: Annotated[
+        str | None, typer.Option("--branch", help="Branch to read. Default: the current one.")
+    ] = None,
     nodes: _Nodes = None,
     listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
     *,
@@ -127,7 +140,9 @@ def up(
     Reads the pools, queues and jobs of your repository. Logs are in .muster/controller.log and
     .muster/nodes. Ctrl-C stops the cluster.
 
-    Example: muster init my-cluster; cd my-cluster; muster up
+    Example: muster up
+
+    Example: muster up --repo ../cluster --path clusters/test --branch main
     """
     folders = {"--secrets": secrets, "--notify-secrets": notify_secrets}
     for option, folder in folders.items():
@@ -207,7 +222,12 @@ def demo(
 ) -> None:
     """Show Muster at work on real jobs, in a minute or two.
 
+    Starts four virtual nodes, trains on them, evicts, kills an agent and a node, and checks each
+    step. It needs neither GPUs nor root.
+
     Example: muster demo
+
+    Example: muster demo --keep
     """
     from reconciler.demo import steps  # noqa: PLC0415 - only the demo needs it
 
@@ -218,6 +238,8 @@ def init(
     folder: Annotated[Path, typer.Argument(help="New folder for the repository.")],
 ) -> None:
     """Create a starter repository with one commit.
+
+    It has two virtual nodes, a queue and a job. `muster up` in it starts the cluster.
 
     Example: muster init my-cluster
     """

@@ -43,7 +43,9 @@ def jobs(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these jobs.", autocompletion=completion.jobs, callback=context.require_name
+            help="Only these jobs. Default: all.",
+            autocompletion=completion.jobs,
+            callback=context.require_name,
         ),
     ] = None,
     queue: Annotated[
@@ -51,13 +53,15 @@ def jobs(
         typer.Option(
             "--queue",
             "-q",
-            help="Only this queue.",
+            help="Only jobs of this queue.",
             autocompletion=completion.queues,
             callback=context.require_name,
         ),
     ] = None,
-    state: Annotated[str | None, typer.Option("--state", "-s", help="Only this state.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Only this owner.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", "-s", help="Only jobs in this state, such as Pending.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only jobs of this owner.")] = None,
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -193,14 +197,14 @@ def reason_text(item: Json) -> str:
     reason = first_reason(item.get("reasons") or [])
     if reason:
         return terminal.format_clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
-    told = "; ".join(filter(None, (stopping_text(item), item.get("message"))))
-    return terminal.format_clocks(told)
+    text = "; ".join(filter(None, (stopping_text(item), item.get("message"))))
+    return terminal.format_clocks(text)
 
 
 def _waiting_for(item: Json, reason: Json) -> str:
     """Return a reason of a job, and its other message if it waits, such as about its deadline."""
-    said = item.get("message") if item.get("state") in WAITING else None
-    return "; ".join(dict.fromkeys(filter(None, (reason["message"], said))))
+    other_message = item.get("message") if item.get("state") in WAITING else None
+    return "; ".join(dict.fromkeys(filter(None, (reason["message"], other_message))))
 
 
 def first_reason(reasons: Sequence[Json]) -> Json:
@@ -234,12 +238,12 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
             above = ("", "")
             continue
         code = row[-1] = reason["code"] if reason else ""
-        told = terminal.format_clocks(_waiting_for(item, reason)) if reason else text
-        if (code, told) == above:
+        message = terminal.format_clocks(_waiting_for(item, reason)) if reason else text
+        if (code, message) == above:
             whole = ", ".join(filter(None, (code, AS_ABOVE)))
             row[-1] = whole if len(whole) <= room else AS_ABOVE
         else:
-            below[place], above = told, (code, told)
+            below[place], above = message, (code, message)
     return below
 
 
@@ -250,9 +254,9 @@ def _elements(item: Json, *, short: bool = False) -> str:
     if not total:
         return "-"
     words = [f"{counts.get('Succeeded', 0)}/{total}"]
-    for told, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
+    for word, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
         count = sum(counts.get(state, 0) for state in ends)
-        words += [f"{count} {terminal.shortened(told, SHORT) if short else told}"] if count else []
+        words += [f"{count} {terminal.shortened(word, SHORT) if short else word}"] if count else []
     return ", ".join(words)
 
 
@@ -284,8 +288,8 @@ def _waited(item: Json, now: float) -> str:
 
 def times_text(item: Json) -> str:
     """Return when a job was submitted, first started and ended, as far as known."""
-    told = [name for name in ("submitted", "started", "ended") if item.get(name)]
-    return ", ".join(f"{name} {terminal.format_clock(item[name])}" for name in told)
+    known = [name for name in ("submitted", "started", "ended") if item.get(name)]
+    return ", ".join(f"{name} {terminal.format_clock(item[name])}" for name in known)
 
 
 def _ran(item: Json, now: float) -> str:

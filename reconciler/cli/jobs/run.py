@@ -52,31 +52,49 @@ def run(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--name", "-n", help="Name of the job.", callback=context.require_name),
+        typer.Option(
+            "--name",
+            "-n",
+            help="Name of the job. Default: the program's, with a random ending.",
+            callback=context.require_name,
+        ),
     ] = None,
     queue: Annotated[
         str | None,
         typer.Option(
             "--queue",
             "-q",
-            help="Queue.",
+            help="Queue in which the job waits. Default: default.",
             autocompletion=completion.queues,
             callback=context.require_name,
         ),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU.")
+        float | None,
+        typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU. Default: 0."),
     ] = None,
-    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs per task.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory per task.")] = None,
+    cpus: Annotated[
+        str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Memory per task: 4Gi, 512M. Default: 0.")
+    ] = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     time_limit: submit_options.TimeLimit = None,
     priority: Annotated[
-        str | None, typer.Option("--priority-class", help="Priority class.")
+        str | None,
+        typer.Option(
+            "--priority-class",
+            help="Priority class, which must be in git. Default: none, priority 50.",
+        ),
     ] = None,
     framework: Annotated[
-        str | None, typer.Option(help="torchrun, mpi, jax, …; see `muster schema job`.")
+        str | None,
+        typer.Option(
+            help="How tasks find each other: torchrun, mpi, jax, tensorflow, ray or slurm. "
+            "Default: none."
+        ),
     ] = None,
     clone: submit.Clone = None,
     server: context.Server = None,
@@ -93,6 +111,8 @@ def run(
     141: nobody reads the output, as after `| head`, and the job was cancelled.
 
     Example: muster run --gpus 1 -- nvidia-smi
+
+    Example: muster run --tasks 2 --gpus 1 --time 10m -- python3 check.py
     """
     together, placement = submit_options.spread(nodes, tasks)
     options = job_document.JobOptions(

@@ -203,15 +203,17 @@ def wait(
     ],
     *,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", help="Give up after this time, such as 10m.")
+        str | None,
+        typer.Option("--timeout", help="Give up after this time, such as 10m. Default: never."),
     ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Wait until jobs have ended.
 
-    Exit codes: 0 all succeeded; 1 not all succeeded, or a name is unknown; 124 the time is up; 125
-    the controller can't be reached, or did not come back within a minute.
+    Each job's end is printed as it comes. Exit codes: 0 all succeeded; 1 not all succeeded, or a
+    name is unknown; 124 the time is up; 125 the controller can't be reached, or did not come back
+    within a minute.
 
     Example: muster wait train evaluate --timeout 2h
     """

@@ -27,10 +27,14 @@ def register(app: typer.Typer) -> None:
 def can(
     email: Annotated[str, typer.Argument(help="E-mail address of the person.")],
     verb: Annotated[
-        str, typer.Argument(help="submit, manage, change, drain, approve or snapshot.")
+        str, typer.Argument(help="What to do: submit, manage, change, drain, approve or snapshot.")
     ],
     subject: Annotated[
-        str, typer.Argument(metavar="OBJECT", help="Kind/name, such as Queue/research.")
+        str,
+        typer.Argument(
+            metavar="OBJECT",
+            help="Kind/name, such as Queue/research. Left out for approve and snapshot.",
+        ),
     ] = "",
     *,
     folder: Annotated[

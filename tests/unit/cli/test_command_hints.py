@@ -108,6 +108,8 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         (["resume", "Queue", "a"], "unexpected argument a; did you mean Queue/a?"),
         (["overrides", "clear", "suspend", "queue", "a"], "did you mean queue/a?"),
         (["access", "can", "ada", "submit", "queue", "a"], "did you mean queue/a?"),
+        (["submit", "--gpus", "x", "--", "a"], "'x' is not a number."),
+        (["history", "-n", "x"], "'x' is not a whole number."),
         (["backup", "a", "b"], "unexpected argument b\n"),
     ],
 )

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,3 +114,38 @@ def test_a_plan_without_a_controller_loads_no_store() -> None:
     assert "msgspec" in loaded, done
     assert "is no git repository" in done.stderr
     assert not {"sqlalchemy", "litestar"} & set(loaded)
+
+
+def _whole_commands() -> list[tuple[str, Any]]:
+    """Return every command and command of a group, by how it is called."""
+    found = []
+    for name, command in main.application().commands.items():
+        if name in {"controller", "agent"}:  # these have parsers of their own
+            continue
+        found.append((name, command))
+        for below, inner in getattr(command, "commands", {}).items():
+            found.append((f"{name} {below}", inner))
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), _whole_commands())
+def test_every_help_can_be_read(name: str, command: Any) -> None:
+    """It fits 80 columns, and says of each value what to type and what it is without."""
+    context = command.context_class(command, info_name=f"muster {name}", terminal_width=80)
+    text = command.get_help(context)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"<(str|int|float|path)( range)?>", text), "the type says nothing"
+    summary = command.help.partition("\n")[0]
+    assert summary[0].isupper()
+    assert summary.endswith(".")
+    assert not summary.partition(" ")[0].endswith("s"), "an imperative"
+    for option in command.params:
+        assert option.help, option.name
+
+
+@pytest.mark.parametrize("command", ["submit", "run"])
+def test_options_of_a_job_say_their_defaults(command: str) -> None:
+    options = main.application(command).commands[command].params
+    outside = {"arguments", "command", "dry_run"}
+    left = [one.name for one in options if "Default: " not in one.help and one.name not in outside]
+    assert not left
