@@ -30,6 +30,8 @@ For = Annotated[
     typer.Option("--for", help="How long an override lasts, at most 7d. Default: 4h."),
 ]
 DONE = {"cancel": "cancelled", "drain": "drained", "suspend": "suspended"}
+#: Commands that end what a commit did instead of an override.
+_UNDO = {"drain": "muster undrain", "suspend": "muster resume"}
 
 
 class Verb(StrEnum):
@@ -67,8 +69,9 @@ def make_overrides(
         override = result["override"]
         terminal.out.print(result["name"], markup=False)
         if override is None:
-            message = f"{DONE[verb]}, by a commit: git could be reached"
-            terminal.note(message)
+            undo = _UNDO.get(verb)
+            ending = f": it does not expire; {undo} {result['name']} ends it" if undo else ""
+            terminal.note(f"{DONE[verb]} by a commit, because git could be reached{ending}")
             continue
         until = terminal.format_clock(override["expires"])
         terminal.note(f"{DONE[verb]} by an override until {until}")
