@@ -136,26 +136,13 @@ def parser() -> argparse.ArgumentParser:
         "`muster up` runs one with virtual nodes on this machine.",
     )
     options.add_argument("--repo", required=True, help="URL or path of the git repository")
-    options.add_argument("--branch", default="main", help="branch to apply. Default: main")
-    options.add_argument(
-        "--path", default="", help="folder of the repository to read. Default: all of it"
-    )
+    options.add_argument("--branch", default="main", help="branch to apply")
+    options.add_argument("--path", default="", help="folder of the repository to read")
     options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
-    options.add_argument("--store", help="URL of the store. Default: SQLite in the state folder")
-    options.add_argument(
-        "--listen",
-        default="127.0.0.1:7420",
-        help="address and port of the API. Default: 127.0.0.1:7420",
-    )
-    options.add_argument(
-        "--token-file",
-        type=Path,
-        help="file with tokens of users and nodes. Default: none, which only a loopback --listen "
-        "may have",
-    )
-    options.add_argument(
-        "--poll", type=float, default=60.0, help="seconds between polls of git. Default: 60"
-    )
+    options.add_argument("--store", help="URL of the store; default: SQLite in the state folder")
+    options.add_argument("--listen", default="127.0.0.1:7420", help="address and port of the API")
+    options.add_argument("--token-file", type=Path, help="file with tokens of users and nodes")
+    options.add_argument("--poll", type=float, default=60.0, help="seconds between polls of git")
     options.add_argument(
         "--allow-root", action="store_true", help="allow tasks to run as root in every pool"
     )

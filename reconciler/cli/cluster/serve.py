@@ -15,7 +15,7 @@ import typer
 
 import reconciler
 from reconciler.cli import context, lazy_import, terminal
-from reconciler.model.values import revision_names
+from reconciler.model.values import revision_names, suggestions
 from reconciler.operations import local_git
 from reconciler.operations.local import starter
 
@@ -153,6 +153,10 @@ def up(
     except ValueError as error:
         terminal.fail(f"--accept-revision: {error}", terminal.USAGE)
     address = str(Path(repo).resolve()) if Path(repo).exists() else repo
+    known = local_git.branches(address) if branch else []
+    if known and branch not in known:
+        hint = suggestions.hint(branch or "", known) or f"; branches: {', '.join(known)}"
+        terminal.fail(f"there is no branch {branch} in {address}{hint}")
     cluster = local_cluster.LocalCluster(
         local_cluster.LocalClusterOptions(
             folder=Path.cwd(),
@@ -198,7 +202,7 @@ def up(
 def _say_ready(cluster: local_cluster.LocalCluster) -> None:
     """Print what runs now, and what to do next."""
     names = cluster.nodes.names() if cluster.nodes else []
-    terminal.note(f"virtual nodes: {', '.join(names) or 'none, because no pool declares any'}")
+    terminal.note(f"virtual nodes: {', '.join(names) or 'none yet; no virtual pool is in force'}")
     if cluster.not_isolated:
         terminal.note(f"nodes share this machine's network: {cluster.not_isolated}")
     if fewer := cluster.shortfall():
