@@ -20,7 +20,9 @@ else:
     job_document = lazy_import.module("reconciler.operations.changes.job_document")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
 
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Reason, for the commit message.")]
+Reason = Annotated[
+    str, typer.Option("--reason", "-m", help="Reason, for the commit message. Default: none.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 Clone = Annotated[
     Path | None,

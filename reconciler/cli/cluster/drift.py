@@ -37,7 +37,8 @@ def drift(
     ] = None,
     node: common_options.OfNode = None,
     pool: Annotated[
-        str | None, typer.Option("--pool", help="Only this pool.", callback=context.require_name)
+        str | None,
+        typer.Option("--pool", help="Only this pool. Default: all.", callback=context.require_name),
     ] = None,
     *,
     everything: Annotated[

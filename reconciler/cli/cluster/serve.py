@@ -80,7 +80,7 @@ _Accept = Annotated[
         "--accept-revision",
         metavar="COMMIT",
         help="Accept this revision once, although it does not follow the last one (rewritten "
-        "history).",
+        "history). Default: none.",
     ),
 ]
 _Secrets = Annotated[

@@ -185,11 +185,15 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--scheduling",
-        help="Setting of the scheduler, such as fairness.halfLife=7d; repeatable.",
+        help="Scheduler setting, such as fairness.halfLife=7d; repeatable. Default: none.",
     ),
 ]
-Png = Annotated[Path | None, typer.Option("--png", help="Also write a picture to this file.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")]
+Png = Annotated[
+    Path | None, typer.Option("--png", help="Also write a picture to this file. Default: none.")
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Also write a page to this file. Default: none.")
+]
 
 
 def simulate(

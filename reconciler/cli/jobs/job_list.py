@@ -53,15 +53,20 @@ def jobs(
         typer.Option(
             "--queue",
             "-q",
-            help="Only jobs of this queue.",
+            help="Only jobs of this queue. Default: all.",
             autocompletion=completion.queues,
             callback=context.require_name,
         ),
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", "-s", help="Only jobs in this state, such as Pending.")
+        str | None,
+        typer.Option(
+            "--state", "-s", help="Only jobs in this state, such as Pending. Default: all."
+        ),
     ] = None,
-    owner: Annotated[str | None, typer.Option(help="Only jobs of this owner.")] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Only jobs of this owner. Default: all.")
+    ] = None,
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,

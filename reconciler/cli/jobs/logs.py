@@ -51,10 +51,13 @@ _Every = Annotated[
 ]
 _Since = Annotated[
     str | None,
-    typer.Option("--since", help="Output after this time: 2h (ago), or 2026-11-01T12:00:00Z."),
+    typer.Option(
+        "--since", help="Output after this time: 2h (ago), or 2026-11-01T12:00:00Z. Default: all."
+    ),
 ]
 _Until = Annotated[
-    str | None, typer.Option("--until", help="Output before this time, in the same formats.")
+    str | None,
+    typer.Option("--until", help="Output before this time, in the same formats. Default: now."),
 ]
 _Timestamps = Annotated[bool, typer.Option("--timestamps", help="Print the time before each line.")]
 

@@ -64,7 +64,7 @@ def plot(
     ] = None,
     png: Annotated[
         Path | None,
-        typer.Option("--png", help="Write a picture to this file instead of the terminal."),
+        typer.Option("--png", help="Write a picture to this file. Default: plot in the terminal."),
     ] = None,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,

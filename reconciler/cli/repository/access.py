@@ -19,7 +19,11 @@ else:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check who may do what.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Check who may do what, by the YAML in a clone.",
+    )
     group.command()(can)
     app.add_typer(group, name="access")
 

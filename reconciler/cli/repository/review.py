@@ -159,7 +159,9 @@ def plan(
         str | None, typer.Argument(help="Branch, tag or commit to plan.", show_default="HEAD")
     ] = None,
     *,
-    head: Annotated[str | None, typer.Option("--head", help="The same as the argument.")] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", help="The same as the argument. Default: HEAD.")
+    ] = None,
     base: _Base = None,
     against: _Against = None,
     forecast: Forecast = True,
