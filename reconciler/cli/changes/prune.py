@@ -32,10 +32,9 @@ def prune(
 ) -> None:
     """Delete files of jobs that ended long ago from git.
 
-    The YAML of a job stays in git when the job has ended. Prune from time to time, for example when
-    the folder of jobs is hard to read: thousands of old files also make each commit slower to
-    apply. Jobs that wait or run are never touched. History, reports and logs keep the ended jobs as
-    long as retention allows.
+    The YAML of a job stays in git when the job has ended. Prune when old files hide the jobs that
+    matter; retention.files of the Cluster does the same on a schedule. Jobs that wait or run are
+    never touched. History, reports and logs keep the ended jobs as long as retention allows.
 
     The controller makes the commits in your name, one for every 500 jobs. A file stays if another
     job depends on it, if two different documents have its name, or if you may not change it; each

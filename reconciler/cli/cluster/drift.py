@@ -54,8 +54,8 @@ def drift(
 ) -> None:
     """List differences between git and the cluster.
 
-    ACTION is what Muster does about a difference: nothing (ignore), a report, or a repair. Exits
-    with 2 if there are any.
+    ACTION is what Muster does about a difference: report, remediate or ignore. Exits with 2 if
+    there are any.
 
     Example: muster drift
 

@@ -178,6 +178,7 @@ Until = Annotated[
     str | None,
     typer.Option(
         "--until",
+        metavar="DURATION",
         help="Stop after this virtual time, such as 7d. Default: when all jobs have ended.",
     ),
 ]

@@ -141,7 +141,13 @@ def verify(
     ] = None,
     *,
     first: Annotated[
-        int, typer.Option("--from", help="First line to check, if older parts were removed.", min=1)
+        int,
+        typer.Option(
+            "--from",
+            metavar="LINE",
+            help="First line to check, if older parts were removed.",
+            min=1,
+        ),
     ] = 1,
     server: context.Server = None,
     token_file: context.TokenFile = None,
