@@ -72,16 +72,16 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         return access.of_approval(structure.access, who)
     if known == "snapshot":
         return access.of_snapshot(structure.access, who)
-    kind, slash, name = subject.partition("/")
+    word, slash, name = subject.partition("/")
     if not slash or not name:
         raise WordsError(f"{verb} what? give Kind/name, such as Queue/default")
+    kind = {one.lower(): one for one in kinds.KINDS}.get(word.lower(), word)
+    subject = f"{kind}/{name}"
     if known in {"submit", "manage"}:
         if kind != "Queue":
             raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:
-            raise QuestionError(
-                f"there is no queue {name}{suggestions.hint(name, structure.queues)}"
-            )
+            raise QuestionError(suggestions.missing("Queue", name, structure.queues))
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
         above = access.ancestors(name, parents)
         return access.of_queue(structure.access, who, known, name, above)

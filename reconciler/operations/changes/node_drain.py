@@ -71,7 +71,9 @@ def _pools_of(nodes: Sequence[str], clone: working_clone.Clone) -> dict[str, str
     for node in nodes:
         if node not in pools:
             hint = suggestions.hint(node, pools)
-            raise requests.ConflictError(f"no pool in {clone.state} declares a node {node}{hint}")
+            raise requests.ConflictError(
+                f"there is no Node/{node} in any pool of {clone.state}{hint}"
+            )
     return {node: pools[node] for node in nodes}
 
 
