@@ -74,7 +74,7 @@ PHASES = (
 )
 
 
-#: What of the loop a defect of Muster can be in, in words.
+#: Parts of the loop that an internal error can be in, in words.
 DEFECT_PARTS = {
     "repository": "reading the repository",
     "revision": "with what git asks for",

@@ -265,7 +265,7 @@ class Notifier:
             try:
                 wait_s = self._send(one)
             except Exception:  # one notice is lost, not the thread
-                log.exception("a defect kept %s from being told", channel)
+                log.exception("an internal error kept %s from being told", channel)
                 wait_s = None
                 with self._changed:
                     self._count(channel, "failed")

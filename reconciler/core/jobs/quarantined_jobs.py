@@ -17,7 +17,7 @@ from reconciler.model.state import records
 from reconciler.model.state.states import EndReason
 
 #: Message of a job that waits for a quarantined one.
-WAITS = f"it depends on job {{job}}, which {desired.DEFECT} prevents from being processed"
+WAITS = f"it depends on job {{job}}, which {desired.INTERNAL_ERROR} prevents from being processed"
 
 
 def without(
