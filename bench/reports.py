@@ -24,7 +24,7 @@ from reconciler.model.state import outcome, records, usage_rollups
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
 from reconciler.operations.reports import usage_reports
-from reconciler.store import Store, StoreReader
+from reconciler.store import CycleExtras, Store, StoreReader
 
 #: Midnight of a day, in UTC: the history is the year before it.
 NOW = 1_767_225_600.0
@@ -179,16 +179,7 @@ def fill(url: str, jobs: int) -> None:
     with contextlib.closing(Store.open(url)) as store:
         epoch = store.lead("bench", NOW - 86_400.0 * DAYS)
         for cycle, (decided, rollup) in enumerate(_days(jobs), 1):
-            store.commit(
-                epoch,
-                cycle,
-                decided,
-                journal=b"",
-                snapshot=None,
-                views={},
-                incumbents=None,
-                rollup=rollup,
-            )
+            store.commit(epoch, cycle, decided, CycleExtras(rollup=rollup))
 
 
 def _row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:

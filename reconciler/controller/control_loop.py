@@ -13,12 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from reconciler import log_format, metrics
 from reconciler.controller import (
     adoption,
     cycle_commit,
+    cycle_decider,
     dispatcher,
     failpoints,
     loop_inbox,
@@ -35,7 +34,7 @@ from reconciler.controller.quarantine import (
     desired_track,
     job_bisection,
 )
-from reconciler.core import observed_state, reconcile
+from reconciler.core import observed_state
 from reconciler.engines import agents_engine
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
@@ -83,6 +82,7 @@ class LoopOutputs(NamedTuple):
         happened: given each outcome once it is durable, with the state before it and the desired
             state. It returns at once.
         refuse: given each desired state that was not applied as a whole.
+        hint: called if the repository may have changed.
     """
 
     provision: Callable[[Iterable[instance_records.Order]], None] = lambda _: None
@@ -92,100 +92,107 @@ class LoopOutputs(NamedTuple):
         lambda *_: None
     )
     refuse: Callable[[cycle_rescue.RevisionRefusal], None] = lambda _: None
+    hint: Callable[[], None] = lambda: None
 
 
 _START = LoopStart()
 _OUTPUTS = LoopOutputs()
+_CORE = cycle_decider.CoreOptions()
 
 
 class Loop:
     """The control loop over a store that it leads.
 
     Args:
-        store: opened.
-        epoch: from ``store.lead``.
+        led: the store.
         socket_path: where the server process connects.
         inbox: from which revisions come.
-        hint: called if the repository may have changed.
         start: what is known at the start.
         outputs: where results go.
         clock: seconds since the epoch.
-        decide: the core.
-        contained: survive internal errors (see ``cycle_rescue``); otherwise they are raised.
+        core: decides.
     """
 
     def __init__(
         self,
         *,
-        store: sql_store.Store,
-        epoch: int,
+        led: sql_store.LedStore,
         socket_path: Path,
         inbox: loop_inbox.Inbox,
-        hint: Callable[[], None],
         start: LoopStart = _START,
         outputs: LoopOutputs = _OUTPUTS,
         clock: Callable[[], float] = time.time,
-        decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
-        contained: bool = False,
+        core: cycle_decider.CoreOptions = _CORE,
     ) -> None:
-        self._store = store
-        self._epoch = epoch
         self._inbox = inbox
-        self._hint = hint
         self._outputs = outputs
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
         self._link = server_link.LinkServer(socket_path, self._selector)
-        self._state = observed_state.ObservedState(store.load(), leader_since=clock())
-        self._engine = agents_engine.AgentsEngine(epoch)
-        self._decide_by = decide
-        self._search = job_bisection.JobBisection(time.monotonic)
+        self._engine = agents_engine.AgentsEngine(led.epoch)
+        self._state = state = observed_state.ObservedState(led.store.load(), leader_since=clock())
         self._adoption = adoption.Adoption(pending=start.adopting)
-        self._in_force = job_bisection.CycleDesired(self._adoption, self._search, self._state)
+        self._search = job_bisection.JobBisection(time.monotonic)
+        self._in_force = job_bisection.CycleDesired(self._adoption, self._search, state)
         self._track = desired_track.DesiredTrack(
-            start.before, start.accepted, self._adoption, self._state
+            start.before, start.accepted, self._adoption, state
         )
-        self._wake_at: float | None = None
-        self._counters = metrics.Counters(clock())
-        self._defects = defects.Defects(self._counters.defects, contained=contained)
+        self._counters = counters = metrics.Counters(clock())
+        self._meter = usage_accounting.Meter(counters)
+        self._defects = defects.Defects(counters.defects, contained=core.contained)
         self._dispatcher = dispatcher.Dispatcher(
             self._link, self._engine, outputs.provision, self._defects
         )
-        self._meter = usage_accounting.Meter(self._counters)
         self._commits = cycle_commit.Committer(
-            store,
-            epoch,
-            state=self._state,
-            meter=self._meter,
+            led, state=state, meter=self._meter, defects=self._defects, suppress=self._suppress
+        )
+        self._decider = cycle_decider.CycleDecider(
+            core.decide,
+            in_force=self._in_force,
+            track=self._track,
+            commits=self._commits,
+            counters=counters,
             defects=self._defects,
-            suppress=self._suppress,
+            adopt=inbox.adopt,
         )
         self._containment = containment.Containment(
             self._track,
             self._commits,
             self._in_force,
             self._defects,
-            containment.Trials(self._attempt, self._would_pass),
+            containment.Trials(self._attempt, self._decider.would_pass),
             refuse=outputs.refuse,
             adopt=inbox.adopt,
         )
-        self._publisher = publisher.Publisher(
-            server=self._link,
-            inbox=inbox,
+        self._publisher = self._publisher_to_server(led, socket_path.parent)
+        self._pruner = retention.Pruner(led, clock())
+        self._steps = wall_clock.ClockSteps(clock())
+        self._wake_at: float | None = None
+        self._cycled_at = self._cycle_s = 0.0
+        self._stopping = False
+
+    def _publisher_to_server(
+        self, led: sql_store.LedStore, state_folder: Path
+    ) -> publisher.Publisher:
+        told, clock = self._outputs.told, self._clock
+        page = publisher.MetricsPage(
             counters=self._counters,
             defects=self._defects,
-            store=store,
-            epoch=epoch,
-            state_folder=socket_path.parent,
-            told=outputs.told,
+            led=led,
+            state_folder=state_folder,
+            told=told,
             clock=clock,
         )
-        self._cycled_at = 0.0
-        self._cycle_s = 0.0
-        self._stopping = False
-        self._pruner = retention.Pruner(store, epoch, clock())
-        self._steps = wall_clock.ClockSteps(clock())
+        return publisher.Publisher(
+            server=self._link,
+            inbox=self._inbox,
+            counters=self._counters,
+            page=page,
+            led=led,
+            told=told,
+            clock=clock,
+        )
 
     def stop(self) -> None:
         """End the loop after the current cycle."""
@@ -282,7 +289,7 @@ class Loop:
                 self._state.answered[node] = at
                 return False
             case loop_messages.Hint():
-                self._hint()
+                self._outputs.hint()
                 return False
             case loop_messages.Adopt():
                 return self._adoption.choose(message, self._track.desired, self._state)
@@ -324,16 +331,14 @@ class Loop:
 
     def _attempt(self, came: cycle_input.CycleInput, now: float) -> outcome.Outcome | Exception:
         """Decide one cycle and carry it out. Return the error instead if nothing was changed."""
-        started = time.perf_counter()
         desired_state = self._in_force.of(self._track.current)
         try:
-            result, decide_s = self._decide(desired_state, came, now)
+            result, decide_s, commit_s = self._decider.decide(desired_state, came, now)
         except Exception as error:
             if not self._defects.contained or errors.is_of_store(error):
                 raise
             self._commits.undo()
             return error
-        commit_s = time.perf_counter() - started - decide_s
         self._defects.heard(came)
         self._act(result, desired_state)
         with self._defects.suppress("metrics"):
@@ -341,48 +346,6 @@ class Loop:
         self._publish()
         self._counters.phases("publish")
         return result
-
-    def _decide(
-        self, desired_state: desired.Desired, came: cycle_input.CycleInput, now: float
-    ) -> tuple[outcome.Outcome, float]:
-        """Decide and commit. Return the outcome and how many seconds deciding took.
-
-        An error that this raises leaves only what ``Committer.undo`` reverts.
-        """
-        started, phases = time.perf_counter(), self._counters.phases
-        phases.begin()
-        if desired_state.generation != self._state.desired_generation:
-            self._state.share_specs(desired_state.jobs)
-        self._state.leave_out(desired_state.aside.keys())
-        with self._commits.writing():
-            self._commits.journal.begin(desired_state, self._state.observed((), {}), now)
-        observed = self._state.observed(
-            came.reports,
-            came.answered,
-            came.asked,
-            came.provisioned,
-            self._defects.unheard(came),
-        )
-        phases("journal")
-        result = self._decide_by(
-            desired_state, observed, now, recall=self._state.recall, ended=phases
-        )
-        phases("outcome")
-        decide_s = time.perf_counter() - started
-        adopted = self._adoption.runs
-        if adopted:
-            result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
-        with self._commits.writing():
-            self._commits.journal.add(
-                desired_state, observed, result, adopted=adopted, decide_s=decide_s
-            )
-        phases("journal")
-        incumbents = self._commits.incumbents
-        self._commits.take(result, desired_state, self._adoption.view)
-        phases("commit")
-        self._adoption.runs = ()
-        self._inbox.adopt(self._track.note_passed(desired_state, incumbents))
-        return result, decide_s
 
     def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
         """Absorb an outcome that is durable, and dispatch it."""
@@ -404,16 +367,6 @@ class Loop:
     def _suppress(self, part: str) -> AbstractContextManager[None]:
         """Return a block that suppresses errors if there is no new desired state to refuse."""
         return nullcontext() if self._track.is_new else self._defects.suppress(part)
-
-    def _would_pass(self, tried: desired.Desired, came: cycle_input.CycleInput, now: float) -> bool:
-        """Return True if a cycle can be decided. Nothing comes of it."""
-        self._state.leave_out(tried.aside.keys())
-        said = (came.reports, came.answered, came.asked, came.provisioned)
-        try:
-            self._decide_by(tried, self._state.observed(*said, self._defects.unheard(came)), now)
-        except Exception:
-            return False
-        return True
 
     def _check_clock(self, now: float) -> None:
         """Restart all waits for silent nodes and housekeeping if the wall clock was set.

@@ -29,8 +29,7 @@ class Committer:
     """A writer of outcomes to the store.
 
     Args:
-        store: opened.
-        epoch: from ``store.lead``.
+        led: the store.
         state: records as of the last outcome.
         meter: counts each outcome.
         defects: suppresses errors of parts that may fail.
@@ -45,21 +44,19 @@ class Committer:
 
     def __init__(
         self,
-        store: sql_store.Store,
-        epoch: int,
+        led: sql_store.LedStore,
         *,
         state: observed_state.ObservedState,
         meter: usage_accounting.Meter,
         defects: defects.Defects,
         suppress: Callable[[str], AbstractContextManager[None]],
     ) -> None:
-        self._store = store
-        self._epoch = epoch
+        self._led = led
         self._state = state
         self._meter = meter
         self._defects = defects
         self._suppress = suppress
-        self.cycle = store.cycle
+        self.cycle = led.store.cycle
         self.journal = cycle_journal.Recorder(reconciler.__version__)
         self.committed_at = 0.0
         self.incumbents: bytes | None = None
@@ -100,7 +97,7 @@ class Committer:
 
     def undo(self) -> None:
         """Revert what a cycle left that raised."""
-        self._state.recall_anew()
+        self._state.rebuild_cache()
         self.journal.anew()
         nodes = self._state.nodes
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
@@ -133,15 +130,17 @@ class Committer:
             snapshot = None
         with self._meter.trying():
             self._use(result)
-            self._store.commit(
-                self._epoch,
+            self._led.store.commit(
+                self._led.epoch,
                 self.cycle + 1,
                 msgspec.structs.replace(result, nodes=tuple(self._unsaved_nodes.values())),
-                journal=written.inputs,
-                snapshot=snapshot,
-                views=views,
-                incumbents=self.incumbents,
-                rollup=self._meter.take(),
+                sql_store.CycleExtras(
+                    journal=written.inputs,
+                    snapshot=snapshot,
+                    views=views,
+                    incumbents=self.incumbents,
+                    rollup=self._meter.take(),
+                ),
             )
         self.cycle += 1
         self._unsaved_nodes = {}

@@ -29,6 +29,7 @@ from reconciler.changes import notes
 from reconciler.controller import (
     adoption,
     control_loop,
+    cycle_decider,
     full_disk,
     gc_tuning,
     git_watcher,
@@ -233,7 +234,7 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
 def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known: bool) -> bool:
     """Return True if the store is empty although the repository was run before."""
     if known:
-        return store.view(adoption.VIEW) == b"pending"
+        return store.reader.view(adoption.VIEW) == b"pending"
     try:
         return notes.exist(repository)
     except (git_commands.GitError, OSError) as error:
@@ -252,7 +253,7 @@ def _revision(text: str) -> str:
 def _records(store: sql_store.Store) -> records.Observed | None:
     """Return the records of the last commit, or None if they can't be read."""
     try:
-        return store.observed(0.0)
+        return store.reader.observed(0.0)
     except errors.StoreError:
         log.exception("can't read the records to judge a change")
         return None
@@ -261,7 +262,7 @@ def _records(store: sql_store.Store) -> records.Observed | None:
 def _begun(store: sql_store.Store, names: Collection[str]) -> dict[str, str]:
     """Return the keys of the newest runs that have begun, by job; empty if they can't be read."""
     try:
-        found = store.newest_states(names)
+        found = store.reader.newest_states(names)
     except errors.StoreError:
         log.exception("can't read the records to judge %d jobs", len(names))
         return {}
@@ -365,7 +366,7 @@ def _lead(
         sub_path=options.path,
         state=options.state,
     )
-    packed = store.incumbents()
+    packed = store.reader.incumbents()
     before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
     notifier = _notifier(options)
@@ -374,11 +375,9 @@ def _lead(
     scripts = options.provisioners.resolve() if options.provisioners else None
     running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
     loop = control_loop.Loop(
-        store=store,
-        epoch=epoch,
+        led=sql_store.LedStore(store, epoch),
         socket_path=options.state / "loop.sock",
         inbox=inbox,
-        hint=reading.hint,
         start=control_loop.LoopStart(
             before=git_watcher.rooted(cycle_rescue.accepted_in(before), allowed=options.allow_root),
             accepted=packed or b"",
@@ -390,9 +389,9 @@ def _lead(
             told=notifier,
             happened=functools.partial(triggers.tell, notifier),
             refuse=reading.refuse,
+            hint=reading.hint,
         ),
-        decide=decide,
-        contained=True,
+        core=cycle_decider.CoreOptions(decide, contained=True),
     )
     server = ServerProcess(server_command(options, store_url), options.state / "server.log")
     for number in (signal.SIGTERM, signal.SIGINT):

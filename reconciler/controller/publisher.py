@@ -38,18 +38,65 @@ class Nobody:
         return ()
 
 
+class MetricsPage:
+    """The metrics page of the loop.
+
+    Args:
+        counters: totals of the loop.
+        defects: suppresses errors while the page is rendered.
+        led: the store; its size is published.
+        state_folder: its disk is measured.
+        told: counts notices to people.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        counters: metrics.Counters,
+        defects: defects.Defects,
+        led: sql_store.LedStore,
+        state_folder: Path,
+        told: Told,
+        clock: Callable[[], float],
+    ) -> None:
+        self._counters = counters
+        self._defects = defects
+        self._led = led
+        self._state_folder = state_folder
+        self._told = told
+        self._clock = clock
+        self._rendered = b""
+
+    def render(
+        self,
+        desired_state: desired.Desired,
+        state: observed_state.ObservedState,
+    ) -> bytes:
+        """Return the page, or the previous one if rendering fails. An alert watches its age."""
+        with self._defects.suppress("metrics"):
+            self._rendered = metrics.render_cluster(
+                counters=self._counters,
+                memory=state,
+                wanted=desired_state,
+                epoch=self._led.epoch,
+                now=self._clock(),
+                disk=metrics.disk_of(self._state_folder, self._led.store.reader.path),
+                told=self._told.counts(),
+            )
+        return self._rendered
+
+
 class Publisher:
     """A sender of the loop's state and of the metrics page, which it renders when that is due.
 
     Args:
         server: the connection to the server process.
         inbox: has the looks at the repository that are to be counted.
-        counters: totals of the loop.
-        defects: suppresses errors while a page is rendered.
-        store: its size and newest event are published.
-        epoch: of the leader.
-        state_folder: its disk is measured.
-        told: counts notices to people.
+        counters: count them.
+        page: the metrics page.
+        led: the store; its newest event is published.
+        told: the channels that can't be reached.
         clock: seconds since the epoch.
     """
 
@@ -59,28 +106,23 @@ class Publisher:
         server: server_link.LinkServer,
         inbox: loop_inbox.Inbox,
         counters: metrics.Counters,
-        defects: defects.Defects,
-        store: sql_store.Store,
-        epoch: int,
-        state_folder: Path,
+        page: MetricsPage,
+        led: sql_store.LedStore,
         told: Told,
         clock: Callable[[], float],
     ) -> None:
         self._server = server
         self._inbox = inbox
         self._counters = counters
-        self._defects = defects
-        self._store = store
-        self._epoch = epoch
-        self._state_folder = state_folder
+        self._page = page
+        self._led = led
         self._told = told
         self._clock = clock
-        self._page = PageTimer()
-        self._rendered = b""
+        self._timer = PageTimer()
 
     def wait_s(self) -> float:
         """Return how many seconds the last page stays valid; 0 or less if a new one is due."""
-        return self._page.wait_s()
+        return self._timer.wait_s()
 
     def publish(
         self,
@@ -101,7 +143,7 @@ class Publisher:
             anew: True if this server has seen no page yet.
         """
         if desired_state is None or not self._server.connected or anew:
-            self._page.forget()
+            self._timer.forget()
         if not self._server.connected:
             return
         page: bytes | None = b""
@@ -109,39 +151,25 @@ class Publisher:
             for look in self._inbox.take_looks():
                 self._counters.look(look)
             desired_, known = desired_state, state
-            page = self._page.render_if_due(lambda: self._render(desired_, known))
+            page = self._timer.render_if_due(lambda: self._page.render(desired_, known))
         elif not anew:
             return
         settings = desired_state.structure.settings if desired_state else desired.ClusterSettings()
         leases = [settings.lease_s, settings.node_silence_s]
         self._server.send(
             loop_messages.Published(
-                epoch=self._epoch,
+                epoch=self._led.epoch,
                 cycle=cycle,
                 at=self._clock(),
                 ready=desired_state is not None,
                 poll_s=max(0.5, min(30.0, min(leases) / 3)),
                 metrics=page,
                 revision=desired_state.status.jobs_revision if desired_state else None,
-                events=self._store.last_event_sequence,
+                events=self._led.store.last_event_sequence,
                 adopting=adopting,
                 untold=self._told.untold(),
             )
         )
-
-    def _render(self, desired_state: desired.Desired, state: observed_state.ObservedState) -> bytes:
-        """Return the page, or the previous one if rendering fails. An alert watches its age."""
-        with self._defects.suppress("metrics"):
-            self._rendered = metrics.render_cluster(
-                counters=self._counters,
-                memory=state,
-                wanted=desired_state,
-                epoch=self._epoch,
-                now=self._clock(),
-                disk=metrics.disk_of(self._state_folder, self._store.path),
-                told=self._told.counts(),
-            )
-        return self._rendered
 
 
 #: The page is rendered again after so long without a cycle, to show that the loop is alive.

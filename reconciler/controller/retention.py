@@ -10,11 +10,10 @@ PRUNE_AGAIN_S = 5.0
 
 
 class Pruner:
-    """A deleter of old rows from a store that ``epoch`` leads. It begins a while after ``now``."""
+    """A deleter of old rows from a store. It begins a while after ``now``."""
 
-    def __init__(self, store: sql_store.Store, epoch: int, now: float) -> None:
-        self._store = store
-        self._epoch = epoch
+    def __init__(self, led: sql_store.LedStore, now: float) -> None:
+        self._led = led
         self.next_at = now + PRUNE_EVERY_S
 
     def clock_set(self, now: float) -> None:
@@ -25,8 +24,8 @@ class Pruner:
         """Delete what is due, or nothing as long as the settings are unknown."""
         if now < self.next_at or settings is None:
             return
-        pruned = self._store.prune(
-            self._epoch,
+        pruned = self._led.store.prune(
+            self._led.epoch,
             now,
             events_before=now - settings.retain_events_s,
             journal_before=now - settings.retain_journal_s,

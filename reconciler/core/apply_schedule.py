@@ -24,11 +24,11 @@ RENDEZVOUS_PORTS = range(29_400, 32_700)
 
 def apply(
     context: cycle_context.CycleContext,
-    situation: snapshot_builder.SnapshotResult,
+    built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
     """Write the decisions into the context: new attempts, stop orders, reasons."""
-    given = _Allocator(context, situation)
+    given = _Allocator(context, built)
     touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
@@ -45,8 +45,8 @@ def apply(
             _evict(context, draft, eviction)
     for draft in touched.values():
         lifecycle.settle(context, draft)
-    _reasons(context, situation, decided)
-    _deadlines(context, situation, decided)
+    _reasons(context, built, decided)
+    _deadlines(context, built, decided)
 
 
 def _evict(
@@ -95,9 +95,9 @@ class _Allocator:
     """The names, ports and MIG instances that new attempts get."""
 
     def __init__(
-        self, context: cycle_context.CycleContext, situation: snapshot_builder.SnapshotResult
+        self, context: cycle_context.CycleContext, built: snapshot_builder.SnapshotResult
     ) -> None:
-        self.nodes = situation.nodes
+        self.nodes = built.nodes
         self._context = context
         self._ports: _Ports | None = None
         self._instances: dict[tuple[str, str], set[int]] | None = None
@@ -112,7 +112,7 @@ class _Allocator:
         """Return the MIG instances in use, by node and profile."""
         if self._instances is None:
             self._instances = {}
-            for attempt in self._context.live_attempts():
+            for attempt in self._context.attempts.live():
                 if attempt.instances:
                     key = (attempt.node, attempt.mig_profile)
                     self._instances.setdefault(key, set()).update(attempt.instances)
@@ -147,7 +147,7 @@ def _place(
     )
     names = given.nodes.names
     grows = parts[0].action == "grow"
-    present = context.attempts_of_element(spec.name, element) if grows else []
+    present = context.attempts.of_element(spec.name, element) if grows else []
     note = draft.note(element)
     if not grows and note.verdict is not None:  # older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
@@ -303,7 +303,7 @@ class _Ports:
 
     def __init__(self, context: cycle_context.CycleContext) -> None:
         self._used: set[int] = set()
-        for attempt in context.live_attempts():
+        for attempt in context.attempts.live():
             port = attempt.rank.master_port
             if port and port not in self._used:
                 counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
@@ -330,35 +330,35 @@ class _Ports:
 
 def _reasons(
     context: cycle_context.CycleContext,
-    situation: snapshot_builder.SnapshotResult,
+    built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
     """Set the reasons of every pending job, and write only what changed.
 
     Plain jobs whose pending group has the same reason as in the last cycle are skipped.
     """
-    reasons = {**situation.reasons, **decided.reasons}
+    reasons = {**built.pending.reasons, **decided.reasons}
     part = context.cache.part(pending_cache.PendingCache)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
-    found = dict(situation.reason_of)
+    found = dict(built.pending.reason_of)
     visit = part.begin_telling(context.reasons)
     # pending groups some of whose jobs start, or wait for a reason of their own
     apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
-    slots, keys = situation.waiting.slots, np.array(decided.reason_of_line, dtype=object)
+    slots, keys = built.pending.groups.slots, np.array(decided.reason_of_line, dtype=object)
     own = [group.slot for group in apart if group is not None]
     together = (slots >= 0) & ~np.isin(slots, own)
     part.slot_reasons[own] = None
     used: set[str] = set(keys[together].tolist())
     for index in np.flatnonzero(~together | (part.slot_reasons[slots] != keys)).tolist():
         key = keys[index]
-        for claim in situation.snapshot.lines[index].claims:
+        for claim in built.snapshot.lines[index].claims:
             visit.add(claim.job)
             if key and not claim.missing and started.get(claim.job, 0) < len(claim.elements):
                 found[claim.job] = key
     part.slot_reasons[slots[together]] = keys[together]
     found |= decided.reason_of
     # until now their records have the reasons that autoscaling wrote
-    visit.update(context.observed.recollection.growing.helped)
+    visit.update(context.observed.scheduler_state.growing.helped)
     visit = visit.union(found, part.changed, part.others, context.drafts)
     for name in cycle_cache.in_order(visit, context.observed.jobs):
         key = found.get(name, "")
@@ -388,19 +388,19 @@ def _set_reason(context: cycle_context.CycleContext, name: str, key: str) -> Non
 
 def _deadlines(
     context: cycle_context.CycleContext,
-    situation: snapshot_builder.SnapshotResult,
+    built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
     """Report deadlines that can't be met any more, and withdraw that if they can.
 
     Only pending jobs are checked. A running job may end long before its time limit.
     """
-    late = dict(situation.unreachable)
-    for claim in situation.pressed:
+    late = dict(built.pending.unreachable)
+    for claim in built.pending.pressed:
         if claim.job in late:
             continue
         estimate = decided.estimates.get(claim.job)
-        latest = situation.at + claim.slack_s
+        latest = built.at + claim.slack_s
         if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
@@ -413,7 +413,7 @@ def _deadlines(
             draft.message = message
             if not known:
                 context.event("DeadlineOutOfReach", message, job=name)
-    for name in situation.in_time:
+    for name in built.pending.in_time:
         draft = context.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(job_draft.LATE):
             draft.message = ""

@@ -5,20 +5,18 @@ changes in place, so ``reconcile`` stays a function. Every change of state goes 
 and is checked against the tables of ``model.state.states``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from reconciler.core import cycle_cache, job_draft, job_errors, remedy_log
+from reconciler.core import cycle_attempts, cycle_cache, job_draft, job_errors, remedy_log
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
 from reconciler.model.policy import drift_kinds
 from reconciler.model.state import events, outcome, records, states
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState, EndReason, JobState
-
-_NOTHING: Mapping[int, dict[str, None]] = {}
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -44,7 +42,7 @@ class CycleContext:
         cache: what earlier cycles computed from these records.
         now: seconds since the epoch.
         drafts: jobs that a phase may have changed, by name.
-        attempts: new and renewed attempts, by id.
+        attempts: all attempts, with new and renewed ones.
         nodes: new and renewed nodes, by name.
     """
 
@@ -77,7 +75,7 @@ class CycleContext:
         self.drafts: dict[str, job_draft.JobDraft] = {}
         #: Keys of new pending reasons of jobs that are otherwise unchanged.
         self.new_reason_keys: dict[str, str] = {}
-        self.attempts: dict[str, records.AttemptRecord] = {}
+        self.attempts = cycle_attempts.CycleAttempts(observed.attempts, cache)
         self.nodes: dict[str, records.NodeRecord] = {}
         self.events: list[events.Event] = []
         self.actions: list[outcome.Action] = []
@@ -106,10 +104,7 @@ class CycleContext:
         #: What is forgotten, and when to look for more (see ``garbage_collection``).
         self.left_jobs: list[str] = []
         self.left_nodes: list[str] = []
-        self.look_at = 0.0
-        #: Ids of new attempts, by job and element, and by node.
-        self._added_by_job: dict[str, dict[int, list[str]]] = {}
-        self._added_by_node: dict[str, list[str]] = {}
+        self.forget_at = 0.0
 
     @staticmethod
     def isolate(job: str) -> job_errors.JobErrorScope:
@@ -189,53 +184,13 @@ class CycleContext:
 
     def touched_jobs(self) -> set[str]:
         """Return the jobs that this cycle may have changed, or an attempt of which it has."""
-        return {attempt.job for attempt in self.attempts.values()} | self.drafts.keys()
+        return {attempt.job for attempt in self.attempts.renewed.values()} | self.drafts.keys()
 
     def changed_jobs(self) -> set[str]:
         """Return the jobs that this cycle has changed, or an attempt of which it has."""
-        found = {attempt.job for attempt in self.attempts.values()}
+        found = {attempt.job for attempt in self.attempts.renewed.values()}
         found.update(name for name, draft in self.drafts.items() if draft.changed)
         return found
-
-    def attempt(self, attempt_id: str) -> records.AttemptRecord | None:
-        """Return an attempt of a try that had not concluded when the cycle began."""
-        return self.attempts.get(attempt_id) or self.observed.attempts.get(attempt_id)
-
-    def live_attempts(self) -> Iterator[records.AttemptRecord]:
-        """Yield every attempt that has not ended, oldest first."""
-        renewed = self.attempts
-        for attempt_id, attempt in self.observed.attempts.items():
-            if attempt_id not in renewed and attempt.state is not AttemptState.ENDED:
-                yield attempt
-        for attempt in renewed.values():
-            if attempt.state is not AttemptState.ENDED:
-                yield attempt
-
-    def attempts_of_element(self, job: str, element: int) -> list[records.AttemptRecord]:
-        """Return the attempts of the element's current try, with those that have ended."""
-        renewed, known = self.attempts, self.observed.attempts
-        ids: Iterable[str] = self.cache.by_job.get(job, _NOTHING).get(element, ())
-        if job in self._added_by_job:
-            ids = (*ids, *self._added_by_job[job].get(element, ()))
-        return [renewed.get(attempt_id) or known[attempt_id] for attempt_id in ids]
-
-    def elements_with_attempts(self, job: str) -> list[int]:
-        """Return the elements of a job that have a current try, ascending."""
-        found = self.cache.by_job.get(job, _NOTHING).keys()
-        return sorted(found | self._added_by_job.get(job, {}).keys())
-
-    def has_attempts(self, job: str) -> bool:
-        """Return True if a job has a current try."""
-        return job in self.cache.by_job or job in self._added_by_job
-
-    def attempts_of_node(self, node: str) -> list[records.AttemptRecord]:
-        """Return the attempts on a node that have not ended."""
-        renewed, known = self.attempts, self.observed.attempts
-        ids: Iterable[str] = self.cache.by_node.get(node, ())
-        if node in self._added_by_node:
-            ids = (*ids, *self._added_by_node[node])
-        found = [renewed.get(attempt_id) or known[attempt_id] for attempt_id in ids]
-        return [attempt for attempt in found if attempt.state is not AttemptState.ENDED]
 
     def node(self, name: str) -> records.NodeRecord | None:
         """Return the current record of a node."""
@@ -279,23 +234,8 @@ class CycleContext:
 
     def add_attempt(self, attempt: records.AttemptRecord) -> None:
         """Add an attempt that this cycle decided to start."""
-        self.attempts[attempt.id] = attempt
-        elements = self._added_by_job.setdefault(attempt.job, {})
-        elements.setdefault(attempt.element, []).append(attempt.id)
-        self._added_by_node.setdefault(attempt.node, []).append(attempt.id)
+        self.attempts.add(attempt)
         self.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
-
-    def renew_attempt(self, attempt: records.AttemptRecord, **changes: object) -> None:
-        """Change an attempt; its state only as the table of states allows."""
-        renewed = msgspec.structs.replace(attempt, **changes)
-        if renewed.state is not attempt.state:
-            states.check(
-                f"attempt {attempt.id} on {attempt.node}",
-                attempt.state,
-                renewed.state,
-                self._story(attempt),
-            )
-        self.attempts[attempt.id] = renewed
 
     def order_stop(self, attempt: records.AttemptRecord, stop: records.StopOrder) -> None:
         """Order an attempt to stop, unless it was ordered before."""
@@ -304,7 +244,7 @@ class CycleContext:
         state = attempt.state
         if state is not AttemptState.UNKNOWN:
             state = AttemptState.STOPPING
-        self.renew_attempt(attempt, state=state, stop=stop)
+        self.attempts.renew(attempt, state=state, stop=stop)
         self.actions.append(outcome.StopAttempt(attempt=attempt.id, node=attempt.node))
 
     def renew_node(self, node: records.NodeRecord, **changes: object) -> records.NodeRecord:
@@ -367,16 +307,6 @@ class CycleContext:
         """Request another schedule at ``at`` or earlier."""
         if self.schedule_at is None or at < self.schedule_at:
             self.schedule_at = at
-
-    def _story(self, attempt: records.AttemptRecord) -> tuple[str, ...]:
-        lines = [f"assigned to {attempt.node} at {attempt.assigned_at}"]
-        if attempt.started_at is not None:
-            lines.append(f"started at {attempt.started_at}")
-        if attempt.stop is not None:
-            lines.append(f"told to stop ({attempt.stop.reason}) at {attempt.stop.at}")
-        if attempt.ended_at is not None:
-            lines.append(f"ended ({attempt.end_reason}) at {attempt.ended_at}")
-        return tuple(lines)
 
 
 def stop_order(

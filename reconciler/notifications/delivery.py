@@ -186,7 +186,7 @@ class Notifier:
             try:
                 retry_in_s = self._send(message)
             except Exception:  # one notice is lost, not the thread
-                log.exception("a defect kept %s from being told", channel)
+                log.exception("an internal error kept %s from being told", channel)
                 retry_in_s = None
                 with self._changed:
                     self._count(channel, "failed")

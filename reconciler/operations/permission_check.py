@@ -6,7 +6,7 @@ from typing import get_args
 from reconciler.changes.clone import working_clone
 from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.model.policy import access
+from reconciler.model.policy import access, queue_paths
 from reconciler.model.values import suggestions
 from reconciler.operations.validate import folder_check, object_folders
 
@@ -83,7 +83,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         if name not in structure.queues:
             raise QuestionError(suggestions.missing("Queue", name, structure.queues))
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
-        above = access.ancestors(name, parents)
+        above = queue_paths.ancestors(name, parents.get)
         return access.of_queue(structure.access, who, known, name, above)
     if kind not in kinds.STRUCTURAL_KINDS:
         hint = suggestions.hint(kind, sorted(kinds.STRUCTURAL_KINDS))

@@ -84,9 +84,9 @@ class Runner:
         note = self._state / f"{order.pool}.{threading.get_ident()}.run"
         try:
             result = self._run(order, note)
-        except Exception as defect:  # the order fails, not the controller
-            log.exception("a defect kept %s from being carried out", order.key)
-            result = _failed(order, f"a defect: {defect!r}")
+        except Exception as error:  # the order fails, not the controller
+            log.exception("an internal error kept %s from being carried out", order.key)
+            result = _failed(order, f"an internal error: {error!r}")
         with contextlib.suppress(OSError):
             note.unlink(missing_ok=True)
         with self._lock:

@@ -5,7 +5,15 @@ One commit a cycle holds records, events, views and the inputs that led to them.
 """
 
 from reconciler.store.errors import DamagedError, DeposedError, StoreBusyError, StoreError
-from reconciler.store.sql_store import Store
+from reconciler.store.sql_store import CycleExtras, Store
 from reconciler.store.store_reader import StoreReader
 
-__all__ = ["DamagedError", "DeposedError", "Store", "StoreBusyError", "StoreError", "StoreReader"]
+__all__ = [
+    "CycleExtras",
+    "DamagedError",
+    "DeposedError",
+    "Store",
+    "StoreBusyError",
+    "StoreError",
+    "StoreReader",
+]

@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from reconciler.model.state import records, usage_rollups
-from reconciler.store import codec, schema
-from reconciler.store.store_reader import KEYS_MAX, StoreReader
+from reconciler.store import codec, schema, statements
+from reconciler.store.store_reader import StoreReader
 
 #: What sums can be grouped by, by the names that people use.
 USAGE_COLUMNS = {"queue": "queue", "user": "owner", "pool": "pool", "model": "model"}
@@ -109,9 +109,9 @@ def open_attempts(
     found = [codec.attempt(row.body) for row in reader.rows(statement)]
     keys = sorted({attempt.job_key for attempt in found})
     known: dict[str, records.JobRecord] = {}
-    for start in range(0, len(keys), KEYS_MAX):
-        part = sa.select(jobs.key, jobs.body).where(jobs.key.in_(keys[start : start + KEYS_MAX]))
-        known |= {row.key: codec.job(row.body) for row in reader.rows(part)}
+    for part in statements.batches(keys):
+        rows = reader.rows(sa.select(jobs.key, jobs.body).where(jobs.key.in_(part)))
+        known |= {row.key: codec.job(row.body) for row in rows}
     return [(attempt, known.get(attempt.job_key)) for attempt in found]
 
 

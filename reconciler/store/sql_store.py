@@ -8,15 +8,17 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from typing import NamedTuple, Self
 
+import msgspec
 import sqlalchemy as sa
 
 from reconciler.model.state import records, scheduler_state, usage_rollups
 from reconciler.model.state.outcome import Outcome
 from reconciler.store import codec, database, lock, migrations, retention, schema, store_writer
 from reconciler.store.errors import DeposedError, StoreError
-from reconciler.store.store_reader import INCUMBENTS, RECOLLECTION, StoreReader
+from reconciler.store.loop_records import INCUMBENTS, SCHEDULER_STATE
+from reconciler.store.store_reader import StoreReader
 
 _LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
 #: What the scheduler learned is written no more often than this.
@@ -33,18 +35,50 @@ def next_epoch(before: int, now: float) -> int:
     return max(before + 1, int(now))
 
 
-class Store(StoreReader):
-    """A writable store. One thread may write; readers are free."""
+class CycleExtras(msgspec.Struct, frozen=True):
+    """Parts of a commit besides the outcome of the cycle.
 
-    def __init__(self, url: str, readers: sa.Engine, engine: sa.Engine) -> None:
-        super().__init__(url, readers)
+    Attributes:
+        journal: inputs of the cycle, as ``core.cycle_journal`` packed them.
+        snapshot: state before them, if a stretch of the journal begins here.
+        views: values for showing, by name.
+        incumbents: last good desired state; None: as stored before.
+        rollup: amounts that are added to the sums for reports.
+    """
+
+    journal: bytes = b""
+    snapshot: bytes | None = None
+    views: Mapping[str, bytes] = {}
+    incumbents: bytes | None = None
+    rollup: usage_rollups.UsageRollup = usage_rollups.UsageRollup()
+
+
+_NO_EXTRAS = CycleExtras()
+
+
+class LedStore(NamedTuple):
+    """A store and the epoch, from ``Store.lead``, in which this process leads it."""
+
+    store: "Store"
+    epoch: int
+
+
+class Store:
+    """A writable store. One thread may write; readers are free.
+
+    Attributes:
+        reader: reads what was committed.
+    """
+
+    def __init__(self, reader: StoreReader, engine: sa.Engine) -> None:
+        self.reader = reader
         self._engine = engine
         self._lock: lock.LeaderLock | None = None
         self._writer = store_writer.StoreWriter()
         self._led_since = 0.0
         self._cycle = 0
         self._last_event = 0
-        self._remembered: scheduler_state.Recollection | None = None
+        self._remembered: scheduler_state.SchedulerState | None = None
         self._remembered_at = 0.0
 
     @classmethod
@@ -70,11 +104,11 @@ class Store(StoreReader):
         except BaseException:
             engine.dispose()
             raise
-        return cls(url, database.engine(path, read_only=True), engine)
+        return cls(StoreReader(url, database.engine(path, read_only=True)), engine)
 
     def close(self) -> None:
         """Close its connections and stop leading."""
-        super().close()
+        self.reader.close()
         self._engine.dispose()
         if self._lock is not None:
             self._lock.close()
@@ -97,8 +131,8 @@ class Store(StoreReader):
             StoreBusyError: a live controller leads this store.
         """
         if self._lock is None:
-            self._lock = lock.LeaderLock(self.path)
-        with database.told(self.url), self._engine.begin() as connection:
+            self._lock = lock.LeaderLock(self.reader.path)
+        with database.told(self.reader.url), self._engine.begin() as connection:
             table = schema.LEADER
             before = connection.execute(sa.select(table.c.epoch)).scalar_one()
             epoch = next_epoch(int(before), now)
@@ -115,7 +149,7 @@ class Store(StoreReader):
         """Return the state that ``core`` starts from; ``leader_since`` is when ``lead``
         was called.
         """
-        observed = self.observed(self._led_since)
+        observed = self.reader.observed(self._led_since)
         self._writer.remember(observed.jobs.values())
         return observed
 
@@ -123,7 +157,7 @@ class Store(StoreReader):
     def _write(self, epoch: int, cycle: int, now: float) -> Iterator[sa.Connection]:
         """Open a transaction that commits only while ``epoch`` leads."""
         try:
-            with database.told(self.url), self._engine.begin() as connection:
+            with database.told(self.reader.url), self._engine.begin() as connection:
                 self._require_lead(connection, epoch, cycle, now)
                 yield connection
         except BaseException:
@@ -137,8 +171,8 @@ class Store(StoreReader):
             return
         row = connection.execute(sa.select(schema.LEADER)).one()
         raise DeposedError(
-            f"store {self.url}: epoch {epoch} no longer leads; {row.holder} does, with epoch "
-            f"{row.epoch}; nothing was written, and this controller has to stop"
+            f"store {self.reader.url}: epoch {epoch} no longer leads; {row.holder} does, with "
+            f"epoch {row.epoch}; nothing was written, and this controller has to stop"
         )
 
     def commit(
@@ -146,24 +180,19 @@ class Store(StoreReader):
         epoch: int,
         cycle: int,
         outcome: Outcome,
-        *,
-        journal: bytes,
-        snapshot: bytes | None,
-        views: Mapping[str, bytes],
-        incumbents: bytes | None,
-        rollup: usage_rollups.UsageRollup = usage_rollups.UsageRollup(),  # noqa: B008 - a value that never changes
+        extras: CycleExtras = _NO_EXTRAS,
     ) -> int:
         """Make a cycle durable as a whole, and return the newest event's number.
 
         Raises:
             DeposedError: another controller leads; nothing was written.
         """
-        shown = dict(views)
-        if incumbents is not None:
-            shown[INCUMBENTS] = incumbents
-        remembered = outcome.recollection
+        shown = dict(extras.views)
+        if extras.incumbents is not None:
+            shown[INCUMBENTS] = extras.incumbents
+        remembered = outcome.scheduler_state
         if self._is_due(remembered, outcome.now):
-            shown[RECOLLECTION] = codec.encode(remembered)
+            shown[SCHEDULER_STATE] = codec.encode(remembered)
         with self._write(epoch, cycle, outcome.now) as connection:
             put = self._writer
             put.jobs(connection, outcome.jobs)
@@ -176,21 +205,22 @@ class Store(StoreReader):
             put.remedies(connection, outcome.remedies)
             put.provisions(connection, outcome.provisions)
             put.views(connection, shown)
-            put.rollup(connection, rollup)
+            put.rollup(connection, extras.rollup)
             written_as = schema.JOURNAL_FORMAT
+            journal, snapshot = extras.journal, extras.snapshot
             entry = (epoch, cycle, outcome.now, len(journal), written_as, journal)
             store_writer.many(connection, store_writer.UPSERT["journal"], [entry])
             if snapshot is not None:
                 row = (epoch, cycle, len(snapshot), written_as, snapshot)
                 store_writer.many(connection, store_writer.UPSERT["snapshots"], [row])
             connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
-        if RECOLLECTION in shown:
+        if SCHEDULER_STATE in shown:
             self._remembered, self._remembered_at = remembered, outcome.now
         self._cycle = cycle
         self._last_event = last
         return last
 
-    def _is_due(self, remembered: scheduler_state.Recollection, now: float) -> bool:
+    def _is_due(self, remembered: scheduler_state.SchedulerState, now: float) -> bool:
         """Return True if the scheduler's memory must be written; changes of budgets are written at
         once.
         """

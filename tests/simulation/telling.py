@@ -290,7 +290,7 @@ class Teller:
         observed: records.Observed,
         now: float,
         *,
-        recall: cycle_cache.CycleCache | None,
+        cache: cycle_cache.CycleCache | None,
     ) -> outcome.Outcome:
         self.wanted = wanted
         self.told.cycles += 1
@@ -298,7 +298,7 @@ class Teller:
             raise event_queue.SimulationError(f"more than {CYCLES_MAX} cycles in one story")
         again = self.again.random() < 1 / REPLAYED_EVERY
         packed = msgspec.msgpack.encode((wanted, observed)) if again else b""
-        result = reconcile.reconcile(wanted, observed, now, recall=recall)
+        result = reconcile.reconcile(wanted, observed, now, cache=cache)
         if again:
             wanted_again, observed_again = _INPUTS.decode(packed)
             second = reconcile.reconcile(wanted_again, observed_again, now)
@@ -357,7 +357,7 @@ class Teller:
             attempts=view.attempts,
             nodes=view.nodes,
             why=view.why,
-            promised=dict(self.cluster.memory.promised),
+            promised=dict(self.cluster.memory.nominations),
         )
         found = []
         for finding in truth.Checker(seen).findings():

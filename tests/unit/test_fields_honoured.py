@@ -429,11 +429,9 @@ def kept(field: str) -> Callable[[Run, Path], Json]:
         inbox = loop_inbox.Inbox()
         try:
             loop = control_loop.Loop(
-                store=store,
-                epoch=store.lead("test", now[0]),
+                led=sql_store.LedStore(store, store.lead("test", now[0])),
                 socket_path=folder / "loop.sock",
                 inbox=inbox,
-                hint=lambda: None,
                 clock=lambda: now[0],
             )
             for _ in range(2):

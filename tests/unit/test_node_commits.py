@@ -18,11 +18,9 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     inbox = loop_inbox.Inbox()
     store = sql_store.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     loop = control_loop.Loop(
-        store=store,
-        epoch=store.lead("test", now[0]),
+        led=sql_store.LedStore(store, store.lead("test", now[0])),
         socket_path=tmp_path / "loop.sock",
         inbox=inbox,
-        hint=lambda: None,
         clock=lambda: now[0],
     )
     wanted = desired.Desired(1, world.structure, status=desired.SyncStatus(sync="Synced"))
@@ -35,7 +33,7 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
         loop._state.add_report(msgspec.structs.replace(report, usage=usage))
 
     def stored() -> list[float]:
-        return [node.usage.load_1m for node in store.nodes()]
+        return [node.usage.load_1m for node in store.reader.nodes()]
 
     for name in world.nodes:
         say(name, 1.0)
@@ -51,7 +49,7 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     loop.cycle()
     assert store.cycle == cycle + 1
     assert stored() == [5.0, 3.0, 4.0]
-    assert {node.name: node for node in store.nodes()} == loop._state.nodes
+    assert {node.name: node for node in store.reader.nodes()} == loop._state.nodes
     loop._link.close()
     loop._selector.close()
     store.close()
@@ -63,11 +61,9 @@ def test_setting_the_clock_back_is_answered_by_a_cycle_at_once(tmp_path: Path) -
     inbox = loop_inbox.Inbox()
     store = sql_store.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     loop = control_loop.Loop(
-        store=store,
-        epoch=store.lead("test", time.time()),
+        led=sql_store.LedStore(store, store.lead("test", time.time())),
         socket_path=tmp_path / "loop.sock",
         inbox=inbox,
-        hint=lambda: None,
         clock=lambda: time.time() + ahead_s[0],
     )
     inbox.put_desired(desired.Desired(1, world.structure), b"")

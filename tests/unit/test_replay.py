@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller import control_loop, loop_inbox, wall_clock
+from reconciler.controller import control_loop, cycle_decider, loop_inbox, wall_clock
 from reconciler.core import cycle_journal
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
@@ -46,17 +46,18 @@ class Leader:
         self.inbox = loop_inbox.Inbox()
         self.store = sql_store.Store.open(url(folder))
         self.epoch = self.store.lead("test", now)
-        start, outputs = control_loop.LoopStart._fields, control_loop.LoopOutputs._fields
+
+        def chosen(fields: tuple[str, ...]) -> dict[str, Any]:
+            return {name: value for name, value in options.items() if name in fields}
+
         self.loop = control_loop.Loop(
-            store=self.store,
-            epoch=self.epoch,
+            led=sql_store.LedStore(self.store, self.epoch),
             socket_path=folder / "loop.sock",
             inbox=self.inbox,
-            hint=lambda: None,
             clock=lambda: self.now,
-            start=control_loop.LoopStart(**{k: v for k, v in options.items() if k in start}),
-            outputs=control_loop.LoopOutputs(**{k: v for k, v in options.items() if k in outputs}),
-            **{k: v for k, v in options.items() if k not in (*start, *outputs)},
+            start=control_loop.LoopStart(**chosen(control_loop.LoopStart._fields)),
+            outputs=control_loop.LoopOutputs(**chosen(control_loop.LoopOutputs._fields)),
+            core=cycle_decider.CoreOptions(**chosen(cycle_decider.CoreOptions._fields)),
         )
         self.decided: list[tuple[int, int, int, outcome.Outcome]] = []
         self._waiting: list[outcome.Outcome] = []
@@ -246,7 +247,7 @@ def test_nothing_new_costs_nothing(tmp_path: Path) -> None:
     one_more = {**wanted.jobs, "more": job("more")}
     leader.want(msgspec.structs.replace(wanted, generation=2, jobs=one_more))
     leader.cycle()
-    entry = journal_entries.entry(leader.store, 2)
+    entry = journal_entries.entry(leader.store.reader, 2)
     assert entry is not None
     inputs = cycle_journal.unpack_inputs(entry.body)
     assert [one.wanted for one in inputs[:-1]] == [None] * 20
@@ -268,7 +269,7 @@ def test_reports_that_lead_to_nothing_are_written_before_they_are_too_many(
         leader.cycle()
     counts = [
         sum(len(one.reports) for one in cycle_journal.unpack_inputs(entry.body))
-        for entry in journal_entries.entries(leader.store, leader.epoch, 0, None)
+        for entry in journal_entries.entries(leader.store.reader, leader.epoch, 0, None)
     ]
     assert sum(counts) >= 15
     assert max(counts) <= 5
@@ -357,12 +358,14 @@ def test_a_replay_that_disagrees_says_so(tmp_path: Path) -> None:
     leader = Leader(tmp_path, world.now)
     leader.want(desired.Desired(1, world.structure, {"one": job("one")}))
     leader.cycle()
-    entry = journal_entries.entry(leader.store, 1)
+    entry = journal_entries.entry(leader.store.reader, 1)
     assert entry is not None
     (told,) = cycle_journal.unpack_inputs(entry.body)
     forged = msgspec.structs.replace(told, now=told.now + 1)
     again = cycle_journal.Replay(
-        journal_entries.snapshot(leader.store, journal_entries.JournalPosition(leader.epoch, 1))
+        journal_entries.snapshot(
+            leader.store.reader, journal_entries.JournalPosition(leader.epoch, 1)
+        )
         or b""
     )
     (call,) = again.through([forged])
@@ -379,17 +382,17 @@ def test_what_is_not_in_the_journal_is_told(tmp_path: Path) -> None:
         leader.cycle()
     oldest = "the oldest that can be replayed is cycle 1, of 1970-01-12T13:46:41.000Z"
     with pytest.raises(cycle_replay.ReplayError, match=f"holds no cycle 9; {oldest}"):
-        cycle_replay.replay(leader.store, cycle=9)
+        cycle_replay.replay(leader.store.reader, cycle=9)
     with pytest.raises(cycle_replay.ReplayError, match=f"before everything .* holds; {oldest}"):
-        cycle_replay.replay(leader.store, at=world.now)
+        cycle_replay.replay(leader.store.reader, at=world.now)
     with leader.store._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM journal WHERE cycle = 2")
     with pytest.raises(cycle_replay.ReplayError, match="the journal of cycle 2 is missing"):
-        cycle_replay.replay(leader.store, cycle=3)
+        cycle_replay.replay(leader.store.reader, cycle=3)
     with leader.store._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM snapshots")
     with pytest.raises(cycle_replay.ReplayError, match=r"cycle 1, .* snapshot .* was not kept"):
-        cycle_replay.replay(leader.store, cycle=1)
+        cycle_replay.replay(leader.store.reader, cycle=1)
     leader.close()
 
 
@@ -420,10 +423,18 @@ def test_differences_are_applied_as_they_were_found() -> None:
 def test_nothing_that_decides_is_left_out() -> None:
     """A new field of either type has to be journalled, or to be a record that outcomes renew."""
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
-    renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
-    renewed |= {"recollection", "remedies", "provisions"}
+    renewed |= {
+        "overrides",
+        "drift",
+        "nominations",
+        "next_order",
+        "watched",
+        "schedule_inputs",
+        "forget_at",
+    }
+    renewed |= {"scheduler_state", "remedies", "provisions"}
     inputs = set(cycle_journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
-    renewed |= {"aside"}  # records of jobs, by what is wanted
+    renewed |= {"quarantined"}  # records of jobs, by what is wanted
     assert set(records.Observed.__struct_fields__) == renewed | inputs
     delta = {name.partition("_")[0] for name in cycle_journal.DesiredDelta.__struct_fields__}
     assert set(desired.Desired.__struct_fields__) == delta
@@ -448,12 +459,12 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "answers": {"id": "no"},
         "provisions": {"pool": None},
         "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),
-        "promised": {"job": 1},
-        "standing": records.ScheduleInputs(1.0, 1),
+        "nominations": {"job": 1},
+        "schedule_inputs": records.ScheduleInputs(1.0, 1),
         "left_jobs": ("job",),
         "left_nodes": ("n",),
-        "look_at": 7.0,
-        "recollection": scheduler_state.Recollection(turn=1),
+        "forget_at": 7.0,
+        "scheduler_state": scheduler_state.SchedulerState(turn=1),
         "expected": {"job": outcome.ExpectedStart(1.0)},
         "next_order": 9,
         "wake_at": 5.0,
@@ -502,5 +513,5 @@ def test_a_snapshot_that_is_too_large_is_told_and_not_kept(
     leader.cycle()
     assert "more than the maximum of 10" in caplog.text
     with pytest.raises(cycle_replay.ReplayError, match="the snapshot that it starts from was not"):
-        cycle_replay.replay(leader.store, cycle=1)
+        cycle_replay.replay(leader.store.reader, cycle=1)
     leader.close()

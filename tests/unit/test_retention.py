@@ -167,7 +167,7 @@ def test_weeks_leave_no_more_than_the_retention_says(tmp_path: Path) -> None:
     assert max(sizes[half:]) <= 1.5 * max(sizes[:half])
     first, *_ = weeks.ever
     if first.name not in weeks.leader.loop._state.jobs:
-        assert weeks.leader.store.job(first.name) is None, "its history is over"
+        assert weeks.leader.store.reader.job(first.name) is None, "its history is over"
     weeks.leader.close()
 
 
@@ -182,11 +182,11 @@ def test_what_is_listed_no_longer_is_history_for_a_time(tmp_path: Path) -> None:
         samples.cycle(left_jobs=("train",)),
     )
     for number, cycle in enumerate(cycles, 1):
-        store.commit(epoch, number, cycle, journal=b"", snapshot=None, views={}, incumbents=None)
-    assert store.jobs() == []
+        store.commit(epoch, number, cycle)
+    assert store.reader.jobs() == []
     assert store.load().jobs == {}
-    assert store.job("train") == ended
-    assert store.attempts("train") == [attempt]
+    assert store.reader.job("train") == ended
+    assert store.reader.attempts("train") == [attempt]
     assert ended.key in store.load().past_runs
 
     def prune(before: float) -> int:
@@ -196,9 +196,9 @@ def test_what_is_listed_no_longer_is_history_for_a_time(tmp_path: Path) -> None:
 
     assert prune(99.0) == 0
     assert prune(99.5) == 1
-    assert store.attempts("train") == []
+    assert store.reader.attempts("train") == []
     assert prune(101.0) == 1
-    assert store.job("train") is None
+    assert store.reader.job("train") is None
     assert ended.key in store.load().past_runs
     store.close()
 
@@ -208,9 +208,9 @@ def test_a_listed_job_is_never_pruned(tmp_path: Path) -> None:
     epoch = store.lead("one", 50.0)
     ended = msgspec.structs.replace(samples.job(), state=JobState.SUCCEEDED, ended_at=100.0)
     cycle = samples.cycle(jobs=(ended,), new_runs=(ended.key,))
-    store.commit(epoch, 1, cycle, journal=b"", snapshot=None, views={}, incumbents=None)
+    store.commit(epoch, 1, cycle)
     assert store.prune(epoch, 200.0, events_before=0.0, journal_before=0.0, history_before=1e9) == 0
-    assert store.job("train") == ended
+    assert store.reader.job("train") == ended
     store.close()
 
 
@@ -219,18 +219,10 @@ def test_a_key_takes_few_bytes_in_the_store(tmp_path: Path) -> None:
     store = sql_store.Store.open(url(tmp_path))
     epoch = store.lead("one", 50.0)
     keys = tuple(f"job-{number:06d}.1.{number:016x}" for number in range(20_000))
-    before = store.path.stat().st_size
-    store.commit(
-        epoch,
-        1,
-        samples.cycle(new_runs=keys),
-        journal=b"",
-        snapshot=None,
-        views={},
-        incumbents=None,
-    )
+    before = store.reader.path.stat().st_size
+    store.commit(epoch, 1, samples.cycle(new_runs=keys))
     with store._engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     assert store.load().past_runs == run_set.RunSet.of(keys)
-    assert (store.path.stat().st_size - before) / len(keys) < 25
+    assert (store.reader.path.stat().st_size - before) / len(keys) < 25
     store.close()

@@ -239,7 +239,7 @@ def _beyond(
     context: cycle_context.CycleContext, node: str, pool: desired.Pool
 ) -> Iterator[DetectedDrift]:
     """Yield tasks on GPUs that their node's pool no longer declares."""
-    for attempt in sorted(context.attempts_of_node(node), key=lambda one: one.id):
+    for attempt in sorted(context.attempts.of_node(node), key=lambda one: one.id):
         one = mismatches.held(attempt, pool)
         if one is not None:
             subject = external_kills.subject(attempt, is_array=_is_array(context, attempt.job))
@@ -290,9 +290,9 @@ def _of_attempts(
     """Yield tasks that somebody else ended, and tasks that do not start on their node."""
     yield from _killed(context, known)
     listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
-    looked_at = {one.id: one for name in context.nodes for one in context.attempts_of_node(name)}
+    looked_at = {one.id: one for name in context.nodes for one in context.attempts.of_node(name)}
     for name in listed:
-        attempt = context.attempt(name)
+        attempt = context.attempts.get(name)
         if attempt is not None:
             looked_at[name] = attempt
     for _, attempt in sorted(looked_at.items()):
@@ -317,7 +317,7 @@ def _killed(
 ) -> Iterator[DetectedDrift]:
     """Yield tasks that somebody else ended, until they run again or are not needed."""
     now: dict[str, DetectedDrift] = {}
-    for attempt in context.attempts.values():
+    for attempt in context.attempts.renewed.values():
         before = context.observed.attempts.get(attempt.id)
         ended_before = before is not None and before.state is AttemptState.ENDED
         if not external_kills.was_killed(attempt) or ended_before:
@@ -362,7 +362,7 @@ def _still_missing(context: cycle_context.CycleContext, row: Drift) -> bool:
         return context.now < until
     return not any(
         one.group == group and str(one.index) == index and one.id != row.attempt and _runs(one)
-        for one in context.attempts_of_element(row.job, int(element))
+        for one in context.attempts.of_element(row.job, int(element))
     )
 
 

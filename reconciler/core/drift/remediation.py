@@ -108,7 +108,7 @@ def _end_process(
 
 def _tell(context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift) -> None:
     """Send a node its whole set again, because it has not started an attempt."""
-    attempt = context.attempt(row.attempt)
+    attempt = context.attempts.get(row.attempt)
     if attempt is not None and attempt.state is AttemptState.ASSIGNED:
         _order(context, row, rate_limits.begin(context, "tell", row.key, row.pool))
         context.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
@@ -121,7 +121,7 @@ def _evict(context: cycle_context.CycleContext, _: provisioning.PoolStates, row:
         return
     running = (
         (attempt, spec)
-        for attempt in context.live_attempts()
+        for attempt in context.attempts.live()
         if (spec := running_gangs.spec_of(context, attempt.job)) is not None
     )
     over, elements = over_limit.excess(context.desired.structure, queue, running)
@@ -193,7 +193,7 @@ def waits_for(
         return ""
     if node.drain is not None:
         return f"nothing is done while {name} is drained"
-    if healing.verb in IDLE_VERBS and context.attempts_of_node(name):
+    if healing.verb in IDLE_VERBS and context.attempts.of_node(name):
         return f"waits until nothing runs on {name}"
     busy = _busy(context, states, pool)
     if name in busy:

@@ -48,7 +48,7 @@ def gpu_seconds(attempt: records.AttemptRecord) -> float:
 def let_go(context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
     """Remove tasks that have left, if the element continues without them."""
     spec = draft.spec
-    attempts = [a for a in context.attempts_of_element(spec.name, element) if not a.concluded]
+    attempts = [a for a in context.attempts.of_element(spec.name, element) if not a.concluded]
     gone = [a for a in attempts if a.state is AttemptState.ENDED and not has_succeeded(a)]
     staying = [a for a in attempts if a not in gone and a.stop is None]
     if gone and not staying and not any(a.stop is not None for a in attempts if a not in gone):
@@ -63,7 +63,7 @@ def let_go(context: cycle_context.CycleContext, draft: job_draft.JobDraft, eleme
         _part(context, draft, element, attempt)
     if short:
         key = f"{spec.name}/{element}"
-        since = context.observed.recollection.short_since.get(key, context.now)
+        since = context.observed.scheduler_state.short_since.get(key, context.now)
         context.short_since[key] = since
         if since + grace_s > context.now:
             context.wake_schedule(since + grace_s)
@@ -92,7 +92,7 @@ def _part(
             retries_spent=note.retries_spent + failed,
         ),
     )
-    context.renew_attempt(attempt, concluded=True)
+    context.attempts.renew(attempt, concluded=True)
     if attempt.end_reason not in LOSSES and (used := gpu_seconds(attempt)):
         context.ended.append(cycle_context.Ended(draft.spec, used))
     how = attempt.end_reason.value if attempt.end_reason else "unknown"

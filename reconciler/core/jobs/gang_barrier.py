@@ -18,6 +18,6 @@ def release(
     if not spec.waits_for_images or any(one.lacks_image for one in attempts):
         return
     ready = [one for one in attempts if one.state is AttemptState.READY and one.stop is None]
-    if any(one.id in context.attempts for one in ready):
+    if any(one.id in context.attempts.renewed for one in ready):
         for one in ready:
             context.actions.append(outcome.StartAttempt(attempt=one.id, node=one.node))

@@ -51,13 +51,13 @@ LOSS_WAIT_S_MAX = 60.0
 def progress(context: cycle_context.CycleContext) -> None:
     """Judge every current try, then apply time, holds and removals to each job."""
     restless = context.cache.restless(context.now, context.touched_jobs())
-    for name in sorted(name for name in restless if context.has_attempts(name)):
+    for name in sorted(name for name in restless if context.attempts.has_job(name)):
         draft = context.draft(name)
         if draft is None:
             continue
         with context.isolate(name):
             _enforce(context, draft)
-            for element in context.elements_with_attempts(name):
+            for element in context.attempts.elements(name):
                 _judge(context, draft, element)
             settle(context, draft)
             _rest(context, draft)
@@ -82,9 +82,9 @@ def _rest(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> Non
     moments = []
     if draft.spec.deadline is not None and draft.spec.deadline > context.now:
         moments.append(draft.spec.deadline)
-    for element in context.elements_with_attempts(draft.spec.name):
-        attempts = context.attempts_of_element(draft.spec.name, element)
-        if any(attempt.id in context.attempts for attempt in attempts):
+    for element in context.attempts.elements(draft.spec.name):
+        attempts = context.attempts.of_element(draft.spec.name, element)
+        if any(attempt.id in context.attempts.renewed for attempt in attempts):
             return
         ends_at = _time_is_up_at(draft, element, attempts)
         if ends_at is not None:
@@ -137,7 +137,7 @@ def _end_all(
             if code == job_draft.PENDING:
                 draft.set_element(element, waiting_become)
                 draft.set_note(element, None)
-    for element in context.elements_with_attempts(draft.spec.name):
+    for element in context.attempts.elements(draft.spec.name):
         give_verdict(context, draft, element, reason)
 
 
@@ -163,7 +163,7 @@ def give_verdict(
         moving: True if it only ends to start on other nodes.
     """
     note = draft.note(element)
-    attempts = context.attempts_of_element(draft.spec.name, element)
+    attempts = context.attempts.of_element(draft.spec.name, element)
     if all(attempt.concluded for attempt in attempts):
         return
     if note.verdict is None:
@@ -183,7 +183,7 @@ def dismiss(
     by: str = "",
 ) -> None:
     """Order some tasks (group, index) of an element to stop. It continues with the others."""
-    for attempt in context.attempts_of_element(draft.spec.name, element):
+    for attempt in context.attempts.of_element(draft.spec.name, element):
         if (attempt.group, attempt.index) in leaving:
             order = cycle_context.stop_order(context, draft.spec, attempt, EndReason.PREEMPTED, by)
             context.order_stop(attempt, order)
@@ -246,7 +246,7 @@ def _under_way(
     context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int
 ) -> list[records.AttemptRecord]:
     """Return the attempts of a try without those that left it while it continues."""
-    attempts = context.attempts_of_element(draft.spec.name, element)
+    attempts = context.attempts.of_element(draft.spec.name, element)
     return [attempt for attempt in attempts if not attempt.concluded]
 
 
@@ -278,7 +278,7 @@ def _conclude(
     )
     _note_start(draft, attempts)
     for attempt in attempts:
-        context.renew_attempt(attempt, concluded=True)
+        context.attempts.renew(attempt, concluded=True)
     _account(context, draft.spec, attempts, succeeded=verdict is None)
     if verdict is None:
         draft.set_element(element, JobState.SUCCEEDED)

@@ -105,7 +105,7 @@ class RunningGangs(cycle_cache.CachePart):
         """Read jobs again that may have changed."""
         several: list[tuple[records.JobRecord | None, str, Parts]] = []
         for job in sorted(self.take_jobs(context.changed_jobs())):
-            if job not in self._of_job and not context.has_attempts(job):
+            if job not in self._of_job and not context.attempts.has_job(job):
                 continue
             record = record_of(context, job) or _aside(context, job)
             parts = {} if record is None else _parts(context, job)
@@ -192,8 +192,8 @@ _NOTHING = (0, 0, 0)
 def _parts(context: cycle_context.CycleContext, job: str) -> Parts:
     """Return what a job holds, by element, ascending."""
     found: Parts = {}
-    for element in context.elements_with_attempts(job):
-        attempts, used_gpu_s = _parted(context.attempts_of_element(job, element))
+    for element in context.attempts.elements(job):
+        attempts, used_gpu_s = _parted(context.attempts.of_element(job, element))
         if attempts:
             found[element] = (attempts, used_gpu_s)
     return found
@@ -229,7 +229,7 @@ def record_of(context: cycle_context.CycleContext, job: str) -> records.JobRecor
 
 def _aside(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
     """Return the record of a quarantined job. It keeps its resources, and nobody preempts it."""
-    record = context.observed.aside.get(job)
+    record = context.observed.quarantined.get(job)
     if record is None:
         return None
     spec = msgspec.structs.replace(record.spec, preemptible=False)

@@ -25,7 +25,7 @@ def forget_the_future(context: cycle_context.CycleContext) -> None:
     for attempt in context.observed.attempts.values():
         past = _past_of(attempt, context.now)
         if past:
-            context.renew_attempt(attempt, **past)
+            context.attempts.renew(attempt, **past)
     for name in context.active_names():
         record = context.observed.jobs.get(name)
         if record is not None:

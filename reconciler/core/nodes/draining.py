@@ -32,7 +32,7 @@ def _drain(
     context: cycle_context.CycleContext, node: records.NodeRecord, policy: desired.Leaving
 ) -> None:
     ordered: set[tuple[str, int]] = set()
-    for attempt in context.attempts_of_node(node.name):
+    for attempt in context.attempts.of_node(node.name):
         key = (attempt.job, attempt.element)
         if key in ordered or attempt.state is AttemptState.ENDED or attempt.stop is not None:
             continue

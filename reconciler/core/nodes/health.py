@@ -19,8 +19,9 @@ from reconciler.model.values import quantities, times
 LEASE_MARGIN_S = 2.0
 #: Message of a node none of whose reports can be processed.
 UNHEARD = (
-    f"{desired.DEFECT} prevents all its reports from being processed: it gets no new work, and its "
-    "tasks are started elsewhere once their leases have ended; the controller's log has the trace"
+    f"{desired.INTERNAL_ERROR} prevents all its reports from being processed: it gets no new work, "
+    "and its tasks are started elsewhere once their leases have ended; the controller's log has "
+    "the trace"
 )
 _AWAY = (NodeState.UNKNOWN, NodeState.GONE)
 
@@ -205,7 +206,7 @@ def _state_of(
     silence_s = context.desired.structure.settings.node_silence_s
     heard_at = max(last_contact(node), context.observed.leader_since)
     never_heard = node.last_report_at == 0.0
-    busy = bool(context.attempts_of_node(node.name))
+    busy = bool(context.attempts.of_node(node.name))
     if never_heard or heard_at + silence_s <= context.now:
         if drain is not None and drain.gone:
             return NodeState.GONE, f"{drain.reason}{_who(drain)}"
@@ -272,7 +273,7 @@ def _undeclared(
     context: cycle_context.CycleContext, node: records.NodeRecord
 ) -> tuple[NodeState, str]:
     """Return the state of a silent node in no pool: gone once nothing can run there."""
-    attempts = context.attempts_of_node(node.name)
+    attempts = context.attempts.of_node(node.name)
     if not attempts:
         return NodeState.GONE, "silent, and no pool declares it"
     message = "not heard of, and no pool declares it"
@@ -292,14 +293,14 @@ def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
 
 
 def _doubt_attempts(context: cycle_context.CycleContext, node: records.NodeRecord) -> None:
-    for attempt in context.attempts_of_node(node.name):
+    for attempt in context.attempts.of_node(node.name):
         if attempt.state is not AttemptState.UNKNOWN:
-            context.renew_attempt(attempt, state=AttemptState.UNKNOWN)
+            context.attempts.renew(attempt, state=AttemptState.UNKNOWN)
 
 
 def _give_up(context: cycle_context.CycleContext, node: records.NodeRecord) -> None:
     """End all attempts on a node that is known to be gone."""
-    for attempt in context.attempts_of_node(node.name):
+    for attempt in context.attempts.of_node(node.name):
         node_reports.lose(context, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
 
 
@@ -307,7 +308,7 @@ def _expire_leases(context: cycle_context.CycleContext, node: records.NodeRecord
     """Give up attempts on a silent node whose lease has ended. Return True if there were any."""
     renewed_at = max(last_contact(node), context.observed.leader_since)
     lost = False
-    for attempt in context.attempts_of_node(node.name):
+    for attempt in context.attempts.of_node(node.name):
         ends_at = given_up_at(attempt, renewed_at)
         if ends_at is None:
             continue

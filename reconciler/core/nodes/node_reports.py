@@ -112,7 +112,7 @@ def _unwanted(
         if reported.state is AttemptState.ENDED:
             found.discard(reported.id)
         elif reported.state not in _AHEAD:
-            attempt = context.attempt(reported.id)
+            attempt = context.attempts.get(reported.id)
             if attempt is None or attempt.state is AttemptState.ENDED:
                 found.add(reported.id)
     return tuple(sorted(found))
@@ -121,7 +121,7 @@ def _unwanted(
 def _apply_attempt(
     context: cycle_context.CycleContext, node: records.NodeRecord, reported: records.AttemptReport
 ) -> None:
-    attempt = context.attempt(reported.id)
+    attempt = context.attempts.get(reported.id)
     if attempt is None or attempt.node != node.name:
         if reported.state is AttemptState.ENDED:
             context.actions.append(outcome.Acknowledge(attempt=reported.id, node=node.name))
@@ -138,7 +138,7 @@ def _apply_attempt(
         state = attempt.state
     started_at, saved = _started_at(context, attempt, reported), _saved(context, attempt, reported)
     if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
-        context.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
+        context.attempts.renew(attempt, state=state, started_at=started_at, saved=saved)
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
             context.event(
                 "AttemptRunning",
@@ -202,7 +202,7 @@ def _end(
     code, signal = _within(reported.exit_code, _CODE_MAX), _within(reported.signal, _SIGNAL_MAX)
     reason = reported.end_reason or EndReason.EXITED
     message = task_reports.told_text(reported.message, MESSAGE_CHARACTERS_MAX)
-    context.renew_attempt(
+    context.attempts.renew(
         attempt,
         state=AttemptState.ENDED,
         started_at=_started_at(context, attempt, reported),
@@ -219,7 +219,7 @@ def _end(
         written_bytes=min(report_limits.AMOUNT_MAX, max(0, reported.written_bytes)),
         saved=_saved(context, attempt, reported),
     )
-    _count_failure(context, context.attempts[attempt.id])
+    _count_failure(context, context.attempts.renewed[attempt.id])
     how = f" with signal {signal}" if signal else "" if code is None else f" with status {code}"
     detail = f": {message}" if message else ""
     context.event(
@@ -259,7 +259,7 @@ def lose(
     message: str,
 ) -> None:
     """End an attempt that will not be heard of again."""
-    context.renew_attempt(
+    context.attempts.renew(
         attempt, state=AttemptState.ENDED, ended_at=context.now, end_reason=reason, message=message
     )
     context.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
@@ -277,7 +277,7 @@ def _lose_earlier_boot(
 ) -> None:
     """End the attempts of a machine's earlier boot."""
     ended = {reported.id for reported in report.attempts if reported.state is AttemptState.ENDED}
-    for attempt in context.attempts_of_node(node.name):
+    for attempt in context.attempts.of_node(node.name):
         if attempt.boot_id != report.boot_id and attempt.id not in ended:
             lose(context, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
     context.event("NodeRebooted", "another boot of the node reports", node=node.name)
@@ -290,7 +290,7 @@ def _lose_unlisted(
 
     Others are on their way to it.
     """
-    for attempt in context.attempts_of_node(node.name):
+    for attempt in context.attempts.of_node(node.name):
         if attempt.id in listed or attempt.boot_id != node.boot_id:
             continue
         seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None

@@ -388,7 +388,7 @@ def _draining(pool_record: pool_state.PoolState, one: instance_records.InstanceR
 def _has_work(context: cycle_context.CycleContext, name: str) -> bool:
     """Return True if anything runs on a node, or is about to."""
     node = context.node(name)
-    return bool(context.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
+    return bool(context.attempts.of_node(name)) or (node is not None and bool(node.unwanted))
 
 
 def _destroying(pool_record: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:

@@ -59,9 +59,9 @@ def probe(
         _observed(context, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
         context.now,
     )
-    situation = snapshot_builder.build(made, context.now)
-    decided = scheduling_cycle.schedule(_preferring(situation, coming, possible))
-    names, new = situation.node_names, {*coming, *possible}
+    built = snapshot_builder.build(made, context.now)
+    decided = scheduling_cycle.schedule(_preferring(built, coming, possible))
+    names, new = built.node_names, {*coming, *possible}
     used: set[str] = set()
     helped: dict[str, str] = {}
     for placement in decided.placements:
@@ -83,7 +83,7 @@ def _observed(
     renewed = context.renewed_jobs()
     attempts = {
         name: one
-        for name, one in {**before.attempts, **context.attempts}.items()
+        for name, one in {**before.attempts, **context.attempts.renewed}.items()
         if one.state is not AttemptState.ENDED
     }
     nodes = {**before.nodes, **context.nodes}
@@ -109,7 +109,7 @@ def _observed(
         asked=(),
         provisioned=(),
         provisions={},
-        standing=None,
+        schedule_inputs=None,
     )
 
 
@@ -128,12 +128,12 @@ def _imagined(
 
 
 def _preferring(
-    situation: snapshot_builder.SnapshotResult, coming: Sequence[str], possible: Sequence[str]
+    built: snapshot_builder.SnapshotResult, coming: Sequence[str], possible: Sequence[str]
 ) -> snapshots.Snapshot:
     """Return the snapshot with a preference for existing nodes and without preemption."""
-    whole = situation.snapshot
-    better = np.full(len(situation.node_names), _THERE)
-    row_of = situation.nodes.row_of
+    whole = built.snapshot
+    better = np.full(len(built.node_names), _THERE)
+    row_of = built.nodes.row_of
     for name in coming:
         better[row_of[name]] = _COMING
     for place, name in enumerate(possible):

@@ -21,7 +21,7 @@ def _end_elements(
     context: cycle_context.CycleContext, draft: job_draft.JobDraft, quota: str
 ) -> None:
     job = draft.spec.name
-    for element in context.elements_with_attempts(job):
+    for element in context.attempts.elements(job):
         is_live = draft.elements[element] in job_draft.LIVE_CODES
         if is_live and draft.note(element).verdict is None:
             lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)

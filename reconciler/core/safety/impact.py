@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core.quota import over_limit, queue_tree
+from reconciler.core.quota import over_limit
 from reconciler.core.safety import capacity, digests, job_impact, structure_diff
 from reconciler.model import desired
 from reconciler.model.state import records
@@ -282,7 +282,7 @@ def above_limits(
     holders: dict[tuple[str, str], set[str]] = {}
     for job, attempts in job_impact.live(observed).items():
         record = observed.jobs.get(job)
-        path = queue_tree.path_to_root(after.queues, record.spec.queue) if record else ()
+        path = desired.path_to_root(after.queues, record.spec.queue) if record else ()
         for at in path:
             for attempt in attempts:
                 for pool in {"", pool_of.get(attempt.node, "")}:

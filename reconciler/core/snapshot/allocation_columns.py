@@ -146,7 +146,7 @@ class AllocationBuilder:
 
         The task that began it may have ended or be leaving, while later ones go on.
         """
-        whole = self._context.attempts_of_element(spec.name, element)
+        whole = self._context.attempts.of_element(spec.name, element)
         if len(whole) <= len(attempts):
             return run_times.began(attempts)
         return run_times.began([one for one in whole if not one.concluded] or attempts)

@@ -9,17 +9,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reconciler.core import cycle_context, job_draft
-from reconciler.core.jobs import elastic_jobs, readiness, run_times, running_gangs
-from reconciler.core.quota import queue_tree, quota_usage, unschedulable
-from reconciler.core.snapshot import learned_mix, pending_cache, task_shapes, windows
+from reconciler.core.jobs import elastic_jobs, readiness, running_gangs
+from reconciler.core.quota import quota_usage, unschedulable
+from reconciler.core.snapshot import (
+    growing_jobs,
+    learned_mix,
+    pending_cache,
+    reservation_windows,
+    task_shapes,
+)
 from reconciler.model import desired
 from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.pending_reasons import Reason
-from reconciler.model.state.states import AttemptState, JobState
+from reconciler.model.state.states import JobState
 from reconciler.model.values import resources
 from reconciler.scheduling.inputs import snapshots
-
-_NO_NOTE = records.ElementNote()
 
 
 @dataclass
@@ -76,13 +80,15 @@ class PendingGroupBuilder:
         self._context = context
         self._at = at
         self._shapes = shapes
-        self._held = held
         self._windows = opened
         self._structure = context.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
         self._expected_s = learned_mix.expected_s(context)
         self._accounts = quota_usage.QuotaAccounts(context, held)
-        self._turns = {name: turn for turn, name in enumerate(context.observed.promised)}
+        self._growing_jobs = growing_jobs.GrowingJobs(
+            context.attempts, self._accounts, self._expected_s, at
+        )
+        self._turns = {name: turn for turn, name in enumerate(context.observed.nominations)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._judged: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
@@ -116,7 +122,7 @@ class PendingGroupBuilder:
 
         Jobs that can never start, by the last cycle, come last and take nobody's place.
         """
-        pending_input, promised = self._input, self._context.observed.promised
+        pending_input, nominated = self._input, self._context.observed.nominations
         self._capped.sort(key=lambda one: one[:2])
         pending_input.capped = tuple(
             (record.name, unschedulable.kind_of(record.spec, shape))
@@ -126,13 +132,13 @@ class PendingGroupBuilder:
         if found and not unschedulable.inputs_changed(self._context):
             pending_input.let_last = found
         granted = {
-            record.name: self._promised(record, ready)
+            record.name: self._admit_nominated(record, ready)
             for _, _, record, ready, _ in self._capped
-            if record.name in promised
+            if record.name in nominated
         }
         last = []
         for (name, kind), one in zip(pending_input.capped, self._capped, strict=True):
-            if kind in pending_input.let_last and name not in promised:
+            if kind in pending_input.let_last and name not in nominated:
                 last.append(one)
             else:
                 _, _, record, ready, shape = one
@@ -202,11 +208,11 @@ class PendingGroupBuilder:
             return tasks, False
         return tuple(group.resources.times(group.least) for group in spec.groups), True
 
-    def _promised(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
+    def _admit_nominated(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
         """Admit nominated elements, before anything else."""
         tasks, capped = self._asked(record.spec)
-        kept = min(self._context.observed.promised[record.name], ready.startable)
-        count = self._accounts.admit_promised(record.spec, kept, tasks)
+        kept = min(self._context.observed.nominations[record.name], ready.startable)
+        count = self._accounts.admit_nominated(record.spec, kept, tasks)
         return _Granted(count, tasks, capped)
 
     def _under_quota(
@@ -270,7 +276,7 @@ class PendingGroupBuilder:
             owner=spec.owner,
             slack_s=slack_s,
             submitted_at=record.submitted_at,
-            promised=self._context.observed.promised.get(spec.name, 0),
+            promised=self._context.observed.nominations.get(spec.name, 0),
             promise_turn=self._turns.get(spec.name, 0),
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
@@ -293,9 +299,9 @@ class PendingGroupBuilder:
             return
         # capacity is nominated to jobs, and tasks get what pending elements leave of it. Otherwise
         # the preempted job would start there again, be preempted again, and so on
-        promised = max(0, self._context.observed.promised.get(spec.name, 0) - claimed)
-        for element in self._context.elements_with_attempts(spec.name):
-            missing = self._admitted(spec, self._missing(record, element))
+        nominated = max(0, self._context.observed.nominations.get(spec.name, 0) - claimed)
+        for element in self._context.attempts.elements(spec.name):
+            missing = self._growing_jobs.admitted(record, element)
             if missing:
                 claim = snapshots.PendingJob(
                     job=spec.name,
@@ -305,58 +311,12 @@ class PendingGroupBuilder:
                     owner=spec.owner,
                     submitted_at=record.submitted_at,
                     missing=missing,
-                    promised=promised,
+                    promised=nominated,
                     promise_turn=self._turns.get(spec.name, 0),
                     whole_s=self._expected_s(spec),
                 )
-                key = self._key(spec, shape, self._left_s(spec, element), grows=True)
+                key = self._key(spec, shape, self._growing_jobs.left_s(spec, element), grows=True)
                 self._found.setdefault(key, []).append(claim)
-
-    def _left_s(self, spec: desired.Job, element: int) -> float:
-        """Return how long a task that joins an element holds its resources: until the element ends.
-
-        In whole minutes, rounded up, so that growing jobs stay alike for a while.
-        """
-        attempts = self._context.attempts_of_element(spec.name, element)
-        began = run_times.began(attempts)
-        left_s = run_times.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
-        return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
-
-    def _admitted(
-        self, spec: desired.Job, missing: tuple[tuple[int, int], ...]
-    ) -> tuple[tuple[int, int], ...]:
-        """Return the missing tasks that quotas admit; none if a gang would stay too small."""
-        if not missing or not self._accounts.accounts_of(spec):
-            return missing
-        lacking = []
-        for number, group in enumerate(spec.groups):
-            own = [task for task in missing if task[0] == number]
-            lacking += own[: max(0, group.least - (group.count - len(own)))]
-        ordered = lacking + [task for task in missing if task not in lacking]
-        tasks = [spec.groups[group].resources for group, _ in ordered]
-        count = self._accounts.admit_more(spec, tasks)
-        return tuple(sorted(ordered[:count])) if count >= len(lacking) else ()
-
-    def _missing(self, record: records.JobRecord, element: int) -> tuple[tuple[int, int], ...]:
-        """Return the tasks that a running element lacks, unless it is about to end."""
-        if record.elements[element] not in job_draft.LIVE_CODES:
-            return ()
-        if record.notes.get(element, _NO_NOTE).verdict is not None:
-            return ()
-        attempts = self._context.attempts_of_element(record.name, element)
-        if not attempts or any(elastic_jobs.has_succeeded(a) for a in attempts):
-            return ()
-        present = {
-            (attempt.group, attempt.index)
-            for attempt in attempts
-            if attempt.state is not AttemptState.ENDED
-        }
-        return tuple(
-            (number, index)
-            for number, group in enumerate(record.spec.groups)
-            for index in range(group.count)
-            if (group.name, index) not in present
-        )
 
     def _key(
         self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool
@@ -375,8 +335,10 @@ class PendingGroupBuilder:
     def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
         key = (spec.owner, spec.queue, spec.reservation)
         if key not in self._usable:
-            above = queue_tree.path_to_root(self._structure.queues, spec.queue)
-            self._usable[key] = windows.usable_by(spec, self._structure, self._windows, above)
+            above = desired.path_to_root(self._structure.queues, spec.queue)
+            self._usable[key] = reservation_windows.usable_by(
+                spec, self._structure, self._windows, above
+            )
         return self._usable[key]
 
 

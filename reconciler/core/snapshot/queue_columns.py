@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import cycle_cache, cycle_context, overrides
-from reconciler.core.quota import queue_tree
 from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
 from reconciler.model.rules import guarantees
@@ -249,7 +248,7 @@ def _order(
     queues: Mapping[str, desired.Queue], name: str, rows: Mapping[str, int]
 ) -> tuple[int, ...]:
     """Return the pools of a queue's flavors, or of the nearest ancestor's that has any."""
-    for queue in queue_tree.path_to_root(queues, name):
+    for queue in desired.path_to_root(queues, name):
         flavors = queues[queue].flavors
         if flavors:
             return tuple([rows[flavor.pool] for flavor in flavors])

@@ -23,7 +23,7 @@ def usage_of_queues(
     row_of = {name: row for row, name in enumerate(table.names)}
     running = {name: len(jobs) for name, jobs in result.held.running.items()}
     came: set[str] = set()
-    for attempt in context.attempts.values():
+    for attempt in context.attempts.renewed.values():
         if attempt.state is AttemptState.ENDED or attempt.id in context.observed.attempts:
             continue
         spec = running_gangs.spec_of(context, attempt.job)
@@ -46,7 +46,7 @@ def usage_of_queues(
             allocated=(amounts[0], amounts[1], amounts[2]),
             guaranteed=queue.guaranteed.as_vector(),
             limit=queue.limit.as_vector(),
-            pending_jobs=result.pending_jobs.get(queue.name, 0),
+            pending_jobs=result.pending.pending_jobs.get(queue.name, 0),
             running_jobs=running.get(queue.name, 0),
             fair_share=_measured(share.fair_share),
             demand=_countable(share.demand),

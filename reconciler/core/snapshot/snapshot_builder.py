@@ -3,64 +3,63 @@
 Jobs that wait for something else get their reason here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import cycle_context
 from reconciler.core.jobs import running_gangs
-from reconciler.core.quota import unschedulable
 from reconciler.core.snapshot import (
     allocation_columns,
     group_builder,
     learned_mix,
     node_columns,
-    pending_cache,
     queue_columns,
+    reservation_windows,
     task_shapes,
-    windows,
 )
-from reconciler.model.state.pending_reasons import Reason
 from reconciler.scheduling.inputs import snapshots
 
 
-@dataclass
+class DecayedUse(NamedTuple):
+    """Decayed use, if use counts.
+
+    Attributes:
+        used: by queue, with the queues below it.
+        offered: the same of what was offered.
+        slices: use by slices of the window, as ``SchedulerState`` has it.
+    """
+
+    used: learned_mix.Usage
+    offered: float
+    slices: learned_mix.Slices
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Used part of what was offered, by queue."""
+        if self.offered <= 0:
+            return {}
+        return {name: amount / self.offered for name, amount in self.used.items()}
+
+
+@dataclass(frozen=True)
 class SnapshotResult:
     """A snapshot, what is needed to read the decisions, and the jobs that are not in it.
 
     Attributes:
         at: the moment for everything that time changes steadily.
-        used: decayed use by queue up to ``at``.
-        offered: the same of what was offered.
-        slices: use by slices of the window, as ``Recollection`` has it.
-        unreachable: jobs whose deadline can't be met any more, with the latest start it had.
-        pressed: pending jobs with a deadline.
-        in_time: jobs whose deadline can still be met.
-        waiting: the pending groups, with their cached groups.
-        capped: jobs that a quota applies to, with their kinds.
-        let_last: kinds of which none could start.
-        running_jobs: by queue.
-        pending_jobs: by queue.
+        pending: pending groups, and jobs that are in none.
+        use: decayed use up to ``at``.
     """
 
     snapshot: snapshots.Snapshot
     nodes: node_columns.NodeTable
     held: running_gangs.RunningGangs
     at: float
-    reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
-    reason_of: dict[str, str] = field(default_factory=dict)
-    pending_jobs: dict[str, int] = field(default_factory=dict)
-    unreachable: dict[str, float] = field(default_factory=dict)
-    pressed: list[snapshots.PendingJob] = field(default_factory=list)
-    in_time: list[str] = field(default_factory=list)
-    waiting: pending_cache.PendingGroups = pending_cache.NOTHING
-    capped: tuple[tuple[str, unschedulable.Kind], ...] = ()
-    let_last: frozenset[unschedulable.Kind] = frozenset()
-    used: Mapping[str, float] = field(default_factory=dict)
-    offered: float = 0.0
-    slices: learned_mix.Slices = field(default_factory=dict)
+    pending: group_builder.PendingInput
+    use: DecayedUse
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -79,8 +78,8 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
     nodes = node_columns.nodes(context, _asked(context), held)
     selectors = task_shapes.Selectors(group_builder.affine_specs(context))
     shapes = task_shapes.Shapes(context, nodes, selectors)
-    opened = windows.all_of(context.desired.structure, nodes, at)
-    waiting = group_builder.PendingGroupBuilder(
+    opened = reservation_windows.all_of(context.desired.structure, nodes, at)
+    pending = group_builder.PendingGroupBuilder(
         context, at, shapes=shapes, held=held, opened=opened
     ).all()
     maker = allocation_columns.AllocationBuilder(
@@ -92,16 +91,14 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         expected_s=learned_mix.expected_s(context),
     )
     holdings = maker.all(held)
-    used, offered, slices = _use(context, nodes, at)
-    shares = {name: amount / offered for name, amount in used.items()} if offered > 0 else {}
-    recollection = context.observed.recollection
-    mix = learned_mix.mix(recollection, shapes)
+    use = _use(context, nodes, at)
+    remembered = context.observed.scheduler_state
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
-        queues=queue_columns.queues(context, held.allocated, held.firm, shares),
+        queues=queue_columns.queues(context, held.allocated, held.firm, use.shares),
         shapes=tuple(shapes.numbered),
-        lines=waiting.groups.lines,
-        line_columns=waiting.groups.columns,
+        lines=pending.groups.lines,
+        line_columns=pending.groups.columns,
         holdings=holdings,
         now=at,
         policy=_policy(context),
@@ -109,32 +106,15 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         levels=nodes.levels,
         presence=_presence(context, held, nodes, selectors),
         windows=opened,
-        kept=learned_mix.kept_of(recollection, nodes.row_of),
-        turns=recollection.turns,
-        mix=mix,
-        turn=recollection.turn,
+        kept=learned_mix.kept_of(remembered, nodes.row_of),
+        turns=remembered.turns,
+        mix=learned_mix.mix(remembered, shapes),
+        turn=remembered.turn,
         pools=queue_columns.pools(context, nodes),
         usual_s=learned_mix.usual_s(context),
-        judged=waiting.judged,
+        judged=pending.judged,
     )
-    return SnapshotResult(
-        snapshot=snapshot,
-        nodes=nodes,
-        held=held,
-        at=at,
-        reasons=waiting.reasons,
-        reason_of=waiting.reason_of,
-        pending_jobs=waiting.pending_jobs,
-        unreachable=waiting.unreachable,
-        pressed=waiting.pressed,
-        in_time=waiting.in_time,
-        capped=waiting.capped,
-        let_last=waiting.let_last,
-        waiting=waiting.groups,
-        used=used,
-        offered=offered,
-        slices=slices,
-    )
+    return SnapshotResult(snapshot, nodes, held, at, pending, use)
 
 
 def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
@@ -185,14 +165,14 @@ def _presence(
 
 def _use(
     context: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
-) -> tuple[learned_mix.Usage, float, learned_mix.Slices]:
+) -> DecayedUse:
     """Return the decayed use of each queue with those below it, if use counts."""
     settings = context.desired.structure.settings.scheduling
     if not settings.usage_strength:
-        return {}, 0.0, {}
+        return DecayedUse({}, 0.0, {})
     known = {*context.desired.structure.queues, learned_mix.OFFERED}
     gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / snapshots.WHOLE
-    before, half_life_s = context.observed.recollection, settings.usage_half_life_s
+    before, half_life_s = context.observed.scheduler_state, settings.usage_half_life_s
     slices: learned_mix.Slices = {}
     if settings.usage_window_s is None:
         used, offered = learned_mix.faded_use(before, gpus, at, half_life_s)
@@ -201,4 +181,6 @@ def _use(
             before, gpus, at, half_life_s, settings.usage_window_s
         )
     of_known = {name: amount for name, amount in used.items() if name in known}
-    return of_known, offered, {name: one for name, one in slices.items() if name in known}
+    return DecayedUse(
+        of_known, offered, {name: one for name, one in slices.items() if name in known}
+    )

@@ -5,7 +5,6 @@ accepted or refused as a whole, jobs one by one by the resulting structure, then
 If it refuses, the earlier state comes back. The work grows with the change.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -15,13 +14,12 @@ from reconciler.desired.apply import (
     job_quarantine,
     jobs_in_force,
     parallel_reader,
-    structure,
+    structure_in_force,
     sync_holds,
 )
 from reconciler.desired.apply.last_good import LastGood
-from reconciler.desired.apply.structure import Placed
-from reconciler.desired.checks import dependents, policies
-from reconciler.desired.documents import document_reader, name_owners
+from reconciler.desired.checks import dependents
+from reconciler.desired.documents import name_owners
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
@@ -37,10 +35,15 @@ def _is_job(label: str) -> bool:
 class _Earlier(msgspec.Struct, frozen=True):
     """The state in force before a revision."""
 
-    basis: job_defaults.JobDefaults
+    structure: structure_in_force.StructureVersion
     jobs: dict[str, desired.Job]
-    revision: str | None
-    origins: dict[str, str]
+
+
+def _removed(earlier: _Earlier, now: jobs_in_force.JobsInForce) -> list[str]:
+    """Return jobs that were in force and are no longer written."""
+    if earlier.jobs is now.jobs:
+        return []
+    return [name for name in earlier.jobs if name not in now.jobs and name not in now.refused]
 
 
 class Applied:
@@ -60,22 +63,17 @@ class Applied:
         self._read = read
         self._denied: dict[str, desired.Problem] = {}
         self._holds = sync_holds.Holds(dict(incumbents.held_jobs))
-        self.basis = incumbents.basis or job_defaults.EMPTY
-        self.structure_revision = incumbents.structure_revision
-        self.structure_refused = False
-        self._origins = dict(incumbents.origins)
         #: Jobs because of which a queue may not be taken away.
         self._queue_users: set[str] = set()
         self._firsts = name_owners.NameOwners(incumbents.preferred, first)
         self.filed = file_index.FileIndex(read_blob)
+        self._structure = structure_in_force.StructureInForce(self.filed, self._firsts, incumbents)
         self._interrupted = False
         self._jobs = jobs_in_force.JobsInForce(
             self.filed, self._firsts, self.basis, incumbents.jobs, begun
         )
         #: Seconds since the epoch, for waivers that end.
         self.now = 0.0
-        self._structure_waived_until = math.inf
-        self._structure_problems: Problems = ()
 
     # --- what others read -------------------------------------------------------------------
 
@@ -83,6 +81,21 @@ class Applied:
     def paths(self) -> Iterable[str]:
         """The files of the revision in force."""
         return self.filed.entries.keys()
+
+    @property
+    def basis(self) -> job_defaults.JobDefaults:
+        """The structure in force, which jobs are judged by."""
+        return self._structure.version.basis
+
+    @property
+    def structure_revision(self) -> str | None:
+        """The revision of the structure in force; None: none was ever accepted."""
+        return self._structure.version.revision
+
+    @property
+    def structure_refused(self) -> bool:
+        """True if the written structure is not in force."""
+        return self._structure.refused
 
     @property
     def jobs(self) -> dict[str, desired.Job]:
@@ -97,19 +110,14 @@ class Applied:
     @property
     def origins(self) -> Mapping[str, str]:
         """The file of each structural object in force, by label."""
-        return self._origins
+        return self._structure.version.origins
 
     def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the files, with their blobs, that objects of some kinds are written in, by label.
 
         Objects in force count too if they may be in a file that cannot be read.
         """
-        found = self.filed.places(kinds)
-        for label, path in self._origins.items():
-            entry = self.filed.entries.get(path)
-            if entry is not None and entry.file.opaque and label.split("/", 1)[0] in kinds:
-                found.setdefault(label, {}).setdefault(path, entry.blob)
-        return found
+        return self._structure.places(kinds)
 
     @property
     def left(self) -> job_quarantine.JobsLeftAsBefore:
@@ -118,7 +126,7 @@ class Applied:
 
     def problems(self) -> Problems:
         """All problems, in order of place."""
-        found = [*self._structure_problems, *self._holds.problems]
+        found = [*self._structure.problems, *self._holds.problems]
         found += [
             problem
             for label, problem in self._denied.items()
@@ -135,7 +143,7 @@ class Applied:
         return LastGood(
             basis=self.basis if self.structure_revision is not None else None,
             structure_revision=self.structure_revision,
-            origins=self._origins,
+            origins=self._structure.version.origins,
             jobs={
                 name: self.jobs[name]
                 for name in sorted(self._jobs.bad | self._queue_users)
@@ -175,7 +183,7 @@ class Applied:
 
     def expire(self) -> bool:
         """Return True if a waiver has ended: then everything must be judged again."""
-        if min(self._jobs.judging.until, self._structure_waived_until) > self.now:
+        if min(self._jobs.judging.until, self._structure.waived_until) > self.now:
             return False
         self._jobs.judging.renew()
         self._interrupted = True
@@ -185,7 +193,7 @@ class Applied:
         self,
         revision: str,
         changes: Sequence[file_index.FileChange],
-        ignored: dict[str, desired.Problem | None],
+        ignored: Mapping[str, desired.Problem | None],
         *,
         approvals: frozenset[str] = frozenset(),
         denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
@@ -214,33 +222,28 @@ class Applied:
         self._jobs.undecided = left
         structural |= len({*denied, *self._denied}) > len(of_jobs)
         self._denied = self._jobs.denied = dict(denied)
-        for change, file in files:
-            structural |= self.filed.replace(change, file, touched)
-        for path, problem in ignored.items():
-            self.filed.ignored.pop(path, None)
-            if problem is not None:
-                self.filed.ignored[path] = problem
-        earlier = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
+        structural |= self.filed.apply(files, ignored, touched)
+        earlier = _Earlier(self._structure.version, self.jobs)
         if structural:
-            self._apply_structure(revision)
+            self._structure.apply(revision, self._denied_structure(), self.now)
         elif not self.structure_refused:
-            self.structure_revision = revision
+            self._structure.advance(revision)
         touched |= self._otherwise(earlier)
         self._jobs.apply(touched, self.now)
-        if self.basis is not earlier.basis:
+        if self.basis is not earlier.structure.basis:
             self._keep_queues_in_use(earlier)
         if self._gate is not None:
             self._pass_gate(self._gate, earlier, approvals)
-            if self.basis is not earlier.basis:
+            if self.basis is not earlier.structure.basis:
                 self._holds.look_again(self.now)
         self._interrupted = False
         return True
 
-    def _otherwise(self, earlier: "_Earlier") -> set[str]:
+    def _otherwise(self, earlier: _Earlier) -> set[str]:
         """Return jobs that the new structure may normalise differently."""
-        if self.basis is earlier.basis:
+        if self.basis is earlier.structure.basis:
             return set()
-        queues = self.basis.queues_otherwise(earlier.basis)
+        queues = self.basis.queues_otherwise(earlier.structure.basis)
         if queues is None:
             self._jobs.judge_by(self.basis)
             return {*self.filed.candidates, *self.jobs}
@@ -248,52 +251,15 @@ class Applied:
 
     # --- structure --------------------------------------------------------------------------
 
-    def _apply_structure(self, revision: str) -> None:
-        placed = [
-            Placed(path, document)
-            for path in sorted(self.filed.structural)
-            for document in document_reader.structural(self.filed.entries[path].file)
-        ]
-        opaque = any(self.filed.entries[path].file.opaque for path in self.filed.structural)
-        origins = self._origins | self._counting(placed)
-        basis, noted = structure.build(placed, origins, opaque=opaque)
-        # What is wrong with a document by itself is among the problems of its file already.
-        found = [self.filed.problem(one) for one in noted if one[0].document.part is not None]
-        unreadable = self.filed.unreadable(self._origins, {item.document.label for item in placed})
-        found += unreadable
-        if basis is not None:
-            rules = policies.PolicyRules(basis.structure.policies)
-            violated = structure.violations(placed, rules, self.now)
-            found += [self.filed.problem(item) for item in violated]
-            self._structure_waived_until = rules.until
-        found += [
+    def _denied_structure(self) -> list[desired.Problem]:
+        """Return errors about structural objects whose change nobody with the right signed."""
+        return [
             problem
             for label, problem in self._denied.items()
             if problem.severity == "error" and not _is_job(label)
         ]
-        if basis is None or any(problem.severity == "error" for problem in found):
-            self.structure_refused = True
-        else:
-            self.structure_refused = False
-            self.structure_revision = revision
-            self._origins = {item.document.label: item.path for item in placed}
-            if basis != self.basis:
-                self.basis = basis
-        self._structure_problems = tuple(found)
 
-    def _counting(self, placed: Sequence[Placed]) -> dict[str, str]:
-        """Return the file that counts, by label, of objects that are written more than once."""
-        found: dict[str, list[str]] = {}
-        for item in placed:
-            found.setdefault(item.document.label, []).append(item.path)
-        twice = {label: paths for label, paths in found.items() if len(paths) > 1}
-        self._firsts.keep(twice)
-        return {
-            label: self._firsts.of(label, label, paths, self._origins.get(label))
-            for label, paths in twice.items()
-        }
-
-    def _keep_queues_in_use(self, earlier: "_Earlier", *, judged: bool = False) -> None:
+    def _keep_queues_in_use(self, earlier: _Earlier, *, judged: bool = False) -> None:
         """Refuse the new structure if jobs in force would lose their queue.
 
         Going back to the structure before may change jobs and their queues, so it is judged once
@@ -303,64 +269,60 @@ class Applied:
         taken_away = self._queues_taken_away(earlier)
         if not taken_away:
             return
-        new, fine = (self.basis, self.structure_revision, self._origins), self._structure_problems
+        new, fine = self._structure.version, self._structure.problems
         self._revert_structure(earlier, taken_away)
         if judged:
             self._restore(earlier)
         if self.jobs == earlier.jobs:
             return
-        reverted = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
-        self.basis, self.structure_revision, self._origins = new
-        self.structure_refused, self._structure_problems = False, fine
-        self._judge_by_structure()
+        reverted = _Earlier(self._structure.version, self.jobs)
+        self._structure.accept(new, fine)
+        self._jobs.judge_by(self.basis)
+        self._judge_all()
         if judged:
             self._restore(earlier)
         taken_away = self._queues_taken_away(reverted)
         if taken_away:
             self._revert_structure(reverted, taken_away)
 
-    def _queues_taken_away(self, earlier: "_Earlier") -> list[desired.Problem]:
+    def _queues_taken_away(self, earlier: _Earlier) -> list[desired.Problem]:
         """Return queues of jobs in force that the structure does not have."""
         users = dependents.users_of_missing_queues(self.jobs, self.basis.structure)
         self._queue_users = {name for names in users.values() for name in names}
         return [
-            dependents.queue_in_use(queue, names, earlier.origins.get(f"Queue/{queue}", ""))
+            dependents.queue_in_use(
+                queue, names, earlier.structure.origins.get(f"Queue/{queue}", "")
+            )
             for queue, names in sorted(users.items())
         ]
 
-    def _judge_by_structure(self) -> None:
+    def _judge_all(self) -> None:
         """Judge all jobs by the current structure."""
-        self._jobs.judge_by(self.basis)
         self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
 
-    def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
+    def _revert_structure(self, earlier: _Earlier, problems: Sequence[desired.Problem]) -> None:
         """Return to the structure before, and judge the jobs by it."""
-        self._go_back(earlier)
-        self.structure_refused = True
-        self._structure_problems = tuple(problems)
-        self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
-
-    def _go_back(self, earlier: "_Earlier") -> None:
-        """Restore the state before the revision."""
-        self.basis = earlier.basis
-        self.structure_revision, self._origins = earlier.revision, earlier.origins
-        self._jobs.go_back(earlier.jobs, earlier.basis)
+        self._structure.refuse(earlier.structure, problems)
+        self._jobs.go_back(earlier.jobs, earlier.structure.basis)
+        self._judge_all()
 
     # --- holding ----------------------------------------------------------------------------
 
     def _pass_gate(
-        self, gate: review_findings.ChangeGate, earlier: "_Earlier", approvals: frozenset[str]
+        self, gate: review_findings.ChangeGate, earlier: _Earlier, approvals: frozenset[str]
     ) -> None:
         """Let safety judge the changes of this revision, and hold what it refuses."""
-        removed = self._removed(earlier)
-        same_structure = self.basis is earlier.basis
+        removed = _removed(earlier, self._jobs)
+        same_structure = self.basis is earlier.structure.basis
         if not removed and same_structure:
             self._holds.clear()
             return
         try:
             found = self._holds.judge(
                 gate,
-                before=desired.Desired(structure=earlier.basis.structure, jobs=earlier.jobs),
+                before=desired.Desired(
+                    structure=earlier.structure.basis.structure, jobs=earlier.jobs
+                ),
                 after=desired.Desired(
                     structure=self.basis.structure, jobs=self.jobs, refused=self.refused
                 ),
@@ -369,8 +331,8 @@ class Applied:
             )
         except Exception:
             # What nobody has judged does not apply; the next try judges all of it again.
-            self._go_back(earlier)
-            self.structure_refused = True
+            self._structure.refuse(earlier.structure, self._structure.problems)
+            self._jobs.go_back(earlier.jobs, earlier.structure.basis)
             raise
         if found.holds("structure"):
             self._revert_structure(earlier, self._holds.structure_problems)
@@ -379,12 +341,6 @@ class Applied:
             self._keep_queues_in_use(earlier, judged=True)
             self._restore(earlier)
 
-    def _removed(self, earlier: "_Earlier") -> list[str]:
-        """Return jobs that were in force and are no longer written."""
-        if earlier.jobs is self.jobs:
-            return []
-        return [name for name in earlier.jobs if name not in self.jobs and name not in self.refused]
-
-    def _restore(self, earlier: "_Earlier") -> None:
+    def _restore(self, earlier: _Earlier) -> None:
         """Restore the jobs whose removal is held."""
         self._jobs.restore(self._holds.jobs, earlier.jobs)

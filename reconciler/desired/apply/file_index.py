@@ -107,6 +107,28 @@ class FileIndex:
         before = _labels(replaced)
         return len(before) > 1 and not before & _labels(brought)
 
+    def apply(
+        self,
+        files: Iterable[tuple[FileChange, document_reader.File]],
+        ignored: Mapping[str, desired.Problem | None],
+        touched: set[str],
+    ) -> bool:
+        """Take the files of a revision; return True if any concerns the structure.
+
+        Args:
+            files: changed files.
+            ignored: problem of each changed file that is not read, by path; None: it has none.
+            touched: names of jobs in these files are added here.
+        """
+        structural = False
+        for change, file in files:
+            structural |= self.replace(change, file, touched)
+        for path, problem in ignored.items():
+            self.ignored.pop(path, None)
+            if problem is not None:
+                self.ignored[path] = problem
+        return structural
+
     def replace(self, change: FileChange, file: document_reader.File, touched: set[str]) -> bool:
         """Replace one file; return True if it concerns the structure."""
         path = change.path

@@ -151,15 +151,21 @@ class JobsLeftAsBefore:
 NOTHING = JobsLeftAsBefore()
 
 
-class _Resting(NamedTuple):
-    one: QuarantinedJob
+class QuarantineWait(NamedTuple):
+    """The wait of a job or a head before it is tried again."""
+
     again_at: float
     wait_s: float
-    last_s: float  # the wait before its last try; 0 if there was none
 
-    def rests(self, now: float) -> bool:
+    def lasts(self, now: float) -> bool:
         """Return True if the wait isn't over; a clock that was set back ends it."""
         return self.again_at - self.wait_s <= now < self.again_at
+
+
+class _Resting(NamedTuple):
+    job: QuarantinedJob
+    wait: QuarantineWait
+    last_s: float  # the wait before its last try; 0 if there was none
 
 
 class QuarantineTimers:
@@ -176,26 +182,26 @@ class QuarantineTimers:
         """Start the waits of jobs; a spec that was tried before waits twice as long as before."""
         limit = now - WAIT_S_MAX  # older ones are forgotten
         fresh = {
-            name: tuple(old for old in known if old.again_at > limit)
+            name: tuple(old for old in known if old.wait.again_at > limit)
             for name, known in self._known.items()
         }
         self._known = {name: known for name, known in fresh.items() if known}
-        for one in found:
-            known = self._known.get(one.name, ())
-            before = next((old for old in known if old.one.is_same(one)), None)
+        for job in found:
+            known = self._known.get(job.name, ())
+            before = next((old for old in known if old.job.is_same(job)), None)
             last_s = before.last_s if before is not None else 0.0
-            if one.tried:
+            if job.tried:
                 last_s = wait_s = min(2 * last_s, WAIT_S_MAX) if last_s else WAIT_S
             else:
                 wait_s = UNTRIED_S
             others = tuple(old for old in known if old is not before)
-            made = _Resting(one, now + wait_s, wait_s, last_s)
-            self._known[one.name] = (*others, made)[-WRITTEN_MAX:]
+            resting = _Resting(job, QuarantineWait(now + wait_s, wait_s), last_s)
+            self._known[job.name] = (*others, resting)[-WRITTEN_MAX:]
 
     def resting(self, now: float) -> Known:
         """Return the specs whose wait isn't over, by name."""
         found = {
-            name: tuple(old.one for old in known if old.rests(now))
+            name: tuple(old.job for old in known if old.wait.lasts(now))
             for name, known in self._known.items()
         }
         return {name: rest for name, rest in found.items() if rest}
@@ -204,10 +210,10 @@ class QuarantineTimers:
         """Return when the first of ``left`` is tried again, in seconds since the epoch."""
         return min(
             (
-                old.again_at
+                old.wait.again_at
                 for name, some in left.items()
                 for old in self._known.get(name, ())
-                if any(old.one is one for one in some)
+                if any(old.job is one for one in some)
             ),
             default=None,
         )

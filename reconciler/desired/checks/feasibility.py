@@ -12,7 +12,7 @@ from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import entitlements, resource_requests
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
-from reconciler.model.policy import access
+from reconciler.model.policy import queue_paths
 from reconciler.model.values import quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
@@ -106,7 +106,7 @@ class Fitting:
         one = self._reservations.get(job.reservation)
         if one is None:
             return None
-        above = [job.queue, *access.ancestors(job.queue, self._parents)]
+        above = [job.queue, *queue_paths.ancestors(job.queue, self._parents.get)]
         if one.lets_in(job.owner, job.reservation, above):
             return None
         whom = [*one.users, *(f"queue {name}" for name in one.queues)]

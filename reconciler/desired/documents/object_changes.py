@@ -138,3 +138,24 @@ class Touched:
         if not before and not after:
             return (old in self._opaque) == (new in self._opaque)
         return before == after
+
+    def difference(
+        self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
+    ) -> ObjectChange:
+        """Return all differences of an object between two states of some files."""
+        paths = tuple(p for p in sorted(after) if not self.same(label, before[p], after[p]))
+        sides = (
+            tuple(document for path in paths for document in self.of(label, side[path]))
+            for side in (before, after)
+        )
+        return ObjectChange(paths, *sides)
+
+    def move(self, label: str, files: Mapping[str, Pair]) -> tuple[str, str] | None:
+        """Return the old and new file if a commit only moves an object."""
+        left = [path for path, (old, _) in files.items() if self.of(label, old)]
+        come = [path for path, (_, new) in files.items() if self.of(label, new)]
+        if len(left) != 1 or len(come) != 1 or left == come:
+            return None
+        if not self.same(label, files[left[0]][0], files[come[0]][1]):
+            return None
+        return left[0], come[0]

@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
-from reconciler.model.policy import access
+from reconciler.model.policy import queue_paths
 from reconciler.model.rules import guarantees, quota_limits
 from reconciler.model.values import quantities, resources
 
@@ -103,7 +103,7 @@ class Entitlements:
         if job.queue not in self._parents:
             return []
         asked = least_of(job).as_vector()
-        above = [job.queue, *access.ancestors(job.queue, self._parents)]
+        above = [job.queue, *queue_paths.ancestors(job.queue, self._parents.get)]
         guarantee = None if job.preemptible else self._beyond_guarantee(asked, above)
         # of what asks for memory of GPUs nobody knows which part of one that comes to
         by_memory = any(group.gpu_memory_bytes for group in job.groups)
@@ -156,7 +156,7 @@ class Entitlements:
         quotas = self._structure.quotas
         if not quotas or job.queue not in self._parents:
             return None
-        above = [job.queue, *access.ancestors(job.queue, self._parents)]
+        above = [job.queue, *queue_paths.ancestors(job.queue, self._parents.get)]
         groups = self._structure.access.groups_of(job.owner)
         asked = least_of(job).as_vector()
         for quota in quotas.values():

@@ -16,7 +16,7 @@ from reconciler.desired.documents.yaml_reader import Path
 from reconciler.desired.normalise import commands, entitlements, resource_requests, volumes
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
-from reconciler.model.policy import access
+from reconciler.model.policy import queue_paths
 from reconciler.model.state import identifiers
 from reconciler.model.values import times
 
@@ -111,7 +111,9 @@ def _bounds_of_jobs(basis: JobDefaults) -> dict[str, tuple[object, ...]]:
 def _below(queues: set[str], basis: JobDefaults) -> set[str]:
     """Return the descendants of some queues."""
     parents = {name: queue.parent for name, queue in basis.structure.queues.items()}
-    return {name for name in parents if not queues.isdisjoint(access.ancestors(name, parents))}
+    return {
+        name for name in parents if not queues.isdisjoint(queue_paths.ancestors(name, parents.get))
+    }
 
 
 EMPTY = JobDefaults(desired.Structure(queues={"default": desired.Queue("default")}))
@@ -124,7 +126,9 @@ def job(
     try:
         return _job(document, digest, basis, path)
     except Exception as error:  # one job is refused, not the whole revision
-        log.exception("a defect kept %s in %s from being judged", document.metadata.name, path)
+        log.exception(
+            "an internal error kept %s in %s from being judged", document.metadata.name, path
+        )
         return None, [defect(error)]
 
 

@@ -43,10 +43,11 @@ from reconciler.model.desired.queues import (
     Quota,
     QuotaAmounts,
     Reservation,
+    path_to_root,
 )
 from reconciler.model.desired.revision import (
     AWAITS_ADOPTION,
-    DEFECT,
+    INTERNAL_ERROR,
     Desired,
     HeldPart,
     Problem,
@@ -75,7 +76,7 @@ __all__ = [
     "AWAITS_ADOPTION",
     "BUDGET_WINDOW_S_MAX",
     "DEFAULT_PRIORITY",
-    "DEFECT",
+    "INTERNAL_ERROR",
     "LOOPBACK",
     "AdmissionPolicy",
     "BlackHole",
@@ -124,5 +125,6 @@ __all__ = [
     "Waiver",
     "is_unanswered",
     "merge_levels",
+    "path_to_root",
     "unanswered",
 ]

@@ -1,8 +1,10 @@
 """Queues, quotas and reservations: amounts of resources for somebody, or for a time."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
+
+from reconciler.model.policy import queue_paths
 
 #: The longest window of a budget: what is spent in it is kept hour by hour.
 BUDGET_WINDOW_S_MAX = 400 * 86_400
@@ -132,3 +134,14 @@ class Reservation(msgspec.Struct, frozen=True):
         if self.users or self.queues:
             return owner in self.users or any(name in self.queues for name in above)
         return named == self.name
+
+
+def path_to_root(queues: Mapping[str, Queue], queue: str) -> tuple[str, ...]:
+    """Return a queue and its ancestors, the queue first; empty if it is not declared."""
+
+    def parent_of(name: str) -> str | None:
+        known = queues.get(name)
+        return None if known is None else known.parent
+
+    path = dict.fromkeys((queue, *queue_paths.ancestors(queue, parent_of)))
+    return tuple(name for name in path if name in queues)

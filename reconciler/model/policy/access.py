@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.model.policy import queue_paths
+
 #: ``submit``: add, change and remove one's own jobs in a queue. ``manage``: those of everybody.
 #: ``change``: add, change and remove structural objects. ``drain``: the overrides of a pool.
 #: ``approve``: let changes apply that safety holds. ``snapshot``: take the records of everybody's
@@ -195,23 +197,13 @@ def of_job(
     verb: Verb = "submit" if all(owner in {"", who} for owner in owners) else "manage"
     decision = Decision(True, "nothing is asked")
     for queue in dict.fromkeys(queues):
-        decision = of_queue(access, who, verb, queue, ancestors(queue, parents))
+        decision = of_queue(access, who, verb, queue, queue_paths.ancestors(queue, parents.get))
         if not decision.allowed:
             break
     others = sorted({owner for owner in owners if owner not in {"", who}})
     if decision.allowed or not others:
         return decision
     return Decision(allowed=False, why=f"{decision.why}; it belongs to {', '.join(others)}")
-
-
-def ancestors(queue: str, parents: Mapping[str, str | None]) -> list[str]:
-    """Return the ancestors of a queue, the nearest first."""
-    found: list[str] = []
-    at = parents.get(queue)
-    while at is not None and at not in found:
-        found.append(at)
-        at = parents.get(at)
-    return found
 
 
 class _Asked(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.core.safety import structure_diff
-from reconciler.desired.authorize import provenance
+from reconciler.desired.authorize import commit_signers
 from reconciler.desired.git import commit_log
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
@@ -129,7 +129,7 @@ def entry_of(
                 id=one.id,
                 author=one.author,
                 subject=one.subject[:_TEXT_MAX],
-                submitter=", ".join(one.trailer(provenance.SUBMITTER))[:_TEXT_MAX],
+                submitter=", ".join(one.trailer(commit_signers.SUBMITTER))[:_TEXT_MAX],
                 signer=(signers or {}).get(one.id, msgspec.UNSET),
             )
             for one in line[-LISTED_MAX:]

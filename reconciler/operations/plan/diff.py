@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.policy import access
+from reconciler.model.policy import queue_paths
 from reconciler.operations.plan import document_fields
 
 Operation = Literal["remove", "change", "add"]
@@ -105,7 +105,7 @@ def _by(queues: Mapping[str, desired.Queue]) -> Callable[[_Key], _Place]:
 
     def place(key: _Key) -> _Place:
         kind, name = key
-        depth = len(access.ancestors(name, parents)) if kind == "Queue" else 0
+        depth = len(queue_paths.ancestors(name, parents.get)) if kind == "Queue" else 0
         return (_RANK.get(kind, len(_ORDER)), depth, name)
 
     return place

@@ -20,7 +20,7 @@ from reconciler.server import errors, services
 from reconciler.server.api import envelopes
 from reconciler.server.auth import authentication, authorization, tokens
 from reconciler.server.loop_link import LinkDownError
-from reconciler.store.store_reader import cursor, parse_cursor
+from reconciler.store.statements import cursor, parse_cursor
 
 LIMIT_MAX = 1000
 #: The most job names to compare with an unknown one.

@@ -22,7 +22,7 @@ from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import services
 from reconciler.server.auth import authorization, tokens
-from reconciler.store import StoreError, periodic, store_reader
+from reconciler.store import StoreError, periodic, statements
 
 _LOG = logging.getLogger("muster.housekeeping")
 
@@ -61,7 +61,7 @@ class Housekeeping:
             except StoreError as error:
                 _LOG.warning("files of jobs that are over stay for now: %s", error)
             except Exception:
-                _LOG.exception("a defect kept files of jobs that are over where they are")
+                _LOG.exception("an internal error kept files of jobs that are over where they are")
                 self._not_before = self._clock() + AGAIN_S
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -147,7 +147,7 @@ class Housekeeping:
             seen += map(job_pruning.of_record, page)
             if len(page) < _PAGE:
                 break
-            after = store_reader.cursor(page[-1])
+            after = statements.cursor(page[-1])
         names = job_pruning.choose(seen, now - said.after_s).names[:FILES_MAX]
         why = f"ended before {times.format_time(now - said.after_s)[:10]}"
         changes = [

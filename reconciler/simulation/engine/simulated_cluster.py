@@ -44,9 +44,9 @@ class Decide(Protocol):
         now: float,
         /,
         *,
-        recall: cycle_cache.CycleCache | None,
+        cache: cycle_cache.CycleCache | None,
     ) -> outcome.Outcome:
-        """Decide one cycle; ``recall`` is the cache of these very records."""
+        """Decide one cycle; ``cache`` is the cache of these very records."""
 
 
 class SimulatedCluster:
@@ -235,7 +235,7 @@ class SimulatedCluster:
         )
         self._due = False
         observed = self.memory.observed(*self.memory.take_input())
-        result = self._decide(wanted, observed, self.now, recall=self.memory.recall)
+        result = self._decide(wanted, observed, self.now, cache=self.memory.cache)
         self.cycles += 1
         self._not_before = self.now + self._timing.cycle_every_s
         self.memory.absorb(result)
@@ -279,7 +279,7 @@ class SimulatedCluster:
         record = self.memory.jobs.get(attempt.job)
         if record is None or not record.spec.waits_for_images:
             return False
-        gang = self.memory.recall.by_job.get(attempt.job, {}).get(attempt.element, ())
+        gang = self.memory.cache.by_job.get(attempt.job, {}).get(attempt.element, ())
         others = [self.memory.attempts[name] for name in gang]
         return any(one.lacks_image and one.try_number == attempt.try_number for one in others)
 
@@ -300,7 +300,10 @@ class SimulatedCluster:
         lost.
         """
         held = msgspec.structs.replace(
-            self.memory.observed((), {}), promised={}, standing=None, desired_generation=-1
+            self.memory.observed((), {}),
+            nominations={},
+            schedule_inputs=None,
+            desired_generation=-1,
         )
         self.memory = observed_state.ObservedState(held, self.now)
         self._network.drop_acknowledgements()

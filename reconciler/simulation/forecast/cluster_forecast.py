@@ -153,7 +153,7 @@ class ExpectedRuntimes:
     """Expected run times of tasks; saved work of an interrupted element is not run again."""
 
     def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
-        self._known = run_times.RunTimes(observed.recollection)
+        self._known = run_times.RunTimes(observed.scheduler_state)
         self._jobs = {name: record.spec for name, record in observed.jobs.items()} | dict(jobs)
         self._saved_s: dict[tuple[str, int], float] = {}
 
@@ -214,7 +214,7 @@ def future(
         if name in known:
             known[name] = msgspec.structs.replace(known[name], last_report_at=0.0)
     observed = msgspec.structs.replace(
-        observed, nodes=known, reports=(), answered={}, asked=(), standing=None
+        observed, nodes=known, reports=(), answered={}, asked=(), schedule_inputs=None
     )
     expected = ExpectedRuntimes(observed, wanted.jobs)
     seen = _Observer(now, observed, expected)

@@ -208,13 +208,7 @@ class Served:
         """A cycle with these parts."""
         self._cycle += 1
         self.store.commit(
-            self.epoch,
-            self._cycle,
-            samples.cycle(**parts),
-            journal=b"",
-            snapshot=None,
-            views=views or {},
-            incumbents=None,
+            self.epoch, self._cycle, samples.cycle(**parts), store.CycleExtras(views=views or {})
         )
 
     def sync(self, node: str = "n1", **fields: Any) -> httpx.Response:

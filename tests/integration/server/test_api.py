@@ -253,7 +253,7 @@ def test_a_body_that_is_nested_too_deep_is_the_clients(path: str, served: parts.
 
 def test_a_damaged_store_is_told_without_a_trace(served: parts.Served) -> None:
     served.commit(jobs=(samples.job(),))
-    with sqlite3.connect(served.store.path) as connection:
+    with sqlite3.connect(served.store.reader.path) as connection:
         connection.execute("UPDATE jobs SET body = x'93'")
     connection.close()
     response = served.client.get("/v1/jobs")

@@ -71,13 +71,7 @@ class Scene:
             job_views.SYNC: msgspec.msgpack.encode(status),
         }
         self.store.commit(
-            self.epoch,
-            self.cycle,
-            samples.cycle(jobs=jobs),
-            journal=b"",
-            snapshot=None,
-            incumbents=None,
-            views=stored,
+            self.epoch, self.cycle, samples.cycle(jobs=jobs), store.CycleExtras(views=stored)
         )
 
     def look(self, after_s: float = 0.0) -> prune_timer.PruneResult | None:

@@ -40,10 +40,12 @@ def test_columns_kept_by_changes_are_those_built_anew(
         nonlocal compared
         twin = copy.copy(context)
         twin.cache = cycle_cache.CycleCache.from_observed(context.observed)
+        twin.attempts = copy.copy(context.attempts)
+        twin.attempts._cache = twin.cache
         anew = original(twin, at)
         made = original(context, at)
         alike(made.snapshot, anew.snapshot)
-        assert made.pending_jobs == anew.pending_jobs
+        assert made.pending.pending_jobs == anew.pending.pending_jobs
         assert made.held.running.items() >= anew.held.running.items()
         compared += 1
         return made
@@ -55,9 +57,9 @@ def test_columns_kept_by_changes_are_those_built_anew(
 
 def test_what_is_recalled_of_other_records_is_refused() -> None:
     observed = records.Observed(attempts={})
-    recall = cycle_cache.CycleCache.from_observed(records.Observed(attempts={}))
+    cache = cycle_cache.CycleCache.from_observed(records.Observed(attempts={}))
     with pytest.raises(ValueError, match="other records"):
-        cycle_context.CycleContext(desired.Desired(), observed, 0.0, recall)
+        cycle_context.CycleContext(desired.Desired(), observed, 0.0, cache)
 
 
 def test_names_stay_in_order_as_they_come_and_go() -> None:

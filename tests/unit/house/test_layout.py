@@ -24,7 +24,6 @@ LONG_MODULES: dict[str, str] = {
     "reconciler/scheduling/placement/capacity.py": "rebuilt with the scheduler",
     "reconciler/scheduling/preemption/victims.py": "rebuilt with the scheduler",
     "reconciler/scheduling/reasons/reason_explainer.py": "rebuilt with the scheduler",
-    "reconciler/store/store_reader.py": "not split yet",
 }
 #: Loose at the root of the package: the version, and what several processes share.
 ROOT_MODULES = {"__init__", "child_process", "log_format", "package_data"}

@@ -284,9 +284,8 @@ def put(
     opened: store.Store, epoch: int, cycle: int, rollup: usage_rollups.UsageRollup, **parts: object
 ) -> None:
     opened.commit(
-        epoch, cycle, samples.cycle(now=9 * HOUR, **parts), journal=b"", snapshot=None,
-        views={}, incumbents=None, rollup=rollup,
-    )  # fmt: skip
+        epoch, cycle, samples.cycle(now=9 * HOUR, **parts), store.CycleExtras(rollup=rollup)
+    )
 
 
 def test_sums_are_added_up_in_the_store_and_what_runs_is_charged_up_to_now(
@@ -301,12 +300,12 @@ def test_sums_are_added_up_in_the_store_and_what_runs_is_charged_up_to_now(
     put(opened, epoch, 1, rollup, jobs=(TRAIN,), nodes=(gpusamples.node(),))
     put(opened, epoch, 2, rollup, attempts=(alive,))
     whole = usage_reports.ReportPeriod(0.0, 10 * HOUR, ("user",), 9 * HOUR)
-    made = usage_reports.make("usage", opened, whole)
+    made = usage_reports.make("usage", opened.reader, whole)
     (row,) = made.rows
     assert row[:2] == ("ada@example.org", 2)
     assert row[3] == pytest.approx(2 * 3.5 + 2)
     part = usage_reports.ReportPeriod(2 * HOUR, 3 * HOUR, ("queue", "model"), 9 * HOUR)
-    (row,) = usage_reports.make("usage", opened, part).rows
+    (row,) = usage_reports.make("usage", opened.reader, part).rows
     assert row[0:2] == ("default", "NVIDIA H200")
     assert row[4] == pytest.approx(2 * 2)
     opened.close()
@@ -345,7 +344,9 @@ def test_reports_over_months(opened: store.Store) -> None:
     span = 90 * 86_400.0
 
     def made(what: usage_reports.What, *by: usage_reports.By) -> usage_reports.UsageReport:
-        return usage_reports.make(what, opened, usage_reports.ReportPeriod(0.0, span, by, span))
+        return usage_reports.make(
+            what, opened.reader, usage_reports.ReportPeriod(0.0, span, by, span)
+        )
 
     used = made("usage", "queue", "user")
     assert len(used.rows) == 40
@@ -369,7 +370,7 @@ def test_reports_over_months(opened: store.Store) -> None:
         assert [one for one in SAID[what] if one not in page] == []
         assert render.as_csv(report).count("\n") == 9
     with pytest.raises(usage_reports.ReportError, match="ends after it begins"):
-        usage_reports.make("usage", opened, usage_reports.ReportPeriod(span, 0.0, (), span))
+        usage_reports.make("usage", opened.reader, usage_reports.ReportPeriod(span, 0.0, (), span))
     opened.close()
 
 
@@ -377,12 +378,12 @@ def test_waiting_is_told_apart_by_all_that_usage_is(opened: store.Store) -> None
     months(opened)
     span = 90 * 86_400.0
     asked = usage_reports.ReportPeriod(0.0, span, ("pool", "model", "user", "queue"), span)
-    rows = {row[3]: row for row in usage_reports.make("waiting", opened, asked).rows}
+    rows = {row[3]: row for row in usage_reports.make("waiting", opened.reader, asked).rows}
     assert rows["team0"][:3] == ("h200", "NVIDIA H200", "user@example.org")
     by_queue = {
         row[0]: row
         for row in usage_reports.make(
-            "waiting", opened, msgspec.structs.replace(asked, by=("queue",))
+            "waiting", opened.reader, msgspec.structs.replace(asked, by=("queue",))
         ).rows
     }
     assert {name: row[4:] for name, row in rows.items()} == {
@@ -419,9 +420,11 @@ def shared(opened: store.Store) -> None:
     }
     rollup = usage_rollups.UsageRollup(usage, waits, shares, pools)
     opened.commit(
-        epoch, 1, samples.cycle(now=9 * HOUR), journal=b"", snapshot=None, incumbents=None,
-        views=job_views.cycle_views(samples.cycle(queues=queues)), rollup=rollup,
-    )  # fmt: skip
+        epoch,
+        1,
+        samples.cycle(now=9 * HOUR),
+        store.CycleExtras(views=job_views.cycle_views(samples.cycle(queues=queues)), rollup=rollup),
+    )
 
 
 #: By what fairness is asked for; the columns behind, and the rows, rounded to a tenth.
@@ -477,7 +480,7 @@ def test_fairness_tells_promises_of_queues_and_parts_of_others(
 ) -> None:
     shared(opened)
     made = usage_reports.make(
-        "fairness", opened, usage_reports.ReportPeriod(0.0, 86_400.0, by, 0.0)
+        "fairness", opened.reader, usage_reports.ReportPeriod(0.0, 86_400.0, by, 0.0)
     )
     assert [column.name for column in made.columns] == [*by, *columns.split()]
     rounded = [
@@ -508,8 +511,8 @@ def test_fairness_and_usage_tell_the_same_of_what_was_allocated(opened: store.St
         attempts=(alive,),
     )
     asked = usage_reports.ReportPeriod(0.0, 86_400.0, ("queue",), 9 * HOUR)
-    used = {row[0]: row[3] for row in usage_reports.make("usage", opened, asked).rows}
-    fair = {row[0]: row[-1] for row in usage_reports.make("fairness", opened, asked).rows}
+    used = {row[0]: row[3] for row in usage_reports.make("usage", opened.reader, asked).rows}
+    fair = {row[0]: row[-1] for row in usage_reports.make("fairness", opened.reader, asked).rows}
     assert used == {"a": 8.0, "b": 2.0, "default": 2.0}
     assert {queue: fair[queue] for queue in used} == used
     opened.close()
@@ -519,7 +522,9 @@ def test_a_cost_is_made_by_model_and_summed_up(opened: store.Store) -> None:
     months(opened)
     asked = usage_reports.ReportPeriod(0.0, 86_400.0, ("queue", "model"), 0.0)
     prices = usage_reports.Prices("EUR", {"NVIDIA H200": 2.5}, cpu_hour=0.01)
-    paid = usage_reports.priced(usage_reports.make("usage", opened, asked), prices, ("queue",))
+    paid = usage_reports.priced(
+        usage_reports.make("usage", opened.reader, asked), prices, ("queue",)
+    )
     assert [column.name for column in paid.columns][-2:] == ["cpu", "cost"]
     assert paid.rows[0][-1] == pytest.approx(24 * 5 * (2 * 2.5 + 16 * 0.01))
     with pytest.raises(usage_reports.ReportError, match="usage by model"):
@@ -532,5 +537,5 @@ def test_old_sums_go(opened: store.Store) -> None:
     put(opened, epoch, 1, metered(attempt()))
     late = 900 * 86_400.0
     opened.prune(epoch, late, events_before=0.0, journal_before=0.0, history_before=0.0)
-    assert rollups.usage(opened, 0.0, late, ()) == {}
+    assert rollups.usage(opened.reader, 0.0, late, ()) == {}
     opened.close()

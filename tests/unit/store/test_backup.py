@@ -13,22 +13,14 @@ from tests.unit.store import samples
 @pytest.fixture
 def live(tmp_path: pathlib.Path) -> Iterator[store.Store]:
     made = store.Store.open(f"sqlite:///{tmp_path / 'muster.db'}")
-    made.commit(
-        made.lead("one", 50.0),
-        1,
-        samples.cycle(jobs=(samples.job(),)),
-        journal=b"",
-        snapshot=None,
-        views={},
-        incumbents=None,
-    )
+    made.commit(made.lead("one", 50.0), 1, samples.cycle(jobs=(samples.job(),)))
     yield made
     made.close()
 
 
 def test_a_live_store_is_copied_and_restored(live: store.Store, tmp_path: pathlib.Path) -> None:
     copy = tmp_path / "copy.db"
-    assert backup.backup(live.url, copy) == copy.stat().st_size
+    assert backup.backup(live.reader.url, copy) == copy.stat().st_size
     url = f"sqlite:///{tmp_path / 'restored.db'}"
     backup.restore(copy, url)
     restored = store.Store.open(url)
@@ -40,11 +32,11 @@ def test_a_live_store_is_copied_and_restored(live: store.Store, tmp_path: pathli
 
 def test_nothing_is_overwritten(live: store.Store, tmp_path: pathlib.Path) -> None:
     copy = tmp_path / "copy.db"
-    backup.backup(live.url, copy)
+    backup.backup(live.reader.url, copy)
     with pytest.raises(store.StoreError, match="exists and is not overwritten"):
-        backup.backup(live.url, copy)
+        backup.backup(live.reader.url, copy)
     with pytest.raises(store.StoreError, match="exists and is not overwritten"):
-        backup.restore(copy, live.url)
+        backup.restore(copy, live.reader.url)
     assert not list(tmp_path.glob("*.partial*"))
 
 

@@ -78,7 +78,7 @@ def test_what_was_there_is_there_after_the_upgrade(tmp_path: pathlib.Path) -> No
             assert opened.lead("one", 5.0) > 7
             assert opened.load().jobs == {"train": samples.job(reason_key="default/shape")}
             assert opened.cycle == 2
-            assert opened.rows(sa.select(schema.JOBS.c.reason_key)) == [("default/shape",)]
+            assert opened.reader.rows(sa.select(schema.JOBS.c.reason_key)) == [("default/shape",)]
     with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         versions = connection.execute("SELECT version FROM schema_version ORDER BY version")
         assert [number for (number,) in versions] == list(range(1, migrations.NEWEST + 1))
@@ -89,17 +89,17 @@ def test_cycles_of_the_version_before_say_that_they_cannot_be_replayed(
 ) -> None:
     _version_1(tmp_path / "old.db")
     with contextlib.closing(store.Store.open(f"sqlite:///{tmp_path / 'old.db'}")) as opened:
-        entry = journal_entries.entry(opened, 2)
+        entry = journal_entries.entry(opened.reader, 2)
         assert entry is not None
         assert not entry.replayable
         before = "cycle 2, of 1970-01-01T00:01:42.000Z, is from before this could be replayed"
         for cycle, at in ((2, None), (None, 150.0)):
             with pytest.raises(cycle_replay.ReplayError, match=before) as refused:
-                cycle_replay.replay(opened, cycle=cycle, at=at)
+                cycle_replay.replay(opened.reader, cycle=cycle, at=at)
             assert "it holds nothing that can be replayed" in str(refused.value)
         with pytest.raises(cycle_replay.ReplayError, match="is before everything that the journal"):
-            cycle_replay.replay(opened, at=50.0)
-        assert list(cycle_replay.replay_all(opened)) == []
+            cycle_replay.replay(opened.reader, at=50.0)
+        assert list(cycle_replay.replay_all(opened.reader)) == []
 
 
 def test_waits_of_a_version_that_knew_no_places_stay(tmp_path: pathlib.Path) -> None:
@@ -119,5 +119,5 @@ def test_waits_of_a_version_that_knew_no_places_stay(tmp_path: pathlib.Path) -> 
             (("queue", "user"), ("a", "ada")),
             (("pool", "model"), ("(unknown)",) * 2),
         ):
-            assert rollups.waits(opened, 0.0, 5 * 86_400.0, by) == {group: known}
-        assert rollups.pool_shares(opened, 0.0, 5 * 86_400.0) == {}
+            assert rollups.waits(opened.reader, 0.0, 5 * 86_400.0, by) == {group: known}
+        assert rollups.pool_shares(opened.reader, 0.0, 5 * 86_400.0) == {}

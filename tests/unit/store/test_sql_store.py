@@ -19,7 +19,7 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import run_set
-from reconciler.store import journal_entries, store_reader
+from reconciler.store import journal_entries, statements, store_reader
 from tests.unit.store import samples
 
 #: Nothing is too old.
@@ -53,16 +53,15 @@ def commit(
         epoch,
         cycle,
         decided,
-        journal=journal,
-        snapshot=snapshot,
-        views=views or {},
-        incumbents=incumbents,
+        store.CycleExtras(
+            journal=journal, snapshot=snapshot, views=views or {}, incumbents=incumbents
+        ),
     )
 
 
 def reopened(of: store.Store) -> records.Observed:
     of.close()
-    again = store.Store.open(of.url)
+    again = store.Store.open(of.reader.url)
     try:
         again.lead("again", 500.0)
         return again.load()
@@ -124,7 +123,7 @@ def test_counters_go_on_after_a_restart(opened: store.Store, url: str) -> None:
     assert again.lead("two", 50.0) == epoch + 1
     assert (again.cycle, again.last_event_sequence) == (7, 3)
     assert commit(again, epoch + 1, 8, samples.cycle(events=happened[:1])) == 4
-    assert [event.sequence for event in again.events()] == [1, 2, 3, 4]
+    assert [event.sequence for event in again.reader.events()] == [1, 2, 3, 4]
     again.close()
 
 
@@ -138,11 +137,11 @@ def test_notes_that_change_are_rewritten_and_those_that_go_are_deleted(
     notes = {1: first, 2: records.ElementNote(tries=2)}
     train = msgspec.structs.replace(train, notes=notes)
     commit(opened, epoch, 2, samples.cycle(jobs=(train,)))
-    assert opened.job("train") == train
+    assert opened.reader.job("train") == train
     notes = {1: first, 2: records.ElementNote(tries=3), 0: first}
     train = msgspec.structs.replace(train, notes=notes)
     commit(opened, epoch, 3, samples.cycle(jobs=(train,)))
-    assert opened.job("train") == train
+    assert opened.reader.job("train") == train
     assert reopened(opened).jobs["train"].notes == notes
 
 
@@ -171,9 +170,9 @@ def test_only_the_newest_run_of_a_name_is_loaded(opened: store.Store) -> None:
     new = samples.job(run=2, order=2)
     commit(opened, epoch, 1, samples.cycle(jobs=(old,), new_runs=(old.key,)))
     commit(opened, epoch, 2, samples.cycle(jobs=(new,), new_runs=(new.key,)))
-    assert opened.job("train", run=1) == old
-    assert opened.job("train") == new
-    assert opened.job("nobody") is None
+    assert opened.reader.job("train", run=1) == old
+    assert opened.reader.job("train") == new
+    assert opened.reader.job("nobody") is None
     found = reopened(opened)
     assert found.jobs == {"train": new}
     assert found.past_runs == run_set.RunSet.of({old.key, new.key})
@@ -185,13 +184,13 @@ def test_states_of_many_jobs_are_those_of_their_newest_runs(opened: store.Store)
     new = samples.job(run=2, order=2, state=JobState.PENDING)
     many = [
         samples.job(name=f"m{number}", order=number + 3, state=JobState.RUNNING)
-        for number in range(2 * store_reader.KEYS_MAX)
+        for number in range(2 * statements.KEYS_MAX)
     ]
     commit(opened, epoch, 1, samples.cycle(jobs=(old,), new_runs=(old.key,)))
     commit(opened, epoch, 2, samples.cycle(jobs=(new, *many), new_runs=(new.key,)))
     wanted = {one.name: (one.key, "Running") for one in many} | {"train": (new.key, "Pending")}
-    assert opened.newest_states([*wanted, "nobody"]) == wanted
-    assert opened.newest_states(()) == {}
+    assert opened.reader.newest_states([*wanted, "nobody"]) == wanted
+    assert opened.reader.newest_states(()) == {}
 
 
 def test_a_reason_that_ended_is_removed(opened: store.Store) -> None:
@@ -199,7 +198,7 @@ def test_a_reason_that_ended_is_removed(opened: store.Store) -> None:
     why = (samples.reason(),)
     commit(opened, epoch, 1, samples.cycle(reasons={"a": why, "b": why}))
     commit(opened, epoch, 2, samples.cycle(reasons={"a": ()}))
-    assert opened.reasons(["a", "b", ""]) == {"b": why}
+    assert opened.reader.reasons(["a", "b", ""]) == {"b": why}
 
 
 def test_a_deposed_leader_writes_nothing(opened: store.Store) -> None:
@@ -209,10 +208,10 @@ def test_a_deposed_leader_writes_nothing(opened: store.Store) -> None:
         commit(opened, first, 1, samples.cycle(jobs=(samples.job(),)), views={"queues": b"x"})
     with pytest.raises(store.DeposedError):
         opened.prune(first, 70.0, events_before=1e9, journal_before=1e9, history_before=1e9)
-    assert opened.job("train") is None
-    assert opened.view("queues") is None
+    assert opened.reader.job("train") is None
+    assert opened.reader.view("queues") is None
     commit(opened, second, 1, samples.cycle(jobs=(samples.job(),)))
-    assert opened.job("train") == samples.job()
+    assert opened.reader.job("train") == samples.job()
 
 
 def test_a_commit_that_fails_leaves_nothing_of_itself(opened: store.Store) -> None:
@@ -221,10 +220,10 @@ def test_a_commit_that_fails_leaves_nothing_of_itself(opened: store.Store) -> No
     bad = samples.cycle(jobs=(samples.job(),), events=(samples.event("x", at=None),))  # type: ignore[arg-type]
     with pytest.raises(store.StoreError, match="NOT NULL"):
         commit(opened, epoch, 2, bad)
-    assert opened.job("train") is None
+    assert opened.reader.job("train") is None
     assert opened.cycle == 1
     commit(opened, epoch, 2, samples.cycle(jobs=(samples.job(),)))
-    assert opened.job("train") == samples.job()
+    assert opened.reader.job("train") == samples.job()
 
 
 def test_a_second_live_controller_is_refused_by_process_number(
@@ -246,7 +245,7 @@ def test_a_second_live_controller_is_refused_by_process_number(
 def test_a_reader_sees_commits_and_does_not_block_them(opened: store.Store, url: str) -> None:
     epoch = opened.lead("one", 50.0)
     reading = store.StoreReader.open(url)
-    with reading._readers.connect() as connection:
+    with reading._engine.connect() as connection:
         connection.exec_driver_sql("BEGIN")
         connection.exec_driver_sql("SELECT * FROM jobs").all()
         commit(opened, epoch, 1, samples.cycle(jobs=(samples.job(),)))
@@ -272,7 +271,7 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     commit(opened, epoch, 1, samples.cycle(jobs=jobs))
 
     def names(**filters: Any) -> list[int]:
-        return [int(found.name[4:]) for found in opened.jobs(**filters)]
+        return [int(found.name[4:]) for found in opened.reader.jobs(**filters)]
 
     assert names() == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert names(states=["Running"]) == [9, 8, 7]
@@ -281,11 +280,11 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     assert names(name_prefix="job%") == []
     assert names(labels={"team": "t1"}, limit=2) == [9, 7]
     assert names(labels={"team": "t"}) == []
-    assert names(limit=3, after=store_reader.cursor(jobs[8])) == [7, 6, 5]
-    assert opened.places(["job_0", "job_4", "job_9"]) == {"job_0": 1, "job_4": 3}
-    assert opened.job_state_counts()["a", "Running"] == 2
+    assert names(limit=3, after=statements.cursor(jobs[8])) == [7, 6, 5]
+    assert opened.reader.places(["job_0", "job_4", "job_9"]) == {"job_0": 1, "job_4": 3}
+    assert opened.reader.job_state_counts()["a", "Running"] == 2
     with pytest.raises(ValueError, match="no place in a list"):
-        opened.jobs(after="x")
+        opened.reader.jobs(after="x")
 
 
 NEVER = {
@@ -310,10 +309,10 @@ def test_what_waits_in_vain_takes_nobody_s_place(opened: store.Store) -> None:
     told = {name: (one,) for name, one in (NEVER | WAITS).items()}
     commit(opened, epoch, 1, samples.cycle(jobs=tuple(jobs), reasons=told))
     places = {"j1": 1, "j3": 2, "j5": 3, "j7": 4, "j8": 5}
-    assert opened.places([job.name for job in jobs]) == places
+    assert opened.reader.places([job.name for job in jobs]) == places
     moved = samples.job("j0", order=1, reason_key="room")
     commit(opened, epoch, 2, samples.cycle(jobs=(moved,)))
-    assert opened.places(["j0", "j8"]) == {"j0": 1, "j8": 6}
+    assert opened.reader.places(["j0", "j8"]) == {"j0": 1, "j8": 6}
 
 
 def test_running_tasks_of_elastic_gangs_are_counted(opened: store.Store) -> None:
@@ -328,8 +327,8 @@ def test_running_tasks_of_elastic_gangs_are_counted(opened: store.Store) -> None
         for number, state in enumerate(states, start=1)
     ]
     commit(opened, epoch, 1, samples.cycle(attempts=tuple(made)))
-    assert opened.tasks_running([other, gang]) == {gang.key: 2}
-    assert opened.tasks_running([]) == {}
+    assert opened.reader.tasks_running([other, gang]) == {gang.key: 2}
+    assert opened.reader.tasks_running([]) == {}
 
 
 def test_attempts_are_found_by_job_element_and_node(opened: store.Store) -> None:
@@ -341,15 +340,15 @@ def test_attempts_are_found_by_job_element_and_node(opened: store.Store) -> None
         samples.attempt(train, 1, state=AttemptState.RUNNING),
     ]
     commit(opened, epoch, 1, samples.cycle(attempts=tuple(made)))
-    assert opened.attempts("train") == made
-    assert opened.attempts("train", 1, element=0) == made[:2]
-    assert opened.attempts("train", alive=False) == made[:1]
-    assert opened.attempts("train", limit=1) == made[:1]
-    assert opened.attempts("train", 2) == []
-    assert opened.attempts("train", alive_first=True) == [*made[1:], made[0]]
-    assert opened.attempts_of([train, samples.job("other")], 2) == {train.key: made[:2]}
-    assert opened.attempts_alive("n1") == made[2:]
-    assert opened.attempts_alive() == made[1:]
+    assert opened.reader.attempts("train") == made
+    assert opened.reader.attempts("train", 1, element=0) == made[:2]
+    assert opened.reader.attempts("train", alive=False) == made[:1]
+    assert opened.reader.attempts("train", limit=1) == made[:1]
+    assert opened.reader.attempts("train", 2) == []
+    assert opened.reader.attempts("train", alive_first=True) == [*made[1:], made[0]]
+    assert opened.reader.attempts_of([train, samples.job("other")], 2) == {train.key: made[:2]}
+    assert opened.reader.attempts_alive("n1") == made[2:]
+    assert opened.reader.attempts_alive() == made[1:]
 
 
 def test_events_come_in_order_and_on_from_a_number(opened: store.Store) -> None:
@@ -359,12 +358,12 @@ def test_events_come_in_order_and_on_from_a_number(opened: store.Store) -> None:
         for number in range(1, 7)
     )
     commit(opened, epoch, 1, samples.cycle(events=happened))
-    assert [event.sequence for event in opened.events(limit=2)] == [5, 6]
-    assert [event.sequence for event in opened.events(after=2, limit=2)] == [3, 4]
-    assert [event.sequence for event in opened.events(job="a", after=1)] == [3, 5]
-    assert len(opened.events(node="n1")) == 6
-    assert opened.events(node="n2") == []
-    assert opened.last_event() == 6
+    assert [event.sequence for event in opened.reader.events(limit=2)] == [5, 6]
+    assert [event.sequence for event in opened.reader.events(after=2, limit=2)] == [3, 4]
+    assert [event.sequence for event in opened.reader.events(job="a", after=1)] == [3, 5]
+    assert len(opened.reader.events(node="n1")) == 6
+    assert opened.reader.events(node="n2") == []
+    assert opened.reader.last_event() == 6
 
 
 def test_drift_is_replaced_as_a_whole(opened: store.Store) -> None:
@@ -372,27 +371,29 @@ def test_drift_is_replaced_as_a_whole(opened: store.Store) -> None:
     one = drift_kinds.Drift("node-missing", "n1", "never seen", "warning", "report", 90.0)
     two = drift_kinds.Drift("node-missing", "n2", "never seen", "warning", "report", 90.0)
     commit(opened, epoch, 1, samples.cycle(drift=(one, two)))
-    assert opened.drift() == [one, two]
+    assert opened.reader.drift() == [one, two]
     commit(opened, epoch, 2, samples.cycle(drift=(two,)))
-    assert opened.drift() == [two]
+    assert opened.reader.drift() == [two]
 
 
 def test_views_journal_and_snapshots_are_kept(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
     commit(opened, epoch, 1, samples.cycle(), journal=b"one", snapshot=b"whole", views={"q": b"1"})
     commit(opened, epoch, 2, samples.cycle(), journal=b"two", views={"q": b"2"}, incumbents=b"i")
-    assert opened.view("q") == b"2"
-    assert opened.view("none") is None
-    assert opened.incumbents() == b"i"
-    found = [journal_entries.entry(opened, cycle) for cycle in (1, 2, 3)]
+    assert opened.reader.view("q") == b"2"
+    assert opened.reader.view("none") is None
+    assert opened.reader.incumbents() == b"i"
+    found = [journal_entries.entry(opened.reader, cycle) for cycle in (1, 2, 3)]
     assert [one.body if one else None for one in found] == [b"one", b"two", None]
     assert found[1] is not None
     assert found[1].replayable
-    place = journal_entries.snapshot_place(opened, found[1])
+    place = journal_entries.snapshot_place(opened.reader, found[1])
     assert place == (epoch, 1)
-    assert journal_entries.snapshot(opened, place) == b"whole"
-    assert journal_entries.snapshot(opened, journal_entries.JournalPosition(epoch, 2)) is None
-    assert journal_entries.oldest(opened) == found[0]
+    assert journal_entries.snapshot(opened.reader, place) == b"whole"
+    assert (
+        journal_entries.snapshot(opened.reader, journal_entries.JournalPosition(epoch, 2)) is None
+    )
+    assert journal_entries.oldest(opened.reader) == found[0]
 
 
 def test_overrides_are_loaded(opened: store.Store) -> None:
@@ -403,7 +404,7 @@ def test_overrides_are_loaded(opened: store.Store) -> None:
     )
     commit(opened, epoch, 1, samples.cycle(overrides=(drain, cancel)))
     assert opened.load().overrides == (drain, cancel)
-    assert opened.overrides() == (drain, cancel)
+    assert opened.reader.overrides() == (drain, cancel)
     commit(opened, epoch, 2, samples.cycle(overrides=(cancel,)))
     assert opened.load().overrides == (cancel,)
 
@@ -430,22 +431,22 @@ def test_what_is_too_old_goes_in_bounded_batches(
     assert prune() == 0
     assert prune(events_before=6.0) == 4
     assert prune(events_before=6.0) == 1
-    assert [event.sequence for event in opened.events()] == [6, 7, 8, 9, 10]
+    assert [event.sequence for event in opened.reader.events()] == [6, 7, 8, 9, 10]
 
     # stretches begin with cycles 1, 4, 7 and 10
     def kept() -> list[int]:
-        return [one.cycle for one in journal_entries.entries(opened, epoch, 0, None)]
+        return [one.cycle for one in journal_entries.entries(opened.reader, epoch, 0, None)]
 
     assert prune(journal_before=4.0) == 3 + 1
     assert kept() == list(range(4, 11))
-    assert journal_entries.snapshots(opened) == [(epoch, 4), (epoch, 7), (epoch, 10)]
+    assert journal_entries.snapshots(opened.reader) == [(epoch, 4), (epoch, 7), (epoch, 10)]
     assert prune(journal_bytes_max=703) == 0, "seven entries and three snapshots of a byte"
     assert prune(journal_bytes_max=702) == 3 + 1
     assert kept() == [7, 8, 9, 10]
     assert prune(journal_bytes_max=0, journal_before=99.0) == 3 + 1
     assert prune(journal_bytes_max=0, journal_before=99.0) == 0, "the newest stretch goes on"
     assert kept() == [10]
-    assert journal_entries.oldest(opened) == journal_entries.entry(opened, 10)
+    assert journal_entries.oldest(opened.reader) == journal_entries.entry(opened.reader, 10)
 
 
 def test_journal_entries_are_found_by_time(
@@ -460,11 +461,11 @@ def test_journal_entries_are_found_by_time(
         return None if found is None else found.cycle
 
     moments = (59.0, 60.0, 60.5, 61.0, 62.0, 70.0)
-    through = [cycle_of(journal_entries.entry_through(opened, at)) for at in moments]
-    across = [cycle_of(journal_entries.entry_across(opened, at)) for at in moments]
+    through = [cycle_of(journal_entries.entry_through(opened.reader, at)) for at in moments]
+    across = [cycle_of(journal_entries.entry_across(opened.reader, at)) for at in moments]
     assert through == [None, 1, 1, 3, 5, 5]
     assert across == [1, 2, 2, 4, None, None]
-    assert [one.cycle for one in journal_entries.entries(opened, epoch, 2, 4)] == [2, 3, 4]
+    assert [one.cycle for one in journal_entries.entries(opened.reader, epoch, 2, 4)] == [2, 3, 4]
 
 
 def test_entries_without_a_snapshot_go_by_age_too(
@@ -477,12 +478,16 @@ def test_entries_without_a_snapshot_go_by_age_too(
         commit(opened, epoch, number, samples.cycle(now=float(number)), snapshot=snapshot)
     limits = _KEPT | {"journal_before": 4.0}
     assert [opened.prune(epoch, 100.0, **limits) for _ in range(3)] == [2, 1, 0]
-    assert [one.cycle for one in journal_entries.entries(opened, epoch, 0, None)] == [4, 5, 6]
+    assert [one.cycle for one in journal_entries.entries(opened.reader, epoch, 0, None)] == [
+        4,
+        5,
+        6,
+    ]
 
 
 def test_a_newer_store_is_refused(opened: store.Store, url: str) -> None:
     opened.close()
-    with sqlite3.connect(opened.path) as connection:
+    with sqlite3.connect(opened.reader.path) as connection:
         connection.execute("INSERT INTO schema_version VALUES (99)")
     connection.close()
     for kind in (store.Store, store.StoreReader):
@@ -490,7 +495,7 @@ def test_a_newer_store_is_refused(opened: store.Store, url: str) -> None:
             kind.open(url)
 
 
-def test_a_store_that_was_not_made_yet_is_refused_to_readers(url: str) -> None:
+def test_a_store_that_was_not_made_yet_is_refused_to_engine(url: str) -> None:
     with pytest.raises(store.StoreError, match="there is no file"):
         store.StoreReader.open(url)
 
@@ -522,8 +527,8 @@ def test_a_file_cut_short_is_told(opened: store.Store, url: str) -> None:
     jobs = tuple(samples.job(f"job-{number}", order=number) for number in range(500))
     commit(opened, epoch, 1, samples.cycle(jobs=jobs))
     opened.close()
-    content = opened.path.read_bytes()
-    opened.path.write_bytes(content[: len(content) // 2])
+    content = opened.reader.path.read_bytes()
+    opened.reader.path.write_bytes(content[: len(content) // 2])
     with pytest.raises(store.DamagedError), contextlib.closing(store.Store.open(url)) as again:
         again.load()
 
@@ -544,7 +549,7 @@ def test_a_record_that_can_not_be_read_is_told(opened: store.Store) -> None:
     with pytest.raises(store.DamagedError, match="a record that can't be read"):
         opened.load()
     with pytest.raises(store.DamagedError, match="a record that can't be read"):
-        opened.jobs()
+        opened.reader.jobs()
 
 
 def test_what_holds_something_is_read_as_of_one_commit(opened: store.Store, url: str) -> None:
@@ -568,7 +573,7 @@ def test_what_holds_something_is_read_as_of_one_commit(opened: store.Store, url:
         found = reading.holders()
         return set(found.jobs), {one.job for one in found.attempts.values()}
 
-    sa.event.listen(reading._readers, "after_cursor_execute", commit_another)
+    sa.event.listen(reading._engine, "after_cursor_execute", commit_another)
     try:
         assert holding() == ({"first"}, {"first"})
         assert commits == [2]

@@ -96,7 +96,7 @@ class Contained(Leader):
         self.report(*[self.world.nodes[name].report(self.now) for name in names])
 
     def states(self) -> dict[str, JobState]:
-        return {one.name: one.state for one in self.store.jobs()}
+        return {one.name: one.state for one in self.store.reader.jobs()}
 
     def sync(self) -> desired.SyncStatus:
         wanted = self.loop._track.desired
@@ -138,7 +138,7 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     leader.revision(job("fine"))
     leader.hear("n0", "n1", "n2", "n3")
     leader.cycle()
-    assert leader.store.incumbents() == b"accepted 1"
+    assert leader.store.reader.incumbents() == b"accepted 1"
     leader.revision(job("fine"), job("other"), queue=POISON)
     leader.now += 1
     leader.hear("n0")
@@ -155,8 +155,8 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     assert "KeyError in " in problem.message
     assert "secret" not in problem.message
     assert "Traceback" not in problem.message
-    assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
-    assert leader.store.incumbents() == b"accepted 1", "it has to be judged again"
+    assert status == job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
+    assert leader.store.reader.incumbents() == b"accepted 1", "it has to be judged again"
     assert leader.refusals == [cycle_rescue.RevisionRefusal(2, problem, b"accepted 1")]
     assert leader.counts == {"revision": 1}
     traces = [one for one in caplog.records if one.exc_info]
@@ -183,7 +183,7 @@ def test_a_newer_revision_is_tried_anew(leader: Contained) -> None:
     leader.cycle()
     assert leader.sync().sync == "Synced"
     assert set(leader.states()) == {"fine", "more"}
-    assert leader.store.incumbents() == b"accepted 4"
+    assert leader.store.reader.incumbents() == b"accepted 4"
 
 
 def test_at_a_start_the_store_alone_is_gone_by(tmp_path: Path, world: World) -> None:

@@ -82,7 +82,7 @@ def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_
     leader.hear(*leader.world.nodes)
     leader.cycle()
     assert leader.states().keys() == {"fine"}
-    status = job_views.stored_sync(leader.store.view(job_views.SYNC))
+    status = job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
     assert status is not None
     assert [one.rule for one in status.problems] == [defects.RULE]
     leader.now += 1

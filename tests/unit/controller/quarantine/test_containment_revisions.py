@@ -72,7 +72,7 @@ class RevisionSite:
         state = folder / "state"
         state.mkdir(exist_ok=True)
         with contextlib.closing(sql_store.Store.open(url(state))) as store:
-            packed = store.incumbents()
+            packed = store.reader.incumbents()
         before = last_good.decode(packed) if packed else last_good.LastGood()
         self.leader = Contained(
             state,
@@ -166,7 +166,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     assert now is not None
     assert now.jobs.keys() == {"a"}
     assert now.structure.queues["research"].limit.cpu_milli == 3000
-    packed = site.leader.store.incumbents()
+    packed = site.leader.store.reader.incumbents()
     assert packed is not None
     assert last_good.decode(packed).head == good
     fixed = site.commit({"p.yaml": None})
@@ -179,7 +179,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     site.close()
     note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
     assert note.startswith("muster: OutOfSync with 1 errors;")
-    assert "a defect of Muster" in note
+    assert "an internal error" in note
     assert "KeyError in " in note
 
 

@@ -81,7 +81,7 @@ class Site(Contained):
 
     def __init__(self, folder: Path, world: World) -> None:
         super().__init__(folder, world)
-        self.loop._decide_by = self.decide
+        self.loop._decider.decide_by = self.decide
         self.is_fixed = False
         #: Nodes that the server answers no more, as it is told to.
         self.unanswered: AbstractSet[str] = frozenset()
@@ -170,7 +170,7 @@ def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: 
                 assert site.is_fixed
         return reconcile.reconcile(wanted, observed, *args, **options)  # type: ignore[arg-type]
 
-    site.loop._decide_by = decide
+    site.loop._decider.decide_by = decide
     site.revision(job("fine"))
     site.world.nodes["n0"].boot_id = "boot-of-n0"
     site.pass_time(20)

@@ -63,7 +63,7 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def led(folder: Path, world: World, core: Placing, **options: Any) -> Contained:
     made = Contained(folder, world, **options)
-    made.loop._decide_by = core
+    made.loop._decider.decide_by = core
     return made
 
 
@@ -102,7 +102,7 @@ class Full(Site):
 
     def __init__(self, folder: Path, world: World, core: Callable[..., outcome.Outcome]) -> None:
         super().__init__(folder, world)
-        self.loop._decide_by = core
+        self.loop._decider.decide_by = core
 
     def end(self, node: str) -> None:
         for attempt in list(self.world.nodes[node].attempts):
@@ -138,7 +138,7 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
     leader.cycle()
     leader.hear(*world.nodes)
     leader.cycle()
-    assert leader.loop._state.aside.keys() == {POISON, "after", "last"}
+    assert leader.loop._state.quarantined.keys() == {POISON, "after", "last"}
     assert placed(leader) == {"fine"}
     assert leader.states().keys() == {POISON, "after", "last", "fine"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
@@ -162,7 +162,7 @@ def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     core.there = {POISON}
     leader.now = 1_000_060
     leader.cycle()
-    assert leader.loop._state.aside.keys() == {POISON}
+    assert leader.loop._state.quarantined.keys() == {POISON}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
     assert (POISON in placed(leader)) is is_placed
     leader.now += 1
@@ -213,7 +213,7 @@ def test_a_node_by_whose_word_any_job_raises_is_the_cause_and_no_job_is(tmp_path
         return result
 
     leader = Contained(tmp_path, world)
-    leader.loop._decide_by = core
+    leader.loop._decider.decide_by = core
     leader.revision(*[job(f"j{number}") for number in range(8)])
     leader.cycle()
     leader.hear("n0")
@@ -253,7 +253,7 @@ def test_a_turn_tries_no_more_than_it_may_and_the_search_goes_on_behind_what_com
         turns += 1
     assert turns > 1
     assert placed(leader) == set(names) - core.jobs
-    assert leader.loop._state.aside.keys() == core.jobs
+    assert leader.loop._state.quarantined.keys() == core.jobs
     assert leader.counts == {"job": 3}
     leader.close()
 
@@ -328,7 +328,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
 ) -> None:
     monkeypatch.setattr(job_quarantine, "WAIT_S", 0.5)
     core = Placing(POISON)
-    site.leader.loop._decide_by = core
+    site.leader.loop._decider.decide_by = core
     files: dict[str, str | bytes | None] = {
         "structure.yaml": STRUCTURE.replace("LIMIT", "8"),
         "a.yaml": repositories.job("a"),
@@ -346,7 +346,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
     assert site.leader.states().keys() == {"a", POISON}
 
     def waits_s() -> float:
-        return max([0.0, *(one.wait_s for one in site.loader._resting._known.get(POISON, ()))])
+        return max([0.0, *(one.wait.wait_s for one in site.loader._resting._known.get(POISON, ()))])
 
     for wait_s in (1.0, 2.0):
         until(site, lambda wait_s=wait_s: waits_s() >= wait_s)  # type: ignore[misc]
@@ -362,7 +362,7 @@ def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_
 def test_it_is_tried_at_once_where_it_is_written_otherwise_and_goes_where_it_is_gone(
     site: RevisionSite, repository: repositories.Repository
 ) -> None:
-    site.leader.loop._decide_by = Placing(POISON)
+    site.leader.loop._decider.decide_by = Placing(POISON)
     files: dict[str, str | bytes | None] = {
         "structure.yaml": STRUCTURE.replace("LIMIT", "8"),
         "p.yaml": repositories.job(POISON),

@@ -56,7 +56,7 @@ def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
     site: RevisionSite, written: str
 ) -> None:
     core = Placing(POISON)
-    site.leader.loop._decide_by = core
+    site.leader.loop._decider.decide_by = core
     head = site.commit(
         {
             "structure.yaml": STRUCTURE.replace("LIMIT", "8"),
@@ -87,7 +87,7 @@ def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
 def test_one_that_is_written_otherwise_and_raises_so_too_makes_neither_be_tried_again(
     site: RevisionSite,
 ) -> None:
-    site.leader.loop._decide_by = Placing(POISON)
+    site.leader.loop._decider.decide_by = Placing(POISON)
     files: dict[str, str | bytes | None] = {
         "structure.yaml": STRUCTURE.replace("LIMIT", "8"),
         "p.yaml": repositories.job(POISON),

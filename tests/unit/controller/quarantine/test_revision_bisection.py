@@ -67,8 +67,8 @@ def test_a_job_that_cannot_be_decided_costs_nobody_else(leader: Contained) -> No
     assert (problem.rule, problem.object) == ("defect", f"Job/{POISON}")
     assert "KeyError in " in problem.message
     assert "secret" not in problem.message
-    assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
-    assert leader.store.incumbents() == b"accepted 1", "who reads git judges it anew"
+    assert status == job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
+    assert leader.store.reader.incumbents() == b"accepted 1", "who reads git judges it anew"
     (refusal,) = leader.refusals
     assert (refusal.generation, refusal.incumbents) == (2, b"accepted 1")
     (left,) = refusal.jobs
@@ -90,7 +90,7 @@ def test_the_version_in_force_stays_where_the_newer_one_raises(tmp_path: Path) -
             raise KeyError
         return result
 
-    leader.loop._decide_by = raising  # type: ignore[assignment]
+    leader.loop._decider.decide_by = raising  # type: ignore[assignment]
     leader.revision(job(POISON, priority=5), job("fine"), job("new"))
     leader.now += 1
     leader.cycle()
@@ -102,7 +102,7 @@ def test_the_version_in_force_stays_where_the_newer_one_raises(tmp_path: Path) -
 
 
 def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
-    decide = leader.loop._decide_by
+    decide = leader.loop._decider.decide_by
 
     def raising(wanted: desired.Desired, *args: object, **options: object) -> object:
         result = decide(wanted, *args, **options)
@@ -110,7 +110,7 @@ def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
             raise KeyError
         return result
 
-    leader.loop._decide_by = raising  # type: ignore[assignment]
+    leader.loop._decider.decide_by = raising  # type: ignore[assignment]
     leader.revision(job("fine"), job("new"))
     leader.now += 1
     leader.cycle()
@@ -133,7 +133,7 @@ def test_a_job_that_the_store_refuses_costs_nobody_else(
     leader: Contained, spoilt: dict[str, Any], named: str
 ) -> None:
     """The store is fine, and would refuse it each time."""
-    decide = leader.loop._decide_by
+    decide = leader.loop._decider.decide_by
 
     def spoiling(*args: Any, **options: Any) -> outcome.Outcome:
         result = decide(*args, **options)
@@ -143,7 +143,7 @@ def test_a_job_that_the_store_refuses_costs_nobody_else(
         ]
         return msgspec.structs.replace(result, jobs=tuple(jobs))
 
-    leader.loop._decide_by = spoiling
+    leader.loop._decider.decide_by = spoiling
     leader.revision(job("fine"), job("goes"), job(POISON), job("new"))
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes", "new"}
@@ -344,7 +344,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     assert now.refused.keys() == {POISON}
     assert now.structure.queues["research"].limit.cpu_milli == 2000
     assert site.leader.loop._state.jobs["c"].removed or site.leader.loop._state.jobs["c"].finished
-    packed = site.leader.store.incumbents()
+    packed = site.leader.store.reader.incumbents()
     assert packed is not None
     assert last_good.decode(packed).head == bad
     more = site.commit({"d.yaml": repositories.job("d")})
@@ -407,7 +407,7 @@ def test_a_job_and_structure_that_raise_are_told_apart(
 
 def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contained) -> None:
     """With the run in force it would start on a result that its commit replaces."""
-    decide = leader.loop._decide_by
+    decide = leader.loop._decider.decide_by
 
     def raising(wanted: desired.Desired, *args: object, **options: object) -> object:
         result = decide(wanted, *args, **options)
@@ -415,7 +415,7 @@ def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contain
             raise KeyError
         return result
 
-    leader.loop._decide_by = raising  # type: ignore[assignment]
+    leader.loop._decider.decide_by = raising  # type: ignore[assignment]
     leader.revision(job("fine"), job("goes", run=2), after("eval", "goes"), after("then", "eval"))
     leader.cycle()
     assert leader.states().keys() == {"fine", "goes"}
@@ -465,7 +465,7 @@ def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
     """Its structure is that of the revision, whatever happens to the jobs."""
     leader.core.jobs = {POISON}
     told: list[tuple[str, str | None, str]] = []
-    decide = leader.loop._decide_by
+    decide = leader.loop._decider.decide_by
 
     def noting(wanted: desired.Desired, *args: object, **options: object) -> object:
         result = decide(wanted, *args, **options)
@@ -473,7 +473,7 @@ def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
         told.append((status.sync, status.structure_revision, status.message))
         return result
 
-    leader.loop._decide_by = noting  # type: ignore[assignment]
+    leader.loop._decider.decide_by = noting  # type: ignore[assignment]
     leader.revision(job("fine"), job("goes"), job("new"), job(POISON))
     leader.cycle()
     assert ("OutOfSync", f"{2:040d}", revision_bisection.TRYING) in told

@@ -67,8 +67,8 @@ def test_every_moment_is_told_as_it_was_shown(
             assert update.payload is not None
             node.take(update.payload, done, leader.now)
         names = ("first", "second", "third", "never")
-        usage = job_views.stored_queues(leader.store.view(job_views.QUEUES))
-        told_live = {name: _live(leader.store, name) for name in names}
+        usage = job_views.stored_queues(leader.store.reader.view(job_views.QUEUES))
+        told_live = {name: _live(leader.store.reader, name) for name in names}
         shown.append((leader.now, told_live, [job_views.queue_view(one) for one in usage]))
         leader.now += 10
     leader.close()
@@ -120,17 +120,17 @@ def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -
         cycle(generation, other)
     assert "gone" not in leader.loop._state.jobs
     left_at = leader.now
-    told = past_reasons.explain(leader.store, "gone", leader.now)
+    told = past_reasons.explain(leader.store.reader, "gone", leader.now)
     assert (told.job.state, told.job.place, len(told.job.attempts)) == ("Succeeded", None, 1)
-    assert past_reasons.explain(leader.store, "gone", ended_at).job == told.job
-    assert past_reasons.explain(leader.store, "gone", world.now).job.state != "Succeeded"
+    assert past_reasons.explain(leader.store.reader, "gone", ended_at).job == told.job
+    assert past_reasons.explain(leader.store.reader, "gone", world.now).job.state != "Succeeded"
 
     cycle(30, {**other, "gone": job("gone", run=2)})
     cycle(31, {**other, "gone": job("gone", run=2)})
-    again = past_reasons.explain(leader.store, "gone", leader.now).job
+    again = past_reasons.explain(leader.store.reader, "gone", leader.now).job
     assert (again.run, again.state) == (2, "Running")
     for at in (ended_at, left_at - 60):
-        assert past_reasons.explain(leader.store, "gone", at).job == told.job
+        assert past_reasons.explain(leader.store.reader, "gone", at).job == told.job
     leader.close()
 
 

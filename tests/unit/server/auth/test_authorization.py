@@ -15,7 +15,7 @@ from reconciler.operations.changes import remote_changes, suspension
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
-from reconciler.store import Store, StoreReader
+from reconciler.store import CycleExtras, Store, StoreReader
 from tests.unit.desired.repositories import job
 from tests.unit.store import samples
 
@@ -67,13 +67,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
         store.lead("tests", 1000.0),
         1,
         samples.cycle(nodes=[samples.node("n1"), samples.node("left")]),
-        journal=b"",
-        snapshot=None,
-        views=job_views.desired_views(wanted),
-        incumbents=None,
+        CycleExtras(views=job_views.desired_views(wanted)),
     )
     try:
-        yield store
+        yield store.reader
     finally:
         store.close()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reconciler.core import cycle_context
 from reconciler.core.jobs import running_gangs
-from reconciler.core.snapshot import node_columns, windows
+from reconciler.core.snapshot import node_columns, reservation_windows
 from reconciler.desired.documents import cron
 from reconciler.model import desired
 from reconciler.model.rules import recurrence
@@ -112,7 +112,9 @@ def opened(
     observed = records.Observed(nodes=dict(world.memory.nodes))
     context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
     nodes = node_columns.nodes(context, node_columns.GpuDemand(), running_gangs.gather(context))
-    return windows.all_of(structure, nodes, world.now if at is None else at), nodes.names
+    return reservation_windows.all_of(
+        structure, nodes, world.now if at is None else at
+    ), nodes.names
 
 
 def kept(world: World, *reservations: desired.Reservation) -> dict[str, list[str]]:

@@ -1,0 +1,121 @@
+"""Decides cycles by the core, and commits what it decided.
+
+Desired state and input of a cycle come in; a durable outcome goes out. Nothing is sent to anybody
+here.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from reconciler import metrics
+from reconciler.controller import cycle_commit
+from reconciler.controller.quarantine import cycle_input, defects, desired_track, job_bisection
+from reconciler.core import reconcile
+from reconciler.model import desired
+from reconciler.model.state import outcome
+
+
+class CoreOptions(NamedTuple):
+    """The core that a loop decides by.
+
+    Attributes:
+        decide: the core.
+        contained: survive internal errors (see ``cycle_rescue``); otherwise they are raised.
+    """
+
+    decide: Callable[..., outcome.Outcome] = reconcile.reconcile
+    contained: bool = False
+
+
+class DurableOutcome(NamedTuple):
+    """A committed outcome, and how long it took."""
+
+    result: outcome.Outcome
+    decide_s: float
+    commit_s: float
+
+
+class CycleDecider:
+    """Decides and commits cycles.
+
+    Args:
+        decide: the core.
+        in_force: jobs that are left out, and records as of the last outcome.
+        track: the desired state.
+        commits: writes outcomes.
+        counters: times of phases.
+        defects: nodes whose reports can't be processed.
+        adopt: given the generation of each desired state that is durable.
+    """
+
+    def __init__(
+        self,
+        decide: Callable[..., outcome.Outcome],
+        *,
+        in_force: job_bisection.CycleDesired,
+        track: desired_track.DesiredTrack,
+        commits: cycle_commit.Committer,
+        counters: metrics.Counters,
+        defects: defects.Defects,
+        adopt: Callable[[int], None],
+    ) -> None:
+        self.decide_by = decide
+        self._in_force = in_force
+        self._state = in_force.state
+        self._adoption = in_force.adoption
+        self._track = track
+        self._commits = commits
+        self._counters = counters
+        self._defects = defects
+        self._adopt = adopt
+
+    def decide(
+        self, desired_state: desired.Desired, came: cycle_input.CycleInput, now: float
+    ) -> DurableOutcome:
+        """Decide and commit a cycle. An error leaves only what ``Committer.undo`` reverts."""
+        started, phases = time.perf_counter(), self._counters.phases
+        phases.begin()
+        if desired_state.generation != self._state.desired_generation:
+            self._state.share_specs(desired_state.jobs)
+        self._state.leave_out(desired_state.aside.keys())
+        with self._commits.writing():
+            self._commits.journal.begin(desired_state, self._state.observed((), {}), now)
+        observed = self._state.observed(
+            came.reports,
+            came.answered,
+            came.asked,
+            came.provisioned,
+            self._defects.unheard(came),
+        )
+        phases("journal")
+        result = self.decide_by(desired_state, observed, now, cache=self._state.cache, ended=phases)
+        phases("outcome")
+        decided_at = time.perf_counter()
+        decide_s = decided_at - started
+        adopted = self._adoption.runs
+        if adopted:
+            result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
+        with self._commits.writing():
+            self._commits.journal.add(
+                desired_state, observed, result, adopted=adopted, decide_s=decide_s
+            )
+        phases("journal")
+        incumbents = self._commits.incumbents
+        self._commits.take(result, desired_state, self._adoption.view)
+        phases("commit")
+        self._adoption.runs = ()
+        self._adopt(self._track.note_passed(desired_state, incumbents))
+        return DurableOutcome(result, decide_s, time.perf_counter() - decided_at)
+
+    def would_pass(self, tried: desired.Desired, came: cycle_input.CycleInput, now: float) -> bool:
+        """Return True if a cycle can be decided. Nothing comes of it."""
+        self._state.leave_out(tried.aside.keys())
+        said = (came.reports, came.answered, came.asked, came.provisioned)
+        try:
+            self.decide_by(tried, self._state.observed(*said, self._defects.unheard(came)), now)
+        except Exception:
+            return False
+        return True

@@ -1,0 +1,87 @@
+"""Finds the tasks that running elements of resizable jobs could gain.
+
+Records of jobs come in; missing tasks go out, as far as quotas admit them. A gang that would stay
+below its minimum gets none.
+"""
+
+import math
+from collections.abc import Callable
+
+from reconciler.core import cycle_attempts, job_draft
+from reconciler.core.jobs import elastic_jobs, run_times
+from reconciler.core.quota import quota_usage
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
+
+_NO_NOTE = records.ElementNote()
+#: Number of a group, and index of a task in it.
+MissingTasks = tuple[tuple[int, int], ...]
+
+
+class GrowingJobs:
+    """The running elements that could grow.
+
+    Args:
+        attempts: of the cycle.
+        accounts: quotas, which count what they admit.
+        expected_s: returns the expected run time of a job.
+        at: the moment of the snapshot.
+    """
+
+    def __init__(
+        self,
+        attempts: cycle_attempts.CycleAttempts,
+        accounts: quota_usage.QuotaAccounts,
+        expected_s: Callable[[desired.Job], float],
+        at: float,
+    ) -> None:
+        self._attempts = attempts
+        self._accounts = accounts
+        self._expected_s = expected_s
+        self._at = at
+
+    def admitted(self, record: records.JobRecord, element: int) -> MissingTasks:
+        """Return the missing tasks that quotas admit; none if a gang would stay too small."""
+        spec, missing = record.spec, self._missing(record, element)
+        if not missing or not self._accounts.accounts_of(spec):
+            return missing
+        lacking = []
+        for number, group in enumerate(spec.groups):
+            own = [task for task in missing if task[0] == number]
+            lacking += own[: max(0, group.least - (group.count - len(own)))]
+        ordered = lacking + [task for task in missing if task not in lacking]
+        tasks = [spec.groups[group].resources for group, _ in ordered]
+        count = self._accounts.admit_more(spec, tasks)
+        return tuple(sorted(ordered[:count])) if count >= len(lacking) else ()
+
+    def left_s(self, spec: desired.Job, element: int) -> float:
+        """Return how long a task that joins an element holds its resources: until the element ends.
+
+        In whole minutes, rounded up, so that growing jobs stay alike for a while.
+        """
+        attempts = self._attempts.of_element(spec.name, element)
+        began = run_times.began(attempts)
+        left_s = run_times.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
+        return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
+
+    def _missing(self, record: records.JobRecord, element: int) -> MissingTasks:
+        """Return the tasks that a running element lacks, unless it is about to end."""
+        if record.elements[element] not in job_draft.LIVE_CODES:
+            return ()
+        if record.notes.get(element, _NO_NOTE).verdict is not None:
+            return ()
+        attempts = self._attempts.of_element(record.name, element)
+        if not attempts or any(elastic_jobs.has_succeeded(a) for a in attempts):
+            return ()
+        present = {
+            (attempt.group, attempt.index)
+            for attempt in attempts
+            if attempt.state is not AttemptState.ENDED
+        }
+        return tuple(
+            (number, index)
+            for number, group in enumerate(record.spec.groups)
+            for index in range(group.count)
+            if (group.name, index) not in present
+        )

@@ -1,0 +1,229 @@
+"""The revision in force, and what is remembered of it over a restart.
+
+Revisions of a git source come in and are applied one after the other. Which revision may follow,
+and by whom, is decided before.
+"""
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from reconciler.desired.apply import applied, file_index, job_quarantine
+from reconciler.desired.apply.last_good import LastGood
+from reconciler.desired.authorize import authority, commit_walk, history, provenance, trust_state
+from reconciler.desired.git import git_commands, source
+from reconciler.model import desired
+from reconciler.model.rules import review_findings
+
+#: From how many changed files on the garbage collector is paused while they are read.
+_MANY_FILES = 100
+#: The most approvals that are remembered while something is held.
+APPROVALS_MAX = 100
+
+
+class RevisionInForce:
+    """The state of the last applied revision.
+
+    Args:
+        repository: source of revisions.
+        lineage: commits of the last new head.
+        timers: waits of quarantined jobs.
+        clock: seconds since the epoch.
+        begin: returns the state to which revisions are applied from a last good one on.
+        start: the last good state.
+
+    Attributes:
+        start: last good state from before the first applied revision.
+        head: the revision; None until one is applied.
+        state: jobs and structure in force.
+        trust: state by which commits are authorized.
+        suspended: start of suspension of the cluster and of queues, by label.
+    """
+
+    def __init__(
+        self,
+        repository: source.GitSource,
+        lineage: history.Lineage,
+        timers: job_quarantine.QuarantineTimers,
+        clock: Callable[[], float],
+        *,
+        begin: Callable[[LastGood], applied.Applied],
+        start: LastGood,
+    ) -> None:
+        self._source = repository
+        self._lineage = lineage
+        self._timers = timers
+        self._clock = clock
+        self._begin = begin
+        self.begin_from(start)
+
+    def begin_from(self, start: LastGood) -> None:
+        """Return to a last good state."""
+        self.start = start
+        self.head: str | None = None
+        self.state = self._begin(start)
+        self.trust = start.trust or trust_state.Trust()
+        self.suspended = start.suspended
+        self._approvals = start.approvals
+        #: A revision was applied in part only: which files it left is not known.
+        self._half_way = False
+
+    def incumbents(self, generation: int) -> LastGood:
+        """Return the state to remember over a restart."""
+        if self.head is None:
+            return self.start
+        return msgspec.structs.replace(
+            self.state.incumbents(),
+            head=self.head,
+            generation=generation,
+            approvals=self._approvals,
+            trust=self.trust,
+            suspended=self.suspended,
+            accepted=self._lineage.taken,
+        )
+
+    def authority(self) -> authority.Authority | None:
+        """Return the authority in force, in addition to the written one."""
+        if self.state.structure_revision is None:
+            return None
+        structure = self.state.basis.structure
+        return authority.Authority(structure.settings.verification, structure.access)
+
+    def walk_start(self) -> commit_walk.WalkStart:
+        """Return the state in force, by which changes are judged."""
+        structure = self.state.basis.structure
+        return commit_walk.WalkStart(
+            {name: q.parent for name, q in structure.queues.items()},
+            self.state.jobs,
+            self.state.places(trust_state.TRUSTED_KINDS),
+            self.authority(),
+            waits=bool(self.state.held),
+            origins=self.state.origins,
+        )
+
+    def resume(self, now: float) -> None:
+        """Continue after a restart with the last good revisions, if their objects are here.
+
+        A mirror keeps them, so the remote need not be reachable. Anything that cannot be read from
+        here stays as in the store.
+        """
+        if self.head is not None or self.start.head is None:
+            return
+        with contextlib.suppress(git_commands.GitError, OSError, history.HeldError):
+            if self._source.has(self.start.head):
+                self._source.require_folder(self.start.head)
+                self.state.now = now
+                self.apply(self.start.head)
+
+    def judge_again(self, judge: provenance.Provenance) -> None:
+        """Judge the state in force again if time alone may change the result."""
+        now, again_at = self._clock(), self.state.judge_again_at
+        is_due = again_at is not None and again_at <= now
+        is_due |= self.state.left.known != self._timers.resting(now)
+        if self.head is None:
+            return
+        trust = self.trust
+        if trust.due(now):
+            trust = judge.again(self.head, trust, self.walk_start())
+        if self.state.expire() or is_due or trust != self.trust:
+            self.apply(self.head, trust)
+
+    def apply_stops(self, walk: commit_walk.CommitWalk) -> None:
+        """Take the approvals of a walk, and apply the revisions where it stopped."""
+        self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
+        for stop in walk.stops:
+            with contextlib.suppress(history.HeldError):
+                self.apply(stop.revision, stop.trust)
+
+    def apply(
+        self, head: str, trust: trust_state.Trust | None = None, *, as_written: bool = False
+    ) -> None:
+        """Bring the state in force to ``head``.
+
+        Args:
+            head: the revision.
+            trust: as the walk left it; None: as remembered.
+            as_written: take its people and keys as they are.
+
+        Raises:
+            HeldError: it would leave nothing in force.
+            GitError: it cannot be read.
+        """
+        as_written |= trust is None and self.start.trust is None
+        trust = trust or self.trust
+        if not self._apply_files(head, trust):
+            raise history.HeldError(
+                review_findings.EMPTIED,
+                f"{head} leaves nothing of what is in force, whatever it brings: this is always "
+                "refused, and so is what follows it. "
+                f"{self._lineage.how_to_restore(head, self.head or '')}; where all of it is meant "
+                "to go, leave one object until the next commit",
+            )
+        self.head = head
+        self._lineage.was_taken(head)
+        in_force = self.authority()
+        off = trust.mode == "off" and (in_force is None or in_force.mode == "off")
+        if off or as_written:
+            trust = trust_state.trusted(self.state.filed.written(trust_state.TRUSTED_KINDS))
+        self.trust = trust
+        self.suspended = _suspended(self.state.basis.structure, self.suspended, self._clock())
+        self._source.keep(head)
+        # an approval that let something apply is used up
+        held = self.state.held
+        self._approvals = review_findings.unused(self._approvals, self.state.used) if held else ()
+
+    def _apply_files(self, head: str, trust: trust_state.Trust) -> bool:
+        """Apply the files that a revision changed; return False if that would leave nothing."""
+        if self.head is not None and not self._half_way and self._source.has(self.head):
+            changes = self._source.changes(self.head, head)
+            gone: set[str] = set()
+        else:
+            changes = self._source.files(head)
+            gone = set(self.state.paths) - {change.path for change in changes.files}
+        present = [change for change in changes.files if change.blob is not None]
+        gone.update(change.path for change in changes.files if change.blob is None)
+        with _collector_paused(len(present) >= _MANY_FILES):
+            blobs = self._source.blobs([change.blob or "" for change in present])
+            files = [
+                file_index.FileChange(change.path, change.blob or "", data)
+                for change, data in zip(present, blobs, strict=True)
+            ]
+            files += [file_index.FileChange(path, "", None) for path in sorted(gone)]
+            self._half_way = True
+            self._lineage.at = head
+            taken = self.state.apply(
+                head,
+                files,
+                changes.ignored,
+                approvals=frozenset(self._approvals),
+                denied={label: one.problem for label, one in trust.denied.items()},
+                left=job_quarantine.JobsLeftAsBefore(self._timers.resting(self._clock())),
+                accepted=self._lineage.is_accepted(head),
+            )
+        self._half_way = False
+        return taken
+
+
+def _suspended(
+    structure: desired.Structure, before: dict[str, float], now: float
+) -> dict[str, float]:
+    """Return the start of each suspension; the same mapping if nothing changed."""
+    labels = ["Cluster"] if structure.settings.suspend else []
+    labels += [f"Queue/{name}" for name, queue in structure.queues.items() if queue.suspend]
+    found = {label: before.get(label, now) for label in labels}
+    return before if found == before else found
+
+
+@contextlib.contextmanager
+def _collector_paused(wanted: bool) -> Iterator[None]:  # noqa: FBT001 - one reader, right above
+    """Pause the garbage collector: a hundred thousand new objects, none of them garbage."""
+    if not wanted or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,120 @@
+"""Makes the values of ``Desired``, with their sync status.
+
+The state in force and the result of a look at the branch come in. A value goes out: the last one
+with a fresh status if nothing else changed, else one of the next generation.
+"""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from reconciler.desired.apply import applied, revision_in_force, sync_holds
+from reconciler.model import desired
+from reconciler.model.rules import review_findings
+
+
+class BranchLook(NamedTuple):
+    """The result of one look at the branch.
+
+    Attributes:
+        at: seconds since the epoch.
+        sync: does the state in force match the branch.
+        attempted: head of the branch, if it is known.
+        message: for people.
+        extra: problems besides those of the state in force.
+    """
+
+    at: float
+    sync: Literal["Synced", "OutOfSync", "Unknown"]
+    attempted: str | None
+    message: str
+    extra: tuple[desired.Problem, ...] = ()
+
+
+class SyncReport:
+    """The last value of ``Desired``.
+
+    Attributes:
+        last: the value.
+        generation: number of the last value that differs in more than its status.
+    """
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.last = desired.Desired()
+
+    def forget(self) -> None:
+        """Forget the last value; the next one has a new generation."""
+        self.last = desired.Desired()
+
+    def update(
+        self, in_force: revision_in_force.RevisionInForce, look: BranchLook
+    ) -> desired.Desired:
+        """Return the value after a look at the branch."""
+        before, state = self.last, in_force.state
+        status = _status(in_force, look)
+        if in_force.head is None:
+            self.last = msgspec.structs.replace(before, status=status)
+            return self.last
+        aside = state.left.aside_of(state.jobs)
+        same = (
+            before.generation > 0
+            and before.structure is state.basis.structure
+            and (before.jobs is state.jobs or before.jobs == state.jobs)
+            and before.refused == state.refused
+            and before.aside == aside
+        )
+        if same:
+            self.last = msgspec.structs.replace(before, status=status)
+        else:
+            self.generation += 1
+            self.last = desired.Desired(
+                generation=self.generation,
+                structure=state.basis.structure,
+                jobs=state.jobs,
+                refused=state.refused,
+                status=status,
+                aside=aside,
+            )
+        return self.last
+
+
+def look_at_applied(state: applied.Applied, now: float, head: str | None) -> BranchLook:
+    """Return the result of a look after which the head is in force, as far as it is valid."""
+    errors = sum(problem.severity == "error" for problem in state.problems())
+    if not errors:
+        return BranchLook(now, "Synced", head, "")
+    return BranchLook(now, "OutOfSync", head, _summary(state, errors))
+
+
+def _status(in_force: revision_in_force.RevisionInForce, look: BranchLook) -> desired.SyncStatus:
+    state = in_force.state
+    held, problems = state.held, state.problems()
+    if any(one.rule in {*review_findings.WHOLE, review_findings.EMPTIED} for one in look.extra):
+        held, problems = sync_holds.beyond_approval(held, problems)
+    return desired.SyncStatus(
+        sync=look.sync,
+        attempted_revision=look.attempted,
+        structure_revision=state.structure_revision,
+        jobs_revision=in_force.head if in_force.head is not None else in_force.start.head,
+        message=look.message,
+        checked_at=look.at,
+        problems=look.extra + problems,
+        held=held,
+        suspended=in_force.suspended,
+    )
+
+
+def _summary(state: applied.Applied, errors: int) -> str:
+    """Return one line about the errors of the state in force."""
+    if state.held:
+        others = errors - sum(p.rule in review_findings.RULES for p in state.problems())
+        more = f"; and {others} error{'s' if others > 1 else ''} besides" if others > 0 else ""
+        return state.held[0].message + more
+    message = f"{errors} error{'s' if errors > 1 else ''}"
+    if state.structure_refused:
+        kept = state.structure_revision
+        message += "; its structure is refused, and " + (
+            f"that of {kept[:12]} stays in force" if kept else "none was accepted before"
+        )
+    return message

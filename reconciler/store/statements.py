@@ -1,0 +1,193 @@
+"""Statements that search the tables of jobs, attempts and events.
+
+What is looked for comes in; a statement that no connection has seen yet goes out. Nothing here is
+executed.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from reconciler.model.state import events, pending_reasons, records
+from reconciler.store import schema
+
+#: The most rows that one call gives back.
+ROWS_MAX = 10_000
+#: The most keys that go into one statement.
+KEYS_MAX = 500
+RUNNING = "Running"
+ENDED: sa.ColumnElement[str] = sa.literal_column("'Ended'")
+_TASK_ORDER = (
+    schema.ATTEMPTS.c.element,
+    schema.ATTEMPTS.c.try_number,
+    schema.ATTEMPTS.c.task_group,
+    schema.ATTEMPTS.c.task_index,
+)
+_Item = TypeVar("_Item")
+
+
+def batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """Yield the items in parts that fit into one statement each."""
+    for start in range(0, len(items), KEYS_MAX):
+        yield items[start : start + KEYS_MAX]
+
+
+def cursor(record: records.JobRecord) -> str:
+    """Return the position at which a page of jobs ends with this one."""
+    return f"{record.order}.{record.name}"
+
+
+def parse_cursor(text: str) -> tuple[int, str]:
+    """Return the position and name in a cursor.
+
+    Raises:
+        ValueError: ``text`` is no cursor.
+    """
+    position, _, name = text.partition(".")
+    if not re.fullmatch("-?[0-9]{1,18}", position):
+        raise ValueError(f"{text!r} is no place in a list; use the one that the last page gave")
+    return int(position), name
+
+
+def jobs(
+    *,
+    states: Sequence[str],
+    queue: str | None,
+    owner: str | None,
+    name_prefix: str | None,
+    labels: Mapping[str, str],
+    after: str | None,
+    limit: int,
+) -> sa.Select[tuple[bytes]]:
+    """Select the newest runs of jobs, the last submitted first. See ``StoreReader.jobs``."""
+    table = schema.JOBS.c
+    conditions = [table.newest == sa.literal_column("1")]
+    if states:
+        conditions.append(table.state.in_(list(states)))
+    if queue is not None:
+        conditions.append(table.queue == queue)
+    if owner is not None:
+        conditions.append(table.owner == owner)
+    if name_prefix:
+        conditions.append(table.name.startswith(name_prefix, autoescape=True))
+    for key, value in labels.items():
+        conditions.append(table.labels.contains(f"\n{key}={value}\n", autoescape=True))
+    if after is not None:
+        position, name = parse_cursor(after)
+        conditions.append(
+            (table.position < position) | ((table.position == position) & (table.name > name))
+        )
+    statement = sa.select(table.body).where(*conditions)
+    return statement.order_by(table.position.desc(), table.name).limit(min(limit, ROWS_MAX))
+
+
+def run_of_job(name: str, run: int | None, ended_by: float | None) -> sa.Select[tuple[str, bytes]]:
+    """Select one run of a job. See ``StoreReader.job``."""
+    table = schema.JOBS.c
+    statement = sa.select(table.key, table.body).where(table.name == name)
+    if ended_by is not None:
+        statement = statement.where(table.ended_at <= ended_by).order_by(table.position.desc())
+    elif run is None:
+        statement = statement.order_by(table.newest.desc(), table.position.desc())
+    else:
+        statement = statement.where(table.run == run).order_by(table.newest.desc())
+    return statement.limit(1)
+
+
+def queue_places(in_vain: Sequence[str]) -> sa.Subquery:
+    """Select name and place of each pending job in its queue, from 1.
+
+    Args:
+        in_vain: keys of reasons that waiting does not end. Jobs with one have no place.
+    """
+    table = schema.JOBS.c
+    keys = sa.func.json_each(msgspec.json.encode(in_vain).decode()).table_valued("value")
+    order = (table.priority.desc(), table.position, table.name)
+    place = sa.func.row_number().over(partition_by=table.queue, order_by=order)
+    return (
+        sa.select(table.name, place.label("place"))
+        .where(table.newest == sa.literal_column("1"), table.state == "Pending")
+        .where(table.reason_key.not_in(sa.select(keys.c.value)))
+        .subquery()
+    )
+
+
+def reasons_maybe_in_vain() -> sa.Select[tuple[str, bytes]]:
+    """Select reasons that contain a word of those that waiting does not end."""
+    table = schema.REASONS.c
+    may_be = [sa.func.instr(table.body, word.encode()) > 0 for word in pending_reasons.VAIN_WORDS]
+    return sa.select(table.key, table.body).where(sa.or_(*may_be))
+
+
+def attempts(
+    job: str,
+    run: int | None,
+    *,
+    element: int | None,
+    alive: bool | None,
+    alive_first: bool,
+    limit: int,
+) -> sa.Select[tuple[bytes]]:
+    """Select attempts at a job's tasks. See ``StoreReader.attempts``."""
+    table = schema.ATTEMPTS.c
+    conditions = [table.job == job]
+    if run is not None:
+        conditions.append(table.run == run)
+    if element is not None:
+        conditions.append(table.element == element)
+    if alive is not None:
+        conditions.append(table.state != ENDED if alive else table.state == ENDED)
+    first = [table.state == ENDED] if alive_first else []
+    statement = sa.select(table.body).where(*conditions)
+    return statement.order_by(*first, table.run, *_TASK_ORDER).limit(min(limit, ROWS_MAX))
+
+
+def first_attempts(names: Mapping[str, str], limit_each: int) -> sa.Select[tuple[str, bytes]]:
+    """Select the first attempts at each of some jobs, given as names by key."""
+    table = schema.ATTEMPTS.c
+    rank = sa.func.row_number().over(partition_by=table.job_key, order_by=_TASK_ORDER)
+    ranked = (
+        sa.select(table.id, rank.label("rank"))
+        .where(table.job.in_(list(names.values())), table.job_key.in_(list(names)))
+        .subquery()
+    )
+    return (
+        sa.select(table.job_key, table.body)
+        .join(ranked, ranked.c.id == table.id)
+        .where(ranked.c.rank <= limit_each)
+        .order_by(table.job_key, *_TASK_ORDER)
+    )
+
+
+def running_counts(names: Mapping[str, str]) -> sa.Select[tuple[str, int]]:
+    """Select the number of running tasks of some jobs, given as names by key."""
+    table = schema.ATTEMPTS.c
+    return (
+        sa.select(table.job_key, sa.func.count().label("running"))
+        .where(table.job.in_(list(names.values())), table.job_key.in_(list(names)))
+        .where(table.state == RUNNING)
+        .group_by(table.job_key)
+    )
+
+
+def happened(
+    *, after: int | None, job: str | None, node: str | None, until: float | None, limit: int
+) -> sa.Select[Any]:
+    """Select events: those after ``after`` in order, or without it the newest first."""
+    table = schema.EVENTS.c
+    columns = [table[name] for name in events.Event.__struct_fields__]
+    statement: sa.Select[Any] = sa.select(*columns)
+    if job is not None:
+        statement = statement.where(table.job == job)
+    if node is not None:
+        statement = statement.where(table.node == node)
+    if until is not None:
+        statement = statement.where(table.at <= until)
+    if after is not None:
+        statement = statement.where(table.sequence > after).order_by(table.sequence)
+    else:
+        statement = statement.order_by(table.sequence.desc())
+    return statement.limit(min(limit, ROWS_MAX))
