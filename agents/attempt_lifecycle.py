@@ -6,7 +6,7 @@ the parts that hold something for an attempt are told of them.
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agents import state, step_executor
 from agents.host import failpoints, trash
@@ -14,6 +14,7 @@ from agents.job_data import reported_data
 from agents.logs import event_log
 from agents.node import cleanup, monitor
 from agents.supervisor import client
+from agents.supervisor.commands import AttemptCommand
 from agents.tasks import container_cleanup, launcher
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState
@@ -99,18 +100,18 @@ class AttemptLifecycle:
             self._state.supervisor_down()
             self._supervisor.close()
 
-    def prepared(self, order: dict[str, Any]) -> None:
-        """Send the order of an attempt that had to wait before its start.
+    def prepared(self, command: AttemptCommand) -> None:
+        """Send the command of an attempt that had to wait before its start.
 
         It may have been prepared twice, because a supervisor has died meanwhile. What started
-        by the other order, or has ended and is forgotten, must not start again.
+        by the other command, or has ended and is forgotten, must not start again.
         """
         with self._lock:
-            if not self._state.awaits(order["id"]):
+            if not self._state.awaits(command["id"]):
                 return
-            orders = self._parts.launcher.pass_or_hold(order)
-            if orders:
-                self._steps.send(orders)
+            commands = self._parts.launcher.pass_or_hold(command)
+            if commands:
+                self._steps.send(commands)
             else:
                 self._report_now()  # the controller waits until the whole gang is ready
 

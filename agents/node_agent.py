@@ -1,6 +1,6 @@
 """The agent of one node: builds its parts, runs their threads, and connects them.
 
-The main thread reads the supervisor's reports (``supervisor_loop``); other threads exchange
+The main thread reads the supervisor's reports (``main_loop``); other threads exchange
 messages with the controller, watch machine and GPUs, read task metrics and clean up. What they
 learn goes through the state machine under one lock, and ``step_executor`` carries out its steps.
 """
@@ -17,11 +17,11 @@ from agents import (
     attempt_lifecycle,
     attempt_queries,
     controller_dialogue,
+    main_loop,
     reports,
     shutdown,
     state,
     step_executor,
-    supervisor_loop,
 )
 from agents.host import (
     clock_skew,
@@ -67,7 +67,7 @@ class Agent:
         self._events = event_log.EventLog(settings, self._console)
         self._epoch = leader_epochs.LeaderEpoch(self.root, self._console)
         self.supervisor = client.SupervisorClient(self.root, settings.isolation, settings.enter)
-        self._wake = supervisor_loop.WakeUp()
+        self._wake = main_loop.WakeUp()
         self._skew = clock_skew.ClockSkew()
         self._is_orphaned = self._is_restarting = False
 
@@ -105,9 +105,9 @@ class Agent:
         self.prepare()
         self._events.begins(self.monitor.inventory)
         self.monitor.begin()
-        main_loop = supervisor_loop.SupervisorLoop(
+        loop = main_loop.MainLoop(
             self.supervisor,
-            supervisor_loop.SupervisorEvents(
+            main_loop.SupervisorEvents(
                 self.lifecycle.connected,
                 self.lifecycle.reported,
                 self.lifecycle.lost,
@@ -118,7 +118,7 @@ class Agent:
             self._wake,
             self.settings.die_with_parent,
         )
-        main_loop.connect()
+        loop.connect()
         for work in (
             self.sync.poll,
             self.sync.report,
@@ -134,7 +134,7 @@ class Agent:
         ):
             self._keep_running(work)
         self._clean.set()
-        main_loop.run()
+        loop.run()
         stops = self._is_orphaned or (self.settings.stop_tasks_on_exit and not self._is_restarting)
         self._events.leaves(len(self.attempts.running()), stops=stops)
         if stops:
@@ -267,7 +267,7 @@ class Agent:
             self.supervisor,
             self.launcher,
             effects,
-            lambda order: self.lifecycle.prepared(order),  # noqa: PLW0108 - built later
+            lambda command: self.lifecycle.prepared(command),  # noqa: PLW0108 - built later
         )
         self.lifecycle = attempt_lifecycle.AttemptLifecycle(
             self.lock,

@@ -113,8 +113,10 @@ def parser(*, required: bool = True) -> Parser:
     Args:
         required: False for a check, which needs neither a controller nor a name nor a folder.
     """
-    made = Parser("muster-agent", description="Run the tasks of a Muster controller on this host.")
-    node = made.add_argument_group("node")
+    arguments = Parser(
+        "muster-agent", description="Run the tasks of a Muster controller on this host."
+    )
+    node = arguments.add_argument_group("node")
     add = node.add_argument
     add("--server", required=required, metavar="URL", help="controller to work for, as "
         "http(s)://HOST:PORT")  # fmt: skip
@@ -130,12 +132,12 @@ def parser(*, required: bool = True) -> Parser:
         "detected (see --check)")  # fmt: skip
     add("--virtual", action="store_true", help="this is one of several nodes on one machine")
     add("--boot-id", default="", help="boot id to report instead of the machine's")
-    _add_check_options(made)
-    _add_offer_options(made)
-    _add_task_options(made)
-    _add_lifetime_options(made)
-    _add_log_options(made)
-    return made
+    _add_check_options(arguments)
+    _add_offer_options(arguments)
+    _add_task_options(arguments)
+    _add_lifetime_options(arguments)
+    _add_log_options(arguments)
+    return arguments
 
 
 def _add_check_options(made: Parser) -> None:

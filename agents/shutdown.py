@@ -4,6 +4,7 @@ It is used by an agent that stops with its tasks, and for virtual nodes whose ag
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from agents.host import processes
@@ -12,9 +13,11 @@ from agents.tasks import container_cleanup, images
 
 #: Time for a killed supervisor to end.
 GONE_S = 10.0
+#: How often to check if it has.
+LOOK_S = 0.005
 
 
-def end_everything(root: Path) -> list[str]:
+def end_everything(root: Path, pause: Callable[[float], None] = time.sleep) -> list[str]:
     """End everything of the node in ``root``. Return what could not be ended, as messages."""
     problems = []
     supervisors = processes.supervisors_of(str(root))
@@ -25,7 +28,7 @@ def end_everything(root: Path) -> list[str]:
         if time.monotonic() > deadline:
             problems.append(f"supervisor {min(supervisors)} can't be killed")
             break
-        time.sleep(0.005)
+        pause(LOOK_S)
     processes.ask_runtimes(str(root))
     alive = journal.read(f"{root}/journal")
     recorded = [record for record in alive.values() if record["state"] != "Ended"]
@@ -33,5 +36,5 @@ def end_everything(root: Path) -> list[str]:
         problems.append("some processes of tasks can't be killed")
     if not task_isolation.clean_up(str(root)):
         problems.append("some control groups of tasks can't be removed")
-    problems += images.end_left(str(root))
-    return problems + container_cleanup.clear(root)
+    problems += images.end_left(str(root), pause)
+    return problems + container_cleanup.clear(root, pause=pause)

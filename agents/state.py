@@ -71,7 +71,7 @@ class SaveEpoch(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Renew(msgspec.Struct, frozen=True):
+class RenewLeases(msgspec.Struct, frozen=True):
     """Renew leases as of the boot-clock time at which the answered request was sent."""
 
     at: float
@@ -99,13 +99,13 @@ class CarryOutRemedies(msgspec.Struct, frozen=True):
     orders: tuple[drift_kinds.DriftRemedy, ...]
 
 
-class Check(msgspec.Struct, frozen=True):
+class SetCheckPlan(msgspec.Struct, frozen=True):
     """Make the health checks of this plan from now on; None for none."""
 
     plan: health_checks.CheckPlan | None
 
 
-class Cut(msgspec.Struct, frozen=True):
+class SetMigPlan(msgspec.Struct, frozen=True):
     """Split GPUs by this MIG plan from now on; None to leave them as they are."""
 
     plan: desired.MigPlan | None
@@ -118,9 +118,9 @@ class WatchVolumes(msgspec.Struct, frozen=True):
 
 
 Step = (
-    Check
+    SetCheckPlan
     | WatchVolumes
-    | Cut
+    | SetMigPlan
     | CarryOutRemedies
     | Start
     | Release
@@ -128,7 +128,7 @@ Step = (
     | EndAttempt
     | Forget
     | SaveEpoch
-    | Renew
+    | RenewLeases
     | StreamLog
     | ReportNow
     | Complain
@@ -171,7 +171,7 @@ class AgentState:
     # Events ----------------------------------------------------------------------------------
 
     def supervisor_up(self, reports: Iterable[AttemptReport]) -> list[Step]:
-        """Take over all attempts of a newly connected supervisor; earlier orders are void."""
+        """Take over all attempts of a newly connected supervisor; earlier commands are void."""
         self._supervised = True
         self._asked.clear()
         self._stops.clear()
@@ -221,7 +221,7 @@ class AgentState:
             self.epoch = response.epoch
             steps.append(SaveEpoch(response.epoch))
         if response.renews:
-            steps.append(Renew(sent_at))
+            steps.append(RenewLeases(sent_at))
         self.poll_s = response.poll_s
         steps += self._acknowledge(response.acknowledged)
         offered = (response.epoch, response.version)
@@ -251,13 +251,13 @@ class AgentState:
         self._forgotten &= self.assignments.keys()
         if news.checks != self.checks:
             self.checks = news.checks
-            steps.append(Check(self.checks))
+            steps.append(SetCheckPlan(self.checks))
         if news.volumes != self.volumes:
             self.volumes = news.volumes
             steps.append(WatchVolumes(self.volumes))
         if news.mig != self.mig:
             self.mig = news.mig
-            steps.append(Cut(self.mig))
+            steps.append(SetMigPlan(self.mig))
         if news.remedies != self.remedies:
             self.remedies = news.remedies
             steps.append(CarryOutRemedies(news.remedies))
@@ -283,9 +283,9 @@ class AgentState:
         self._told_stages = {n: s for n, s in self.stages.items() if n in self.assignments}
         # Ends first, and the long list of waiting attempts last, so that a cut costs least.
         chosen.sort(key=lambda report: report.state is not AttemptState.ENDED)
-        kept = tuple(chosen[:REPORTS_MAX])
-        self._changed.difference_update(report.id for report in kept)
-        return kept, complete and len(kept) == len(chosen)
+        sent = tuple(chosen[:REPORTS_MAX])
+        self._changed.difference_update(report.id for report in sent)
+        return sent, complete and len(sent) == len(chosen)
 
     def not_delivered(self, reports: Iterable[AttemptReport]) -> None:
         """Report again what a lost request contained."""

@@ -1,17 +1,18 @@
 """Carries out the steps that the agent's state machine decides.
 
-Steps come in; orders for the supervisor go out, all of one call in one message. Everything else is
+Steps come in; commands to the supervisor go out, all of one call in one message. Everything else is
 done through the callables of :class:`StepEffects`. All methods are called under the agent's lock.
 """
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from agents import state
 from agents.host import failpoints
 from agents.supervisor import client
-from agents.tasks import launcher, preparation, start_orders
+from agents.supervisor.commands import Command
+from agents.tasks import launcher, preparation, start_commands
 from reconciler.model import desired
 from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.policy.drift_kinds import DriftRemedy
@@ -20,7 +21,7 @@ from reconciler.model.state.states import EndReason
 
 
 class StepEffects(NamedTuple):
-    """What steps do beside orders to the supervisor.
+    """What steps do beside commands to the supervisor.
 
     Attributes:
         set_check_plan: makes these checks from now on.
@@ -32,7 +33,7 @@ class StepEffects(NamedTuple):
         save_epoch: saves the epoch of the newest leader.
         leases_renewed: called with the moment of the renewal, on the boot clock.
         discard: deletes the folders of attempts.
-        note_containers: returns the orders after it has noted how to remove their containers.
+        note_containers: returns the commands after it has noted how to remove their containers.
         say: shows a message to the operator.
     """
 
@@ -45,7 +46,7 @@ class StepEffects(NamedTuple):
     save_epoch: Callable[[int], None]
     leases_renewed: Callable[[float], None]
     discard: Callable[[tuple[str, ...]], None]
-    note_containers: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+    note_containers: Callable[[Sequence[Command]], Sequence[Command]]
     say: Callable[[str], None]
 
 
@@ -57,7 +58,7 @@ class StepExecutor:
         supervisor: client.SupervisorClient,
         tasks: launcher.Launcher,
         effects: StepEffects,
-        send_later: Callable[[dict[str, Any]], None],
+        send_later: preparation.Send,
     ) -> None:
         self._supervisor = supervisor
         self._launcher = tasks
@@ -65,44 +66,44 @@ class StepExecutor:
         self._send_later = send_later
 
     def carry_out(self, steps: Iterable[state.Step]) -> None:
-        """Carry out steps, with all orders to the supervisor in one message."""
-        orders: list[dict[str, Any]] = []
+        """Carry out steps, with all commands to the supervisor in one message."""
+        commands: list[Command] = []
         renewed_at: float | None = None
         for step in steps:
             try:
-                orders += self._carry_out(step)
+                commands += self._carry_out(step)
             except Exception:  # the controller does not ask again for the steps behind this one
                 self._effects.say(
                     f"internal error in step {type(step).__name__}: {traceback.format_exc()}"
                 )
-            if isinstance(step, state.Renew):
+            if isinstance(step, state.RenewLeases):
                 renewed_at = step.at
-        if any(order["op"] == "start" for order in orders):
+        if any(command["op"] == "start" for command in commands):
             failpoints.reach("sent-not-spawned")
-        if orders:
-            self.send(orders)
+        if commands:
+            self.send(commands)
         if renewed_at is not None:  # after the stops of attempts that moved to another node
             self._effects.leases_renewed(renewed_at)
 
-    def send(self, orders: list[dict[str, Any]]) -> None:
-        """Send orders to the supervisor. An order that cannot be encoded fails alone."""
-        orders = self._effects.note_containers(orders)
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send commands to the supervisor. A command that cannot be encoded fails alone."""
+        commands = self._effects.note_containers(commands)
         try:
-            self._supervisor.send(orders)
+            self._supervisor.send(commands)
         except (UnicodeError, TypeError, ValueError):  # raised before anything was sent
-            for order in orders:
-                self._send_alone(order)
+            for command in commands:
+                self._send_alone(command)
 
-    def _send_alone(self, order: dict[str, Any]) -> None:
+    def _send_alone(self, command: Command) -> None:
         try:
-            self._supervisor.send([order])
+            self._supervisor.send([command])
         except (UnicodeError, TypeError, ValueError) as problem:
-            self._effects.say(f"order {order['op']} of {order.get('id')!a}: {problem}")
-            if order["op"] == "start":
-                self._supervisor.send([_failed_start(order["id"])])
+            self._effects.say(f"order {command['op']} of {command.get('id')!a}: {problem}")
+            if command["op"] == "start":
+                self._supervisor.send([_failed_start(command["id"])])
 
-    def _carry_out(self, step: state.Step) -> list[dict[str, Any]]:
-        """Carry out a step. Return the orders for the supervisor that belong to it."""
+    def _carry_out(self, step: state.Step) -> Sequence[Command]:
+        """Carry out a step. Return the commands to the supervisor that belong to it."""
         effects = self._effects
         match step:
             case state.Start():
@@ -110,22 +111,22 @@ class StepExecutor:
             case state.Release(attempt):
                 return self._launcher.release(attempt)
             case state.Refuse(attempt, reason, message):
-                return [start_orders.refusal(attempt, reason, message)]
+                return [start_commands.refusal(attempt, reason, message)]
             case state.EndAttempt():
-                return [self._launcher.stop_order(step)]
+                return [self._launcher.stop_command(step)]
             case state.Forget(attempts):
                 failpoints.reach("acknowledged-not-deleted")
                 effects.discard(attempts)
                 return [{"op": "forget", "ids": list(attempts)}]
-            case state.Renew(at):
+            case state.RenewLeases(at):
                 return [{"op": "renew", "at": at}]
             case state.SaveEpoch(epoch):
                 effects.save_epoch(epoch)
-            case state.Check(plan):
+            case state.SetCheckPlan(plan):
                 effects.set_check_plan(plan)
             case state.WatchVolumes(volumes):
                 effects.watch_volumes(volumes)
-            case state.Cut(layout):
+            case state.SetMigPlan(layout):
                 effects.set_mig_plan(layout)
             case state.CarryOutRemedies(remedies):
                 effects.remediate(remedies)
@@ -137,8 +138,8 @@ class StepExecutor:
                 effects.say(message)
         return []
 
-    def _start(self, step: state.Start) -> list[dict[str, Any]]:
-        """Return the orders that start an attempt. An internal error ends this attempt alone."""
+    def _start(self, step: state.Start) -> Sequence[Command]:
+        """Return the commands that start an attempt. An internal error ends this attempt alone."""
         try:
             return self._launcher.start(step, self._send_later)
         except Exception:  # other attempts start with this one, and must not be affected
@@ -147,5 +148,5 @@ class StepExecutor:
             return [_failed_start(attempt)]
 
 
-def _failed_start(attempt: str) -> dict[str, Any]:
-    return start_orders.refusal(attempt, EndReason.START_FAILED, preparation.INTERNAL_ERROR)
+def _failed_start(attempt: str) -> Command:
+    return start_commands.refusal(attempt, EndReason.START_FAILED, preparation.INTERNAL_ERROR)

@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -47,6 +47,22 @@ class VirtualNode(msgspec.Struct, frozen=True):
     enter: tuple[str, ...] = ()
 
 
+class AgentOptions(msgspec.Struct, frozen=True):
+    """Options that the agents of all virtual nodes have in common.
+
+    Attributes:
+        token_file: of the nodes that have none of their own.
+        shared: the folder that all nodes share.
+        more: further options, as on a command line.
+    """
+
+    token_file: Path | None = None
+    shared: Path | None = None
+    die_with_parent: bool = True
+    isolation: str = "auto"
+    more: tuple[str, ...] = ()
+
+
 class _Running:
     """The state of one node's agent."""
 
@@ -64,13 +80,16 @@ class _Running:
         return self.agent is not None and self.agent.poll() is None
 
 
+_NO_OPTIONS = AgentOptions()
+
+
 class VirtualNodes:
     """Starts and ends the agents of virtual nodes. ``poll`` restarts those that must run.
 
     A node's root is ``folder/NAME``, its agent's log ``folder/NAME.log``.
 
     Args:
-        options: further options of every agent.
+        options: of every agent.
     """
 
     def __init__(
@@ -78,20 +97,11 @@ class VirtualNodes:
         server: str,
         folder: Path,
         nodes: Iterable[VirtualNode] = (),
-        *,
-        token_file: Path | None = None,
-        shared: Path | None = None,
-        die_with_parent: bool = True,
-        isolation: str = "auto",
-        options: Sequence[str] = (),
+        options: AgentOptions = _NO_OPTIONS,
     ) -> None:
-        self.options = tuple(options)
         self.server = server
         self.folder = folder
-        self.token_file = token_file
-        self.shared = shared
-        self.die_with_parent = die_with_parent
-        self.isolation = isolation
+        self.options = options
         self._nodes: dict[str, _Running] = {}
         for node in nodes:
             self.add(node)
@@ -140,29 +150,29 @@ class VirtualNodes:
 
     def command(self, name: str) -> list[str]:
         """Return the command line of the node's agent."""
-        node = self._nodes[name].node
-        made = interpreter.module_command("agents", "--virtual", "--stop-tasks-on-exit")
-        made += ["--server", self.server, "--name", name, "--root", str(self.root(name))]
-        made += ["--isolation", self.isolation]
-        token_file = node.token_file or self.token_file
+        node, options = self._nodes[name].node, self.options
+        command = interpreter.module_command("agents", "--virtual", "--stop-tasks-on-exit")
+        command += ["--server", self.server, "--name", name, "--root", str(self.root(name))]
+        command += ["--isolation", options.isolation]
+        token_file = node.token_file or options.token_file
         pairs = {
             "--token-file": str(token_file) if token_file else "",
-            "--shared": str(self.shared) if self.shared else "",
+            "--shared": str(options.shared) if options.shared else "",
             "--cpus": node.cpus,
             "--memory": node.memory,
             "--address": node.address,
             "--enter": shlex.join(node.enter),
-            "--die-with-parent": str(os.getpid()) if self.die_with_parent else "",
+            "--die-with-parent": str(os.getpid()) if options.die_with_parent else "",
         }
         for option, value in pairs.items():
             if value:
-                made += [option, value]
+                command += [option, value]
         if node.gpus:
-            made += ["--simulated-gpus", str(node.gpus), "--gpu-model", node.gpu_model]
-            made += ["--gpu-memory", node.gpu_memory, "--gpu-interval", str(SIMULATED_EVERY_S)]
+            command += ["--simulated-gpus", str(node.gpus), "--gpu-model", node.gpu_model]
+            command += ["--gpu-memory", node.gpu_memory, "--gpu-interval", str(SIMULATED_EVERY_S)]
         for key, value in node.labels.items():
-            made += ["--label", f"{key}={value}"]
-        return [*made, *self.options]
+            command += ["--label", f"{key}={value}"]
+        return [*command, *options.more]
 
     def stop(self, name: str) -> None:
         """Stop the node's agent and its tasks; nothing is left running."""

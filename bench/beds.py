@@ -74,7 +74,7 @@ class Bed:
                 jobs=waiting,
                 active=waiting.keys(),
                 past_runs=run_set.RunSet.of(spec.key for spec in specs),
-                standing=None,
+                schedule_inputs=None,
                 next_order=len(specs) + 1,
             )
         )
@@ -105,7 +105,7 @@ class Bed:
         wall, cpu = time.perf_counter(), time.process_time()
         observed = self.memory.observed(*self.memory.take_input())
         result = reconcile.reconcile(
-            wanted, observed, self.now, recall=self.memory.recall, ended=_clock(phases, cpu)
+            wanted, observed, self.now, cache=self.memory.cache, ended=_clock(phases, cpu)
         )
         phases["outcome"] = time.process_time() - cpu - sum(phases.values())
         self.memory.absorb(result)

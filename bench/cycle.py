@@ -77,7 +77,7 @@ class Bed:
         wanted = desired.Desired(self.generation, self.structure, self.jobs)
         began = time.perf_counter()
         observed = self.memory.observed(*self.memory.take_input())
-        result = reconcile.reconcile(wanted, observed, self.now, recall=self.memory.recall)
+        result = reconcile.reconcile(wanted, observed, self.now, cache=self.memory.cache)
         self.memory.absorb(result)
         return 1e3 * (time.perf_counter() - began), result
 

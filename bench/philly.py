@@ -79,7 +79,7 @@ def _seen(cluster: simulated_cluster.SimulatedCluster) -> moment.Seen:
         attempts=memory.attempts,
         nodes=memory.nodes,
         why=memory.reasons,
-        promised=memory.promised,
+        promised=memory.nominations,
     )
 
 

@@ -22,7 +22,7 @@ import msgspec
 from bench.options import count
 from reconciler.model import desired
 from reconciler.operations.plan import cluster_snapshot, planner, revisions
-from reconciler.simulation.engine import simulated_cluster, simulated_nodes
+from reconciler.simulation.engine import simulated_cluster, simulated_nodes, world
 from reconciler.simulation.forecast import cluster_forecast
 
 _NOW = 1_800_000_000.0
@@ -126,8 +126,10 @@ def live(wanted: desired.Desired, revision: str, cycles: int) -> cluster_snapsho
         wanted.structure,
         now=_NOW,
         jobs=wanted.jobs,
-        fates=lambda attempt: simulated_nodes.TaskOutcome(runs_s=runs_s[attempt.job]),
-        timing=simulated_cluster.Timing(start_report_within_s=60.0, cycle_every_s=60.0),
+        surroundings=world.World(
+            fates=lambda attempt: simulated_nodes.TaskOutcome(runs_s=runs_s[attempt.job]),
+            timing=world.Timing(start_report_within_s=60.0, cycle_every_s=60.0),
+        ),
     )
     while cluster.cycles < cycles:
         cluster.step()

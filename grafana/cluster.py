@@ -64,6 +64,10 @@ def overview() -> models.Dashboard:
 
 
 def _glance() -> list[panels.Panel]:
+    return [*_state_and_gpus(), *_waiting_and_control()]
+
+
+def _state_and_gpus() -> list[panels.Panel]:
     return [
         panels.number(
             "Git",
@@ -96,6 +100,11 @@ def _glance() -> list[panels.Panel]:
             steps=panels.RISING,
             link=("Which do nothing", "/d/muster-nodes"),
         ),
+    ]
+
+
+def _waiting_and_control() -> list[panels.Panel]:
+    return [
         panels.number(
             "Jobs waiting",
             "Pending jobs of all queues.",

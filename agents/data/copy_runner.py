@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agents.data import copy_queue, copy_worker, worker_process
@@ -44,7 +44,7 @@ class CopyRunner:
         order: dict[str, Any],
         copy: copy_queue.Copy,
         user_name: str,
-        user: dict[str, Any] | None,
+        user: Mapping[str, Any] | None,
         *,
         listed: Callable[[dict[str, Any]], str],
         moved: Callable[[int], None],
@@ -52,7 +52,7 @@ class CopyRunner:
         """Run a copy, and return its problem and the cache entries of what was copied, by name.
 
         Args:
-            user: credentials as in orders; None for the agent's own user.
+            user: credentials as in start commands; None for the agent's own user.
             listed: called with each item before it is copied; returns a problem that ends the copy.
             moved: called with the bytes copied so far.
         """

@@ -200,7 +200,7 @@ class CopyFolder:
                     if target.tell() != size:
                         raise StageError(f"{path} was changed while it was copied")
                 os.rename(part, name, src_dir_fd=above, dst_dir_fd=above)
-            except BaseException:
+            except BaseException:  # also if it is told to end: no part of a file may stay
                 try:
                     os.unlink(part, dir_fd=above)
                 except OSError:
@@ -325,7 +325,7 @@ def copy_in(
     except OSError as problem:
         file_tree.delete(part, sys.maxsize)
         raise refused(problem, "the node's cache") from None
-    except BaseException:
+    except BaseException:  # also if it is told to end: no part of an entry may stay
         file_tree.delete(part, sys.maxsize)
         raise
 

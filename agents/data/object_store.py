@@ -70,7 +70,7 @@ class Bucket:
                 },
                 **signed,
             )
-        except Exception as problem:
+        except Exception as problem:  # the library raises errors of its own without a common type
             raise BucketError(f"{self._where}: {_said(problem)}") from None
 
     def list(self, path: str, most: int) -> tuple[bool, list[tuple[str, int, str]]]:
@@ -157,7 +157,7 @@ class Bucket:
             raise BucketError(f"{self._where}/{name}: there is no such object") from None
         except PermissionError as problem:
             raise BucketError(f"{self._where}/{name}: not allowed: {_said(problem)}") from None
-        except Exception as problem:
+        except Exception as problem:  # the same
             if type(problem).__name__ == "PreconditionError":
                 raise BucketError(f"{self._where}/{name} was changed meanwhile") from None
             raise BucketError(f"{self._where}/{name}: {_said(problem)}") from None
@@ -193,6 +193,6 @@ def _said(problem: Exception) -> str:
     lines = str(problem).splitlines() or [type(problem).__name__]
     code, _, rest = str(problem).partition("<Code>")[2].partition("</Code>")
     if code:
-        told = rest.partition("<Message>")[2].partition("</Message>")[0]
-        return f"{code}: {told}"[:_SAID_CHARACTERS_MAX].strip(": ")
+        message = rest.partition("<Message>")[2].partition("</Message>")[0]
+        return f"{code}: {message}"[:_SAID_CHARACTERS_MAX].strip(": ")
     return lines[0].partition("?")[0][:_SAID_CHARACTERS_MAX]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents.host import commands
+from reconciler import child_process
 
 BYTES_MAX = 64 * 2**10
 COMMAND_S = 30.0
@@ -57,14 +57,23 @@ class SecretStore(msgspec.Struct, frozen=True):
     def _ask(self, user: str, name: str) -> str:
         what = f"secret {name!r} of {user}"
         try:
-            ran = commands.run([*self.command, user, name], COMMAND_S, BYTES_MAX + 1)
+            result = child_process.run_child(
+                child_process.ChildProgram(
+                    [*self.command, user, name], stdout=child_process.ChildOutput.READ
+                ),
+                child_process.ChildLimits(
+                    COMMAND_S, BYTES_MAX, leftovers=child_process.Leftovers.KILL
+                ),
+            )
         except OSError as problem:
             raise SecretUnavailableError(f"{what}: command: {problem.strerror}") from None
-        if len(ran.said) <= BYTES_MAX and ran.status is None:
+        if result.end is child_process.ChildEnd.TOO_MUCH_OUTPUT:
+            raise _too_large(name)
+        if result.end is child_process.ChildEnd.TIMED_OUT:
             raise SecretUnavailableError(f"{what}: the command took over {COMMAND_S:g} s")
-        if len(ran.said) <= BYTES_MAX and ran.status != 0:
-            raise SecretUnavailableError(f"{what}: the command ended {ran.status}")
-        return _text(ran.said, name)
+        if result.status != 0:
+            raise SecretUnavailableError(f"{what}: the command ended {result.status}")
+        return _text(result.stdout, name)
 
 
 def problems(folder: Path) -> Iterator[str]:
@@ -131,9 +140,13 @@ def _read(path: Path, uid: int) -> str:
         return _text(stream.read(BYTES_MAX + 1), path.name)
 
 
+def _too_large(name: str) -> SecretUnavailableError:
+    return SecretUnavailableError(f"secret {name!r} is larger than {BYTES_MAX} bytes")
+
+
 def _text(data: bytes, name: str) -> str:
     if len(data) > BYTES_MAX:
-        raise SecretUnavailableError(f"secret {name!r} is larger than {BYTES_MAX} bytes")
+        raise _too_large(name)
     try:
         text = data.decode()
     except UnicodeDecodeError:

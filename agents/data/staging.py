@@ -8,7 +8,7 @@ and passed to its standard input.
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ class StagingRequest(msgspec.Struct, frozen=True):
     """The data copies of one attempt.
 
     Attributes:
-        user: credentials as in orders; None for the agent's own user.
+        user: credentials as in start commands; None for the agent's own user.
         name: name of the user, who may be the agent's own; ``uid`` and ``gid`` likewise.
         words: values of placeholders in targets.
         lease_s: how long the attempt belongs to this node after a renewal; None for ever.
@@ -40,7 +40,7 @@ class StagingRequest(msgspec.Struct, frozen=True):
     """
 
     plan: storage.StagingPlan
-    user: dict[str, Any] | None
+    user: Mapping[str, Any] | None
     name: str
     uid: int
     gid: int
@@ -332,8 +332,8 @@ def _ended(report: AttemptReport, problem: str, reason: EndReason | None) -> Att
     end = report.end_reason
     if end is EndReason.EXITED and report.exit_code == 0:
         end = reason or EndReason.STAGE_FAILED
-    told = f"{report.message}; {message}" if report.message else message
-    return msgspec.structs.replace(report, end_reason=end, message=told)
+    text = f"{report.message}; {message}" if report.message else message
+    return msgspec.structs.replace(report, end_reason=end, message=text)
 
 
 def _gib(size: int) -> str:

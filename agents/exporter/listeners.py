@@ -78,16 +78,16 @@ def bind(listen: Listen) -> socket.socket:
             f"--metrics-listen {listen.shown}: {listen.host} is {address[0]}, which can be reached "
             "from elsewhere, and there is no --metrics-token-file; give one, or listen on 127.0.0.1"
         )
-    made = socket.socket(family, kind, protocol)
+    listener = socket.socket(family, kind, protocol)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(BACKLOG)
-        made.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
     except OSError as problem:
-        made.close()
+        listener.close()
         raise _refusal(listen, str(address[0]), problem) from None
-    return made
+    return listener
 
 
 def _refusal(listen: Listen, host: str, problem: OSError) -> PortError:

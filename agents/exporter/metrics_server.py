@@ -178,11 +178,11 @@ class MetricsServer:
         if len(head) > http_responses.HEAD_BYTES_MAX:
             self._say(selector, caller, http_responses.refuse(http_responses.OVERLONG))
         elif end:
-            asked = http_responses.read(head + end, self._token)
-            if isinstance(asked, http_responses.HttpRefusal):
-                self._say(selector, caller, http_responses.refuse(asked))
-            elif asked.page:
-                caller.asked, caller.until = asked, time.monotonic() + MAKE_S
+            request = http_responses.read(head + end, self._token)
+            if isinstance(request, http_responses.HttpRefusal):
+                self._say(selector, caller, http_responses.refuse(request))
+            elif request.page:
+                caller.asked, caller.until = request, time.monotonic() + MAKE_S
             else:
                 self._say(selector, caller, http_responses.answer(200, b"ok\n"))
 

@@ -51,16 +51,16 @@ def chosen(
         return sample
     given = parts(uuids)
     had = {gpu.uuid: [one.uuid for one in gpu.mig if one.uuid in given] for gpu in known}
-    kept: list[samples.DeviceReading] = []
+    chosen: list[samples.DeviceReading] = []
     for device in sample.devices:
         if had.get(device.uuid) or is_parted(device, given):
-            kept.append(_part(device, uuids, had.get(device.uuid, [])))
+            chosen.append(_part(device, uuids, had.get(device.uuid, [])))
         # A device without an identity may be one of ours: it counts while one of ours is missing.
         elif device.uuid in uuids or not device.uuid:
-            kept.append(device)
-    numbers = {uuid: at for at, uuid in enumerate(one.uuid for one in kept if one.uuid)}
+            chosen.append(device)
+    numbers = {uuid: at for at, uuid in enumerate(one.uuid for one in chosen if one.uuid)}
     numbered = [
-        msgspec.structs.replace(one, index=numbers.get(one.uuid, one.index)) for one in kept
+        msgspec.structs.replace(one, index=numbers.get(one.uuid, one.index)) for one in chosen
     ]
     return msgspec.structs.replace(sample, devices=tuple(numbered))
 

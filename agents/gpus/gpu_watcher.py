@@ -140,10 +140,12 @@ class GpuWatch:
     def _load(self) -> tuple[records.Gpu, ...]:
         """Load the GPUs of this boot as an earlier agent knew them."""
         try:
-            kept = _DECODE_KEPT((self._root / "gpus.json").read_bytes())
+            stored = _DECODE_KEPT((self._root / "gpus.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
             return ()
-        return gpu_selection.only(kept.gpus, self._chosen) if kept.boot_id == self._boot_id else ()
+        return (
+            gpu_selection.only(stored.gpus, self._chosen) if stored.boot_id == self._boot_id else ()
+        )
 
     def _save(self, known: tuple[records.Gpu, ...]) -> None:
         """Save the GPUs. A failure only costs stable numbers after a restart of the agent."""

@@ -110,16 +110,16 @@ def _sorted_out(
 ) -> tuple[list[GpuInstance], list[GpuInstance]]:
     """Return instances that may stay, and those that are too many or have another shape."""
     left = Counter(dict(wanted))
-    kept: list[GpuInstance] = []
+    staying: list[GpuInstance] = []
     extra: list[GpuInstance] = []
     # others' instances first: they are kept rather than ours
     for one in sorted(there, key=lambda one: (one.mine, one.empty, one.id)):
         if left[one.profile] > 0 and (one.whole or (one.empty and one.mine)):
             left[one.profile] -= 1
-            kept.append(one)
+            staying.append(one)
         else:
             extra.append(one)
-    return kept, extra
+    return staying, extra
 
 
 def _missing(wanted: Wanted, kept: Iterable[GpuInstance]) -> list[str]:

@@ -109,8 +109,8 @@ class MigManager:
         self._tries: dict[str, _Try] = {}
         #: The GPU that is being changed, until it has been sampled again.
         self._claimed = ""
-        kept = _load(self._path, boot_id)
-        self._made, self._held = dict(kept.made), dict(kept.held)
+        stored = _load(self._path, boot_id)
+        self._made, self._held = dict(stored.made), dict(stored.held)
 
     def follow(self, plan: desired.MigPlan | None) -> None:
         """Apply this plan from now on; None for none. Called under the lock."""
@@ -261,13 +261,13 @@ class MigManager:
         wanted = self._wanted()
         on_it = {one.uuid: [p.pid for p in one.processes] for one in sample.devices}
         order: samples.MigOrder | None = None
-        told: list[records.Gpu] = []
+        gpus: list[records.Gpu] = []
         for gpu in known:
             cut, due = self._judge(gpu, wanted.get(gpu.index, ()), on_it.get(gpu.uuid, []))
-            told.append(msgspec.structs.replace(gpu, cut=cut))
+            gpus.append(msgspec.structs.replace(gpu, cut=cut))
             if due and order is None:
                 order = self._order(gpu, wanted.get(gpu.index, ()), take_over=plan.take_over)
-        return order, tuple(told)
+        return order, tuple(gpus)
 
     def _with_simulated(self, known: tuple[records.Gpu, ...]) -> tuple[records.Gpu, ...]:
         """Return GPUs, with declared instances on simulated ones.
@@ -293,15 +293,15 @@ class MigManager:
     def _order(
         self, gpu: records.Gpu, wanted: tuple[tuple[str, int], ...], *, take_over: bool
     ) -> samples.MigOrder:
-        made = self._made.get(gpu.uuid, _Made())
-        others = {one.gpu_instance for one in gpu.mig} - {*made.instances}
+        owned = self._made.get(gpu.uuid, _Made())
+        others = {one.gpu_instance for one in gpu.mig} - {*owned.instances}
         return samples.MigOrder(
             gpu.uuid,
             wanted,
-            made.instances,
-            all_mine=made.open,
-            others=made.others if made.open else tuple(sorted(others)),
-            mode_mine=made.mode,
+            owned.instances,
+            all_mine=owned.open,
+            others=owned.others if owned.open else tuple(sorted(others)),
+            mode_mine=owned.mode,
             take_over=take_over,
         )
 
@@ -338,19 +338,19 @@ class MigManager:
             if given is None or (given.instances and instances and held is None):
                 return f"{name} may be on it"
         if pids:
-            told = ", ".join(map(str, pids[:_PIDS_TOLD]))
-            return f"{len(pids)} processes are on it, as {told}"
+            shown = ", ".join(map(str, pids[:_PIDS_TOLD]))
+            return f"{len(pids)} processes are on it, as {shown}"
         return ""
 
     def _take(self, order: samples.MigOrder, outcome: samples.MigOutcome) -> None:
         """Note the result of a change."""
-        made = _Made(outcome.mine, outcome.mode_mine)
+        owned = _Made(outcome.mine, outcome.mode_mine)
         if outcome.unknown:  # what it had begun to create is still Muster's
-            made = self._made[order.uuid]
-        if made == _Made():
+            owned = self._made[order.uuid]
+        if owned == _Made():
             self._made.pop(order.uuid, None)
         else:
-            self._made[order.uuid] = made
+            self._made[order.uuid] = owned
         self._save()
         gpu = next(one for one in self._gpus if one.uuid == order.uuid)
         of = _state_of(gpu, order.wanted)
@@ -371,14 +371,14 @@ class MigManager:
 def _load(path: Path, boot_id: str) -> _Kept:
     """Return what an earlier agent has saved."""
     try:
-        kept = _DECODE_KEPT(path.read_bytes())
+        stored = _DECODE_KEPT(path.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return _Kept(boot_id, {}, {})
-    if kept.boot_id == boot_id:
-        return kept
+    if stored.boot_id == boot_id:
+        return stored
     # Instances do not survive a boot; the mode may.
-    made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
-    return _Kept(boot_id, made, {})
+    owned = {uuid: _Made(mode=True) for uuid, one in stored.made.items() if one.mode}
+    return _Kept(boot_id, owned, {})
 
 
 def _save(path: Path, kept: _Kept) -> None:

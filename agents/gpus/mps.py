@@ -7,15 +7,14 @@ task can exceed its limits, so shares are set up, not enforced.
 
 import contextlib
 import os
-import subprocess
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agents.host import commands
+from reconciler import child_process
 
 PROGRAM = "nvidia-cuda-mps-control"
 ANSWER_S = 20.0
@@ -24,13 +23,14 @@ PATH_BYTES_MAX = 90
 
 
 class MpsShare(msgspec.Struct, frozen=True):
-    """A GPU shared by tasks of one user. ``user`` has credentials as in orders; None for the
-    agent's.
+    """A GPU shared by tasks of one user.
+
+    ``user`` has credentials as in start commands; None for the agent's.
     """
 
     device: int
     uuid: str
-    user: dict[str, Any] | None
+    user: Mapping[str, Any] | None
 
     @property
     def name(self) -> str:
@@ -53,15 +53,15 @@ def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, s
         share_milli: share of threads and memory, in thousandths.
         memory_bytes: memory of the GPU; 0 if unknown.
     """
-    told = {
+    variables = {
         "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
         "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, share_milli // 10)),
     }
     if memory_bytes:
         mebibytes = max(1, memory_bytes * share_milli // 1000 // 2**20)
-        told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={mebibytes}M"
-    return told
+        variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={mebibytes}M"
+    return variables
 
 
 class MpsDaemons:
@@ -76,7 +76,7 @@ class MpsDaemons:
         self._lock = threading.Lock()
         self._turns: dict[Path, threading.Lock] = {}
         #: By daemon, the control program that not even SIGKILL ended.
-        self._stuck: dict[Path, subprocess.Popen[bytes]] = {}
+        self._stuck = child_process.StuckChildren()
         #: Folder of the daemon that each attempt needs, also under earlier agents.
         self._of = {path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")}
 
@@ -159,39 +159,30 @@ class MpsDaemons:
             raise MpsError(f"`{self._program} -d` ended with status {status}; see {folder}/log")
 
     def _run(self, folder: Path, wanted: MpsShare, arguments: list[str], words: str) -> int:
-        """Run the control program as the user. Return its status."""
-        as_user: dict[str, Any] = {}
-        if wanted.user is not None:
-            user = wanted.user
-            as_user = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
-        settings = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "CUDA_VISIBLE_DEVICES": wanted.uuid,
-            "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
-            "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
-        }
-        before = self._stuck.get(folder)
-        if before is not None and before.poll() is None:
-            raise MpsError(f"process {before.pid}, {self._program}, hangs and can't be killed")
-        read, write = os.pipe()
+        """Run the control program as the user. Return its status.
+
+        The daemon that it starts outlives it, and gets no pipe that it would keep open.
+        """
+        stuck = self._stuck.pids(folder)
+        if stuck:
+            raise MpsError(f"process {stuck[0]}, {self._program}, hangs and can't be killed")
+        program = child_process.ChildProgram(
+            [self._program, *arguments],
+            environment={
+                "PATH": os.environ.get("PATH", os.defpath),
+                "CUDA_VISIBLE_DEVICES": wanted.uuid,
+                "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
+                "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
+            },
+            folder="/",
+            user=child_process.ChildUser.of(wanted.user),
+            given=words.encode(),
+        )
         try:
-            os.write(write, words.encode())
-            # no pipe for its output: a daemon would keep it open
-            process = subprocess.Popen(
-                [self._program, *arguments], stdin=read, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, env=settings, cwd="/", start_new_session=True, **as_user,
-            )  # fmt: skip
+            result = child_process.run_child(program, child_process.ChildLimits(ANSWER_S))
         except FileNotFoundError:
             raise MpsError(f"{self._program} is not installed") from None
-        finally:
-            os.close(read)
-            os.close(write)
-        try:
-            return process.wait(ANSWER_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            try:
-                process.wait(commands.REAP_S)
-            except subprocess.TimeoutExpired:
-                self._stuck[folder] = process
-            raise MpsError(f"{self._program} has not answered after {ANSWER_S:g} s") from None
+        self._stuck.note(folder, result)
+        if result.status is None:
+            raise MpsError(f"{self._program} has not answered after {ANSWER_S:g} s")
+        return result.status

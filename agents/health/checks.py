@@ -6,7 +6,6 @@ executables with a deadline and without a shell, and remembers what a single loo
 
 import contextlib
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ import msgspec
 
 from agents.health import site_checks
 from agents.host import host_info, processes
+from reconciler import child_process
 from reconciler.model.observed import devices
 from reconciler.model.observed.health_checks import BUILT_IN, CheckPlan, CheckResult, Verdict
 from reconciler.model.state import records
@@ -89,10 +89,10 @@ def _result(name: str, findings: list[Finding]) -> CheckResult:
     if not findings:
         return CheckResult(name)
     failed = [one for one in findings if one[0] == "failed"]
-    told = failed or findings
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    text = f"{told[0][1]}{more}"[: site_checks.MESSAGE_CHARACTERS_MAX]
-    numbers = tuple(sorted({one[2] for one in told if len(one) == 3}))
+    shown = failed or findings
+    more = f" (and {len(shown) - 1} more)" if len(shown) > 1 else ""
+    text = f"{shown[0][1]}{more}"[: site_checks.MESSAGE_CHARACTERS_MAX]
+    numbers = tuple(sorted({one[2] for one in shown if len(one) == 3}))
     return CheckResult(name, "failed" if failed else "degraded", text, numbers)
 
 
@@ -262,7 +262,7 @@ class MountChecker:
     """
 
     def __init__(self) -> None:
-        self._hung: dict[str, subprocess.Popen[bytes]] = {}
+        self._stuck = child_process.StuckChildren()
 
     def problem(self, path: str) -> str:
         """Return what is wrong with a mount; empty if nothing is."""
@@ -274,31 +274,20 @@ class MountChecker:
 
     def answer(self, path: str) -> str:
         """Return why a path does not answer; empty if it does."""
-        for key, child in list(self._hung.items()):  # other threads check other paths meanwhile
-            if child.poll() is not None:
-                self._hung.pop(key, None)
-        stuck = self._hung.get(path)
-        if stuck is not None:
-            return f"does not answer: process {stuck.pid}, which checked it, hangs there"
+        stuck = self._stuck.pids(path)
+        if stuck:
+            return f"does not answer: process {stuck[0]}, which checked it, hangs there"
         try:
-            process = subprocess.Popen(
-                ["stat", "-f", path],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
+            result = child_process.run_child(
+                child_process.ChildProgram(["stat", "-f", path]),
+                child_process.ChildLimits(MOUNT_S),
             )
         except OSError as problem:  # no process can be created: the node is in trouble
             return f"can't be asked: {problem}"
-        try:
-            return "" if process.wait(MOUNT_S) == 0 else "can't be read"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            try:
-                process.wait(0.5)
-            except subprocess.TimeoutExpired:
-                self._hung[path] = process
+        self._stuck.note(path, result)
+        if result.status is None:
             return f"does not answer in {MOUNT_S:g} s"
+        return "" if result.status == 0 else "can't be read"
 
 
 class _KeptLinks(msgspec.Struct, frozen=True):
@@ -322,8 +311,8 @@ class NvlinkHistory:
         self._boot_id = boot_id
         self._most: dict[str, int] = {}
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            kept = _DECODE_LINKS(path.read_bytes())
-            self._most = kept.most if kept.boot_id == boot_id else {}
+            stored = _DECODE_LINKS(path.read_bytes())
+            self._most = stored.most if stored.boot_id == boot_id else {}
 
     def most(self, gpus: Iterable[records.Gpu]) -> dict[int, int]:
         """Return the maximum of these GPUs by number, including their present links."""
@@ -444,5 +433,5 @@ def unwell(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
 
 def merged(told: Iterable[CheckResult], found: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Return reported results with some of them replaced. Healthy ones are not reported."""
-    made = {one.name: one for one in told} | {one.name: one for one in found}
-    return unwell(made.values())
+    merged = {one.name: one for one in told} | {one.name: one for one in found}
+    return unwell(merged.values())

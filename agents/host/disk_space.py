@@ -62,8 +62,8 @@ def lacking(path: Path, number: int | None = errno.ENOSPC) -> str:
             f"whatever room it has: see df -i {place}, and {_DO}"
         )
     if not found.f_bavail:
-        kept = found.f_bfree * found.f_frsize
-        more = f" but what is kept for root, {_amount(kept)}" if kept else ""
+        reserved_bytes = found.f_bfree * found.f_frsize
+        more = f" but what is kept for root, {_amount(reserved_bytes)}" if reserved_bytes else ""
         return f"the file system at {place} has none of its {size} free{more}: {_DO}"
     free, files = _amount(found.f_bavail * found.f_frsize), found.f_favail
     return (

@@ -11,7 +11,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: How long a starting supervisor looks for processes of its predecessor.
@@ -173,24 +173,26 @@ def supervisors_of(root: str) -> list[int]:
     return [pid for pid in found if table[pid][0] not in found]
 
 
-def ask_runtimes(root: str, limit_s: float = ASKED_S) -> None:
+def ask_runtimes(
+    root: str, limit_s: float = ASKED_S, pause: Callable[[float], None] = time.sleep
+) -> None:
     """Ask container runtimes that run this node's tasks to end, and give them a moment.
 
     A runtime that is killed while it creates a container leaves an unnamed layer in its storage,
     which nobody can remove. Asked to end, it first cleans up. The container is asked as well and
     may go on: the caller kills what is left.
     """
-    asked = {}
+    ending = {}
     for pid, facts in processes().items():
         if is_runtime(pid) and attempt_of(pid, root):
             kill(pid, signal.SIGTERM)
-            asked[pid] = facts[2]
+            ending[pid] = facts[2]
     deadline = time.monotonic() + limit_s
-    while asked and time.monotonic() < deadline:
-        time.sleep(PASS_S)
-        facts_now = {pid: process_facts(pid) for pid in asked}
-        asked = {
-            pid: ticks for pid, ticks in asked.items() if (facts_now[pid] or (0, 0, 0))[2] == ticks
+    while ending and time.monotonic() < deadline:
+        pause(PASS_S)
+        facts_now = {pid: process_facts(pid) for pid in ending}
+        ending = {
+            pid: ticks for pid, ticks in ending.items() if (facts_now[pid] or (0, 0, 0))[2] == ticks
         }
 
 
@@ -202,7 +204,12 @@ def is_runtime(pid: int) -> bool:
     return "run" in command_of(pid)
 
 
-def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = RECOVERY_S) -> bool:
+def kill_leftovers(
+    root: str,
+    recorded: list[dict[str, Any]],
+    limit_s: float = RECOVERY_S,
+    pause: Callable[[float], None] = time.sleep,
+) -> bool:
     """Kill what an earlier supervisor left. Return True if two passes found nothing.
 
     These are recorded processes with their descendants, and processes whose environment names an
@@ -224,5 +231,5 @@ def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = R
         clean = 0 if victims else clean + 1
         if time.monotonic() > deadline:
             return False
-        time.sleep(PASS_S)
+        pause(PASS_S)
     return True

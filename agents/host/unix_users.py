@@ -73,8 +73,8 @@ def groups_of(name: str, gid: int) -> tuple[int, ...]:
     room = 64
     while room <= GROUPS_MAX:
         count, groups = ctypes.c_int(room), (ctypes.c_uint32 * room)()
-        told = _GROUPS_OF(os.fsencode(name), ctypes.c_uint32(gid), groups, ctypes.byref(count))
-        if told >= 0:
+        status = _GROUPS_OF(os.fsencode(name), ctypes.c_uint32(gid), groups, ctypes.byref(count))
+        if status >= 0:
             return tuple(groups[: count.value])
         room *= 4
     raise OSError(f"user {name} is in more than {GROUPS_MAX // 4} groups")

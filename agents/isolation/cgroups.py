@@ -1,6 +1,6 @@
 """Control groups of a supervisor's tasks, in version 1 or 2. Standard library only.
 
-Below the supervisor's own group there is ``muster-TOKEN`` with two children: ``keeper`` for the
+Below the supervisor's own group there is ``muster-TOKEN`` with two children: one for the
 supervisor and ``run`` for one group per attempt. Tasks are born in their group, so that there is no
 moment without limits. With version 1, a version 2 tree next to it is used for ``cgroup.kill``, or
 else the freezer. What cannot be set up is left out; ``facts`` reports the rest.
@@ -14,7 +14,7 @@ import os
 import signal
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from agents.host import processes
@@ -25,6 +25,8 @@ CONTROLLERS = ("memory", "cpu", "cpuset", "devices", "pids", "freezer")
 #: Controllers that a version 2 tree needs to be used for limits.
 NEEDED = ("memory", "cpu", "pids")
 REMOVE_S = 10.0
+#: Name of the supervisor's own group. It must stay: groups outlive upgrades of the agent.
+SUPERVISOR_GROUP = "keeper"
 #: Attributes that can note a group's folder: the first that the kernel lets us write.
 MARKS = ("trusted.muster_root", "user.muster_root")
 #: A file for trees in tests: only root can create files here, and the kernel refuses.
@@ -133,14 +135,14 @@ class Tree:
         self._settle_on()
 
     def _open(self, name: str, base: str) -> None:
-        """Create the three groups in one hierarchy, and enter ``keeper``."""
+        """Create the three groups in one hierarchy, and enter the supervisor's."""
         try:
-            for folder in (base, f"{base}/run", f"{base}/keeper"):
+            for folder in (base, f"{base}/run", f"{base}/{SUPERVISOR_GROUP}"):
                 _make(folder)
                 if name == "cpuset":
                     inherit_cpuset(folder)
             mark(base, self._root)
-            self._home[name] = os.open(f"{base}/keeper/{entry(name)}", _FLAGS, 0o644)
+            self._home[name] = os.open(f"{base}/{SUPERVISOR_GROUP}/{entry(name)}", _FLAGS, 0o644)
             os.write(self._home[name], b"0")
         except OSError as problem:
             self.problems.append(f"cgroup {base}: {os.strerror(problem.errno or 0)}")
@@ -233,7 +235,7 @@ class Tree:
                         break
 
     def move_supervisor_back(self, hierarchies: Iterable[str]) -> None:
-        """Move this process back to ``keeper``."""
+        """Move this process back to the supervisor's group."""
         for hierarchy in hierarchies:
             os.write(self._home[hierarchy], b"0")
 
@@ -316,8 +318,8 @@ def remove_deserted(base: str) -> bool:
     """Remove a node's empty group if its folder is gone. Nothing is ever killed.
 
     Such groups are left if supervisor and reaper were killed together and nobody uses the folder
-    again. The folder may exist in another mount namespace: a live supervisor is in ``keeper``,
-    which is therefore removed first, or among its tasks.
+    again. The folder may exist in another mount namespace: a live supervisor is in its own
+    group, which is therefore removed first, or among its tasks.
     """
     root = marked(base)
     if not root:
@@ -333,7 +335,7 @@ def remove_deserted(base: str) -> bool:
     if members(base):
         return False
     try:
-        os.rmdir(f"{base}/keeper")
+        os.rmdir(f"{base}/{SUPERVISOR_GROUP}")
     except FileNotFoundError:
         pass
     except OSError:
@@ -405,7 +407,9 @@ def kill(folder: str, how: str) -> None:
                 pass
 
 
-def empty(folder: str, how: str, limit_s: float) -> bool:
+def empty(
+    folder: str, how: str, limit_s: float, pause: Callable[[float], None] = time.sleep
+) -> bool:
     """Kill the processes of a group until none is left, and remove it. Return False if it stays."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -415,7 +419,7 @@ def empty(folder: str, how: str, limit_s: float) -> bool:
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(processes.PASS_S)
+        pause(processes.PASS_S)
 
 
 def remove(folder: str) -> bool:

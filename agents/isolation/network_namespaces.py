@@ -9,17 +9,19 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from reconciler import child_process
+
 PROGRAMS = ("ip", "nsenter", "unshare", "taskset", "hostname")
 #: Each bridge gets a subnet of 254 addresses.
 NODES_MAX = 250
 COMMAND_S = 30.0
+MESSAGE_BYTES_MAX = 4096
 
 
 class NetworkError(Exception):
@@ -135,10 +137,13 @@ def host_name(node: str) -> str:
 
 def _ip(*words: str) -> None:
     try:
-        done = subprocess.run(
-            ["ip", *words], capture_output=True, text=True, timeout=COMMAND_S, check=False
+        result = child_process.run_child(
+            child_process.ChildProgram(["ip", *words], stderr=child_process.ChildOutput.READ),
+            child_process.ChildLimits(COMMAND_S, MESSAGE_BYTES_MAX, child_process.Excess.KEEP_END),
         )
-    except (OSError, subprocess.TimeoutExpired) as failure:
+    except OSError as failure:
         raise NetworkError(f"ip {' '.join(words)}: {failure}") from None
-    if done.returncode != 0:
-        raise NetworkError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    if result.status is None:
+        raise NetworkError(f"ip {' '.join(words)}: did not end within {COMMAND_S:g} s")
+    if result.status != 0:
+        raise NetworkError(f"ip {' '.join(words)}: {result.stderr.decode().strip()}")

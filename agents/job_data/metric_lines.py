@@ -57,14 +57,14 @@ class ParsedMetrics:
             self._complain(f"longer than {LINE_BYTES_MAX} bytes")
             return ()
         found = self._json(text, now) if text.startswith("{") else self._sample(text, now)
-        kept = []
+        values = []
         for one in found:
             if one.name not in self.newest and len(self.newest) >= task_reports.SERIES_MAX:
                 self._complain(f"{one.name}: a task has at most {task_reports.SERIES_MAX} series")
                 continue
             self.newest[one.name] = one
-            kept.append(one)
-        return tuple(kept)
+            values.append(one)
+        return tuple(values)
 
     def overlong(self, size: int) -> None:
         """Count a line that was too long to keep."""

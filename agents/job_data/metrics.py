@@ -198,11 +198,11 @@ class MetricsReader:
 
     def _tell(self, name: str, words: metric_lines.ParsedMetrics) -> None:
         """Include what was read in the next report."""
-        told = words.told()
+        values = words.told()
         with self._telling:
             if name in self._over:
                 return
-            self._told[name] = told
+            self._told[name] = values
             if words.checkpoint is not None:
                 self._saved[name] = words.checkpoint
             self._news[name] = None
@@ -219,17 +219,17 @@ class MetricsReader:
     def _keep(self, name: str, place: ReadPosition, rows: list[dict[str, float]]) -> None:
         """Add to the history, and thin it out if it is too long."""
         path = self._logs / f"{name}.{FILE}"
-        kept = []
+        series = []
         for row in rows:
             sort = _sort_of(row, place)
             seen, stride, count = place.sorts.get(sort, (0, 1, 0))
             if seen % stride == 0:
-                kept.append(json.dumps(row, separators=(",", ":")) + "\n")
+                series.append(json.dumps(row, separators=(",", ":")) + "\n")
                 count += 1
             place.sorts[sort] = seen + 1, stride, count
-        if kept:
+        if series:
             with path.open("a", encoding="utf-8") as stream:
-                stream.writelines(kept)
+                stream.writelines(series)
         while sum(count for _, _, count in place.sorts.values()) > ROWS_MAX:
             _thin(path, place)
         (self._places / name).write_bytes(msgspec.json.encode(place))

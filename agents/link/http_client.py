@@ -78,7 +78,7 @@ class Connection:
         """Send a body. Return status and answer. ``timeout_s`` limits each wait for the
         controller.
         """
-        kept = self._socket is not None
+        was_open = self._socket is not None
         try:
             return self._exchange(path, body, timeout_s)
         except TimeoutError as problem:
@@ -86,7 +86,7 @@ class Connection:
             raise LinkError(f"{self.target.url} did not answer in {timeout_s:g} s") from problem
         except (OSError, ValueError, LinkError) as problem:
             self.close()
-            if not kept:
+            if not was_open:
                 raise LinkError(f"{self.target.url}: {problem}") from problem
         try:
             return self._exchange(path, body, timeout_s)

@@ -126,7 +126,7 @@ class ControllerSync:
         while not self._leaving.is_set():
             self._changed.wait()
             if time.monotonic() - told_at < QUIET_S:
-                time.sleep(BATCH_S)
+                self._leaving.wait(BATCH_S)
             self._changed.clear()
             if self._leaving.is_set():
                 return
@@ -160,14 +160,13 @@ class ControllerSync:
         """Send a request and act on its answer."""
         sent_at, wall_at = processes.boottime(), time.time()
         try:
-            # inside, because whatever goes wrong, the taken state must not be lost
             body = packed(request)
             path = f"/v1/nodes/{self._name}/sync"
             self._require_guard(path, timeout_s)
             response = understand(
                 self._target.url, self._name, *connection.post(path, body, timeout_s)
             )
-        except Exception:
+        except Exception:  # whatever it is, the state that the request took must be reported again
             self._handlers.undelivered(request)
             raise
         came_at = time.time()

@@ -84,18 +84,20 @@ def _note(path: Path, cut: int, *, is_turning: bool) -> None:
 def _state(path: Path) -> _State:
     if not path.name.endswith(timestamps.STREAMS):
         return _State(0, 0, turning=False)  # the history of metrics limits itself
-    kept = 0
+    kept_bytes = 0
     with contextlib.suppress(OSError):
-        kept = copy_of(path).stat().st_size
+        kept_bytes = copy_of(path).stat().st_size
     try:
         with _note_of(path).open("rb") as stream:
             cut, is_turning = _NOTE.unpack(stream.read(_NOTE.size))
             age_s = time.time() - os.fstat(stream.fileno()).st_mtime
     except (OSError, struct.error):
-        return _State(kept, kept, turning=False)  # it was rotated by an agent without notes
+        return _State(
+            kept_bytes, kept_bytes, turning=False
+        )  # it was rotated by an agent without notes
     if is_turning and age_s > TURNING_S_MAX:
         return _State(cut, 0, turning=False)
-    return _State(cut, min(kept, cut), is_turning)
+    return _State(cut, min(kept_bytes, cut), is_turning)
 
 
 def read(path: Path, offset: int, *, times: bool = False) -> LogPiece:

@@ -92,12 +92,18 @@ class LogStreams:
     """Threads that send logs; their number and time are limited."""
 
     def __init__(
-        self, folder: Path, node: str, target: ControllerTarget, has_ended: Callable[[str], bool]
+        self,
+        folder: Path,
+        node: str,
+        target: ControllerTarget,
+        has_ended: Callable[[str], bool],
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._folder = folder
         self._node = node
         self._target = target
         self._has_ended = has_ended
+        self._pause = pause
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._active = 0
         self._lock = threading.Lock()
@@ -163,7 +169,7 @@ class LogStreams:
                 posted_at = time.monotonic()
                 if not post.send(LogChunk(offset=offset)):
                     return
-            time.sleep(LOOK_EVERY_S)
+            self._pause(LOOK_EVERY_S)
 
 
 class LogConnection:

@@ -69,11 +69,11 @@ def _append(path: Path, mark: LogMark) -> None:
         stream.write(_MARK.pack(mark.at, mark.offset))
         size = stream.tell()
     if size >= MARKS_MAX * _MARK.size:
-        kept = _read(path)
+        stored = _read(path)
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
         with os.fdopen(rotation.append_private(part), "wb") as stream:
-            stream.writelines(_MARK.pack(one.at, one.offset) for one in kept[1::2])
+            stream.writelines(_MARK.pack(one.at, one.offset) for one in stored[1::2])
         part.replace(path)
 
 

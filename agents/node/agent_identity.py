@@ -55,7 +55,7 @@ def succeed(root: Path, incarnation: str) -> tuple[str, ...]:
         before = [word for word in words if _NAME.fullmatch(word)][-agent_messages.FOLLOWS_MAX :]
     fresh = root / f"{_FILE}.new"
     with contextlib.suppress(OSError):
-        kept = [*before, incarnation][-agent_messages.FOLLOWS_MAX :]
-        fresh.write_text("".join(f"{name}\n" for name in kept), encoding="ascii")
+        incarnations = [*before, incarnation][-agent_messages.FOLLOWS_MAX :]
+        fresh.write_text("".join(f"{name}\n" for name in incarnations), encoding="ascii")
         fresh.replace(root / _FILE)
     return tuple(before)

@@ -157,8 +157,8 @@ class NodeMonitor:
             self._notices.pop(of, None)
             if text:
                 self._notices[of] = text
-            told = "; ".join(self._notices.values())
-            self.take_over(msgspec.structs.replace(self.inventory, notice=told))
+            notices = "; ".join(self._notices.values())
+            self.take_over(msgspec.structs.replace(self.inventory, notice=notices))
 
     def take_over(self, found: Inventory) -> bool:
         """Replace the inventory if it has changed, and report it. Called under the lock."""
@@ -202,8 +202,8 @@ class NodeMonitor:
             with self._checker.turn:
                 found = self._checker.look(plan, seen, idle=idle) if plan else ()
                 with self._lock:
-                    told = checks.unwell(found)
-                    known = msgspec.structs.replace(self.inventory, checks=told, unchecked=False)
+                    unwell = checks.unwell(found)
+                    known = msgspec.structs.replace(self.inventory, checks=unwell, unchecked=False)
                     self.take_over(known)
 
     def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
@@ -213,8 +213,8 @@ class NodeMonitor:
         with self._checker.turn:
             found = self._checker.gate(plan, names, seen)
             with self._lock:
-                told = checks.merged(self.inventory.checks, found)
-                self.take_over(msgspec.structs.replace(self.inventory, checks=told))
+                merged = checks.merged(self.inventory.checks, found)
+                self.take_over(msgspec.structs.replace(self.inventory, checks=merged))
         return found
 
     def _readings(self) -> checks.Readings:

@@ -169,20 +169,20 @@ class RemediationQueue:
 
     def _load(self) -> None:
         try:
-            kept = _DECODE_KEPT(self._path.read_bytes())
+            stored = _DECODE_KEPT(self._path.read_bytes())
         except (OSError, msgspec.MsgspecError):
             return
-        self._ended = {one.id: one for one in kept.ended}
-        for name in kept.begun:
-            self._begun[name] = kept.boots.get(name, "")
+        self._ended = {one.id: one for one in stored.ended}
+        for name in stored.begun:
+            self._begun[name] = stored.boots.get(name, "")
             if name not in self._ended:
                 self._ended[name] = _survived(name, self._begun[name], self._boot_id)
 
     def _save(self) -> None:
         fresh = self._path.with_suffix(".new")
-        kept = _Kept(tuple(self._begun), dict(self._begun), tuple(self._ended.values()))
+        stored = _Kept(tuple(self._begun), dict(self._begun), tuple(self._ended.values()))
         with contextlib.suppress(OSError):  # an order may then be carried out twice, after a crash
-            fresh.write_bytes(msgspec.json.encode(kept))
+            fresh.write_bytes(msgspec.json.encode(stored))
             fresh.replace(self._path)
 
 

@@ -137,18 +137,18 @@ class TaskUsageSampler:
 
     def _io(self, members: Iterable[int]) -> tuple[int | None, int | None]:
         """Return bytes read and written by processes; None if they cannot be known."""
-        told = []
+        usages = []
         for pid in members:
             text = processes.read_file(f"{self._top}/proc/{pid}/io", 4096).decode()
             with contextlib.suppress(ValueError):
                 lines = (line.split(": ") for line in text.splitlines())
-                told.append({key: int(value) for key, value in lines})
-        told = [one for one in told if one]
-        if not told:
+                usages.append({key: int(value) for key, value in lines})
+        usages = [one for one in usages if one]
+        if not usages:
             return None, None
         return (
-            sum(one.get("read_bytes", 0) for one in told),
-            sum(one.get("write_bytes", 0) for one in told),
+            sum(one.get("read_bytes", 0) for one in usages),
+            sum(one.get("write_bytes", 0) for one in usages),
         )
 
     def _groups(self, pid: int, mounts: Mapping[str, tuple[str, str]]) -> dict[str, str]:

@@ -252,7 +252,7 @@ class Supervisor:
                 self.turn(listener, wakeup)
             except Exception:  # the tasks of a node are worth more than a clean end
                 complain(f"internal error: {traceback.format_exc()}")
-                time.sleep(0.1)
+                time.sleep(0.1)  # one thread: nobody could wake it, and the loop must not spin
         processes.kill_leftovers(self.root, [], live_attempts.SWEEP_S)
         self.reaper.dismiss()
         self.isolation.leave()

@@ -1,4 +1,4 @@
-"""The agent's connection to the supervisor: finds or starts it, sends orders, reads records.
+"""The agent's connection to the supervisor: finds or starts it, sends commands, reads records.
 
 The supervisor is started from its file, isolated and in a session of its own, so that neither the
 agent's end nor an upgrade affects it. A lock ensures that each root has exactly one.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +97,15 @@ class SupervisorClient:
                 )
             delay_s = min(0.5, delay_s * 1.5)
 
-    def send(self, orders: list[dict[str, Any]]) -> bool:
-        """Send orders in their order. Return False if the supervisor is gone."""
+    def send(self, commands: Sequence[Mapping[str, object]]) -> bool:
+        """Send commands in their order. Return False if the supervisor is gone."""
         if self.link is None:
             return False
         try:
-            self.link.sendall(b"".join(self._encoder.encode(order) + b"\n" for order in orders))
+            lines = (self._encoder.encode(command) + b"\n" for command in commands)
+            self.link.sendall(b"".join(lines))
         except OSError:
-            # Part of an order may have been sent: nothing after it would be understood.
+            # Part of a command may have been sent: nothing after it would be understood.
             with contextlib.suppress(OSError):
                 self.link.shutdown(socket.SHUT_RDWR)
             return False
@@ -119,9 +120,9 @@ class SupervisorClient:
 
     def end_all(self, grace_s: float, heard: Callable[[list[AttemptReport]], None]) -> None:
         """Make the supervisor end all tasks, by force after ``grace_s``, and end itself."""
-        order = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
+        command = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
         deadline = time.monotonic() + grace_s + SHUTDOWN_S
-        if self.send([order]):
+        if self.send([command]):
             while time.monotonic() < deadline:
                 reports = self.receive()
                 if reports is None:

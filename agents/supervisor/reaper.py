@@ -12,13 +12,15 @@ and removes empty groups, under the lock that keeps another supervisor from usin
 import os
 
 from agents.host import processes
+from agents.isolation import cgroups
 
 #: Variable in the environment of tasks that names the supervisor which started them.
 VARIABLE = "MUSTER_SUPERVISOR"
 SHELL = "/bin/sh"
 #: Container runtimes are asked to end. Each pass kills everything it finds; it stops after two
 #: passes that find nothing, or after 500.
-SCRIPT = """
+SCRIPT = (
+    """
 read -r word && [ "$word" = bye ] && exit 0
 asked=
 for file in $(grep -lsxzF -e "$1=$2" /proc/[0-9]*/environ); do
@@ -63,7 +65,7 @@ clear() {
     echo $$ > "${base%/*}/cgroup.procs"
     passes=0
     while [ -d "$base" ] && [ $passes -lt 100 ]; do
-      rmdir "$base"/run/* "$base/run" "$base/keeper" "$base" || sleep 0.02
+      rmdir "$base"/run/* "$base/run" "$base/OWN_GROUP" "$base" || sleep 0.02
       passes=$((passes + 1))
     done
   done
@@ -73,7 +75,10 @@ if [ ! -d "$root" ]; then
 elif [ $# -gt 0 ] && command -v flock; then
   { flock -n 9 && clear "$@"; } 9>> "$root/supervisor.lock"
 fi
-""".replace("RUNTIME", processes.RUNTIME).replace("PASSES", str(round(processes.ASKED_S / 0.02)))
+""".replace("RUNTIME", processes.RUNTIME)
+    .replace("OWN_GROUP", cgroups.SUPERVISOR_GROUP)
+    .replace("PASSES", str(round(processes.ASKED_S / 0.02)))
+)
 
 
 def token(pid: int, ticks: int) -> str:
@@ -100,7 +105,7 @@ class Reaper:
         try:
             self.pid = os.posix_spawn(
                 SHELL,
-                [SHELL, "-c", SCRIPT, "muster-guardian", VARIABLE, self.name, *self._arguments],
+                [SHELL, "-c", SCRIPT, "muster-reaper", VARIABLE, self.name, *self._arguments],
                 {"PATH": "/usr/bin:/bin"},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, read, 0),

@@ -173,11 +173,11 @@ def fork_into(folder: str) -> int:
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        asked = (ctypes.c_uint64 * _CLONE_ARGS)()
-        asked[_FLAGS_AT], asked[_EXIT_SIGNAL_AT] = _CLONE_INTO_CGROUP, signal.SIGCHLD
-        asked[_CGROUP_AT] = handle
+        arguments = (ctypes.c_uint64 * _CLONE_ARGS)()
+        arguments[_FLAGS_AT], arguments[_EXIT_SIGNAL_AT] = _CLONE_INTO_CGROUP, signal.SIGCHLD
+        arguments[_CGROUP_AT] = handle
         # the interpreter's lock is kept, so that the child has it as well
-        pid: int = _SYSCALL(_CLONE3, ctypes.byref(asked), ctypes.sizeof(asked))
+        pid: int = _SYSCALL(_CLONE3, ctypes.byref(arguments), ctypes.sizeof(arguments))
         if pid < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
@@ -203,7 +203,7 @@ def spawn_as(
         pid = fork_into(born_in) if born_in else os.fork()
         if pid == 0:
             become(order, standard, write, entries, parent)
-    except BaseException:
+    except BaseException:  # whatever it is: a pipe left open would stay open for good
         os.close(read)
         raise
     finally:
@@ -286,7 +286,7 @@ def become(
         os.write(write, f"{error.exit_code} {error}".encode())
     except SpawnError as problem:
         os.write(write, f"{problem.exit_code} {problem}".encode())
-    except Exception as problem:
+    except Exception as problem:  # this is the child: nobody above may go on with it
         os.write(write, f"126 could not be started: {problem!r}".encode())
     finally:
         os._exit(127)

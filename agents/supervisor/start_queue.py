@@ -166,9 +166,9 @@ class AttemptStarter:
         if order.get("secrets"):
             record["secrets"] = True
         # nothing may fail between a task's start and its entry in the table of live attempts
-        kept = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
+        recorded = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
         if order.get("limits", {}).get("cpus"):
-            kept["cpus"] = order["limits"]["cpus"]
+            recorded["cpus"] = order["limits"]["cpus"]
         try:
             spawn.make_folder(self._root, order)
         except FileExistsError:
@@ -189,7 +189,7 @@ class AttemptStarter:
         finally:
             for handle in standard[1:]:
                 os.close(handle)
-        return PendingStart(order, record, kept, child)
+        return PendingStart(order, record, recorded, child)
 
     def wait_for_start(self, begun: PendingStart) -> Record:
         """Wait until an attempt's program has started. Return its record.
@@ -199,7 +199,7 @@ class AttemptStarter:
         """
         try:
             pid = self._held.wait_for_start(begun.name, begun.child)
-        except Exception as problem:
+        except Exception as problem:  # whatever it is, it affects this attempt only
             raise _not_started(begun.record, problem) from None
         failpoints.reach("spawned-not-recorded")
         facts = processes.process_facts(pid)

@@ -63,7 +63,7 @@ class TaskIsolation:
         if base is None:
             return False
         try:
-            pid = spawn.fork_into(f"{base}/keeper")
+            pid = spawn.fork_into(f"{base}/{cgroups.SUPERVISOR_GROUP}")
         except OSError:
             return False
         if pid == 0:
@@ -79,8 +79,8 @@ class TaskIsolation:
                 clean = abandon(base) and clean
         remember(self._root, list(self.tree.bases.values()))
         if self.tree.bases:
-            keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
-            for pid in cgroups.members(keeper) - {os.getpid()}:
+            group = f"{self.tree.bases[self.tree.tracks]}/{cgroups.SUPERVISOR_GROUP}"
+            for pid in cgroups.members(group) - {os.getpid()}:
                 processes.kill(pid)  # its reaper: this does the work now
         self.tree.sweep()
         return self.tree.recover() and clean
@@ -129,7 +129,7 @@ class TaskIsolation:
             raise spawn.refused(problem, "control group of the task") from None
         try:
             child = self._spawn(order, standard, group, company)
-        except Exception:
+        except Exception:  # whatever it is: nobody else knows of the group
             self._pool.remove(group)
             raise
         self._groups[name] = group
@@ -145,7 +145,7 @@ class TaskIsolation:
         """
         try:
             return child.wait_for_program()
-        except Exception:
+        except Exception:  # whatever it is: nobody else knows of the group
             group = self._groups.pop(name, None)
             if group is not None:
                 self._pool.remove(group)
@@ -207,7 +207,7 @@ class TaskIsolation:
         if forks or company == "beside" or (born_in and quiet and company == "alone"):
             try:
                 group.bound(order.get("limits", {}))
-            except Exception as problem:
+            except Exception as problem:  # whatever limits contain, no task starts without them
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
             return spawn.spawn_as(order, standard, entries, born_in)
@@ -363,6 +363,6 @@ def clean_up(root: str) -> bool:
     """Remove the groups of a node whose supervisor is gone for good. Return False if something
     stays.
     """
-    made = remembered(root)
-    stays = [base for base in [*made, *cgroups.elsewhere(made)] if not abandon(base)]
+    bases = remembered(root)
+    stays = [base for base in [*bases, *cgroups.elsewhere(bases)] if not abandon(base)]
     return not stays

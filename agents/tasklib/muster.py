@@ -19,11 +19,11 @@ COMPLETE, BAD = ".complete", ".bad"
 
 def log(step: float | None = None, **values: object) -> bool:
     """Report numbers, as in ``log(step=10, loss=0.3)``. Return True if they could be written."""
-    told: dict[str, object] = {"time": time.time()}
+    line: dict[str, object] = {"time": time.time()}
     if step is not None:
-        told["step"] = _plain(step)
-    told.update((name, _plain(value)) for name, value in values.items())
-    return _write(told)
+        line["step"] = _plain(step)
+    line.update((name, _plain(value)) for name, value in values.items())
+    return _write(line)
 
 
 def checkpoint(path: str, step: float | None = None) -> bool:
@@ -39,11 +39,11 @@ def checkpoint(path: str, step: float | None = None) -> bool:
         _replace(whole + COMPLETE, json.dumps({"bytes": _size(whole), "step": number}))
     except OSError:
         return False
-    told: dict[str, object] = {"time": time.time()}
-    told["checkpoint"] = os.path.relpath(whole, folder) if folder else path
+    line: dict[str, object] = {"time": time.time()}
+    line["checkpoint"] = os.path.relpath(whole, folder) if folder else path
     if number is not None:
-        told["step"] = number
-    return _write(told)
+        line["step"] = number
+    return _write(line)
 
 
 def latest_checkpoint() -> str | None:

@@ -10,13 +10,14 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from agents.tasks import images
+from agents.supervisor.commands import Command
+from agents.tasks import images, start_commands
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -31,15 +32,15 @@ LOOK_S_MIN, LOOK_S_MAX = 1.0, 60.0
 
 #: Runs a removal. Returns its status, None after the time limit, and its last line of output.
 Execute = Callable[
-    [list[str], dict[str, Any] | None, dict[str, str], float], tuple[int | None, str]
+    [list[str], Mapping[str, Any] | None, dict[str, str], float], tuple[int | None, str]
 ]
 
 
 class RemovalCommand(msgspec.Struct, frozen=True):
-    """A command that removes a container. ``user`` has credentials as in orders."""
+    """A command that removes a container. ``user`` has credentials as in start commands."""
 
     argv: list[str]
-    user: dict[str, Any] | None
+    user: Mapping[str, Any] | None
     env: dict[str, str]
 
     def run(self, limit_s: float, execute: Execute = images.execute) -> str:
@@ -83,25 +84,35 @@ class ContainerRemover:
         self._due: dict[str, tuple[float, int]] = {}
         self._look_s = LOOK_S_MIN
 
-    def note(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Note the containers that orders will start. Return the orders.
+    def note(self, commands: Sequence[Command]) -> list[Command]:
+        """Note the containers that commands will start. Return the commands.
 
-        If a note cannot be written, its order becomes a refusal: on a full disk the task would fail
-        anyway.
+        If a note cannot be written, its command becomes a refusal: on a full disk the task would
+        fail anyway.
         """
         self._look_again()
-        made = [self._noted_or_refused(one) if one.get("cleanup") else one for one in orders]
-        if any(one is other for one, other in zip(made, orders, strict=True) if one.get("cleanup")):
+        is_noted = False
+        noted: list[Command] = []
+        for command in commands:
+            if command["op"] == "start" and (cleanup := command.get("cleanup")):
+                problem = self._note(command["id"], RemovalCommand(**cleanup))
+                is_noted = is_noted or not problem
+                if problem:
+                    reason = EndReason.START_FAILED
+                    noted.append(start_commands.refusal(command["id"], reason, problem))
+                    continue
+            noted.append(command)
+        if is_noted:
             with contextlib.suppress(OSError):  # what is in the files is safe, and may be found
                 _keep(self._folder, os.O_DIRECTORY)
-        return made
+        return noted
 
-    def _noted_or_refused(self, order: dict[str, Any]) -> dict[str, Any]:
-        attempt, removal = order["id"], _removal(order["cleanup"])
+    def _note(self, attempt: str, removal: RemovalCommand) -> str:
+        """Write a note. Return why it cannot be written, or an empty text."""
         with self._lock:
             self._earlier.discard(attempt)
             if self._noted.get(attempt) == removal:
-                return order
+                return ""
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 fresh = self._folder / f".{attempt}"
@@ -109,11 +120,9 @@ class ContainerRemover:
                 _keep(fresh)
                 fresh.replace(self._folder / attempt)
             except OSError as problem:
-                said = f"its container's removal can't be noted: {problem}"
-                reason = EndReason.START_FAILED.value
-                return {"op": "refuse", "id": attempt, "reason": reason, "message": said}
+                return f"its container's removal can't be noted: {problem}"
             self._noted[attempt] = removal
-        return order
+        return ""
 
     def heard(self, reports: Iterable[AttemptReport], cleanups: dict[str, dict[str, Any]]) -> None:
         """Note attempts that have ended, with the removal commands that the supervisor reported."""

@@ -99,24 +99,24 @@ class Podman(msgspec.Struct, frozen=True):
     def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
         held = [f"--cgroup-parent={box.cgroup}"] if box.as_root else ["--cgroups=disabled"]
-        made = [*self.program, *(["--cgroup-manager=cgroupfs"] if box.cgroup else [])]
+        argv = [*self.program, *(["--cgroup-manager=cgroupfs"] if box.cgroup else [])]
         # no --rm: if killed while it removes, it leaves what nobody can name any more
-        made += ["run", f"--name={box.name}", "--pull=never", *(held if box.cgroup else [])]
-        made += ["--log-driver=none", "--network=host", f"--workdir={box.cwd}"]
-        made += [f"--shm-size={box.memory_bytes or _SHM_BYTES}"]
-        made += [f"--ulimit={name}={soft}:{hard}" for name, soft, hard in box.limits]
+        argv += ["run", f"--name={box.name}", "--pull=never", *(held if box.cgroup else [])]
+        argv += ["--log-driver=none", "--network=host", f"--workdir={box.cwd}"]
+        argv += [f"--shm-size={box.memory_bytes or _SHM_BYTES}"]
+        argv += [f"--ulimit={name}={soft}:{hard}" for name, soft, hard in box.limits]
         if box.as_root:
-            made += [f"--memory={box.memory_bytes}"] if box.memory_bytes else []
-            made += [f"--cpuset-cpus={box.cpus}"] if box.cpus else []
-            made.append(f"--pids-limit={box.pids_max or -1}")
+            argv += [f"--memory={box.memory_bytes}"] if box.memory_bytes else []
+            argv += [f"--cpuset-cpus={box.cpus}"] if box.cpus else []
+            argv.append(f"--pids-limit={box.pids_max or -1}")
         else:
-            made.append("--userns=keep-id")
+            argv.append("--userns=keep-id")
         real = [gpu.uuid for gpu in box.gpus if not gpu.simulated]
-        made += [f"--device=nvidia.com/gpu={uuid}" for uuid in (*real, *box.instances)]
+        argv += [f"--device=nvidia.com/gpu={uuid}" for uuid in (*real, *box.instances)]
         for path, read_only in box.binds:
-            made.append(f"--volume={path}:{path}:{'ro' if read_only else 'rw'}")
-        made += [f"--env={name}" for name in sorted(box.told)]
-        return [*made, "--entrypoint=", box.image, *box.argv]
+            argv.append(f"--volume={path}:{path}:{'ro' if read_only else 'rw'}")
+        argv += [f"--env={name}" for name in sorted(box.told)]
+        return [*argv, "--entrypoint=", box.image, *box.argv]
 
     def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment with a mark: this process is asked to end before it is killed."""
@@ -150,11 +150,11 @@ class Apptainer(msgspec.Struct, frozen=True):
 
     def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
-        made = [*self.program, "--quiet", "exec", "--contain", "--cleanenv", f"--pwd={box.cwd}"]
-        made += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
+        argv = [*self.program, "--quiet", "exec", "--contain", "--cleanenv", f"--pwd={box.cwd}"]
+        argv += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
         for path, read_only in box.binds:
-            made.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
-        return [*made, box.image, *box.argv]
+            argv.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
+        return [*argv, box.image, *box.argv]
 
     def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment, with the container's variables under a prefix."""
@@ -172,14 +172,14 @@ def limits_of_process() -> tuple[tuple[str, int, int], ...]:
     Runtimes would otherwise set their own defaults, which a process that cannot raise its limits is
     refused.
     """
-    made = []
+    limits = []
     for name, number, most in (
         ("nofile", resource.RLIMIT_NOFILE, None),
         ("nproc", resource.RLIMIT_NPROC, _NPROC_MAX),
     ):
         soft, hard = (value if value >= 0 else 2**20 for value in resource.getrlimit(number))
-        made.append((name, min(soft, most or soft), min(hard, most or hard)))
-    return tuple(made)
+        limits.append((name, min(soft, most or soft), min(hard, most or hard)))
+    return tuple(limits)
 
 
 def find(kind: str, podman: tuple[str, ...], path: str) -> Runtime | None:

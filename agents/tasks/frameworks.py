@@ -79,7 +79,7 @@ def environment(framework: str, gang: Gang) -> dict[str, str]:
     """Return the variables of a framework, beyond those of every gang."""
     if framework == "none":
         return {}
-    made = {
+    variables = {
         "MUSTER_RANK": str(gang.rank),
         "MUSTER_WORLD_SIZE": str(gang.world_size),
         "MUSTER_LOCAL_RANK": str(gang.local_rank),
@@ -98,7 +98,7 @@ def environment(framework: str, gang: Gang) -> dict[str, str]:
         "slurm": slurm,
     }
     special = by_framework.get(framework)
-    return made | (special(gang) if special else {})
+    return variables | (special(gang) if special else {})
 
 
 def port_of(gang: Gang, number: int, local: int) -> int:
@@ -170,7 +170,7 @@ def slurm(gang: Gang) -> dict[str, str]:
     """
     names = hostlists.fold_in_order(name for name, _, _ in gang.hosts)
     counts = hostlists.fold_counts(count for _, _, count in gang.hosts)
-    made = {
+    files = {
         "SLURM_JOB_ID": str(gang.run),
         "SLURM_JOBID": str(gang.run),
         "SLURM_JOB_NAME": gang.job,
@@ -201,14 +201,14 @@ def slurm(gang: Gang) -> dict[str, str]:
         "MASTER_PORT": str(gang.port),
     }
     if gang.array_count is not None:
-        made |= {
+        files |= {
             "SLURM_ARRAY_JOB_ID": str(gang.run),
             "SLURM_ARRAY_TASK_ID": str(gang.element),
             "SLURM_ARRAY_TASK_COUNT": str(gang.array_count),
             "SLURM_ARRAY_TASK_MIN": "0",
             "SLURM_ARRAY_TASK_MAX": str(gang.array_count - 1),
         }
-    return made
+    return files
 
 
 def host_file(gang: Gang) -> str:

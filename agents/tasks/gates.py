@@ -81,7 +81,7 @@ class StartGate:
         problem = ""
         try:
             problem = self._look(plan, asked=bool(asked), left=left)
-        except BaseException:
+        except BaseException:  # whatever ends it, these checks were not made and stay due
             with self._lock:
                 self._left = self._left or left
             raise

@@ -5,20 +5,18 @@ is ended. Pulls that an earlier agent left are found by their environment and en
 one starts.
 """
 
-import contextlib
 import math
 import os
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from agents.host import processes
 from agents.tasks import container_runtimes
+from reconciler import child_process
 
 TOGETHER_MAX = 2
 LOOK_S = 60.0
@@ -28,8 +26,8 @@ ENDING_S = 10.0
 KILLED_S = 2.0
 #: Commands that SIGKILL did not end, beside which another one is still started.
 HUNG_MAX = 16
-#: How often to check if anybody still waits for a fetch.
-WAITED_FOR_EVERY_S = 0.5
+#: How much of a command's last output is kept.
+OUTPUT_BYTES_MAX = 16 * 2**10
 #: Variable in a runtime's environment that names the folder of the node it fetches for.
 FETCHES_FOR = "MUSTER_FETCHES_FOR"
 #: Words of commands that look for an image or fetch one.
@@ -43,13 +41,13 @@ class ImageRequest(msgspec.Struct, frozen=True):
     """An image for one user.
 
     Attributes:
-        user: credentials as in orders; None for the agent's own user.
+        user: credentials as in start commands; None for the agent's own user.
         timeout_s: time limit of a pull; None for the node's.
     """
 
     runtime: container_runtimes.Runtime
     image: str
-    user: dict[str, Any] | None
+    user: Mapping[str, Any] | None
     environment: tuple[tuple[str, str], ...]
     timeout_s: float | None = None
 
@@ -187,8 +185,7 @@ def _missing(wanted: ImageRequest, status: int | None, said: str) -> str:
 
 
 #: Commands that SIGKILL did not end.
-_HUNG: list[subprocess.Popen[bytes]] = []
-_HUNG_LOCK = threading.Lock()
+_STUCK = child_process.StuckChildren()
 
 
 class UnwantedError(Exception):
@@ -197,70 +194,55 @@ class UnwantedError(Exception):
 
 def execute(
     argv: list[str],
-    user: dict[str, Any] | None,
+    user: Mapping[str, Any] | None,
     environment: dict[str, str],
     limit_s: float,
-    is_wanted: Callable[[], bool] | None = None,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> tuple[int | None, str]:
     """Run a runtime's command as its user. Return status and last line of output.
 
     The status is None if the time limit ended it. A command that not even SIGKILL ends, because its
     storage hangs, is left alone. If there are too many of those, no other is started.
 
+    A runtime that has to be ended is asked first: one that is killed while it pulls or removes
+    leaves unnamed layers. Helpers that it has started for its user outlive it.
+
     Raises:
         UnwantedError: ``is_wanted``, which is checked repeatedly, has returned False.
     """
-    if is_wanted is not None and not is_wanted():
+    if not is_wanted():
         raise UnwantedError
-    as_user: dict[str, Any] = {}
-    if user is not None:
-        as_user = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
-    stuck = _stuck()
+    stuck = _STUCK.pids()
     if len(stuck) >= HUNG_MAX:
         return 126, f"{len(stuck)} commands hang and can't be killed, as process {stuck[0]}"
+    program = child_process.ChildProgram(
+        argv,
+        environment=environment,
+        folder="/",
+        user=child_process.ChildUser.of(user),
+        stderr=child_process.ChildOutput.READ,
+    )
+    limits = child_process.ChildLimits(
+        limit_s,
+        OUTPUT_BYTES_MAX,
+        child_process.Excess.KEEP_END,
+        grace_s=ENDING_S,
+        reap_s=ENDING_S,
+    )
     try:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            env=environment, cwd="/", start_new_session=True, **as_user,
-        )  # fmt: skip
+        result = child_process.run_child(program, limits, is_wanted=is_wanted)
     except OSError as problem:
         return 127, str(problem)
-    try:
-        told = _communicate(process, limit_s, is_wanted)
-    except subprocess.TimeoutExpired:
-        _end(process)
+    _STUCK.note(None, result)
+    if result.end is child_process.ChildEnd.UNWANTED:
+        raise UnwantedError
+    if result.status is None:
         return None, ""
-    except BaseException:
-        _end(process)
-        raise
-    lines = told.decode(errors="replace").strip().splitlines()
-    return process.returncode, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
+    lines = result.stderr.decode(errors="replace").strip().splitlines()
+    return result.status, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
 
 
-def _communicate(
-    process: subprocess.Popen[bytes], limit_s: float, is_wanted: Callable[[], bool] | None
-) -> bytes:
-    """Return the output of a process until it ends.
-
-    Raises:
-        subprocess.TimeoutExpired: it takes too long.
-        UnwantedError: nobody waits any more.
-    """
-    if is_wanted is None:
-        return process.communicate(timeout=limit_s)[1]
-    ends_at = time.monotonic() + limit_s
-    while True:
-        left_s = ends_at - time.monotonic()
-        try:
-            return process.communicate(timeout=max(0.0, min(left_s, WAITED_FOR_EVERY_S)))[1]
-        except subprocess.TimeoutExpired:
-            if left_s <= WAITED_FOR_EVERY_S:
-                raise
-            if not is_wanted():
-                raise UnwantedError from None
-
-
-def end_left(root: str) -> list[str]:
+def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str]:
     """End the image pulls of a node without an agent, because nobody else limits them.
 
     Called before the node's agent starts, and after the last one.
@@ -268,17 +250,13 @@ def end_left(root: str) -> list[str]:
     Returns:
         What could not be ended, as messages. The node works anyway.
     """
-    left = _fetching_for(root)
-    for number, limit_s in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, KILLED_S)):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-        ends_at = time.monotonic() + limit_s
-        while left & _fetching_for(root) and time.monotonic() < ends_at:
-            time.sleep(processes.PASS_S)
+    found = _fetching_for(root)
+    left = child_process.end_groups(
+        lambda: found & _fetching_for(root), grace_s=ENDING_S, reap_s=KILLED_S, pause=pause
+    )
     return [
         f"process {pid} of an earlier agent, which pulls an image, can't be killed"
-        for pid in sorted(left & _fetching_for(root))
+        for pid in sorted(left)
     ]
 
 
@@ -295,28 +273,3 @@ def _fetching_for(root: str) -> set[int]:
         if mark in processes.read_file(f"/proc/{pid}/environ").split(b"\0")
         and not _FETCHING.isdisjoint(processes.command_of(pid))
     }
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a runtime and its process group to end, then kill what is left.
-
-    A runtime that is killed while it pulls or removes leaves unnamed layers.
-    """
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            # its output is read meanwhile, or it could block for ever
-            process.communicate(timeout=ENDING_S)
-    if process.stderr is not None:
-        process.stderr.close()
-    if process.poll() is None:
-        with _HUNG_LOCK:
-            _HUNG.append(process)
-
-
-def _stuck() -> list[int]:
-    """Return pids of commands that were killed and have not ended."""
-    with _HUNG_LOCK:
-        _HUNG[:] = [one for one in _HUNG if one.poll() is None]
-        return [one.pid for one in _HUNG]

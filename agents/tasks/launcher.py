@@ -1,4 +1,4 @@
-"""Prepares what each attempt needs on this node, and turns it into orders for the supervisor.
+"""Prepares what each attempt needs on this node, and turns it into commands to the supervisor.
 
 :meth:`Launcher._prepare` names the steps of a start in their order. All methods are called under
 the agent's lock; what may hang is waited for without it (see ``preparation``).
@@ -6,7 +6,7 @@ the agent's lock; what may hang is waited for without it (see ``preparation``).
 
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,19 @@ from agents.health import volume_checks
 from agents.host import host_info, trash, unix_users
 from agents.isolation import cpu_pinning, task_limits
 from agents.settings import AgentSettings
+from agents.supervisor.commands import AttemptCommand
 from agents.tasks import (
-    gang_barrier,
     gates,
+    held_starts,
     images,
     preparation,
-    start_orders,
+    start_commands,
     task_data,
     task_users,
 )
 from agents.tasks.node_context import NodeContext, UnstartableError
-from agents.tasks.preparation import Order, Wait
-from agents.tasks.start_orders import refusal
+from agents.tasks.preparation import Wait
+from agents.tasks.start_commands import refusal
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import AttemptReport, Isolation
@@ -81,7 +82,7 @@ class Launcher:
         self._preparations = preparation.Preparations(lock)
         self._supervisor_takes_spares = False
         self._cores: cpu_pinning.CorePool | None = None
-        self._gangs = gang_barrier.GangBarrier()
+        self._held_starts = held_starts.HeldStarts()
 
     # What the supervisor reports -------------------------------------------------------------
 
@@ -132,23 +133,24 @@ class Launcher:
 
     # Starting --------------------------------------------------------------------------------
 
-    def start(self, step: state.Start, send: Callable[[Order], None]) -> list[Order]:
-        """Return the order that starts an attempt, or nothing if the attempt must wait first.
+    def start(self, step: state.Start, send: preparation.Send) -> list[AttemptCommand]:
+        """Return the command that starts an attempt, or nothing if the attempt must wait first.
 
-        In that case ``send`` is called with the order later, from another thread.
+        In that case ``send`` is called with the command later, from another thread.
         """
         attempt = step.assignment.attempt
-        # Before any wait: a gang that is released meanwhile must stay released.
-        self._gangs.forget(attempt)
+        # Before any wait, because the gang may be released while this attempt waits, and that must
+        # not be forgotten: the controller does not release it again.
+        self._held_starts.forget(attempt)
         return self._preparations.start(attempt, self._prepare(step), send)
 
     def _prepare(self, step: state.Start) -> preparation.Steps:
         """Prepare an attempt step by step: user, isolation, GPUs, data, command."""
         assignment, template = step.assignment, step.template
-        start_orders.check(assignment, template)
+        start_commands.check(assignment, template)
         yield from self._check_node(assignment)
         user = yield from self._find_user(assignment, template)
-        image = start_orders.image_request(template, self.node, user)
+        image = start_commands.image_request(template, self.node, user)
         cpus = self._pin_cpus(assignment, template)
         try:
             instances, share = yield from self._assign_gpus(assignment, template, user)
@@ -157,9 +159,10 @@ class Launcher:
             )
             yield from self._pull_image(assignment, image)
         except UnstartableError:
+            # the next start gets its cores at once, and not when the supervisor reports the end
             self._release_cores(assignment.attempt)
             raise
-        resources = start_orders.StartResources(
+        resources = start_commands.StartResources(
             user,
             image,
             cpus=cpus,
@@ -168,12 +171,14 @@ class Launcher:
             data=data,
             secrets=secrets,
         )
-        order = start_orders.start_order(assignment, template, self.node, resources)
+        command = start_commands.start_command(assignment, template, self.node, resources)
         if (image is not None or template.stage.ins) and assignment.hold:
-            order["hold"] = True
-        if order["user"] is None and self._supervisor_takes_spares:
-            order["spare"] = self._spares.take()
-        return order
+            # only images and data take so long that some of a gang would wait, running, for others
+            command["hold"] = True
+        if command["user"] is None and self._supervisor_takes_spares:
+            # its inner folders belong to the supervisor's user already
+            command["spare"] = self._spares.take()
+        return command
 
     def _check_node(self, assignment: Assignment) -> Generator[Wait, Any, None]:
         """Wait for the checks that the pool asks for before tasks start."""
@@ -222,7 +227,7 @@ class Launcher:
                 instances = self._mig.allot(assignment)
         except mig_manager.NotReadyError as problem:
             raise UnstartableError(str(problem), EndReason.CHECK_FAILED) from None
-        share = start_orders.mps_share(assignment, template, self.node.gpus, user)
+        share = start_commands.mps_share(assignment, template, self.node.gpus, user)
         if share is not None:
             attempt = assignment.attempt
             yield task_data.background(
@@ -244,13 +249,13 @@ class Launcher:
 
     # Gangs, stages and stops -----------------------------------------------------------------
 
-    def pass_or_hold(self, order: Order) -> list[Order]:
-        """Return a prepared order, or hold it until all of its gang are prepared."""
-        return self._gangs.pass_or_hold(order)
+    def pass_or_hold(self, command: AttemptCommand) -> list[AttemptCommand]:
+        """Return a prepared command, or hold it until all of its gang are prepared."""
+        return self._held_starts.pass_or_hold(command)
 
-    def release(self, attempt: str) -> list[Order]:
-        """Return the held order of an attempt whose gang is ready, or remember that it is."""
-        return self._gangs.release(attempt)
+    def release(self, attempt: str) -> list[AttemptCommand]:
+        """Return the held command of an attempt whose gang is ready, or remember that it is."""
+        return self._held_starts.release(attempt)
 
     def stages(self) -> dict[str, tuple[AttemptState, str]]:
         """Return state and note of attempts that have not started, by attempt."""
@@ -260,12 +265,12 @@ class Launcher:
         notes |= self._user_lookups.waiting() | self._preparations.notes() | self.stager.waiting()
         stages = {name: (AttemptState.FETCHING, note) for name, note in notes.items()}
         ready = (AttemptState.READY, "ready; waiting for the rest of its gang")
-        return stages | dict.fromkeys(self._gangs.held(), ready)
+        return stages | dict.fromkeys(self._held_starts.held(), ready)
 
-    def stop_order(self, step: state.EndAttempt) -> Order:
-        """Return the order to stop an attempt, or to record that it never starts."""
+    def stop_command(self, step: state.EndAttempt) -> AttemptCommand:
+        """Return the command to stop an attempt, or to record that it never starts."""
         attempt = step.attempt
-        was_held = self._gangs.forget(attempt)
+        was_held = self._held_starts.forget(attempt)
         message = self._preparations.stop(attempt)
         self.stager.stop(attempt, step.reason, step.grace_s)
         if message is None and was_held:

@@ -123,8 +123,8 @@ class LineConnection:
             message = json.loads(line)
             return [str(message[name]) for name in names]
         except (ValueError, KeyError, TypeError, RecursionError):
-            told = line[:100].decode(errors="replace")
-            raise ConnectionError(f"it says {told}") from None
+            shown = line[:100].decode(errors="replace")
+            raise ConnectionError(f"it says {shown}") from None
 
     def order(self, order: dict[str, object]) -> None:
         """Send an order to a follower that has proved who it is."""
@@ -153,14 +153,14 @@ def dial(host: str, port: int, deadline: float) -> LineConnection:
         link = None
         try:
             link = socket.create_connection((host, port), DIAL_S)
-            made = LineConnection(link)
-            made.allow(DIAL_S)
-            made.meet(f"{host}:{port}")
-            made.allow(None)
+            connection = LineConnection(link)
+            connection.allow(DIAL_S)
+            connection.meet(f"{host}:{port}")
+            connection.allow(None)
         except OSError as error:
             problem = str(error)
         else:
-            return made
+            return connection
         if link is not None:
             link.close()
         if time.monotonic() > deadline:

@@ -18,18 +18,18 @@ def settings(host: Host | None, interface: str) -> dict[str, str]:
     """Return the variables for a host. ``interface`` has the node's address; empty if unknown."""
     if host is None:
         return {}
-    made: dict[str, str] = {}
+    variables: dict[str, str] = {}
     active = [port for port in host.rdma if port.state == "ACTIVE"]
     fastest = max((port.rate_bits_per_s or 0 for port in active), default=0)
     chosen = [f"{p.device}:{p.port}" for p in active if (p.rate_bits_per_s or 0) == fastest]
     if chosen:
-        made["NCCL_IB_HCA"] = "=" + ",".join(chosen)
+        variables["NCCL_IB_HCA"] = "=" + ",".join(chosen)
     else:
-        made["NCCL_IB_DISABLE"] = "1"
+        variables["NCCL_IB_DISABLE"] = "1"
     if interface and interface != "lo":
-        made["NCCL_SOCKET_IFNAME"] = f"={interface}"
-        made["GLOO_SOCKET_IFNAME"] = interface
-    return made
+        variables["NCCL_SOCKET_IFNAME"] = f"={interface}"
+        variables["GLOO_SOCKET_IFNAME"] = interface
+    return variables
 
 
 def interface_of(address: str) -> str:

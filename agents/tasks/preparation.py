@@ -1,15 +1,16 @@
 """Runs the preparation of starts in steps, without holding the agent's lock while a step waits.
 
 The steps of one start are a generator: it yields a :class:`Wait` for everything that may take long
-or hang, and returns the order at its end. Starts run independently of each other. Stopping a start
-drops its generator; a result that arrives later is ignored.
+or hang, and returns the command at its end. Starts run independently of each other. Stopping a
+start drops its generator; a result that arrives later is ignored.
 """
 
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from agents.tasks import start_orders
+from agents.supervisor.commands import AttemptCommand
+from agents.tasks import start_commands
 from agents.tasks.node_context import UnstartableError
 from reconciler.model.state.states import EndReason
 
@@ -20,7 +21,6 @@ INTERNAL_ERROR = (
 #: Called once, from any thread: a problem (empty or an error) and the result. Returns False if the
 #: start has been stopped, so that nobody uses the result.
 Resume = Callable[..., bool]
-Order = dict[str, Any]
 
 
 class Wait(NamedTuple):
@@ -41,13 +41,14 @@ class Wait(NamedTuple):
     cancel: Callable[[str], object] = lambda _: None
 
 
-Steps = Generator[Wait, Any, Order]
+Steps = Generator[Wait, Any, AttemptCommand]
+Send = Callable[[AttemptCommand], None]
 
 
 class _Preparation:
     """One start that is being prepared."""
 
-    def __init__(self, attempt: str, steps: Steps, send: Callable[[Order], None]) -> None:
+    def __init__(self, attempt: str, steps: Steps, send: Send) -> None:
         self.attempt = attempt
         self.steps = steps
         self.send = send
@@ -62,11 +63,12 @@ class Preparations:
         self._lock = lock
         self._open: dict[str, _Preparation] = {}
 
-    def start(self, attempt: str, steps: Steps, send: Callable[[Order], None]) -> list[Order]:
-        """Run the steps of a start. Return its order, or nothing if it has to wait.
+    def start(self, attempt: str, steps: Steps, send: Send) -> list[AttemptCommand]:
+        """Run the steps of a start. Return its command, or nothing if it has to wait.
 
-        In that case ``send`` is called with the order under the agent's lock, from another thread.
-        A start that replaces another one of the same attempt makes that one end without an order.
+        In that case ``send`` is called with the command, under the agent's lock, from another
+        thread. A start that replaces another one of the same attempt ends that one without a
+        command.
         """
         preparation = self._open[attempt] = _Preparation(attempt, steps, send)
         return self._advance(preparation)
@@ -90,8 +92,8 @@ class Preparations:
 
     def _advance(
         self, preparation: _Preparation, result: Any = None, problem: Exception | None = None
-    ) -> list[Order]:
-        """Run a start until it has to wait or its order is built.
+    ) -> list[AttemptCommand]:
+        """Run a start until it has to wait or its command is built.
 
         Raises:
             Exception: an internal error; the start is over.
@@ -104,14 +106,14 @@ class Preparations:
                 if wait.begin(self._resume_of(preparation, wait)) is not False:
                     return []
         except StopIteration as end:
-            order = end.value
+            command: AttemptCommand = end.value
         except UnstartableError as refused:
-            order = start_orders.refusal(preparation.attempt, refused.reason, str(refused))
-        except Exception:
+            command = start_commands.refusal(preparation.attempt, refused.reason, str(refused))
+        except Exception:  # whatever it is, the start is over
             self._forget(preparation)
             raise
         self._forget(preparation)
-        return [order]
+        return [command]
 
     def _resume_of(self, preparation: _Preparation, wait: Wait) -> Resume:
         """Return the callback that continues a start whose wait has ended."""
@@ -125,13 +127,13 @@ class Preparations:
                 if problem and isinstance(problem, str):
                     error = UnstartableError(problem, wait.reason)
                 try:
-                    orders = self._advance(preparation, result, error)
+                    commands = self._advance(preparation, result, error)
                 except Exception as failure:  # whatever it is, the attempt's end must be reported
                     message = f"{INTERNAL_ERROR}: {failure!a}"
                     reason = EndReason.START_FAILED
-                    orders = [start_orders.refusal(preparation.attempt, reason, message)]
-                for order in orders:
-                    preparation.send(order)
+                    commands = [start_commands.refusal(preparation.attempt, reason, message)]
+                for command in commands:
+                    preparation.send(command)
             return True
 
         return resume

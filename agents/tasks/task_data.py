@@ -10,7 +10,7 @@ from typing import Any
 from agents.data import secret_store, staging
 from agents.gpus import mps
 from agents.health import volume_checks
-from agents.tasks import checkpoint_folders, preparation, start_orders, task_environment
+from agents.tasks import checkpoint_folders, preparation, start_commands, task_environment
 from agents.tasks.node_context import UnstartableError
 from agents.tasks.preparation import Wait
 from agents.tasks.task_users import TaskUser
@@ -55,7 +55,7 @@ class TaskData:
         data: dict[str, str] = {}
         if template.checkpoint_path is not None:
             data |= yield self._checkpoint_search(assignment, template, shared, user)
-        request = start_orders.staging_request(assignment, template, user)
+        request = start_commands.staging_request(assignment, template, user)
         secrets: dict[str, str] | None = None
         if request is not None or template.secrets or template.volumes:
             secrets = yield background(lambda: self._get_ready(attempt, template, user, request))

@@ -2,11 +2,11 @@
 
 import os
 import pwd
-from typing import Any
 
 import msgspec
 
 from agents.host import unix_users
+from agents.supervisor.commands import Credentials
 from agents.tasks.node_context import NodeContext, UnstartableError
 from reconciler.model.protocol.agent_messages import TaskTemplate
 
@@ -29,8 +29,8 @@ class TaskUser(msgspec.Struct, frozen=True):
     groups: tuple[int, ...] = ()
 
     @property
-    def credentials(self) -> dict[str, Any] | None:
-        """User and groups for the supervisor's order; None if it need not switch.
+    def credentials(self) -> Credentials | None:
+        """User and groups for commands to the supervisor; None if it need not switch.
 
         The supervisor looks up no names: a directory service that hangs may delay one start, but
         must never block the supervisor.

@@ -75,11 +75,11 @@ def require_element(job: Json, element: int) -> None:
 
 def describe_element(job: Json, element: int) -> str:
     """Return a sentence about an element, such as `Element 2: Running on n1 (try 1).`"""
-    own = [one for one in job["attempts"] if one.get("element") == element]
-    if not own:
+    attempts_of_element = [one for one in job["attempts"] if one.get("element") == element]
+    if not attempts_of_element:
         return _untried(job, element)
-    newest = max(one["attempt"] for one in own)
-    last = [one for one in own if one["attempt"] == newest]
+    newest = max(one["attempt"] for one in attempts_of_element)
+    last = [one for one in attempts_of_element if one["attempt"] == newest]
     here = [one for one in last if one["state"] != "Ended"]
     if here:
         states, nodes = _several(one["state"] for one in here), _several(o["node"] for o in here)

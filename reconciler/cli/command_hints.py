@@ -1,9 +1,10 @@
 """Commands and options of other systems, with the Muster command to use instead.
 
-People type the words of Slurm, LSF, PBS, Kubernetes and Argo CD. A word listed here is answered
-with a suggestion; any other unknown word is wrong usage.
+People type the words of Slurm, LSF, PBS, Kubernetes and Argo CD, and misspell those of Muster. An
+unknown command, option or argument comes in; a hint of what to type instead goes out.
 """
 
+import difflib
 from collections.abc import Iterable
 
 _CLUSTER = "muster status (shows the revision in force; commits are applied automatically)"
@@ -31,6 +32,9 @@ OTHER_WORDS: dict[str, str] = {
     "sstat": "muster job JOB, muster plot JOB",
     "strigger": "muster events -w, or notifications of the Cluster: muster schema cluster",
     "requeue": "muster rerun JOB",
+    "sattach": "muster logs -f JOB",
+    "partition": "muster queues, muster nodes (with their pools)",
+    "partitions": "muster queues, muster nodes (with their pools)",
     # LSF and PBS
     "bsub": "muster submit -- COMMAND",
     "bjobs": "muster jobs",
@@ -48,6 +52,15 @@ OTHER_WORDS: dict[str, str] = {
     "ls": "muster jobs, muster nodes, muster queues",
     "ps": "muster jobs",
     "pods": "muster jobs",
+    "pod": "muster job JOB",
+    "pool": "muster nodes (with their pools), muster schema nodepool (pools are YAML in git)",
+    "pools": "muster nodes (with their pools), muster schema nodepool (pools are YAML in git)",
+    "nodepool": "muster nodes (with their pools), muster schema nodepool (pools are YAML in git)",
+    "nodepools": "muster nodes (with their pools), muster schema nodepool (pools are YAML in git)",
+    "gpus": "muster nodes, muster node NODE",
+    "help": "muster --help, or the help of one command, such as muster submit --help",
+    "check": "muster validate (a folder), muster submit --dry-run FILE (a job)",
+    "lint": "muster validate (a folder), muster submit --dry-run FILE (a job)",
     "describe": _DETAILS,
     "show": _DETAILS,
     "info": _DETAILS,
@@ -80,8 +93,6 @@ OTHER_WORDS: dict[str, str] = {
     "sync": _CLUSTER,
     "refresh": _CLUSTER,
     "reconcile": _CLUSTER,
-    "lint": "muster validate",
-    "check": "muster validate",
     "revert": "muster rollback REV",
     "undo": "muster rollback REV",
     "rollout": "muster history, muster rollback REV",
@@ -117,10 +128,103 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
     "--qos": ("--priority-class",),
     "--comment": ("--reason",),
     "--user": ("--owner",),
+    "-u": ("--owner",),
+    "-p": ("--queue",),
+    "-A": ("--queue",),
+    "-J": ("--name",),
+    "-w": ("--watch",),
+    "-f": ("--watch", "--follow"),
+    "--follow": ("--watch",),
+    "--branch": ("--head",),
+    "--revision": ("--head",),
+    "--format": ("--output",),
+    "--mem-per-node": ("--memory",),
+    "--message": ("--reason",),
+    "--duration": ("--for",),
 }
+
+
+#: Options that are not another option here, and what to do instead.
+OPTION_ADVICE: dict[str, str] = {
+    "--watch": "to follow changes: muster top, muster events -w",
+    "-w": "to follow changes: muster top, muster events -w",
+    "--json": "for JSON: -o json",
+    "--yaml": "for YAML: -o yaml",
+    "--wide": "for more columns: -o wide",
+    "--all-namespaces": "all queues are listed without it",
+    "--container-image": "containers are in YAML: muster schema job.spec.container",
+    "--image": "containers are in YAML: muster schema job.spec.container",
+    "--dependency": "dependencies are in YAML: muster schema job.spec.dependencies",
+    "--env": "variables are in YAML: muster schema job.spec.env",
+    "--export": "variables are in YAML: muster schema job.spec.env",
+}
+#: Commands that take no further word, and where that word belongs.
+EXTRA_WORD_ADVICE: dict[str, str] = {
+    "nodes": "muster node {word}",
+    "node": "muster node takes one name; muster nodes lists all",
+    "job": "muster job takes one name; muster jobs lists several",
+    "explain": "muster explain takes one name",
+    "queues": "muster queues lists all queues; muster jobs --queue {word}",
+    "events": "muster events --job {word}, or --node {word}",
+    "drift": "muster drift --node {word}, or --pool {word}",
+    "status": "muster job {word}, or muster node {word}",
+    "top": "muster job {word}, or muster node {word}",
+    "plan": "muster plan {word} --base {first}",
+    "history": "muster history lists all; git log {word}",
+    "init": "muster init takes one folder",
+}
+#: Kinds that are written before a name, as in `queue/default`.
+_KINDS = frozenset({"cluster", "queue", "job", "node", "nodepool", "quota", "policy", "volume"})
+#: How alike a misspelt word has to be to one of Muster, and to one of another system.
+_ALIKE = 0.6
+_FOREIGN_ALIKE = 0.75
 
 
 def option(word: str, known: Iterable[str]) -> str:
     """Return the option in `known` that means the same as `word` elsewhere, or an empty string."""
     there = set(known)
     return next((one for one in OTHER_OPTIONS.get(word, ()) if one in there), "")
+
+
+def describe_option(word: str, known: Iterable[str]) -> str:
+    """Return the message about an unknown option, with the option or command to use instead."""
+    spellings = list(known)
+    meant = option(word, spellings)
+    if not meant and word in OPTION_ADVICE:
+        return f"no option {word} here; {OPTION_ADVICE[word]}"
+    if not meant:
+        long = [one for one in spellings if one.startswith("--")]
+        meant = "".join(difflib.get_close_matches(word, long, n=1, cutoff=_ALIKE))
+    return f"no option {word} here" + (f"; did you mean {meant}?" if meant else "")
+
+
+def describe_command(word: str, known: Iterable[str]) -> str:
+    """Return the message about an unknown command, with the command to use instead.
+
+    Words of other systems count for commands of `muster` itself, not for those of a group.
+    """
+    commands = list(known)
+    words = OTHER_WORDS if "submit" in commands else {}
+    if word in words:
+        return f"no command {word!r} here. Use: {words[word]}"
+    near = difflib.get_close_matches(word.lower(), commands, n=2, cutoff=_ALIKE)
+    if near:
+        return f"no command {word!r} here; did you mean {' or '.join(near)}?"
+    foreign = difflib.get_close_matches(word.lower(), words, n=1, cutoff=_FOREIGN_ALIKE)
+    return f"no command {word!r} here" + (f". Use: {words[foreign[0]]}" if foreign else "")
+
+
+def describe_extra_word(command: str, first: str, word: str) -> str:
+    """Return the message about an argument too many.
+
+    Args:
+        command: name of the command.
+        first: the argument before; empty if there is none.
+        word: the first argument that the command does not take.
+    """
+    if first.lower() in _KINDS:
+        return f"unexpected argument {word}; did you mean {first}/{word}?"
+    advice = EXTRA_WORD_ADVICE.get(command, "").format(word=word, first=first)
+    if not advice:
+        return f"unexpected argument {word}"
+    return f"unexpected argument {word}. Use: {advice}"

@@ -20,7 +20,7 @@ OfNode = Annotated[
     str | None,
     typer.Option(
         "--node",
-        help="Only this node.",
+        help="Only this node. Default: all.",
         autocompletion=completion.nodes,
         callback=context.require_name,
     ),

@@ -32,11 +32,20 @@ def _url(value: str | None) -> str | None:
 
 Server = Annotated[
     str | None,
-    typer.Option("--server", help="URL of the controller.", envvar="MUSTER_SERVER", callback=_url),
+    typer.Option(
+        "--server",
+        help="URL of the controller. Default: the cluster of this folder.",
+        envvar="MUSTER_SERVER",
+        callback=_url,
+    ),
 ]
 TokenFile = Annotated[
     str | None,
-    typer.Option("--token-file", help="File that holds your token.", envvar="MUSTER_TOKEN_FILE"),
+    typer.Option(
+        "--token-file",
+        help="File that holds your token. Default: the cluster of this folder.",
+        envvar="MUSTER_TOKEN_FILE",
+    ),
 ]
 Form = Annotated[
     terminal.Output, typer.Option("--output", "-o", help="Output format.", show_default=True)
@@ -75,12 +84,22 @@ def parse_seconds(option: str, written: str) -> int:
         terminal.fail(f"{option}: {error}", terminal.USAGE)
 
 
-def require_name(value: str | list[str] | None) -> str | list[str] | None:
+def require_text(value: str | list[str] | None) -> str | list[str] | None:
     """Return names as given. Raise BadParameter if one is empty, for example from an unset
     variable.
     """
     if value is not None and not all([value] if isinstance(value, str) else value):
         raise typer.BadParameter("a name is empty")
+    return value
+
+
+def require_name(value: str | list[str] | None) -> str | list[str] | None:
+    """Return names as given. Raise BadParameter if one is empty or has its kind before it."""
+    require_text(value)
+    for name in [value] if isinstance(value, str) else value or ():
+        kind, slash, bare = name.partition("/")
+        if slash and bare and kind.isalpha():
+            raise typer.BadParameter(f"{name}: expected a name without its kind, {bare}")
     return value
 
 
@@ -113,7 +132,7 @@ def parse_moment(option: str, text: str, now: float) -> float:
     except ValueError:
         terminal.fail(
             f"{option}: found {text!r}, expected a span such as 30d, a day such as 2026-11-01, "
-            "or a time such as 2026-11-01T12:00:00Z",
+            f"or a time such as 2026-11-01T12:00:00Z{quantities.suggest_duration(text)}",
             terminal.USAGE,
         )
 

@@ -18,10 +18,10 @@ def module(name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"no module named {name!r}", name=name)
     spec.loader = importlib.util.LazyLoader(spec.loader)
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
-    spec.loader.exec_module(made)
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    spec.loader.exec_module(loaded)
     parent, _, last = name.rpartition(".")
     if parent:
-        setattr(sys.modules[parent], last, made)
-    return made
+        setattr(sys.modules[parent], last, loaded)
+    return loaded

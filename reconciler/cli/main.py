@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import command_hints, interrupts, terminal
+from reconciler.cli import interrupts, terminal, usage_errors, value_names
 
 #: The commands of each module of this package. Only the module of the named command is imported.
 COMMANDS = {
     "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
-    "changes.submit": ("submit", "hold", "release", "rerun", "cancel", "approve"),
+    "changes.submit": ("submit", "hold", "release", "rerun", "cancel"),
+    "changes.approve": ("approve",),
     "changes.drain": ("drain", "undrain"),
     "changes.overrides": ("overrides",),
     "jobs.run": ("run",),
@@ -75,13 +76,6 @@ class _Group(typer.core.TyperGroup):
     handle.
     """
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the named command. Answer a word of another system with Muster's word."""
-        known = command_hints.OTHER_WORDS.get(args[0])
-        if known is not None and args[0] not in self.commands:
-            ctx.fail(f"no command {args[0]!r} here. Use: {known}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands of each section, in plain text and with aligned columns."""
         known = [name for names in SECTIONS.values() for name in names if name in self.commands]
@@ -136,20 +130,19 @@ def application(word: str = "") -> Any:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Runs GPU clusters from git: pools, queues and jobs are YAML in a repository.",
+        help="Run GPU clusters from git: pools, queues and jobs are YAML in a repository.",
     )
     app.callback()(_muster)
     named = [name for name, commands in COMMANDS.items() if word in commands]
     for name in named or COMMANDS:
         importlib.import_module(f"reconciler.cli.{name}").register(app)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    value_names.apply(command)
+    return command
 
 
 #: Shells whose completion can be set up.
 SHELLS = ("bash", "zsh", "fish")
-#: The parser's errors, which typer has brought along in different places: wrong usage, and all.
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def main() -> None:
@@ -205,9 +198,9 @@ def _status(command: Any) -> int:
     try:
         code = command.main(prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
-    except UsageError as error:
+    except usage_errors.UsageError as error:
         return _wrong_usage(error)
-    except ParserError as error:
+    except usage_errors.ParserError as error:
         sys.stderr.write(f"muster: {error}\n")
         return terminal.ERROR
     except (typer.Abort, KeyboardInterrupt):
@@ -231,19 +224,12 @@ def _status(command: Any) -> int:
 
 def _wrong_usage(error: Exception) -> int:
     """Print what is wrong and where to find help. A group without arguments prints its help."""
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
-    told = " ".join(message.split())
     if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stdout.write(f"{message}\n")
+        sys.stdout.write(f"{error.format_message()}\n")  # type: ignore[attr-defined]
         return terminal.DONE
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "muster"
-    word = getattr(error, "option_name", None)
-    if isinstance(word, str) and context is not None and told.startswith("No such option"):
-        known = (spelled for one in context.command.params for spelled in one.opts)
-        if meant := command_hints.option(word, known):
-            told = f"No such option: {word}; use {meant}"
-    sys.stderr.write(f"muster: {told}\n  see: {path} --help\n")
+    sys.stderr.write(f"muster: {usage_errors.describe(error)}\n  see: {path} --help\n")
     return terminal.USAGE
 
 

@@ -126,10 +126,10 @@ class Patient:
 
     def _newest(self, name: str, query: Mapping[str, str]) -> tuple[int | None, bool]:
         """Return the newest or requested try of the task, and True if no other can follow."""
-        asked = {key: query[key] for key in ("run", "element") if key in query}
-        found = self.get(f"/v1/jobs/{name}", attempts=_ATTEMPTS_MAX, **asked)["job"]
-        made = found["attempts"]
-        tries = [one for one in made if one["task"] == query.get("task")] or made
+        selection = {key: query[key] for key in ("run", "element") if key in query}
+        found = self.get(f"/v1/jobs/{name}", attempts=_ATTEMPTS_MAX, **selection)["job"]
+        attempts = found["attempts"]
+        tries = [one for one in attempts if one["task"] == query.get("task")] or attempts
         over = found["state"] in states.FINISHED_JOB_STATES or bool(found.get("array"))
         if "attempt" in query:
             number = int(query["attempt"])

@@ -97,7 +97,7 @@ class Committer:
 
     def undo(self) -> None:
         """Revert what a cycle left that raised."""
-        self._state.recall_anew()
+        self._state.rebuild_cache()
         self.journal.anew()
         nodes = self._state.nodes
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}

@@ -91,9 +91,7 @@ class CycleDecider:
             self._defects.unheard(came),
         )
         phases("journal")
-        result = self.decide_by(
-            desired_state, observed, now, recall=self._state.recall, ended=phases
-        )
+        result = self.decide_by(desired_state, observed, now, cache=self._state.cache, ended=phases)
         phases("outcome")
         decided_at = time.perf_counter()
         decide_s = decided_at - started

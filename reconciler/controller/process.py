@@ -131,7 +131,11 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the controller's options."""
-    options = _Parser(prog="muster controller", description=__doc__)
+    options = _Parser(
+        prog="muster controller",
+        description="Run a controller: apply a git repository to nodes, and serve the API. "
+        "`muster up` runs one with virtual nodes on this machine.",
+    )
     options.add_argument("--repo", required=True, help="URL or path of the git repository")
     options.add_argument("--branch", default="main", help="branch to apply")
     options.add_argument("--path", default="", help="folder of the repository to read")
@@ -164,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
         "--notify-secrets",
         type=Path,
         metavar="FOLDER",
-        help="keys and tokens of notifications; default: `notify` in the state folder",
+        help="keys and tokens of notifications. Default: `notify` in the state folder",
     )
     options.add_argument(
         "--accept-revision",
@@ -177,13 +181,13 @@ def parser() -> argparse.ArgumentParser:
         "--log-format",
         choices=log_lines.FORMS,
         default="readable",
-        help="format of the log, one event per line; json is for log collectors",
+        help="format of the log, one event per line; json is for log collectors. Default: readable",
     )
     options.add_argument(
         "--log-level",
         choices=log_lines.LEVELS,
         default="info",
-        help="the lowest level that is logged",
+        help="the lowest level that is logged. Default: info",
     )
     options.add_argument(
         "--die-with-parent", type=int, metavar="PID", help="end when this process ends"

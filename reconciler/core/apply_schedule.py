@@ -358,7 +358,7 @@ def _reasons(
     part.slot_reasons[slots[together]] = keys[together]
     found |= decided.reason_of
     # until now their records have the reasons that autoscaling wrote
-    visit.update(context.observed.recollection.growing.helped)
+    visit.update(context.observed.scheduler_state.growing.helped)
     visit = visit.union(found, part.changed, part.others, context.drafts)
     for name in cycle_cache.in_order(visit, context.observed.jobs):
         key = found.get(name, "")

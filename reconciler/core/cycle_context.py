@@ -104,7 +104,7 @@ class CycleContext:
         #: What is forgotten, and when to look for more (see ``garbage_collection``).
         self.left_jobs: list[str] = []
         self.left_nodes: list[str] = []
-        self.look_at = 0.0
+        self.forget_at = 0.0
 
     @staticmethod
     def isolate(job: str) -> job_errors.JobErrorScope:

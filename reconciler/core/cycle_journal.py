@@ -177,11 +177,11 @@ def checksums(result: outcome.Outcome) -> tuple[int, ...]:
             *(
                 result.now,
                 result.desired_generation,
-                result.promised,
-                result.standing,
+                result.nominations,
+                result.schedule_inputs,
                 result.next_order,
             ),
-            *(result.wake_at, result.look_at, result.recollection),
+            *(result.wake_at, result.forget_at, result.scheduler_state),
         ),
     )
     return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)

@@ -22,16 +22,16 @@ AGAIN_S = 5.0
 
 def apply(context: cycle_context.CycleContext) -> None:
     """Forget what is due, and request the next look."""
-    due_at = context.observed.look_at
+    due_at = context.observed.forget_at
     if due_at is not None and due_at <= context.now:
-        context.look_at = min(_jobs(context), _nodes(context))
+        context.forget_at = min(_jobs(context), _nodes(context))
     elif _something_new(context):
         soon = context.now + EVERY_S
-        context.look_at = soon if due_at is None else min(due_at, soon)
+        context.forget_at = soon if due_at is None else min(due_at, soon)
     else:
-        context.look_at = math.inf if due_at is None else due_at
-    if context.look_at < math.inf:
-        context.wake(context.look_at)
+        context.forget_at = math.inf if due_at is None else due_at
+    if context.forget_at < math.inf:
+        context.wake(context.forget_at)
 
 
 def _something_new(context: cycle_context.CycleContext) -> bool:
@@ -98,7 +98,7 @@ def _needed(context: cycle_context.CycleContext) -> set[str]:
         following = context.desired.jobs.get(name)
         if following is not None:
             needed.update(dependency.job for dependency in following.depends_on)
-    for record in context.observed.aside.values():
+    for record in context.observed.quarantined.values():
         needed.update(dependency.job for dependency in record.spec.depends_on)
     return needed
 

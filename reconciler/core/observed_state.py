@@ -47,10 +47,10 @@ class ObservedState:
         self.remedies = loaded.remedies
         self.provisions: dict[str, instance_records.Provision] = dict(loaded.provisions)
         self.provisioned: list[instance_records.OrderResult] = []
-        self.promised: Mapping[str, int] = dict(loaded.promised)
-        self.standing = loaded.standing
-        self.look_at = loaded.look_at
-        self.recollection = loaded.recollection
+        self.nominations: Mapping[str, int] = dict(loaded.nominations)
+        self.schedule_inputs = loaded.schedule_inputs
+        self.forget_at = loaded.forget_at
+        self.scheduler_state = loaded.scheduler_state
         self.desired_generation = -1
         self.next_order = loaded.next_order
         self.leader_since = leader_since
@@ -58,9 +58,9 @@ class ObservedState:
         self.answered: dict[str, float] = {}
         self.asked: list[records.OverrideRequest] = []
         #: Records of quarantined jobs.
-        self.aside: dict[str, records.JobRecord] = dict(loaded.aside)
+        self.quarantined: dict[str, records.JobRecord] = dict(loaded.quarantined)
         #: What cycles computed from these records.
-        self.recall_anew()
+        self.rebuild_cache()
 
     @classmethod
     def as_of(cls, observed: records.Observed) -> Self:
@@ -128,13 +128,13 @@ class ObservedState:
             provisioned=provisioned,
             drift=self.drift,
             remedies=self.remedies,
-            promised=self.promised,
-            standing=self.standing,
-            look_at=self.look_at,
-            recollection=self.recollection,
+            nominations=self.nominations,
+            schedule_inputs=self.schedule_inputs,
+            forget_at=self.forget_at,
+            scheduler_state=self.scheduler_state,
             leader_since=self.leader_since,
             next_order=self.next_order,
-            aside=self.aside,
+            quarantined=self.quarantined,
             unheard=unheard,
         )
 
@@ -143,16 +143,16 @@ class ObservedState:
 
         Another set needs another generation of the desired state.
         """
-        come = [name for name in self.aside if name not in names]
+        come = [name for name in self.quarantined if name not in names]
         go = names & self.jobs.keys()
         for name in come:
-            self._put(self.aside.pop(name))
+            self._put(self.quarantined.pop(name))
         for name in go:
-            self.aside[name] = self.jobs.pop(name)
+            self.quarantined[name] = self.jobs.pop(name)
             self.active.discard(name)
             self.watched.discard(name)
         if come or go:
-            self.recall_anew()
+            self.rebuild_cache()
 
     def is_changed_by(self, result: outcome.Outcome) -> bool:
         """Return True if an outcome has more than times and usage of nodes."""
@@ -197,26 +197,26 @@ class ObservedState:
         if result.provisions:
             renewed = {**self.provisions, **result.provisions}
             self.provisions = {name: one for name, one in renewed.items() if one is not None}
-        self.promised = result.promised
-        self.standing = result.standing
-        self.look_at = result.look_at
+        self.nominations = result.nominations
+        self.schedule_inputs = result.schedule_inputs
+        self.forget_at = result.forget_at
         for name in result.left_jobs:
             self.jobs.pop(name, None)
         for name in result.left_nodes:
             self.nodes.pop(name, None)
             self.attempts_by_node.pop(name, None)
-        self.recall.absorb(result, others)
-        self.recollection = result.recollection
+        self.cache.absorb(result, others)
+        self.scheduler_state = result.scheduler_state
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
 
-    def recall_anew(self) -> None:
+    def rebuild_cache(self) -> None:
         """Drop the cache, because a cycle raised."""
-        self.recall = cycle_cache.CycleCache(self.jobs, self.active, self.attempts, self.nodes)
+        self.cache = cycle_cache.CycleCache(self.jobs, self.active, self.attempts, self.nodes)
 
     def has_attempts(self, job: str) -> bool:
         """Return True if a job has a try that is not concluded."""
-        return job in self.recall.by_job
+        return job in self.cache.by_job
 
     def share_specs(self, jobs: Mapping[str, desired.Job]) -> None:
         """Let records hold the specs of git themselves if they are equal.
@@ -227,7 +227,7 @@ class ObservedState:
             record = self.jobs.get(name)
             if record is not None and record.spec is not spec and record.spec == spec:
                 self.jobs[name] = msgspec.structs.replace(record, spec=spec)
-                self.recall.job_changed(self.jobs[name])
+                self.cache.job_changed(self.jobs[name])
 
     def _put(self, job: records.JobRecord) -> bool:
         """Keep a record. Return True if more than its pending reason changed."""

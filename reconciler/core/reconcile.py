@@ -41,7 +41,7 @@ def reconcile(
     now: float,
     *,
     always_schedule: bool = False,
-    recall: cycle_cache.CycleCache | None = None,
+    cache: cycle_cache.CycleCache | None = None,
     ended: Callable[[Phase], None] = lambda _: None,
 ) -> outcome.Outcome:
     """Decide one cycle.
@@ -52,12 +52,12 @@ def reconcile(
         now: seconds since the epoch.
         always_schedule: make the schedule even if the last one is still valid. The outcome is the
             same (see ``schedule_reuse``).
-        recall: what earlier cycles computed from exactly these records (``ObservedState.recall``).
+        cache: what earlier cycles computed from exactly these records (``ObservedState.cache``).
             The outcome is the same without it, but takes longer.
         ended: called with each phase when it ends, so that the caller can time it. It must not
             change anything.
     """
-    context = cycle_context.CycleContext(desired_state, observed, now, recall)
+    context = cycle_context.CycleContext(desired_state, observed, now, cache)
     pools = _update(context, ended)
     last = schedule_reuse.valid_inputs(context)
     if last is None or always_schedule:
@@ -117,7 +117,7 @@ class _Schedule(NamedTuple):
     inputs: records.ScheduleInputs | None
     queues: tuple[outcome.QueueUsage, ...] | None
     nominations: Mapping[str, int]
-    state: scheduler_state.Recollection
+    state: scheduler_state.SchedulerState
     expected: dict[str, outcome.ExpectedStart] | None = None
 
 
@@ -173,7 +173,7 @@ def _scheduler_state(
     built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
     queues: tuple[outcome.QueueUsage, ...],
-) -> scheduler_state.Recollection:
+) -> scheduler_state.SchedulerState:
     """Return what the scheduler remembers after a schedule."""
     learned = learned_mix.renewed(context)
     counts_usage = bool(context.desired.structure.settings.scheduling.usage_strength)
@@ -204,7 +204,7 @@ def _reuse(
     if learned.growing.helped.keys() - state.growing.helped.keys():
         inputs = None  # these jobs' reasons no longer hold
         context.wake(context.now)
-    return _Schedule(inputs, None, context.observed.promised, state)
+    return _Schedule(inputs, None, context.observed.nominations, state)
 
 
 def _outcome(
@@ -235,12 +235,12 @@ def _outcome(
             if (renewed := pool.record()) is not context.observed.provisions.get(name)
         },
         queues=schedule.queues,
-        promised=schedule.nominations,
-        standing=schedule.inputs,
+        nominations=schedule.nominations,
+        schedule_inputs=schedule.inputs,
         left_jobs=tuple(context.left_jobs),
         left_nodes=tuple(context.left_nodes),
-        look_at=context.look_at if context.look_at < math.inf else None,
-        recollection=schedule.state,
+        forget_at=context.forget_at if context.forget_at < math.inf else None,
+        scheduler_state=schedule.state,
         expected=schedule.expected,
         next_order=context.next_order,
         wake_at=context.wake_at,

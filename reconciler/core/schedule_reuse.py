@@ -18,8 +18,8 @@ SAMPLE_S = 60.0
 
 def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs | None:
     """Return the inputs of the last schedule if the phases before changed none of them."""
-    standing = context.observed.standing
-    if standing is None or standing.generation != context.desired.generation:
+    inputs = context.observed.schedule_inputs
+    if inputs is None or inputs.generation != context.desired.generation:
         return None
     # compared as a whole, because reasons name who, until when, and why
     if overrides.suspensions(context.overrides) != overrides.suspensions(
@@ -28,9 +28,9 @@ def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs 
         return None
     if context.left_nodes:
         return None
-    if context.now < standing.at:
+    if context.now < inputs.at:
         return None  # the clock was set back
-    for moment in (standing.wake_at, standing.stale_at):
+    for moment in (inputs.wake_at, inputs.stale_at):
         if moment is not None and moment <= context.now:
             return None
     if (
@@ -42,7 +42,7 @@ def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs 
     known = context.observed.nodes
     if any(_differs(known.get(name), node) for name, node in context.nodes.items()):
         return None
-    return standing
+    return inputs
 
 
 def inputs_of(
@@ -54,7 +54,7 @@ def inputs_of(
     """Return the inputs of a new schedule; None if applying it changed them."""
     if decided.placements or decided.evictions:
         return None
-    if list(decided.promised.items()) != list(context.observed.promised.items()):
+    if list(decided.promised.items()) != list(context.observed.nominations.items()):
         return None
     if decided.kept != situation.kept or decided.turns != situation.turns:
         return None

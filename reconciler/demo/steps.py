@@ -51,8 +51,8 @@ class Teller:
         """Print a sentence, wrapped between words; a traceback keeps its lines."""
         head = f"  {time.monotonic() - self._began:6.1f}s  "
         for line in text.splitlines() or [""]:
-            told = paragraphs.wrapped(line, WIDTH, head, " " * len(head)) or [head.rstrip()]
-            sys.stdout.write("\n".join(told) + "\n")
+            lines = paragraphs.wrapped(line, WIDTH, head, " " * len(head)) or [head.rstrip()]
+            sys.stdout.write("\n".join(lines) + "\n")
             head = " " * len(head)
         sys.stdout.flush()
 
@@ -322,16 +322,16 @@ STEPS: tuple[tuple[str, Callable[[Story], None]], ...] = (
 
 def play(folder: Path, *, keep: bool) -> int:
     """Play the story in ``folder``; 0 when every step went as told."""
-    asked = False
+    is_stopping = False
 
     def ask(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal is_stopping
+        is_stopping = True
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     teller = Teller()
-    stage = environment.DemoEnvironment(folder, lambda: asked)
+    stage = environment.DemoEnvironment(folder, lambda: is_stopping)
     story = Story(stage, teller)
     began = time.monotonic()
     steps: list[DemoStep] = []
@@ -345,7 +345,7 @@ def play(folder: Path, *, keep: bool) -> int:
             act(story)
             step.ok, step.seconds = True, round(time.monotonic() - at, 2)
         story.table()
-        while keep and not asked:
+        while keep and not is_stopping:
             time.sleep(0.2)
     except environment.Interrupted:
         teller.say("interrupted")

@@ -38,7 +38,7 @@ class EngineState(Protocol):
         """The newest runs, by name."""
 
     @property
-    def aside(self) -> Mapping[str, records.JobRecord]:
+    def quarantined(self) -> Mapping[str, records.JobRecord]:
         """Quarantined jobs, whose tasks go on."""
 
     @property
@@ -144,7 +144,7 @@ class AgentsEngine:
         assignments = []
         for attempt_id in state.attempts_by_node.get(node, ()):
             attempt = state.attempts[attempt_id]
-            job = state.jobs.get(attempt.job) or state.aside.get(attempt.job)
+            job = state.jobs.get(attempt.job) or state.quarantined.get(attempt.job)
             if job is None or attempt.state is AttemptState.ENDED:
                 continue
             alike = identifiers.template_id(job.spec, attempt.group)

@@ -74,7 +74,7 @@ PHASES = (
 )
 
 
-#: What of the loop a defect of Muster can be in, in words.
+#: Parts of the loop that an internal error can be in, in words.
 DEFECT_PARTS = {
     "repository": "reading the repository",
     "revision": "with what git asks for",
@@ -268,7 +268,9 @@ class Counters:
     def sums(self, memory: "ClusterState", now: float) -> cluster_totals.Aggregates:
         """Return the sums; only the first call visits all of ``memory``."""
         if self._sums is None:
-            self._sums = cluster_totals.Aggregates({**memory.jobs, **memory.aside}, memory.attempts)
+            self._sums = cluster_totals.Aggregates(
+                {**memory.jobs, **memory.quarantined}, memory.attempts
+            )
             self._accrued_at = now
         return self._sums
 
@@ -309,7 +311,7 @@ class ClusterState(Protocol):
         """Newest runs by name."""
 
     @property
-    def aside(self) -> Mapping[str, records.JobRecord]:
+    def quarantined(self) -> Mapping[str, records.JobRecord]:
         """Quarantined jobs."""
 
     @property
@@ -333,7 +335,7 @@ class ClusterState(Protocol):
         """Overrides in force."""
 
     @property
-    def recollection(self) -> scheduler_state.Recollection:
+    def scheduler_state(self) -> scheduler_state.SchedulerState:
         """The scheduler's memory, for the use of budgets."""
 
     @property

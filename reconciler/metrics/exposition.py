@@ -314,7 +314,7 @@ def _put_quotas(
     for quota in wanted.structure.quotas.values():
         if quota.budget_gpu_s is None:
             continue
-        hours = memory.recollection.spent.get(quota.name, {})
+        hours = memory.scheduler_state.spent.get(quota.name, {})
         oldest = (now - quota.window_s) / HOUR_S - 1
         spent_s = sum(gpu_s for hour, gpu_s in hours.items() if hour >= oldest)
         page.put("muster_quota_budget_gpu_seconds", quota.budget_gpu_s, quota.name)

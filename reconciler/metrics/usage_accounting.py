@@ -91,7 +91,7 @@ class Meter:
         heard_at, busy = self._heard_at.copy(), self._busy.copy()
         try:
             yield
-        except BaseException:
+        except BaseException:  # whatever it is, what is tried again must not count twice
             self._usage, self._waits, self._shares = sums
             self._pool_shares = pool_shares
             self._queues, self._shared_at = queues, shared_at

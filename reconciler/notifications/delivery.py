@@ -1,5 +1,4 @@
-"""Delivery of notifications: a thread a channel, one bounded queue, exponential backoff, a last
-try.
+"""Delivery of notifications: a thread for each channel, exponential backoff, a last try.
 
 Delivered messages are remembered over a restart, so that nothing is sent twice. A channel that is
 slow or unreachable delays no other, and the loop never waits. Messages that are given up are
@@ -8,58 +7,29 @@ counted and logged.
 
 import collections
 import contextlib
-import email.utils
-import heapq
-import itertools
 import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 import httpx
-import msgspec
 
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
-from reconciler.notifications import credentials, messages
+from reconciler.notifications import credentials, http_post, message_queue, messages
 
 log = logging.getLogger("muster.notices")
 
-#: The most notices that wait; the oldest of a job gives way, or else the oldest.
-QUEUE_MAX = 1000
 #: The most news of one reason that a channel gets at once; what is more is for `muster events`.
 AT_ONCE_MAX = 200
-#: The most deliveries that are remembered.
-REMEMBERED_MAX = 2000
 #: How often one is tried, and the first and the longest wait between two tries.
 TRIES_MAX = 8
 WAIT_S_MIN = 1.0
 WAIT_S_MAX = 300.0
-#: How long a receiver may say nothing, and how long it may take for the body of its answer.
-TIMEOUT_S = 10.0
-#: How much of an answer is read.
-ANSWER_BYTES_MAX = 2048
-
 Result = Literal["sent", "failed", "dropped"]
-_Key = tuple[str, ...]
-_JOB = "Job/"
-
-
-class _Waiting(msgspec.Struct):
-    """A message that is waiting to be sent."""
-
-    channel: desired.NotificationChannel
-    notice: messages.Notice
-    tries: int = 0
-
-    @property
-    def key(self) -> _Key:
-        """Identity of one delivery of one piece of news."""
-        return (self.channel.name, *self.notice.key)
 
 
 class Notifier:
@@ -84,20 +54,9 @@ class Notifier:
         self._folder = folder
         self._file = remembered
         self._clock, self._monotonic, self._random = clock, monotonic, random
+        #: Guards the queue and all that follows.
         self._changed = threading.Condition()
-        self._order = itertools.count()
-        #: Of each channel, what is due and when.
-        self._due: dict[str, list[tuple[float, int, _Key]]] = {}
-        self._waiting: dict[_Key, _Waiting] = {}
-        self._done: dict[_Key, None] = self._recall()
-        #: Of both, by channel and object.
-        self._of: dict[_Key, dict[_Key, None]] = {}
-        for key in self._done:
-            self._of.setdefault(key[:2], {})[key] = None
-        #: What is under way, by channel; not there also once it is forgotten meanwhile.
-        self._sending: dict[str, _Key] = {}
-        #: Whether the file says something else than ``_done``.
-        self._is_stale = False
+        self._queue = message_queue.MessageQueue(self._stored(), monotonic)
         self._channels: dict[str, desired.NotificationChannel] = {}
         self._counts: collections.Counter[tuple[str, Result]] = collections.Counter()
         self._started = self._stopping = False
@@ -119,7 +78,7 @@ class Notifier:
             self._stopping = True
             self._changed.notify_all()
             threads = list(self._threads.values())
-        ends_at = self._monotonic() + TIMEOUT_S + 5
+        ends_at = self._monotonic() + http_post.TIMEOUT_S + 5
         for thread in threads:
             thread.join(timeout=max(0.0, ends_at - self._monotonic()))
         self._remember()
@@ -139,13 +98,13 @@ class Notifier:
             self._channels = {one.name: one for one in channels}
             for notice in notices:
                 for channel in self._channels.values():
-                    self._forget_opposite(channel, notice)
-                    one = _Waiting(channel, notice)
-                    if not messages.is_wanted(channel, notice) or self._is_known(one.key):
+                    self._queue.forget_opposite(channel.name, notice)
+                    message = message_queue.Message(channel, notice)
+                    if not messages.is_wanted(channel, notice) or self._queue.is_known(message.key):
                         continue
                     of = (channel.name, notice.reason)
                     if added[of] < AT_ONCE_MAX:
-                        self._put(one)
+                        self._add(message)
                         added[of] += 1
                     else:
                         self._count(channel.name, "dropped")
@@ -153,9 +112,7 @@ class Notifier:
             for name in self._named - self._channels.keys():
                 self._untold.pop(name, None)
             self._named = set(self._channels)
-            gone = [key for key in self._waiting if key[0] not in self._channels]
-            for key in gone:
-                self._forget(key)
+            self._queue.keep_channels(self._channels)
             self._start_threads()
             self._changed.notify_all()
         for (name, reason), count in beyond.items():
@@ -194,52 +151,16 @@ class Notifier:
     def waiting(self) -> int:
         """Return the number of messages that wait to be sent."""
         with self._changed:
-            return len(self._waiting)
+            return len(self._queue)
 
-    def _forget_opposite(
-        self, channel: desired.NotificationChannel, notice: messages.Notice
-    ) -> None:
-        """Forget messages whose opposite is sent now, so that they can be sent again later."""
-        name = channel.name
-        for key in list(self._of.get((name, notice.object), ())):
-            if key[1:] != notice.key and key[3] == notice.revision:
-                self._forget(key)
-        if notice.object == messages.REVISION:  # then the repository could be read
-            for key in list(self._of.get((name, messages.REPOSITORY), ())):
-                self._forget(key)
-
-    def _forget(self, key: _Key) -> None:
-        if key == self._sending.get(key[0]):  # it arrives as what was so, and may be told anew
-            del self._sending[key[0]]
-        if key in self._done:  # the file has to forget it, too: else a restart brings it back
-            del self._done[key]
-            self._is_stale = True
-        self._waiting.pop(key, None)
-        known = self._of.get(key[:2], {})
-        known.pop(key, None)
-        if not known:
-            self._of.pop(key[:2], None)
-
-    def _is_known(self, key: _Key) -> bool:
-        return key in self._done or key in self._waiting or key == self._sending.get(key[0])
-
-    def _put(self, one: _Waiting) -> None:
-        if len(self._waiting) >= QUEUE_MAX:
-            least = self._least(self._waiting)
-            if one.notice.object.startswith(_JOB) and not least[1].startswith(_JOB):
-                least = one.key
-            self._forget(least)
-            self._count(least[0], "dropped")
-            log.warning("%d notices wait: that of %s is dropped", QUEUE_MAX, " ".join(least))
-            if least == one.key:
-                return
-        self._waiting[one.key] = one
-        self._of.setdefault(one.key[:2], {})[one.key] = None
-        self._make_due(one.key, 0.0)
-
-    def _make_due(self, key: _Key, wait_s: float) -> None:
-        due = self._due.setdefault(key[0], [])
-        heapq.heappush(due, (self._monotonic() + wait_s, next(self._order), key))
+    def _add(self, message: message_queue.Message) -> None:
+        dropped = self._queue.add(message)
+        if dropped is not None:
+            self._count(dropped[0], "dropped")
+            log.warning(
+                "%d notices wait: that of %s is dropped",
+                *(message_queue.QUEUE_MAX, " ".join(dropped)),
+            )
 
     def _count(self, channel: str, result: Result) -> None:
         self._counts[channel, result] += 1
@@ -250,8 +171,8 @@ class Notifier:
         """Start a thread for each channel that has messages to send or to forget."""
         if not self._started or self._stopping:
             return
-        names = {key[0] for key in self._waiting}
-        if self._is_stale and not names and not self._threads:
+        names = {key[0] for key in self._queue.waiting_keys()}
+        if self._queue.is_changed and not names and not self._threads:
             names = set(list(self._channels)[:1])  # somebody has to bring the file up to date
         for name in names - self._threads.keys():
             thread = threading.Thread(
@@ -261,25 +182,18 @@ class Notifier:
             thread.start()
 
     def _run(self, channel: str) -> None:
-        while (one := self._next(channel)) is not None:
+        while (message := self._next(channel)) is not None:
             try:
-                wait_s = self._send(one)
+                retry_in_s = self._send(message)
             except Exception:  # one notice is lost, not the thread
-                log.exception("a defect kept %s from being told", channel)
-                wait_s = None
+                log.exception("an internal error kept %s from being told", channel)
+                retry_in_s = None
                 with self._changed:
                     self._count(channel, "failed")
             with self._changed:
-                holds = self._sending.pop(channel, None) == one.key
-                if wait_s is None:
-                    if not self._is_known(one.key):
-                        self._forget(one.key)
-                elif holds and channel in self._channels:
-                    self._waiting.setdefault(one.key, one)
-                    self._of.setdefault(one.key[:2], {})[one.key] = None
-                    self._make_due(one.key, wait_s)
+                self._queue.end_sending(message, retry_in_s, is_wanted=channel in self._channels)
 
-    def _next(self, channel: str) -> _Waiting | None:
+    def _next(self, channel: str) -> message_queue.Message | None:
         """Return the next due message of a channel, once the file is up to date.
 
         None: the thread must end, because no message waits for the channel, or because of ``stop``.
@@ -287,122 +201,81 @@ class Notifier:
         while True:
             self._remember()
             with self._changed:
-                due = self._due.get(channel, [])
-                while due and due[0][2] not in self._waiting:
-                    heapq.heappop(due)
-                if self._stopping or (not due and not self._is_stale):
-                    self._due.pop(channel, None)
+                due_in_s = self._queue.due_in_s(channel)
+                if self._stopping or (due_in_s is None and not self._queue.is_changed):
                     del self._threads[channel]
                     return None
-                left_s = due[0][0] - self._monotonic() if due else 0.0
-                if due and left_s <= 0:
-                    _, _, key = heapq.heappop(due)
-                    self._sending[channel] = key
-                    return self._waiting.pop(key)
-                if not self._is_stale:
-                    self._changed.wait(left_s)
+                message = self._queue.take_due(channel)
+                if message is not None:
+                    return message
+                if not self._queue.is_changed:
+                    self._changed.wait(due_in_s)
 
-    def _send(self, one: _Waiting) -> float | None:
+    def _send(self, message: message_queue.Message) -> float | None:
         """Try once; return the seconds until the next try, None: never."""
-        one.tries += 1
-        try:
-            secret = credentials.read(self._folder, one.channel.secret)
-            made = messages.request(one.channel, one.notice, secret, self._clock())
-            if made is None:
-                return None
-            host = httpx.URL(made.url).netloc.decode("ascii", "replace")
-            credentials.require_host(self._folder, one.channel.secret, one.channel.kind, host)
-            status, told, after_s = _post(made)
-        except (credentials.CredentialError, httpx.HTTPError, httpx.InvalidURL) as error:
-            # nothing of the request is told: its headers hold the secret
-            status, told, after_s = 0, str(error) or type(error).__name__, None
-        what = ": ".join(one for one in (f"status {status}" if status else "", told) if one)
-        is_told = 200 <= status < 300
-        with self._changed:
-            if one.channel.name in self._channels:
-                self.tried(one.channel.name, "" if is_told else what)
-        if is_told:
-            with self._changed:
-                self._count(one.channel.name, "sent")
-                if (
-                    self._sending.get(one.channel.name) == one.key
-                ):  # else its opposite came meanwhile
-                    self._done[one.key] = None
-                    self._of.setdefault(one.key[:2], {})[one.key] = None
-                    self._is_stale = True
-                while len(self._done) > REMEMBERED_MAX:
-                    self._forget(self._least(self._done))
+        message.tries += 1
+        answer = self._post(message)
+        if answer is None:
             return None
-        final = 300 <= status < 500 and status not in {408, 425, 429}
-        if final or one.tries >= TRIES_MAX:
+        name, notice = message.channel.name, message.notice
+        shown = f"status {answer.status}" if answer.status else ""
+        why = ": ".join(part for part in (shown, answer.text) if part)
+        is_delivered = 200 <= answer.status < 300
+        with self._changed:
+            if name in self._channels:
+                self.tried(name, "" if is_delivered else why)
+            if is_delivered:
+                self._count(name, "sent")
+                self._queue.note_delivered(message)
+        if is_delivered:
+            return None
+        final = 300 <= answer.status < 500 and answer.status not in {408, 425, 429}
+        if final or message.tries >= TRIES_MAX:
             log.warning(
                 "channel %s was not told: %s at %s, %s, after %d tries: %s",
-                *(one.channel.name, one.notice.object, one.notice.revision[:12]),
-                *(one.notice.reason, one.tries, what),
+                *(name, notice.object, notice.revision[:12], notice.reason, message.tries, why),
             )
             with self._changed:
-                self._count(one.channel.name, "failed")
+                self._count(name, "failed")
             return None
-        log.info("channel %s: %s; it is tried again", one.channel.name, what)
-        wait_s: float = min(WAIT_S_MAX, WAIT_S_MIN * 2.0 ** (one.tries - 1))
-        return max(wait_s * (0.5 + 0.5 * self._random()), min(after_s or 0.0, WAIT_S_MAX))
+        log.info("channel %s: %s; it is tried again", name, why)
+        wait_s: float = min(WAIT_S_MAX, WAIT_S_MIN * 2.0 ** (message.tries - 1))
+        asked_s = min(answer.retry_after_s or 0.0, WAIT_S_MAX)
+        return max(wait_s * (0.5 + 0.5 * self._random()), asked_s)
 
-    @staticmethod
-    def _least(keys: Iterable[_Key]) -> _Key:
-        """Return the least important message: the oldest about a job, or the oldest of all."""
-        listed = list(keys)
-        return next((key for key in listed if key[1].startswith(_JOB)), listed[0])
+    def _post(self, message: message_queue.Message) -> http_post.PostAnswer | None:
+        """Return the receiver's answer, or why there is none; None: there is nothing to send."""
+        channel = message.channel
+        try:
+            secret = credentials.read(self._folder, channel.secret)
+            request = messages.request(channel, message.notice, secret, self._clock())
+            if request is None:
+                return None
+            host = httpx.URL(request.url).netloc.decode("ascii", "replace")
+            credentials.require_host(self._folder, channel.secret, channel.kind, host)
+            return http_post.post(request)
+        except (credentials.CredentialError, httpx.HTTPError, httpx.InvalidURL) as error:
+            # nothing of the request is told: its headers hold the secret
+            return http_post.PostAnswer(0, str(error) or type(error).__name__)
 
     # --- what was told --------------------------------------------------------------------------
 
-    def _recall(self) -> dict[_Key, None]:
+    def _stored(self) -> list[message_queue.Key]:
         with contextlib.suppress(OSError, ValueError, TypeError):
             listed = json.loads(self._file.read_text(encoding="utf-8"))
-            return {tuple(map(str, key)): None for key in listed if len(key) == 4}
-        return {}
+            return [tuple(map(str, key)) for key in listed if len(key) == 4]
+        return []
 
     def _remember(self) -> None:
         """Bring the file up to date after a delivery, or after a message was forgotten."""
         with self._writing:
             with self._changed:
-                if not self._is_stale:
+                if not self._queue.is_changed:
                     return
-                self._is_stale = False
-                told_of = [list(key) for key in self._done]
+                delivered = self._queue.take_delivered()
             fresh = self._file.with_name(f".{self._file.name}.{os.getpid()}")
             try:
-                fresh.write_text(json.dumps(told_of), encoding="utf-8")
+                fresh.write_text(json.dumps(delivered), encoding="utf-8")
                 fresh.replace(self._file)
             except OSError as error:
                 log.warning("what was told can't be remembered in %s: %s", self._file, error)
-
-
-def _post(made: messages.HttpPost) -> tuple[int, str, float | None]:
-    """Return the status, the beginning of the answer, and the receiver's wish for a delay in
-    seconds.
-
-    Redirections are not followed: they would take the secret elsewhere.
-    """
-    host = httpx.URL(made.url).host
-    local = host in desired.LOOPBACK
-    with (
-        httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=not local) as client,
-        client.stream("POST", made.url, headers=made.headers, content=made.body) as answer,
-    ):
-        told, ends_at = b"", time.monotonic() + TIMEOUT_S
-        for piece in answer.iter_bytes():
-            told += piece
-            if len(told) >= ANSWER_BYTES_MAX or time.monotonic() > ends_at:
-                break
-        after_s = _retry_after_s(answer.headers.get("retry-after", ""))
-        text = messages.shortened(told[:ANSWER_BYTES_MAX].decode("utf-8", "replace"), 200)
-        return answer.status_code, text, after_s
-
-
-def _retry_after_s(text: str) -> float | None:
-    if text.isdigit():
-        return float(text)
-    with contextlib.suppress(ValueError, TypeError):
-        moment = email.utils.parsedate_to_datetime(text)
-        return max(0.0, (moment - type(moment).now(moment.tzinfo)).total_seconds())
-    return None

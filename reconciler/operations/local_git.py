@@ -23,6 +23,13 @@ def current_branch(address: str) -> str:
     return _output("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
 
 
+def branches(address: str) -> list[str]:
+    """Return the branches of a repository on this machine; none for others."""
+    if not Path(address).is_dir():
+        return []
+    return _output("-C", address, "branch", "--list", "--format=%(refname:short)").splitlines()
+
+
 def _output(*arguments: str) -> str:
     done = subprocess.run(
         ["git", *arguments], env=environment(), capture_output=True, text=True, check=False

@@ -77,16 +77,16 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         if not subject or "/" in subject:
             raise WordsError("impersonate whom? give an address, such as ada@example.org")
         return access.of_impersonation(structure.access, who, subject)
-    kind, slash, name = subject.partition("/")
+    word, slash, name = subject.partition("/")
     if not slash or not name:
         raise WordsError(f"{verb} what? give Kind/name, such as Queue/default")
+    kind = {one.lower(): one for one in kinds.KINDS}.get(word.lower(), word)
+    subject = f"{kind}/{name}"
     if known in {"submit", "manage"}:
         if kind != "Queue":
             raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:
-            raise QuestionError(
-                f"there is no queue {name}{suggestions.hint(name, structure.queues)}"
-            )
+            raise QuestionError(suggestions.missing("Queue", name, structure.queues))
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
         above = queue_paths.ancestors(name, parents.get)
         return access.of_queue(structure.access, who, known, name, above)

@@ -7,15 +7,13 @@ is started again, so that two never work at one request.
 
 import contextlib
 import logging
-import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
+from reconciler import child_process
 from reconciler.model.state import instance_records
 from reconciler.provisioning import scripts
 
@@ -86,9 +84,9 @@ class Runner:
         note = self._state / f"{order.pool}.{threading.get_ident()}.run"
         try:
             result = self._run(order, note)
-        except Exception as defect:  # the order fails, not the controller
-            log.exception("a defect kept %s from being carried out", order.key)
-            result = _failed(order, f"a defect: {defect!r}")
+        except Exception as error:  # the order fails, not the controller
+            log.exception("an internal error kept %s from being carried out", order.key)
+            result = _failed(order, f"an internal error: {error!r}")
         with contextlib.suppress(OSError):
             note.unlink(missing_ok=True)
         with self._lock:
@@ -129,9 +127,14 @@ class Runner:
             found[note] = (pid, began)
             if pid > 1 and _began_at(pid) == began:
                 log.warning("script %d of an earlier controller runs still, and is ended", pid)
-        _end_all(found.values())
-        for note, (pid, began) in found.items():
-            if pid > 1 and _began_at(pid) == began:
+        left = child_process.end_groups(
+            lambda: {pid for pid, began in found.values() if pid > 1 and _began_at(pid) == began},
+            grace_s=scripts.GRACE_S,
+            reap_s=scripts.GRACE_S,
+            pause=self._stopping.wait,
+        )
+        for note, (pid, _) in found.items():
+            if pid in left:
                 log.error("script %d, of %s, can't be ended: end it by hand", pid, note)
             else:
                 note.unlink(missing_ok=True)
@@ -140,21 +143,6 @@ class Runner:
 def _failed(order: instance_records.Order, why: str) -> instance_records.OrderResult:
     result = instance_records.OrderResult(order.verb, order.pool, order.request, order.number)
     return msgspec.structs.replace(result, failure=why[: instance_records.TEXT_MAX])
-
-
-def _end_all(scripts_left: Iterable[tuple[int, int]]) -> None:
-    """Send scripts and their groups SIGTERM, and after a while SIGKILL."""
-    left = {pid: began for pid, began in scripts_left if pid > 1}
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        left = {pid: began for pid, began in left.items() if _began_at(pid) == began}
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, number)
-        ends_at = time.monotonic() + scripts.GRACE_S
-        while time.monotonic() < ends_at:
-            if not any(_began_at(pid) == began for pid, began in left.items()):
-                return
-            time.sleep(scripts.LOOK_S)
 
 
 def _remember(note: Path, pid: int) -> None:

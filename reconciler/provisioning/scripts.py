@@ -6,20 +6,17 @@ standard output and with text for people on standard error. It waits at a gate u
 noted it. Its whole process group is stopped with it.
 """
 
-import contextlib
 import os
 import re
-import signal
 import stat
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
+from reconciler import child_process
 from reconciler.model.state import instance_records
 
 #: The most that a script may print before it is ended.
@@ -28,8 +25,6 @@ OUTPUT_BYTES_MAX = 4 * 2**20
 GRACE_S = 5.0
 #: How long one that was killed may take to be gone.
 GONE_S = 2.0
-#: How often a script that runs is looked at.
-LOOK_S = 0.05
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ID_CHARACTERS_MAX = 256
 _ERROR_BYTES = 2000
@@ -138,83 +133,54 @@ def run(
     ):
         given.write(told(order))
         given.flush()
+        program = child_process.ChildProgram(
+            ["/bin/sh", "-c", _GATE, "gate", str(path), order.verb, _opened(given.fileno())],
+            folder=path.parent,
+            given=b"\n",  # opens the gate
+            stdout=output,
+            stderr=errors,
+            inherited=(given.fileno(),),
+        )
+        limits = child_process.ChildLimits(
+            order.timeout_s,
+            OUTPUT_BYTES_MAX,
+            grace_s=GRACE_S,
+            reap_s=GONE_S,
+            leftovers=child_process.Leftovers.END_ON_FAILURE,
+        )
         try:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", _GATE, "gate", str(path), order.verb, _opened(given.fileno())],
-                pass_fds=(given.fileno(),),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=errors,
-                cwd=path.parent,
-                start_new_session=True,
+            result = child_process.run_child(
+                program, limits, is_wanted=lambda: not stopped(), on_start=began
             )
         except OSError as error:
             raise ScriptError(f"{path} can't be started: {error.strerror}") from None
-        code = -1
-        try:
-            began(process.pid)
-            _open_gate(process)
-            code = _wait(process, order, (output, errors), stopped)
-        except ScriptError as error:
-            raise ScriptError(f"{path} {order.verb} {error}{_last_words(errors)}") from None
-        finally:
-            if process.stdin is not None:
-                process.stdin.close()
-            if code != 0:
-                _end(process)
-        if code != 0:
-            how = f"status {code}" if code > 0 else f"signal {-code}"
-            raise ScriptError(f"{path} {order.verb} ended with {how}{_last_words(errors)}")
+        except ScriptError as error:  # of ``began``
+            raise ScriptError(f"{path} {order.verb} {error}") from None
+        _STUCK.note(None, result)
+        problem = _problem(order, result)
+        if problem:
+            raise ScriptError(f"{path} {order.verb} {problem}{_last_words(errors)}")
         output.seek(0)
         return _answer(path, order, output.read())
 
 
-def _open_gate(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(b"\n")
-
-
-def _wait(
-    process: subprocess.Popen[bytes],
-    order: instance_records.Order,
-    written: tuple[IO[bytes], ...],
-    stopped: Callable[[], bool],
-) -> int:
-    ends_at = time.monotonic() + order.timeout_s
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(LOOK_S)
-        if stopped():
-            raise ScriptError("was ended since the controller leaves")
-        if time.monotonic() >= ends_at:
-            raise ScriptError(f"took longer than {order.timeout_s} s and was ended")
-        if any(os.fstat(file.fileno()).st_size > OUTPUT_BYTES_MAX for file in written):
-            raise ScriptError(f"printed more than {OUTPUT_BYTES_MAX} bytes and was ended")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Stop the script's process group, also if the script itself has ended.
-
-    A process group keeps its number while it has members, so no other group is hit.
-    """
-    ends_at = time.monotonic() + GRACE_S
-    with contextlib.suppress(ProcessLookupError):  # nobody is left
-        os.killpg(process.pid, signal.SIGTERM)
-        while time.monotonic() < ends_at:
-            process.poll()
-            os.killpg(process.pid, 0)
-            time.sleep(LOOK_S)
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(GONE_S)
-    except subprocess.TimeoutExpired:
-        _LEFT.append(process)  # it does nothing more once the kernel lets go of it
-    _LEFT[:] = [one for one in _LEFT if one.poll() is None]
+def _problem(order: instance_records.Order, result: child_process.ChildResult) -> str:
+    """Return why a script did not end well; empty if it did."""
+    match result.end:
+        case child_process.ChildEnd.UNWANTED:
+            return "was ended since the controller leaves"
+        case child_process.ChildEnd.TIMED_OUT:
+            return f"took longer than {order.timeout_s} s and was ended"
+        case child_process.ChildEnd.TOO_MUCH_OUTPUT:
+            return f"printed more than {OUTPUT_BYTES_MAX} bytes and was ended"
+    if result.status is None or result.status == 0:
+        return ""
+    how = f"status {result.status}" if result.status > 0 else f"signal {-result.status}"
+    return f"ended with {how}"
 
 
 #: Scripts that were killed and wait in the kernel, as for a file server that is away.
-_LEFT: list[subprocess.Popen[bytes]] = []
+_STUCK = child_process.StuckChildren()
 
 
 def _last_words(errors: IO[bytes]) -> str:

@@ -29,7 +29,7 @@ _decode_drift = msgspec.msgpack.Decoder(drift_kinds.Drift).decode
 _decode_remedy = msgspec.msgpack.Decoder(drift_kinds.DriftRemedy).decode
 _decode_provision = msgspec.msgpack.Decoder(instance_records.Provision).decode
 _decode_override = msgspec.msgpack.Decoder(records.Override).decode
-_decode_recollection = msgspec.msgpack.Decoder(scheduler_state.Recollection).decode
+_decode_scheduler_state = msgspec.msgpack.Decoder(scheduler_state.SchedulerState).decode
 _decode_note = msgspec.msgpack.Decoder(_Note).decode
 
 
@@ -153,6 +153,6 @@ def remedy(body: bytes) -> drift_kinds.DriftRemedy:
     return _decode_remedy(body)
 
 
-def recollection_of(body: bytes | None) -> scheduler_state.Recollection:
+def scheduler_state_of(body: bytes | None) -> scheduler_state.SchedulerState:
     """Return the scheduler's memory from its view; an empty one if there is none."""
-    return scheduler_state.NOTHING if body is None else _decode_recollection(body)
+    return scheduler_state.NOTHING if body is None else _decode_scheduler_state(body)

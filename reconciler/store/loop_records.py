@@ -16,7 +16,7 @@ from reconciler.store import codec, schema
 #: Name of the view that holds the incumbents; others may not use it.
 INCUMBENTS = ".incumbents"
 #: The same for what the scheduler remembers.
-RECOLLECTION = ".recollection"
+SCHEDULER_STATE = ".recollection"
 _UNCONCLUDED = schema.ATTEMPTS.c.concluded == sa.literal_column("0")
 
 
@@ -39,7 +39,7 @@ def observed(connection: sa.Connection, leader_since: float) -> records.Observed
         provisions=provisions(connection),
         drift=tuple(drift(connection)),
         remedies=remedies(connection),
-        recollection=codec.recollection_of(view(connection, RECOLLECTION)),
+        scheduler_state=codec.scheduler_state_of(view(connection, SCHEDULER_STATE)),
         leader_since=leader_since,
         next_order=int(connection.execute(sa.select(schema.LEADER.c.next_order)).scalar_one()),
     )
@@ -65,7 +65,7 @@ def holders(connection: sa.Connection) -> records.Observed:
         jobs={job.name: job for job in found},
         active=frozenset(job.name for job in found if not job.finished),
         attempts=_unconcluded(connection),
-        recollection=codec.recollection_of(view(connection, RECOLLECTION)),
+        scheduler_state=codec.scheduler_state_of(view(connection, SCHEDULER_STATE)),
     )
 
 

@@ -17,7 +17,7 @@ from reconciler.model.state import records, scheduler_state, usage_rollups
 from reconciler.model.state.outcome import Outcome
 from reconciler.store import codec, database, lock, migrations, retention, schema, store_writer
 from reconciler.store.errors import DeposedError, StoreError
-from reconciler.store.loop_records import INCUMBENTS, RECOLLECTION
+from reconciler.store.loop_records import INCUMBENTS, SCHEDULER_STATE
 from reconciler.store.store_reader import StoreReader
 
 _LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
@@ -78,7 +78,7 @@ class Store:
         self._led_since = 0.0
         self._cycle = 0
         self._last_event = 0
-        self._remembered: scheduler_state.Recollection | None = None
+        self._remembered: scheduler_state.SchedulerState | None = None
         self._remembered_at = 0.0
 
     @classmethod
@@ -190,9 +190,9 @@ class Store:
         shown = dict(extras.views)
         if extras.incumbents is not None:
             shown[INCUMBENTS] = extras.incumbents
-        remembered = outcome.recollection
+        remembered = outcome.scheduler_state
         if self._is_due(remembered, outcome.now):
-            shown[RECOLLECTION] = codec.encode(remembered)
+            shown[SCHEDULER_STATE] = codec.encode(remembered)
         with self._write(epoch, cycle, outcome.now) as connection:
             put = self._writer
             put.jobs(connection, outcome.jobs)
@@ -214,13 +214,13 @@ class Store:
                 row = (epoch, cycle, len(snapshot), written_as, snapshot)
                 store_writer.many(connection, store_writer.UPSERT["snapshots"], [row])
             connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
-        if RECOLLECTION in shown:
+        if SCHEDULER_STATE in shown:
             self._remembered, self._remembered_at = remembered, outcome.now
         self._cycle = cycle
         self._last_event = last
         return last
 
-    def _is_due(self, remembered: scheduler_state.Recollection, now: float) -> bool:
+    def _is_due(self, remembered: scheduler_state.SchedulerState, now: float) -> bool:
         """Return True if the scheduler's memory must be written; changes of budgets are written at
         once.
         """

@@ -48,7 +48,7 @@ def test_a_job_that_the_core_fails_on_costs_nobody_else(tmp_path: Path) -> None:
                 folder=bed.clone,
             )
             said = bed.git("log", "--notes=muster", "--format=%N", "-1", bad, folder=bed.clone)
-            return "Job/poison: a defect of Muster" in said
+            return "Job/poison: an internal error" in said
 
         bed.until(noted)
         bed.cluster.kill_controller()
@@ -84,7 +84,7 @@ def test_a_job_that_the_core_fails_on_when_it_is_placed_costs_nobody_else(tmp_pa
 
         def told() -> beds.Json:
             reasons = bed.job("late")["reasons"]
-            is_told = reasons and "a defect of Muster" in reasons[0]["message"]
+            is_told = reasons and "an internal error" in reasons[0]["message"]
             return reasons[0] if is_told else None
 
         def refused() -> beds.Json:

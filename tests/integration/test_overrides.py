@@ -165,7 +165,9 @@ def test_what_makes_no_sense_is_an_error(bed: beds.Bed) -> None:
 
 def test_an_override_expires_by_itself_and_git_is_preferred(bed: beds.Bed) -> None:
     said = muster(bed, "drain", "virtual-1", "--override", "-m", "fan")
-    assert said == ("virtual-1\n", "drained, by a commit: git could be reached\n")
+    ending = "it does not expire; muster undrain virtual-1 ends it"
+    by_commit = f"drained by a commit, because git could be reached: {ending}\n"
+    assert said == ("virtual-1\n", by_commit)
     assert bed.get("/v1/overrides")["items"] == []
     (bed.folder / "repository.git").rename(bed.folder / "away.git")
     muster(bed, "drain", "virtual-0", "--override", "--for", "2s", "-m", "fan")

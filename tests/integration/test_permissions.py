@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from reconciler.changes.clone import working_clone
-from reconciler.cli.changes import submit
+from reconciler.cli.changes import approve
 from reconciler.operations.changes import local_changes
 from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.plan import cluster_snapshot
@@ -413,7 +413,7 @@ def test_who_approves_what_he_may_not_is_told_so(
     assert done.refused
     token = str(bed.cluster.state / "token")
     with pytest.raises(typer.Exit) as left:
-        submit.approve(found["digest"], clone=bed.clone, server=bed.cluster.url, token_file=token)
+        approve.approve(found["digest"], clone=bed.clone, server=bed.cluster.url, token_file=token)
     assert left.value.exit_code == 3
     told = " ".join(capsys.readouterr().err.split())
     assert "approval does not count" in told

@@ -214,7 +214,7 @@ def test_a_job_whose_document_has_left_is_known_to_who_changes_it(up: Up) -> Non
     submitted = muster(up.folder, "submit", "--name", "gone", "--gpus", "9", "--", "true")
     assert submitted.returncode == 0, submitted.stderr
     assert "warning: gone: no pool could ever hold" in submitted.stderr
-    assert "warning: gone: 9 gpu asked for what starts together" in submitted.stderr
+    assert "warning: gone: 9 GPUs asked for what starts together" in submitted.stderr
     known_by = time.monotonic() + LONG_S
     while muster(up.folder, "job", "gone").returncode:
         assert time.monotonic() < known_by

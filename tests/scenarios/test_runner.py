@@ -12,7 +12,7 @@ import pytest
 from reconciler.cli import main
 from reconciler.desired.apply import validate
 from reconciler.operations.simulate import scenarios
-from reconciler.simulation.scenarios import builder, runner, schema
+from reconciler.simulation.scenarios import builder, policy_settings, runner, schema
 
 DOCUMENT: dict[str, Any] = {
     "scenario": "one job, one GPU",
@@ -308,8 +308,10 @@ def settings(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_policy_holds_every_name_there_is() -> None:
-    inner = {f"{name}.{part}" for name, parts in builder.SCHEDULING.items() for part in parts}
-    plain = {name for name, parts in builder.SCHEDULING.items() if not parts}
+    inner = {
+        f"{name}.{part}" for name, parts in policy_settings.SCHEDULING.items() for part in parts
+    }
+    plain = {name for name, parts in policy_settings.SCHEDULING.items() if not parts}
     assert set(POLICY) == inner | plain
 
 
@@ -379,7 +381,7 @@ def test_a_policy_takes_what_a_cluster_takes(name: str, value: object) -> None:
     text = msgspec.yaml.encode(cluster | {"spec": {"scheduling": scheduling}})
     loaded = validate.check({"c.yaml": text})
     try:
-        found = builder.settings_of(scheduling, {}).scheduling
+        found = policy_settings.settings_of(scheduling, {}).scheduling
     except schema.ScenarioError:
         assert loaded.status.problems
     else:

@@ -18,7 +18,13 @@ from reconciler.core import cycle_cache, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records, states
 from reconciler.model.state.states import EndReason
-from reconciler.simulation.engine import event_queue, faults, simulated_cluster, simulated_nodes
+from reconciler.simulation.engine import (
+    event_queue,
+    faults,
+    simulated_cluster,
+    simulated_nodes,
+    world,
+)
 from tests.simulation import invariants, plans, rights, views, work
 
 #: One cycle in so many, drawn by the seed, is decided again from bytes; with nothing recalled that
@@ -117,11 +123,13 @@ class Teller:
         self.cluster = simulated_cluster.SimulatedCluster(
             plan.structure,
             now=plans.BEGIN,
-            fates=self._fate,
-            timing=simulated_cluster.Timing(
-                start_s=START_S, heartbeat_s=HEARTBEAT_S, cycle_every_s=plan.pace_s
+            surroundings=world.World(
+                fates=self._fate,
+                timing=world.Timing(
+                    start_s=START_S, heartbeat_s=HEARTBEAT_S, cycle_every_s=plan.pace_s
+                ),
+                weather=self.weather,
             ),
-            weather=self.weather,
             watcher=self,
             decide=self._decide,
         )
@@ -282,7 +290,7 @@ class Teller:
         observed: records.Observed,
         now: float,
         *,
-        recall: cycle_cache.CycleCache | None,
+        cache: cycle_cache.CycleCache | None,
     ) -> outcome.Outcome:
         self.wanted = wanted
         self.told.cycles += 1
@@ -290,7 +298,7 @@ class Teller:
             raise event_queue.SimulationError(f"more than {CYCLES_MAX} cycles in one story")
         again = self.again.random() < 1 / REPLAYED_EVERY
         packed = msgspec.msgpack.encode((wanted, observed)) if again else b""
-        result = reconcile.reconcile(wanted, observed, now, recall=recall)
+        result = reconcile.reconcile(wanted, observed, now, cache=cache)
         if again:
             wanted_again, observed_again = _INPUTS.decode(packed)
             second = reconcile.reconcile(wanted_again, observed_again, now)
@@ -349,7 +357,7 @@ class Teller:
             attempts=view.attempts,
             nodes=view.nodes,
             why=view.why,
-            promised=dict(self.cluster.memory.promised),
+            promised=dict(self.cluster.memory.nominations),
         )
         found = []
         for finding in truth.Checker(seen).findings():

@@ -16,7 +16,7 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.operations.plan import cluster_snapshot
-from reconciler.simulation.engine import observer, simulated_cluster
+from reconciler.simulation.engine import observer, simulated_cluster, world
 from reconciler.simulation.forecast import cluster_forecast
 from tests.simulation import plans, stories, work
 
@@ -58,9 +58,12 @@ def grown_up(
 ) -> simulated_cluster.SimulatedCluster:
     """The cluster of a story after a while, with all its work, so that it is full, and no fault."""
     age_s = chance.choice(AGES_S)
-    timing = simulated_cluster.Timing(cycle_every_s=cluster_forecast.CYCLE_EVERY_S)
+    timing = world.Timing(cycle_every_s=cluster_forecast.CYCLE_EVERY_S)
     made = simulated_cluster.SimulatedCluster(
-        plan.structure, now=plans.BEGIN, timing=timing, watcher=watcher
+        plan.structure,
+        now=plans.BEGIN,
+        surroundings=world.World(timing=timing),
+        watcher=watcher,
     )
     jobs = [plain(step.job) for step in plan.steps if step.what == "submit" and step.job]
     jobs += work.filling(plan.structure)

@@ -140,10 +140,10 @@ def test_a_faulty_controller_is_found_out(
         observed: records.Observed,
         now: float,
         *,
-        recall: cycle_cache.CycleCache | None = None,
+        cache: cycle_cache.CycleCache | None = None,
     ) -> outcome.Outcome:
         seen = msgspec.structs.replace(wanted, structure=before(wanted.structure))
-        return after(decide(seen, observed, now, recall=recall))
+        return after(decide(seen, observed, now, cache=cache))
 
     monkeypatch.setattr(reconcile, "reconcile", faulty)
     broken = []

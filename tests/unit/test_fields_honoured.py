@@ -230,7 +230,7 @@ class Run(world.World):
     def template(self, name: str = "j") -> agent_messages.TaskTemplate:
         return self.sent(name)[0][1]
 
-    def orders(self, shared: Path, name: str = "j") -> list[dict[str, Json]]:
+    def orders(self, shared: Path, name: str = "j") -> list[Any]:
         """What the agent tells its supervisor of a job's tasks."""
         place = NodeContext(name="n", root=str(shared), shared=str(shared))
         return [ordering.order_for(one, template, place) for one, template in self.sent(name)]

@@ -423,10 +423,18 @@ def test_differences_are_applied_as_they_were_found() -> None:
 def test_nothing_that_decides_is_left_out() -> None:
     """A new field of either type has to be journalled, or to be a record that outcomes renew."""
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
-    renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
-    renewed |= {"recollection", "remedies", "provisions"}
+    renewed |= {
+        "overrides",
+        "drift",
+        "nominations",
+        "next_order",
+        "watched",
+        "schedule_inputs",
+        "forget_at",
+    }
+    renewed |= {"scheduler_state", "remedies", "provisions"}
     inputs = set(cycle_journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
-    renewed |= {"aside"}  # records of jobs, by what is wanted
+    renewed |= {"quarantined"}  # records of jobs, by what is wanted
     assert set(records.Observed.__struct_fields__) == renewed | inputs
     delta = {name.partition("_")[0] for name in cycle_journal.DesiredDelta.__struct_fields__}
     assert set(desired.Desired.__struct_fields__) == delta
@@ -451,12 +459,12 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "answers": {"id": "no"},
         "provisions": {"pool": None},
         "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),
-        "promised": {"job": 1},
-        "standing": records.ScheduleInputs(1.0, 1),
+        "nominations": {"job": 1},
+        "schedule_inputs": records.ScheduleInputs(1.0, 1),
         "left_jobs": ("job",),
         "left_nodes": ("n",),
-        "look_at": 7.0,
-        "recollection": scheduler_state.Recollection(turn=1),
+        "forget_at": 7.0,
+        "scheduler_state": scheduler_state.SchedulerState(turn=1),
         "expected": {"job": outcome.ExpectedStart(1.0)},
         "next_order": 9,
         "wake_at": 5.0,

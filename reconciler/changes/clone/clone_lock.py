@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -67,7 +67,9 @@ def _opened(path: Path) -> int:
         raise GitError(f"{path} can't be opened: {error.strerror}") from error
 
 
-def _wait(descriptor: int, path: Path, wait_s: float) -> None:
+def _wait(
+    descriptor: int, path: Path, wait_s: float, pause: Callable[[float], None] = time.sleep
+) -> None:
     began = time.monotonic()
     told = False
     while True:
@@ -87,7 +89,7 @@ def _wait(descriptor: int, path: Path, wait_s: float) -> None:
         if waited_s >= TELL_S and not told:
             told = True
             _LOG.warning("waiting for %s, which changes this clone", _holder(descriptor))
-        time.sleep(_LOOK_S)
+        pause(_LOOK_S)
 
 
 def _sign(descriptor: int) -> None:
@@ -113,6 +115,7 @@ def git(
     *arguments: str,
     timeout_s: float = git_commands.LOCAL_TIMEOUT_S,
     locked_s: float = LOCKED_S,
+    pause: Callable[[float], None] = time.sleep,
 ) -> CompletedProcess[bytes]:
     """Run git as ``git_commands.run`` does; retry for a while if another git holds a lock.
 
@@ -126,4 +129,4 @@ def git(
         except GitError as error:
             if not any(sign in str(error) for sign in _LOCKED) or time.monotonic() >= deadline:
                 raise
-        time.sleep(_LOOK_S)
+        pause(_LOOK_S)

@@ -33,7 +33,7 @@ class MissingObjectError(CloneError):
     """The clone has no object of that name."""
 
 
-class Files:
+class StateFiles:
     """The files of desired state in a work tree.
 
     Args:
@@ -83,7 +83,7 @@ class Files:
         """
         root = self.root.resolve()
         try:
-            tracked = sorted({root / path for path in self.paths("ls-files", "-z")})
+            tracked = sorted({root / path for path in listed_paths(self.root, "ls-files", "-z")})
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
         for path in tracked:
@@ -107,7 +107,9 @@ class Files:
                 self.root, "rev-parse", "-q", "--verify", "HEAD", good=(0, 1)
             ).stdout:
                 return {}
-            changed = set(self.paths("diff", "--name-only", "--no-renames", "-z", "HEAD"))
+            changed = set(
+                listed_paths(self.root, "diff", "--name-only", "--no-renames", "-z", "HEAD")
+            )
             on_disk = {str(path.relative_to(root)): data for path, data in self._files()}
             found = {path: on_disk[path] for path in sorted(on_disk.keys() - changed)}
             for path in sorted(one for one in changed if self._is_state(root / one)):
@@ -132,11 +134,6 @@ class Files:
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
         return {path: one[2] for path, one in zip(state, found, strict=True) if one}
-
-    def paths(self, *command: str) -> list[str]:
-        """Return the paths that a command of git lists with ``-z``."""
-        said = git_commands.run(self.root, *command).stdout
-        return [os.fsdecode(path) for path in said.split(b"\0") if path]
 
     def _is_state(self, path: Path) -> bool:
         """Return True if desired state is read from a file of this name."""
@@ -227,3 +224,9 @@ class Files:
             return None if data is None else data.decode()
         except UnicodeDecodeError as error:
             raise CloneError(f"{path} is no text in UTF-8: {error}") from error
+
+
+def listed_paths(root: Path, *command: str) -> list[str]:
+    """Return the paths that a command of git lists with ``-z``."""
+    listed = git_commands.run(root, *command).stdout
+    return [os.fsdecode(path) for path in listed.split(b"\0") if path]

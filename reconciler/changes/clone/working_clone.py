@@ -7,7 +7,6 @@ away from a commit that the command has not made itself.
 """
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,16 +15,18 @@ from typing import Literal
 import git
 import msgspec
 
-from reconciler.changes import approvals, rebase, requests, yaml_edit
-from reconciler.changes.clone import clone_lock, commits, files, git_push, ignored_files
+from reconciler.changes import requests, yaml_edit
+from reconciler.changes.clone import (
+    branch_history,
+    clone_lock,
+    commits,
+    file_commits,
+    files,
+    git_push,
+)
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
-
-_LOG = logging.getLogger(__name__)
-
-#: The most commits that are not pushed among which those of an earlier command are looked for.
-_UNPUSHED_MAX = 1_000
 
 CloneError = files.CloneError
 MissingError = files.MissingObjectError
@@ -47,12 +48,15 @@ class CloneOutcome(msgspec.Struct, frozen=True):
 Change = Callable[[str | None], str | None]
 
 
-class Clone(files.Files):
+class Clone:
     """A work tree in which desired state is edited.
 
     Args:
         folder: any folder inside it.
         sub_path: folder in the repository at which desired state begins.
+
+    Attributes:
+        files: the files of desired state in it. history: the commits of its branch.
 
     Raises:
         CloneError: it is no clone with a branch checked out.
@@ -71,9 +75,12 @@ class Clone(files.Files):
                 self._upstream = None if upstream is None else str(upstream)
         except (git.InvalidGitRepositoryError, git.NoSuchPathError):
             raise CloneError(f"{folder} is in no git repository") from None
-        super().__init__(root, (root / sub_path).resolve())
+        self.root, self.state = root, (root / sub_path).resolve()
         if not self.state.is_relative_to(root.resolve()):
             raise CloneError(f"sub-path {sub_path!r} leaves the repository")
+        self.files = files.StateFiles(self.root, self.state)
+        self.history = branch_history.BranchHistory(self.root, self.branch, self._upstream)
+        self._committer = file_commits.FileCommitter(self.files, self.history.reference)
         self._together: commits.CommitGroup | None = None
 
     @property
@@ -81,57 +88,17 @@ class Clone(files.Files):
         """The branch that commits made here go to, of the remote if there is one."""
         return self.branch if self._upstream is None else self._upstream.partition("/")[2]
 
-    def has(self, commit: str) -> bool:
-        """Return True if a commit, by its full hash, is known here."""
-        asked = ("cat-file", "-e", f"{commit}^{{commit}}")
-        return git_commands.run(self.root, *asked, good=(0, 1, 128)).returncode == 0
-
-    def leads_to(self, commit: str, later: str) -> bool:
-        """Return True if a commit is an ancestor of another, or the same."""
-        asked = ("merge-base", "--is-ancestor", commit, later)
-        return not git_commands.run(self.root, *asked, good=(0, 1, 128)).returncode
-
-    def not_pushed(self, path: str) -> str | None:
-        """Return the last commit of a file that the remote branch, as last seen, does not have."""
-        if self._upstream is None:
-            return None
-        found = git_commands.run(
-            self.root,
-            *("rev-list", "-1", self._reference(), f"^refs/remotes/{self._upstream}", "--", path),
-            good=(0, 128),
-        )
-        return found.stdout.decode().strip() or None
-
-    def left_behind(self, subject: str) -> str | None:
-        """Return the file of an unpushed commit that an earlier command has left here.
-
-        Args:
-            subject: beginning of the command's commit message; a reason may follow.
-
-        None: there is none, or a later unpushed commit changes the file again.
-        """
-        if self._upstream is None:
-            return None
-        mine = (self._reference(), f"^refs/remotes/{self._upstream}")
-        log = ("log", f"--max-count={_UNPUSHED_MAX}", "--format=%H %s")
-        said = git_commands.run(self.root, *log, *mine, good=(0, 128)).stdout
-        for line in said.decode("utf-8", "replace").splitlines():
-            commit, _, told = line.partition(" ")
-            if told == subject or told.startswith(f"{subject}: "):
-                shown = ("show", "--name-only", "--no-renames", "--format=", "-z", commit)
-                path = next(iter(self.paths(*shown)), "")
-                return path if path and self.not_pushed(path) == commit else None
-        return None
-
     # --- changing ---------------------------------------------------------------------------
 
     def add_job(
         self, text: str, name: str, *, message: str = "", dry_run: bool = False
     ) -> CloneOutcome:
         """Write a job to ``jobs/NAME.yaml``; writing the same text again changes nothing."""
-        present = self.find("Job", name)
+        present = self.files.find("Job", name)
         if present is not None:
-            same = yaml_edit.documents(text)[0] in yaml_edit.documents(self.text(present) or "")
+            same = yaml_edit.documents(text)[0] in yaml_edit.documents(
+                self.files.text(present) or ""
+            )
             if same:
                 return CloneOutcome("unchanged", present)
             raise CloneError(
@@ -167,10 +134,10 @@ class Clone(files.Files):
             with self.together() as push:
                 outcome = self.commit_file(path, text, message, read=read)
             return _moved(outcome, push)
-        before, after = self.data(path), text.encode()
+        before, after = self.files.data(path), text.encode()
         if before not in {after, read.encode()}:
             raise CloneError(f"{path} was changed meanwhile, and nothing was committed: try again")
-        return self._noted(self._commit(path, after, message))
+        return self._noted(self._committer.commit(path, after, message))
 
     def push_again(self, commit: str, path: str) -> CloneOutcome:
         """Push a commit that an earlier command, or a person, has left in the clone.
@@ -203,14 +170,14 @@ class Clone(files.Files):
                 raise CloneError("\n".join(problem.text() for problem in wrong))
             return after
 
-        path = self.path_of(kind, name)
+        path = self.files.path_of(kind, name)
         return self.change(path, changed, message, dry_run=dry_run)
 
     def remove(
         self, kind: str, name: str, *, message: str = "", dry_run: bool = False
     ) -> CloneOutcome:
         """Remove an object, and its file if nothing else is in it."""
-        path = self.path_of(kind, name)
+        path = self.files.path_of(kind, name)
         return self.change(
             path,
             lambda before: yaml_edit.remove_document(before or "", kind, name),
@@ -231,11 +198,11 @@ class Clone(files.Files):
             opened = commits.CommitGroup()
             try:
                 turn.enter_context(clone_lock.taken(self._git_folder()))
-                self._require_branch()
+                self.history.require_checked_out()
                 self._together = opened
                 yield opened
             except BaseException as error:
-                self._undo(opened)
+                self._committer.undo(opened)
                 if isinstance(error, GitError):
                     raise CloneError(f"nothing was changed: {error}") from error
                 raise
@@ -254,54 +221,6 @@ class Clone(files.Files):
         said = git_commands.run(self.root, "rev-parse", "--absolute-git-dir").stdout
         return Path(os.fsdecode(said).rstrip("\n"))
 
-    def _reference(self) -> str:
-        return f"refs/heads/{self.branch}"
-
-    def _require_branch(self) -> None:
-        """Raise GitError if another branch was checked out meanwhile."""
-        found = git_commands.run(self.root, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
-        if found.decode().strip() != self._reference():
-            raise GitError(f"{self.branch} is no longer checked out in {self.root}: try again")
-
-    def _undo(self, opened: commits.CommitGroup) -> None:
-        """Take back the commits of this command, the newest first, while no others are on top."""
-        for made in reversed(opened.made):
-            if made.is_earlier:
-                continue
-            try:
-                if not commits.take_back(self.root, self._reference(), made.commit):
-                    _LOG.warning("%s stays: there are commits on top of it", made.commit[:12])
-                    return
-                if made.before is not None:
-                    self._put_back(made.path, made.before, made.after)
-            except GitError as error:
-                _LOG.warning("%s can't be taken back: %s", made.commit[:12], error)
-                return
-
-    def _found(self, path: str) -> commits.FileBefore:
-        """Return the current state of a file."""
-        said = clone_lock.git(self.root, "ls-files", "--stage", "-v", "-z", "--", path).stdout
-        fields = said.partition(b"\0")[0].partition(b"\t")[0].decode().split()
-        merged = len(fields) == 4 and fields[3] == "0"
-        staged = ",".join(fields[1:3]) if merged else ""
-        flags = _flags(fields[0]) if merged else ()
-        file, data = self.root / path, self.data(path)
-        mode = None if data is None else file.stat().st_mode & 0o777
-        return commits.FileBefore(data, mode, staged, flags)
-
-    def _put_back(self, path: str, before: commits.FileBefore, after: bytes | None) -> None:
-        """Restore a file to its state before it became ``after``, also in the index."""
-        if self.data(path) == after:  # else somebody has saved it meanwhile
-            _write(self.root / path, before.data)
-            if before.mode is not None:
-                (self.root / path).chmod(before.mode)
-        entry = ("--add", "--cacheinfo", f"{before.staged},{path}")
-        gone = ("--force-remove", "--", path)
-        with contextlib.suppress(GitError):
-            clone_lock.git(self.root, "update-index", *(entry if before.staged else gone))
-            for flag in before.flags:  # beside an entry that is put in git takes none
-                clone_lock.git(self.root, "update-index", flag, "--", path)
-
     def change(
         self, path: str, change: Change, message: str, *, dry_run: bool = False
     ) -> CloneOutcome:
@@ -317,19 +236,19 @@ class Clone(files.Files):
         return _moved(outcome, push)
 
     def _change(self, path: str, change: Change, message: str, *, dry_run: bool) -> CloneOutcome:
-        self.require_committed(path)
-        before = self.data(path)
+        self.files.require_committed(path)
+        before = self.files.data(path)
         try:
-            after = change(self.text(path))
+            after = change(self.files.text(path))
         except yaml_edit.EditError as error:
             raise CloneError(f"{path}: {error}") from error
         data = None if after is None else after.encode()
         if data == before:
-            earlier = None if dry_run else self.not_pushed(path)
+            earlier = None if dry_run else self.history.not_pushed(path)
             return self.push_again(earlier, path) if earlier else CloneOutcome("unchanged", path)
         if dry_run:
             return CloneOutcome("rehearsed", path)
-        return self._noted(self._commit(path, data, message))
+        return self._noted(self._committer.commit(path, data, message))
 
     def _noted(self, made: commits.Made) -> CloneOutcome:
         """Remember a commit that will be pushed or undone."""
@@ -353,9 +272,9 @@ class Clone(files.Files):
             with self.together() as push:
                 outcome = self.approve(subject, digest, held_at=held_at)
             return _moved(outcome, push)
-        made = self._approval(digest, held_at)
+        made = self.history.approval(digest, held_at)
         if made is not None:
-            if not dry_run and not self._is_pushed(made):
+            if not dry_run and not self.history.is_pushed(made):
                 return self.push_again(made, "")
             return CloneOutcome("unchanged", "", made)
         if dry_run:
@@ -369,68 +288,7 @@ class Clone(files.Files):
             raise CloneError(f"nothing was changed: {error}") from error
         return self._noted(commits.Made(commit))
 
-    def _approval(self, digest: str, held_at: str) -> str | None:
-        """Return the commit by which this person has approved a change already.
-
-        Raises:
-            CloneError: git fails.
-        """
-        try:
-            who = git_commands.run(self.root, "var", "GIT_AUTHOR_IDENT").stdout.decode()
-            email = who.rpartition("<")[2].partition(">")[0]
-            signed = bool(rebase.signing(self.root))
-            return approvals.standing(
-                self.root, self._reference(), digest, email, held_at=held_at, signed=signed
-            )
-        except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
-
-    def _is_pushed(self, commit: str) -> bool:
-        """Return True if the remote branch, as last seen, has a commit, or if there is no
-        remote.
-        """
-        if self._upstream is None:
-            return True
-        return self.leads_to(commit, f"refs/remotes/{self._upstream}")
-
-    def _commit(self, path: str, after: bytes | None, message: str) -> commits.Made:
-        """Write, stage and commit one file; restore it if git refuses.
-
-        Raises:
-            CloneError: git refused.
-        """
-        file = self.root / path
-        link = ignored_files.link_above(self.root, path)
-        if link:
-            raise CloneError(
-                f"nothing was changed: {link} in {self.root} is a link, and Muster writes through "
-                "none: put a file, or a folder, in its place"
-            )
-        found = self._found(path)
-        _write(file, after)
-        try:
-            clone_lock.git(self.root, "add", "--", path)
-            commit = commits.make(self.root, "-m", message, "--only", "--", path)
-        except GitError as error:
-            self._put_back(path, found, after)
-            raise CloneError(f"nothing was changed: {error}") from error
-        return commits.Made(commit, path, found, after)
-
 
 def _moved(outcome: CloneOutcome, push: commits.CommitGroup) -> CloneOutcome:
     """Return the outcome with the commit as it was pushed."""
     return msgspec.structs.replace(outcome, commit=push.now(outcome.commit))
-
-
-def _flags(tag: str) -> tuple[str, ...]:
-    """Return the flags of an index entry, by its tag in ``git ls-files -v``."""
-    flags = {"--assume-unchanged": tag.islower(), "--skip-worktree": tag.upper() == "S"}
-    return tuple(flag for flag, is_set in flags.items() if is_set)
-
-
-def _write(file: Path, data: bytes | None) -> None:
-    if data is None:
-        file.unlink(missing_ok=True)
-    else:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)

@@ -184,10 +184,9 @@ class Batch:
             result = RequestResult("undecided", message=str(error))
         except (yaml_edit.EditError, UnicodeError) as error:
             result = RequestResult("refused", message=str(error))
-        except Exception as error:
-            if isinstance(error, GitError | OSError):
-                raise  # it is the repository, and concerns all
-            # Many people share a batch: what nobody thought of costs one of them the change.
+        except (GitError, OSError):
+            raise  # it is the repository, and concerns all
+        except Exception:  # many people share a batch: a defect costs one of them theirs
             _LOG.exception("%s of the batch can't be judged", type(request).__name__)
             told = "an unexpected error while it was made; the controller's log has it"
             result = RequestResult("defect", message=told)

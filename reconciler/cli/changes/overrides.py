@@ -5,12 +5,17 @@
 
 import shlex
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completion, context, terminal
+from reconciler.cli import completion, context, lazy_import, terminal
 from reconciler.model.state import records
+
+if TYPE_CHECKING:
+    from reconciler.operations.changes import suspension
+else:
+    suspension = lazy_import.module("reconciler.operations.changes.suspension")
 
 Override = Annotated[
     bool,
@@ -25,6 +30,8 @@ For = Annotated[
     typer.Option("--for", help="How long an override lasts, at most 7d. Default: 4h."),
 ]
 DONE = {"cancel": "cancelled", "drain": "drained", "suspend": "suspended"}
+#: Commands that end what a commit did instead of an override.
+_UNDO = {"drain": "muster undrain", "suspend": "muster resume"}
 
 
 class Verb(StrEnum):
@@ -59,16 +66,17 @@ def make_overrides(
     with context.controller(*place) as api:
         results = api.post("/v1/overrides", body)["items"]
     for result in results:
-        made = result["override"]
+        override = result["override"]
         terminal.out.print(result["name"], markup=False)
-        if made is None:
-            told = f"{DONE[verb]}, by a commit: git could be reached"
-            terminal.note(told)
+        if override is None:
+            undo = _UNDO.get(verb)
+            ending = f": it does not expire; {undo} {result['name']} ends it" if undo else ""
+            terminal.note(f"{DONE[verb]} by a commit, because git could be reached{ending}")
             continue
-        until = terminal.format_clock(made["expires"])
+        until = terminal.format_clock(override["expires"])
         terminal.note(f"{DONE[verb]} by an override until {until}")
         if result["commit"] is None:
-            terminal.note(f"Shown as drift until committed. To commit it: {made['commit']}")
+            terminal.note(f"Shown as drift until committed. To commit it: {override['commit']}")
         else:
             terminal.note(
                 "Also committed, but the structure in git does not apply at the moment "
@@ -142,13 +150,13 @@ def overrides(
 
 
 def clear(
-    kind: Annotated[Verb, typer.Argument(help="Kind of override.")],
+    kind: Annotated[Verb, typer.Argument(help="Kind of override, as `muster overrides` lists it.")],
     name: Annotated[
         str,
         typer.Argument(
             help="JOB, NODE, queue/NAME or cluster.",
             autocompletion=completion.overridable,
-            callback=context.require_name,
+            callback=context.require_text,
         ),
     ],
     *,
@@ -161,6 +169,13 @@ def clear(
 
     Example: muster overrides clear drain gpu003
     """
+    if kind is Verb.SUSPEND:
+        try:
+            name = suspension.canonical(name)
+        except suspension.SubjectError as error:
+            terminal.fail(str(error), terminal.USAGE)
+    else:
+        context.require_name(name)
     end_override(kind, name, (server, token_file))
 
 
@@ -169,8 +184,8 @@ def end_override(kind: Verb, name: str, place: tuple[str | None, str | None]) ->
     with context.controller(*place) as api:
         api.delete(f"/v1/overrides/{kind.value}/{name}")
     if kind is Verb.CANCEL:
-        told = "override ended; the run stays cancelled (`muster rerun` starts another)"
+        message = "override ended; the run stays cancelled (`muster rerun` starts another)"
     else:
-        told = "override ended; git applies again"
+        message = "override ended; git applies again"
     terminal.out.print(name, markup=False)
-    terminal.note(told)
+    terminal.note(message)

@@ -20,7 +20,10 @@ def register(app: typer.Typer) -> None:
 
 def prune(
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Only jobs that ended longer ago than this.")
+        str,
+        typer.Option(
+            "--older-than", help="Only jobs that ended longer ago than this, such as 14d."
+        ),
     ] = "30d",
     *,
     dry_run: submit.DryRun = False,
@@ -29,12 +32,17 @@ def prune(
 ) -> None:
     """Delete files of jobs that ended long ago from git.
 
-    The controller makes the commits in your name, one for every 500 jobs. History, reports and logs
-    keep the jobs as long as retention allows. A file stays if another job depends on it, if two
-    different documents have its name, or if you may not change it; each is reported with its
-    reason. Exits with 3 if nothing could be deleted because you may not.
+    The YAML of a job stays in git when the job has ended. Prune when old files hide the jobs that
+    matter; retention.files of the Cluster does the same on a schedule. Jobs that wait or run are
+    never touched. History, reports and logs keep the ended jobs as long as retention allows.
 
-    Example: muster prune --older-than 14d --dry-run
+    The controller makes the commits in your name, one for every 500 jobs. A file stays if another
+    job depends on it, if two different documents have its name, or if you may not change it; each
+    is reported with its reason. Exits with 3 if nothing could be deleted because you may not.
+
+    Example: muster prune --dry-run
+
+    Example: muster prune --older-than 14d
     """
     before = time.time() - context.parse_seconds("--older-than", older_than)
     with context.controller(server, token_file) as api:

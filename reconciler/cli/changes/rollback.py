@@ -41,18 +41,24 @@ def register(app: typer.Typer) -> None:
 
 
 def rollback(
-    revision: Annotated[str, typer.Argument(help="Revision to restore.")],
+    revision: Annotated[str, typer.Argument(help="Branch, tag or commit to restore.")],
     reason: submit.Reason = "",
     *,
-    jobs: Annotated[bool, typer.Option("--jobs", help="Also restore jobs.")] = False,
+    jobs: Annotated[
+        bool, typer.Option("--jobs", help="Also restore jobs. Default: only structure.")
+    ] = False,
     branch: Annotated[
-        str, typer.Option("--branch", help="Commit to a new branch, for a pull request.")
+        str,
+        typer.Option("--branch", help="Commit to a new branch, for a pull request. Default: none."),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")] = False,
     dry_run: submit.DryRun = False,
     forecast: review.Forecast = True,
     path: Annotated[
-        str, typer.Option("--path", help="Folder of the clone with the cluster's YAML.")
+        str,
+        typer.Option(
+            "--path", help="Folder of the clone with the cluster's YAML. Default: all of it."
+        ),
     ] = "",
     clone: Here = Path(),
     server: context.Server = None,
@@ -74,36 +80,38 @@ def rollback(
     snapshot, live, why = review.read_controller(None, server, token_file)
     try:
         root = revision_rollback.here(clone)
-        made = revision_rollback.prepare(root, path, revision, jobs=jobs, reason=reason, live=live)
-        if made is None:
+        prepared = revision_rollback.prepare(
+            root, path, revision, jobs=jobs, reason=reason, live=live
+        )
+        if prepared is None:
             terminal.note(f"nothing to do: everything is as it was at {revision}")
             raise typer.Exit(terminal.DONE)
         # each rehearsal has a new commit id, which names nothing afterwards
-        found = msgspec.structs.replace(made.found, head_commit="")
+        found = msgspec.structs.replace(prepared.found, head_commit="")
         plan = planner.plan(found, snapshot, time.time(), no_snapshot=why, forecast=forecast)
         review.show(plan, review.PlanForm.TEXT, "")
-        if made.along:
-            terminal.note(_going_along(made.along))
-        if made.unread:
-            terminal.note(f"not restored, because they can't be read: {', '.join(made.unread)}")
-        if made.drains:
-            terminal.note(f"drained since then, will take work again: {', '.join(made.drains)}")
-        if made.problems:
-            terminal.fail("the restored revision would be refused today", details=made.problems)
+        if prepared.along:
+            terminal.note(_going_along(prepared.along))
+        if prepared.unread:
+            terminal.note(f"not restored, because they can't be read: {', '.join(prepared.unread)}")
+        if prepared.drains:
+            terminal.note(f"drained since then, will take work again: {', '.join(prepared.drains)}")
+        if prepared.problems:
+            terminal.fail("the restored revision would be refused today", details=prepared.problems)
         if dry_run:
             terminal.note("nothing was changed")
             return
         if not yes and not _confirmed(f"Restore {revision}?"):
             terminal.fail("nothing was changed")
-        pushed = revision_rollback.publish(root, made, branch)
+        pushed = revision_rollback.publish(root, prepared, branch)
     except revision_rollback.RollbackError as error:
         terminal.fail(str(error))
     where = "pushed" if pushed else "committed locally; this clone has no remote"
-    terminal.out.print(made.commit[:12], markup=False)
+    terminal.out.print(prepared.commit[:12], markup=False)
     held = plan.verdict == "held"
     terminal.note(f"{where}; safety limits hold it until it is approved" if held else where)
     if not branch:
-        submit.exit_if_withheld([local_changes.standing_of(made.commit, server, token_file)])
+        submit.exit_if_withheld([local_changes.standing_of(prepared.commit, server, token_file)])
 
 
 def _going_along(commits: tuple[str, ...]) -> str:
@@ -137,7 +145,7 @@ What = Annotated[
         metavar="WHAT",
         help="cluster, queue/NAME or job/NAME.",
         autocompletion=completion.subjects,
-        callback=context.require_name,
+        callback=context.require_text,
     ),
 ]
 
@@ -153,11 +161,11 @@ def suspend(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Suspend the cluster, a queue or a job.
+    """Suspend the cluster, a queue or a job: nothing new starts.
 
-    Nothing new starts; running jobs continue. A suspended job stops. Everything is still observed,
-    and `muster status` shows the suspension and its age. It is a commit, in your clone or by the
-    controller.
+    Running jobs of the cluster or the queue continue; a suspended job stops. Everything is still
+    observed, and `muster status` shows the suspension and its age. It is a commit, in your clone or
+    by the controller.
 
     Example: muster suspend queue/research --reason "the file server is repaired"
 
@@ -199,13 +207,19 @@ def resume(
 
 
 def _overridable(subject: str, instead: str) -> str:
-    """Return the subject of an override as the controller names it. Exit for any other subject."""
+    """Return the subject of an override as the controller names it. Exit for a job."""
+    kind, _ = _parse(subject)
+    if kind == "Job":
+        terminal.fail(f"--override suspends only the cluster and queues; {instead}", terminal.USAGE)
+    return suspension.canonical(subject)
+
+
+def _parse(subject: str) -> tuple[str, str]:
+    """Return kind and name of a subject. Exit if the text names none."""
     try:
-        return suspension.canonical(subject)
+        return suspension.parse_with_jobs(subject)
     except suspension.SubjectError as error:
-        is_job = subject.lower().startswith(suspension.JOB)
-        told = f"--override suspends only the cluster and queues; {instead}"
-        terminal.fail(told if is_job else str(error), terminal.USAGE)
+        terminal.fail(str(error), terminal.USAGE)
 
 
 def _set(
@@ -217,7 +231,8 @@ def _set(
     dry_run: bool,
 ) -> None:
     """Suspend or resume a subject. A job is suspended by holding it."""
-    if subject.lower().startswith(suspension.JOB):
+    kind, name = _parse(subject)
+    if kind == "Job":
         verb = "hold" if verb == "suspend" else "release"
-        subject = subject[len(suspension.JOB) :]
+        subject = name
     submit.change_all(verb, [subject], reason, place, dry_run=dry_run)

@@ -13,18 +13,16 @@ import typer
 
 from reconciler.cli import array_elements, completion, context, lazy_import, terminal
 from reconciler.cli.changes import overrides, submit_options
-from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import held_changes, job_document, local_changes
-    from reconciler.operations.client import api_client
+    from reconciler.operations.changes import job_document, local_changes
 else:
-    api_client = lazy_import.module("reconciler.operations.client.api_client")
     job_document = lazy_import.module("reconciler.operations.changes.job_document")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
-    held_changes = lazy_import.module("reconciler.operations.changes.held_changes")
 
-Reason = Annotated[str, typer.Option("--reason", "-m", help="Reason, for the commit message.")]
+Reason = Annotated[
+    str, typer.Option("--reason", "-m", help="Reason, for the commit message. Default: none.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 Clone = Annotated[
     Path | None,
@@ -36,9 +34,6 @@ Clone = Annotated[
     ),
 ]
 
-#: Beginning of the digest of a plan.
-PLAN = "sha256:"
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
@@ -47,8 +42,7 @@ def register(app: typer.Typer) -> None:
     )(submit)
     for verb, help_text in JOB_VERBS.items():
         app.command(verb)(_on_jobs(verb, help_text))
-    for command in (cancel, approve):
-        app.command()(command)
+    app.command()(cancel)
 
 
 def target(clone: Path | None, server: str | None, token_file: str | None) -> local_changes.Target:
@@ -96,22 +90,51 @@ _Queue = Annotated[
     typer.Option(
         "--queue",
         "-q",
-        help="Queue.",
+        help="Queue in which the job waits. Default: default.",
         autocompletion=completion.queues,
         callback=context.require_name,
     ),
 ]
 _Array = Annotated[
     str | None,
-    typer.Option("--array", help="Array: number of elements, or 0-9, or 0-9%4 (4 at once)."),
+    typer.Option(
+        "--array",
+        help="Run the command so many times, as an array: 10, the same as 0-9, or 0-9%4 to run 4 "
+        "at once. $MUSTER_ARRAY_INDEX is the index. Default: no array.",
+    ),
 ]
 _Gpus = Annotated[
-    float | None, typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU.")
+    float | None,
+    typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU. Default: 0."),
 ]
-_Least = Annotated[int | None, typer.Option("--min", help="Minimum tasks needed to start.")]
-_PriorityClass = Annotated[str | None, typer.Option("--priority-class", help="Priority class.")]
+_Least = Annotated[
+    int | None,
+    typer.Option(
+        "--min",
+        help="Start when this many tasks have room; the others join later. Needs --max or "
+        "--tasks. Default: all tasks start together.",
+    ),
+]
+_Most = Annotated[
+    int | None,
+    typer.Option(
+        "--max",
+        help="The most tasks, instead of --tasks: the job grows when there is room. "
+        "Default: --tasks.",
+    ),
+]
+_PriorityClass = Annotated[
+    str | None,
+    typer.Option(
+        "--priority-class", help="Priority class, which must be in git. Default: none, priority 50."
+    ),
+]
 _Framework = Annotated[
-    str | None, typer.Option(help="torchrun, mpi, jax, …; see `muster schema job`.")
+    str | None,
+    typer.Option(
+        help="How tasks find each other: torchrun, mpi, jax, tensorflow, ray or slurm. "
+        "Default: none."
+    ),
 ]
 
 
@@ -124,16 +147,25 @@ def submit(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--name", "-n", help="Name of the job.", callback=context.require_name),
+        typer.Option(
+            "--name",
+            "-n",
+            help="Name of the job. Default: the program's, with a random ending.",
+            callback=context.require_name,
+        ),
     ] = None,
     queue: _Queue = None,
     gpus: _Gpus = None,
-    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs per task.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory per task.")] = None,
+    cpus: Annotated[
+        str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Memory per task: 4Gi, 512M. Default: 0.")
+    ] = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     least: _Least = None,
-    most: Annotated[int | None, typer.Option("--max", help="Maximum tasks.")] = None,
+    most: _Most = None,
     array: _Array = None,
     time_limit: submit_options.TimeLimit = None,
     priority: _PriorityClass = None,
@@ -145,12 +177,19 @@ def submit(
 ) -> None:
     """Submit jobs: YAML files, or one command.
 
-    Put the command after `--`. It runs on the node, so a script must exist there. Job options can't
-    be combined with YAML files.
+    Put the command after `--`. It runs on the node, so a script must exist there. Options of the
+    job (--name to --framework) describe the command; YAML files describe themselves. A submission
+    is a commit: in your clone, or by the controller.
 
-    Example: muster submit jobs/train.yaml
+    Example: muster submit jobs/train.yaml jobs/evaluate.yaml
 
     Example: muster submit --gpus 1 --time 2h -- python3 train.py
+
+    Example: muster submit --tasks 4 --framework torchrun -- python3 train.py
+
+    Example: muster submit --min 2 --max 8 --gpus 1 -- python3 elastic.py
+
+    Example: muster submit --array 0-99%10 --dry-run -- ./sweep.sh
     """
     if not arguments:
         terminal.fail(
@@ -159,11 +198,12 @@ def submit(
     is_command = not all(map(submit_options.is_document, arguments))
     if not is_command:
         submit_options.require_files_alone(at, arguments)
-        asked = _from_files(arguments)
+        submissions = _from_files(arguments)
     else:
         submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
         together, placement = submit_options.spread(nodes, tasks, most)
-        count, at_once = (None, None) if array is None else submit_options.parse_array(array)
+        problems: list[str] = []
+        count, at_once = submit_options.parse_array(array, problems)
         options = job_document.JobOptions(
             name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
@@ -182,11 +222,11 @@ def submit(
             framework=framework,
         )
         text = job_document.job_text(options)
-        submit_options.require_values(text)
-        asked = [local_changes.Submit(text, context.identity())]
+        submit_options.require_values(text, problems)
+        submissions = [local_changes.Submit(text, context.identity())]
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
-            asked,
+            submissions,
             target(clone, server, token_file),
             dry_run=dry_run,
             problem=submit_options.name_option if is_command else str,
@@ -194,38 +234,46 @@ def submit(
 
 
 def _from_files(names: list[str]) -> list[local_changes.Submit]:
-    """Return the text of each file, or of standard input."""
+    """Return the text of each file, or of standard input. Exit if any can't be read."""
     owner = context.identity()
-    return [
-        local_changes.Submit(
-            _read(name), owner, submit_options.STANDARD_INPUT if name == "-" else name
-        )
-        for name in dict.fromkeys(names)
-    ]
+    submissions: list[local_changes.Submit] = []
+    problems: list[str] = []
+    for name in dict.fromkeys(names):
+        place = submit_options.STANDARD_INPUT if name == "-" else name
+        try:
+            submissions.append(local_changes.Submit(_read(name), owner, place))
+        except OSError as error:
+            problems.append(f"{place} can't be read: {error.strerror or error}")
+        except UnicodeDecodeError as error:
+            problems.append(f"{place} is not UTF-8 text: {error}")
+    if problems:
+        terminal.fail(problems[0], details=problems[1:])
+    return submissions
 
 
 def _submit(
-    asked: list[local_changes.Submit],
+    submissions: list[local_changes.Submit],
     to: local_changes.Target,
     *,
     dry_run: bool,
     problem: Callable[[str], str],
 ) -> None:
-    made = make_changes(list(asked), to, dry_run=dry_run, problem=problem)
+    results = make_changes(list(submissions), to, dry_run=dry_run, problem=problem)
     if dry_run:
         texts = [
-            job_document.owned(one.text, one.owner) if one.owner else one.text for one in asked
+            job_document.owned(one.text, one.owner) if one.owner else one.text
+            for one in submissions
         ]
         sys.stdout.write("---\n".join(texts))
         sys.stdout.flush()
-    for done in made:
-        _say(done, to, dry_run=dry_run, among=len(made))
-        for warning in done.warnings:
-            terminal.note(f"warning: {done.name}: {warning}")
-    exit_if_withheld(made)
+    for result in results:
+        report_change(result, to, dry_run=dry_run, among=len(results))
+        for warning in result.warnings:
+            terminal.note(f"warning: {result.name}: {warning}")
+    exit_if_withheld(results)
 
 
-def _say(
+def report_change(
     done: local_changes.Done, to: local_changes.Target, *, dry_run: bool, among: int = 1
 ) -> None:
     """Print the name of what changed for programs, and for people what was done and where.
@@ -242,33 +290,32 @@ def _say(
     terminal.note(f"{of}{done.message} ({where})")
 
 
-def report_withheld(made: list[local_changes.Done]) -> None:
+def report_withheld(results: list[local_changes.Done]) -> None:
     """Print once why a commit does not apply yet, if it does not."""
-    for why in dict.fromkeys(one.withheld for one in made if one.withheld):
+    for why in dict.fromkeys(one.withheld for one in results if one.withheld):
         terminal.note(f"not applied yet: {terminal.format_clocks(why)}")
 
 
-def exit_if_withheld(made: list[local_changes.Done]) -> None:
+def exit_if_withheld(results: list[local_changes.Done]) -> None:
     """Print why a commit does not apply yet. Exit if safety limits hold it."""
-    report_withheld(made)
-    exit_if_refused(made)
+    report_withheld(results)
+    exit_if_refused(results)
 
 
-def exit_if_refused(made: list[local_changes.Done]) -> None:
+def exit_if_refused(results: list[local_changes.Done]) -> None:
     """Exit if safety limits hold what was done."""
-    if any(one.refused for one in made):
+    if any(one.refused for one in results):
         raise typer.Exit(terminal.REFUSED)
 
 
 def _read(argument: str) -> str:
-    name = submit_options.STANDARD_INPUT if argument == "-" else argument
-    try:
-        data = submit_options.input_bytes() if argument == "-" else Path(argument).read_bytes()
-        return data.decode()
-    except OSError as error:
-        terminal.fail(f"{name} can't be read: {error.strerror or error}")
-    except UnicodeDecodeError as error:
-        terminal.fail(f"{name} is not UTF-8 text: {error}")
+    """Return the text of a file, or of standard input for `-`.
+
+    Raises:
+        OSError, UnicodeDecodeError: there is no such text.
+    """
+    data = submit_options.input_bytes() if argument == "-" else Path(argument).read_bytes()
+    return data.decode()
 
 
 def change_all(
@@ -288,7 +335,7 @@ def change_all(
 
 
 def report_changes(
-    made: list[local_changes.Done],
+    results: list[local_changes.Done],
     to: local_changes.Target,
     verb: str,
     reason: str,
@@ -296,15 +343,15 @@ def report_changes(
     dry_run: bool,
 ) -> None:
     """Print what was done. Exit if safety limits hold it."""
-    for done in made:
-        _say(done, to, dry_run=dry_run, among=len(made))
-    for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
+    for result in results:
+        report_change(result, to, dry_run=dry_run, among=len(results))
+    for warning in dict.fromkeys(warning for one in results for warning in one.warnings):
         terminal.note(f"warning: {warning}")
-    report_withheld(made)
-    waits = [one.name for one in made if one.withheld]
+    report_withheld(results)
+    waits = [one.name for one in results if one.withheld]
     if waits and verb in overrides.DONE:
         terminal.note(overrides.hint(verb, waits, reason, "that applies"))
-    exit_if_refused(made)
+    exit_if_refused(results)
 
 
 Names = Annotated[
@@ -346,10 +393,9 @@ def cancel(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Cancel jobs.
+    """Cancel jobs: stop them and delete their YAML.
 
-    Stops the jobs and deletes their YAML in a commit. With --override it works while git can't be
-    reached.
+    The deletion is a commit. With --override it works while git can't be reached.
 
     Example: muster cancel train
 
@@ -370,93 +416,16 @@ JOB_VERBS: dict[local_changes.Verb, str] = {
 
     Example: muster hold train --reason "data is being repaired"
     """,
-    "release": """Release held jobs.
+    "release": """Release held jobs, so that they may start again.
 
     Removes spec.suspend from their YAML, in a commit.
 
     Example: muster release train
     """,
-    "rerun": """Run jobs again.
+    "rerun": """Run jobs again that have ended.
 
-    Raises spec.run in their YAML, in a commit.
+    Raises spec.run in their YAML, in a commit. Logs of earlier runs are kept: `muster logs --run`.
 
     Example: muster rerun train
     """,
 }
-
-
-def approve(
-    digest: Annotated[str, typer.Argument(help="Digest of the held change.")],
-    reason: Reason = "",
-    *,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Approve a change that safety limits hold.
-
-    `muster status` shows the digest. The approval is a commit, and applies to this change only.
-
-    Example: muster approve sdramovcrs6en5cgkcqgp3by4s6j2h15 --reason "two racks less"
-    """
-    to = target(clone, server, token_file)
-    act = local_changes.Act(verb="approve", name=digest, reason=reason)
-    figure = _figure_of(act, to, server, token_file)
-    made = make_changes([act], to, dry_run=dry_run)
-    for done in made:
-        _say(done, to, dry_run=dry_run)
-        for warning in done.warnings:
-            terminal.note(f"warning: {warning}")
-    if figure:
-        terminal.note(figure)
-    exit_if_withheld(made)
-
-
-def _figure_of(
-    act: local_changes.Act, to: local_changes.Target, server: str | None, token_file: str | None
-) -> str:
-    """Return what a held change does, by its digest; empty if no controller can be asked.
-
-    Exit if no held change has the digest: its approval would be a commit that lets nothing apply.
-    """
-    digest = act.name
-    of_plan = digest.startswith(PLAN)
-    if not of_plan and not local_changes.is_digest(digest):
-        return ""  # making the change reports what is wrong with it
-    try:
-        with api_client.ApiClient(
-            endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0
-        ) as api:
-            held = api.get("/v1/sync")["sync"]["held"]
-    except (api_client.ApiError, endpoints.EndpointError):
-        held = None
-    if of_plan:
-        terminal.fail(
-            f"{digest} is the digest of a whole plan; approve a held change by its own digest, "
-            "which the plan and `muster status` show",
-            details=[f"held now: {one['message'].removeprefix('held: ')}" for one in held or ()],
-        )
-    if held is None:
-        return ""  # in a clone one can approve before the change is anywhere else
-    figures = [
-        str(one["message"]).removeprefix("held: ").partition("; `muster approve ")[0]
-        for one in held
-        if held_changes.is_of(digest, one["digest"])
-    ]
-    if not figures:
-        for done in make_changes([act], to, dry_run=True):
-            if local_changes.is_there(done):
-                terminal.out.print(done.name, markup=False)
-                terminal.note(done.message)
-                raise typer.Exit
-        nothing = (
-            "nothing is held now; the controller may not have read the last push yet: "
-            "`muster status`"
-        )
-        terminal.fail(
-            f"no held change has the digest {digest}; nothing was committed",
-            details=[f"held now: {one['message'].removeprefix('held: ')}" for one in held]
-            or [nothing],
-        )
-    return "; ".join(figures)

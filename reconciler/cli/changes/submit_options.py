@@ -15,7 +15,7 @@ import shlex
 import stat
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,11 +71,11 @@ def require_files_alone(at: typer.Context, files: list[str]) -> None:
 
 
 def _not_with_files(given: list[str], files: list[str]) -> tuple[str, int, list[str]]:
-    told = ", ".join(given)
+    options = ", ".join(given)
     return (
-        f"{told}: job options can't be combined with YAML files",
+        f"{options}: job options can't be combined with YAML files",
         terminal.USAGE,
-        [f"nothing was submitted. To fix: edit {', '.join(files)}, or leave out {told}"],
+        [f"nothing was submitted. To fix: edit {', '.join(files)}, or leave out {options}"],
     )
 
 
@@ -156,24 +156,45 @@ def name_option(problem: str) -> str:
     return f"{found['grade'] or ''}{named}: {problem[found.end() :]}"
 
 
-def require_values(text: str) -> None:
-    """Exit if the value of an option is wrong in any cluster."""
-    if wrong := remote_changes.wrong_anywhere(text):
-        many = f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}; nothing was submitted"
-        terminal.fail(many, terminal.USAGE, tuple(map(name_option, wrong)))
+def require_values(text: str, problems: Sequence[str] = ()) -> None:
+    """Exit if the value of an option is wrong in any cluster.
+
+    Args:
+        text: of the job.
+        problems: of options that are not in the text.
+    """
+    wrong = [*problems, *map(name_option, remote_changes.wrong_anywhere(text))]
+    if wrong:
+        many = terminal.counted(len(wrong), "problem")
+        terminal.fail(f"{many}{remote_changes.INVALID}", terminal.USAGE, wrong)
 
 
 TimeLimit = Annotated[
     str | None,
-    typer.Option("--time", "-t", help="Time limit: 30m, 2h, 1-12:00:00, or seconds."),
+    typer.Option(
+        "--time",
+        "-t",
+        help="Time limit: 30m, 2h, 1-12:00:00, or seconds. Default: the queue's, or none.",
+    ),
 ]
 
 
 Nodes = Annotated[
     int | None,
-    typer.Option("--nodes", "-N", min=1, help="Nodes to spread over, a task on each."),
+    typer.Option(
+        "--nodes",
+        "-N",
+        min=1,
+        help="Nodes to spread over, a task on each. Default: as few as have room.",
+    ),
 ]
-Tasks = Annotated[int | None, typer.Option("--tasks", help="Tasks that start together.")]
+Tasks = Annotated[
+    int | None,
+    typer.Option(
+        "--tasks",
+        help="Tasks that start together. Default: 1, or --nodes.",
+    ),
+]
 
 
 def spread(
@@ -204,14 +225,15 @@ def spread(
 def time_limit(written: str | None) -> str | None:
     """Return the time limit for the document. A bare number, which is easily misread, is reported.
 
-    Exit if the limit would end the job before it began.
+    Exit if the limit would end the job before it began. Text that is not a time limit is returned
+    too: `require_values` reports it with all other problems.
     """
     if written is None:
         return None
     try:
         span_s = quantities.parse_duration(written)
-    except quantities.QuantityError as error:
-        terminal.fail(f"--time: {error}", terminal.USAGE)
+    except quantities.QuantityError:
+        return written
     if span_s == 0:
         terminal.fail(
             f"--time: found {written!r}, which would end the job at once. For no limit, leave out "
@@ -232,12 +254,13 @@ def report_unread_input() -> Iterator[None]:
     """Report standard input that a job does not read: at once, or at the end of the block if it is
     late.
     """
-    if told := has_input():
+    is_reported = has_input()
+    if is_reported:
         terminal.note(NOT_READ)
     try:
         yield
     finally:
-        if not told and has_input():
+        if not is_reported and has_input():
             terminal.note(NOT_READ)
 
 
@@ -273,15 +296,22 @@ def _waiting(pipe: int) -> int:
     return found[0]
 
 
-def parse_array(text: str) -> tuple[int, int | None]:
-    """Return the number of array elements, and how many run at once, of `10` or `0-9%4`."""
+def parse_array(text: str | None, problems: list[str]) -> tuple[int | None, int | None]:
+    """Return the number of array elements, and how many run at once, of `10` or `0-9%4`.
+
+    Args:
+        text: value of the option; None: the job is no array.
+        problems: receives what is wrong with it.
+    """
+    if text is None:
+        return None, None
     found = _ELEMENTS.fullmatch(text)
     if found is None:
-        terminal.fail(
+        problems.append(
             f"--array: found {text!r}, expected a number of elements such as 10, the same as 0-9, "
-            "or 0-9%4 to run four at once",
-            terminal.USAGE,
+            "or 0-9%4 to run four at once"
         )
+        return None, None
     if found["count"] is not None:
         return int(found["count"]), None
     return int(found["last"]) + 1, int(found["at_once"]) if found["at_once"] else None

@@ -49,8 +49,8 @@ def adopt(
         list[str] | None, typer.Argument(help="Jobs to run.", callback=context.require_name)
     ] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Run all jobs.")] = False,
-    nothing: Annotated[bool, typer.Option("--none", help="Run no job.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Run all jobs that git has.")] = False,
+    nothing: Annotated[bool, typer.Option("--none", help="Run no job: all count as done.")] = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:

@@ -29,17 +29,24 @@ def register(app: typer.Typer) -> None:
 
 
 def drift(
-    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only this kind.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind", "-k", help="Only this kind of drift, such as node-missing. Default: all."
+        ),
+    ] = None,
     node: common_options.OfNode = None,
     pool: Annotated[
-        str | None, typer.Option("--pool", help="Only this pool.", callback=context.require_name)
+        str | None,
+        typer.Option("--pool", help="Only this pool. Default: all.", callback=context.require_name),
     ] = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also differences that the drift policy ignores.")
+        bool,
+        typer.Option("--all", "-a", help="Also show differences that the drift policy ignores."),
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Continue, and print changes.")
+        bool, typer.Option("--watch", "-w", help="Continue, and print changes until Ctrl-C.")
     ] = False,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -47,18 +54,20 @@ def drift(
 ) -> None:
     """List differences between git and the cluster.
 
-    ACTION is what Muster does about a difference. Exits with 2 if there are any.
+    ACTION is what Muster does about a difference: report, remediate or ignore. Exits with 2 if
+    there are any.
 
     Example: muster drift
 
     Example: muster drift --node gpu007 -o wide
     """
+    _require_kind(kind)
     query = {"kind": kind, "node": node, "pool": pool, "all": "true" if everything else None}
     given = {name: value for name, value in query.items() if value is not None}
     with context.controller(server, token_file) as api:
         page = api.get("/v1/drift", **given)
         if not page["items"]:
-            _require_known(api, kind, node, pool)
+            _require_known(api, node, pool)
         with contextlib.nullcontext() if watch else terminal.keep_exit_code():
             _show(page, output, following=watch, filters=_filters(kind, node, pool))
         if watch:
@@ -69,7 +78,7 @@ def drift(
 def export(
     *,
     declared: Annotated[
-        bool, typer.Option("--all", "-a", help="Also nodes that a pool declares.")
+        bool, typer.Option("--all", "-a", help="Also write nodes that a pool declares.")
     ] = False,
     manage: Annotated[
         bool, typer.Option("--manage", help="Write pools that take work, not `mode: observe`.")
@@ -99,31 +108,37 @@ def export(
     terminal.note(f"{many}. Check it with `muster validate`, then commit.")
 
 
-def _require_known(api: Json, kind: str | None, node: str | None, pool: str | None) -> None:
-    """Exit if nothing was found because the kind, pool or node does not exist."""
-    if kind is not None and kind not in drift_kinds.KINDS:
-        hint = (
-            suggestions.hint(kind, drift_kinds.KINDS) or f". Kinds: {', '.join(drift_kinds.KINDS)}."
-        )
-        terminal.fail(f"no kind of drift named {kind!r}{hint}", terminal.USAGE)
+def _require_kind(kind: str | None) -> None:
+    """Exit if there is no such kind of drift."""
+    if kind is None or kind in drift_kinds.KINDS:
+        return
+    near = [one for one in drift_kinds.KINDS if one.startswith(kind)]
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    hint = hint or suggestions.hint(kind, drift_kinds.KINDS)
+    hint = hint or f". Kinds: {', '.join(drift_kinds.KINDS)}."
+    terminal.fail(f"no kind of drift named {kind!r}{hint}", terminal.USAGE)
+
+
+def _require_known(api: Json, node: str | None, pool: str | None) -> None:
+    """Exit if nothing was found because the pool or node does not exist."""
     if node is None and pool is None:
         return
     pools = api.get("/v1/pools")["items"]
     names = [one["name"] for one in pools]
     if pool is not None and pool not in names:
-        terminal.fail(f"no pool named {pool!r}{suggestions.hint(pool, names)}")
+        terminal.fail(suggestions.missing("NodePool", pool, names))
     if node is None:
         return
     known = {one["name"] for one in api.get("/v1/nodes")["items"]}
     known.update(host for one in pools if one["hosts"] for host in hostlists.expand(one["hosts"]))
     if node not in known:
-        terminal.fail(f"no node named {node!r}{suggestions.hint(node, sorted(known))}")
+        terminal.fail(suggestions.missing("Node", node, sorted(known)))
 
 
 def _filters(kind: str | None, node: str | None, pool: str | None) -> str:
     """Return the filters, such as `of kind gpu-failed at node gpu001`; empty if there are none."""
-    asked = (("of kind", kind), ("at node", node), ("in pool", pool))
-    return " ".join(f"{words} {value}" for words, value in asked if value is not None)
+    filters = (("of kind", kind), ("at node", node), ("in pool", pool))
+    return " ".join(f"{words} {value}" for words, value in filters if value is not None)
 
 
 def _show(page: Json, output: terminal.Output, *, following: bool, filters: str = "") -> None:

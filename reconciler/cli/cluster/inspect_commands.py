@@ -108,8 +108,7 @@ def node(
         observed = _observed(api)
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
-        hint = suggestions.hint(name, [one["name"] for one in items])
-        terminal.fail(f"no node named {name!r}{hint or '.'} `muster nodes` lists all.")
+        terminal.fail(suggestions.missing("Node", name, [one["name"] for one in items]))
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
@@ -240,14 +239,16 @@ def events(
         str | None,
         typer.Option(
             "--job",
-            help="Only this job.",
+            help="Only events of this job. Default: all.",
             autocompletion=completion.jobs,
             callback=context.require_name,
         ),
     ] = None,
     node: common_options.OfNode = None,
     *,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Continue with new events.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Continue with new events until Ctrl-C.")
+    ] = False,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -261,11 +262,11 @@ def events(
     array_elements.require_whole_jobs("events --job", [job] if job else ())
     after: int | None = None
     with context.controller(server, token_file) as api:
-        asked = retries.Patient(api) if watch else api
+        connection = retries.Patient(api) if watch else api
         while True:
             wait_s = FOLLOW_S if watch and after is not None else None
             try:
-                page = asked.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
+                page = connection.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
             except retries.GoneError as error:
                 terminal.fail(f"{error}; events are still recorded: muster events", retries.FAILED)
             if after is None and not page["items"]:
@@ -288,7 +289,7 @@ def _check_known(api: "api_client.ApiClient", job: str | None, node: str | None)
     if node is not None:
         known = [one["name"] for one in api.get("/v1/nodes")["items"]]
         if node not in known:
-            terminal.fail(f"no node named {node!r}{suggestions.hint(node, known)}")
+            terminal.fail(suggestions.missing("Node", node, known))
 
 
 def _print_event(item: Json, output: terminal.Output) -> None:
@@ -362,21 +363,21 @@ def _print_git(sync: Json) -> None:
     terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
     waiting = sync.get("held") or []
     held = [one["message"] for one in waiting]
-    told = list(held)
+    messages = list(held)
     if sync.get("message") and not (held and sync["message"].startswith(held[0])):
-        told.insert(0, sync["message"])  # it is not about a held change, which comes after it
-    for message in told:
+        messages.insert(0, sync["message"])  # it is not about a held change, which comes after it
+    for message in messages:
         reasons = next((one.get("reasons") for one in waiting if one["message"] == message), None)
         _held(message, reasons or [])
     for problem in sync.get("problems") or []:
-        if problem["message"] in told or (held and problem["rule"] in review_findings.RULES):
+        if problem["message"] in messages or (held and problem["rule"] in review_findings.RULES):
             continue  # printed above, with what lets it apply
         terminal.print_paragraph(problem_text(problem), 7, 9)
     for one in sync.get("untold") or []:  # older controllers do not send it
         since = terminal.format_clock(one["since"])
-        told_of = f"not notified since {since}: {one['channel']}: {one['why']}"
-        told_of += f" ({terminal.counted(one['tries'], 'attempt')})"
-        terminal.print_paragraph(told_of, 7, 9)
+        failure = f"not notified since {since}: {one['channel']}: {one['why']}"
+        failure += f" ({terminal.counted(one['tries'], 'attempt')})"
+        terminal.print_paragraph(failure, 7, 9)
 
 
 def _held(message: str, reasons: list[str]) -> None:
@@ -404,12 +405,12 @@ def _standing(found: cluster_status.ClusterStatus, sync: Json, overridden: list[
         resume = "muster resume cluster" + ("" if by_git else " --override")
         whole += f"; the whole cluster is suspended for {age} (`{resume}`)"
     terminal.print_paragraph(whole, 0, 7)
-    told = [one for one in found.objects if not one.is_well]
-    for one in told[:STANDINGS_MAX]:
+    unwell = [one for one in found.objects if not one.is_well]
+    for one in unwell[:STANDINGS_MAX]:
         why = f"  {one.why}" if one.why else ""
         terminal.print_paragraph(f"{one.object}: {one.sync}, {one.health}{why}", 7, 9)
-    if len(told) > STANDINGS_MAX:
-        terminal.print_paragraph(f"and {len(told) - STANDINGS_MAX} more; -o json has all", 7)
+    if len(unwell) > STANDINGS_MAX:
+        terminal.print_paragraph(f"and {len(unwell) - STANDINGS_MAX} more; -o json has all", 7)
 
 
 def problem_text(problem: Json) -> str:

@@ -12,12 +12,12 @@ OBSERVED = " (mode observe: nothing is started here)"
 
 def busy(item: Json) -> str:
     """Return the mean utilization of a node's GPUs as `63% busy`; empty if unknown."""
-    told = [
+    utilizations = [
         gpu["usage"]["utilization"]
         for gpu in item["gpus"]
         if gpu.get("usage") and gpu["usage"]["utilization"] is not None
     ]
-    return f"{100 * sum(told) / len(told):.0f}% busy" if told else ""
+    return f"{100 * sum(utilizations) / len(utilizations):.0f}% busy" if utilizations else ""
 
 
 def show(item: Json, *, is_observed: bool = False) -> None:

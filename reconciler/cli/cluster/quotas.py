@@ -23,7 +23,7 @@ def quotas(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these quotas.",
+            help="Only these quotas. Default: all.",
             autocompletion=completion.quotas,
             callback=context.require_name,
         ),
@@ -71,7 +71,7 @@ def select(items: list[Json], names: Sequence[str]) -> list[Json]:
     known = [item["name"] for item in items]
     for name in names:
         if name not in known:
-            terminal.fail(f"no quota named {name!r}{suggestions.hint(name, known)}")
+            terminal.fail(suggestions.missing("Quota", name, known))
     return [item for item in items if not names or item["name"] in names]
 
 

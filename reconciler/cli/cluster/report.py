@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
 def report(
     what: Annotated[What, typer.Argument(help="Subject of the report.")],
     began: Annotated[
-        str, typer.Option("--from", help="Begin: 30d (ago), 2026-11-01, or a day with a time.")
+        str, typer.Option("--from", help="Begin: 30d (ago), 2026-11-01, or 2026-11-01T12:00:00Z.")
     ] = "30d",
     ended: Annotated[str, typer.Option("--to", help="End, in the same formats.")] = "now",
     by: Annotated[
@@ -64,14 +64,16 @@ def report(
     ] = "queue",
     *,
     prices: Annotated[
-        Path | None, typer.Option(help="YAML with prices; adds costs to usage.")
+        Path | None,
+        typer.Option(help="YAML with prices, to add costs to usage. Default: no costs."),
     ] = None,
     output: Annotated[
         Form | None,
         typer.Option("--output", "-o", help="Format. Default: by the suffix of --file, or table."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Write to this file instead of stdout.")
+        Path | None,
+        typer.Option("--file", "-f", help="Write to this file. Default: to standard output."),
     ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -100,10 +102,10 @@ def report(
     query["by"] = ",".join([*groups, "model"] if paid is not None else groups)
     with context.controller(server, token_file) as api:
         answer = api.get(f"/v1/report/{what.value}", **query)["report"]
-    made = msgspec.convert(answer, usage_reports.UsageReport)
+    result = msgspec.convert(answer, usage_reports.UsageReport)
     if paid is not None:
-        made = usage_reports.priced(made, paid, msgspec.convert(groups, list[usage_reports.By]))
-    _write(made, form, file)
+        result = usage_reports.priced(result, paid, msgspec.convert(groups, list[usage_reports.By]))
+    _write(result, form, file)
 
 
 def _span(began: str, ended: str, now: float) -> dict[str, str]:
@@ -143,14 +145,14 @@ def _table(made: "usage_reports.UsageReport", file: Path | None) -> None:
         terminal.print_table(heads, cells, right=numbers, cut=False)
 
 
-def _write(made: "usage_reports.UsageReport", output: Form, file: Path | None) -> None:
+def _write(result: "usage_reports.UsageReport", output: Form, file: Path | None) -> None:
     try:
         if output is Form.TABLE:
-            _table(made, file)
+            _table(result, file)
         elif file is None:
-            sys.stdout.buffer.write(_data(made, output))
+            sys.stdout.buffer.write(_data(result, output))
         else:
-            file.write_bytes(_data(made, output))
+            file.write_bytes(_data(result, output))
     except OSError as error:
         if file is None:
             raise

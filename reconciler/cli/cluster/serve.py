@@ -16,7 +16,7 @@ import typer
 import reconciler
 from reconciler import interpreter
 from reconciler.cli import context, lazy_import, terminal
-from reconciler.model.values import revision_names
+from reconciler.model.values import revision_names, suggestions
 from reconciler.operations import local_git
 from reconciler.operations.local import starter
 
@@ -58,11 +58,15 @@ _Nodes = Annotated[
     typer.Option(
         "--nodes",
         min=0,
-        help="The most virtual nodes to start of those in the pools.",
+        help="The most virtual nodes to start of those in the pools. Default: all.",
     ),
 ]
 _Provisioners = Annotated[
-    Path | None, typer.Option("--provisioners", help="Folder of provisioner scripts.")
+    Path | None,
+    typer.Option(
+        "--provisioners",
+        help="Folder of scripts for pools with `provisioner: exec`. Default: none.",
+    ),
 ]
 _Isolate = Annotated[
     bool,
@@ -77,18 +81,22 @@ _Accept = Annotated[
         "--accept-revision",
         metavar="COMMIT",
         help="Accept this revision once, although it does not follow the last one (rewritten "
-        "history).",
+        "history). Default: none.",
     ),
 ]
 _Secrets = Annotated[
     Path | None,
-    typer.Option("--secrets", metavar="DIR", help="Folder with job secrets, DIR/USER/NAME."),
+    typer.Option(
+        "--secrets",
+        metavar="FOLDER",
+        help="Folder with secrets of jobs, as FOLDER/USER/NAME. Default: none.",
+    ),
 ]
 _NotifySecrets = Annotated[
     Path | None,
     typer.Option(
         "--notify-secrets",
-        metavar="DIR",
+        metavar="FOLDER",
         help="Folder with keys and tokens of notifications. Default: .muster/notify.",
     ),
 ]
@@ -110,9 +118,14 @@ _LogFormat = Annotated[
 def up(
     repo: Annotated[str, typer.Option("--repo", help="Path or URL of your repository.")] = ".",
     path: Annotated[
-        str, typer.Option("--path", help="Folder of the repository with the cluster's YAML.")
+        str,
+        typer.Option(
+            "--path", help="Folder of the repository with the cluster's YAML. Default: all of it."
+        ),
     ] = "",
-    branch: Annotated[str | None, typer.Option("--branch", help="Branch to read.")] = None,
+    branch: Annotated[
+        str | None, typer.Option("--branch", help="Branch to read. Default: the current one.")
+    ] = None,
     nodes: _Nodes = None,
     listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
     *,
@@ -128,7 +141,9 @@ def up(
     Reads the pools, queues and jobs of your repository. Logs are in .muster/controller.log and
     .muster/nodes. Ctrl-C stops the cluster.
 
-    Example: muster init my-cluster; cd my-cluster; muster up
+    Example: muster up
+
+    Example: muster up --repo ../cluster --path clusters/test --branch main
     """
     folders = {"--secrets": secrets, "--notify-secrets": notify_secrets}
     for option, folder in folders.items():
@@ -139,6 +154,10 @@ def up(
     except ValueError as error:
         terminal.fail(f"--accept-revision: {error}", terminal.USAGE)
     address = str(Path(repo).resolve()) if Path(repo).exists() else repo
+    known = local_git.branches(address) if branch else []
+    if known and branch not in known:
+        hint = suggestions.hint(branch or "", known) or f"; branches: {', '.join(known)}"
+        terminal.fail(f"there is no branch {branch} in {address}{hint}")
     cluster = local_cluster.LocalCluster(
         local_cluster.LocalClusterOptions(
             folder=Path.cwd(),
@@ -184,7 +203,7 @@ def up(
 def _say_ready(cluster: local_cluster.LocalCluster) -> None:
     """Print what runs now, and what to do next."""
     names = cluster.nodes.names() if cluster.nodes else []
-    terminal.note(f"virtual nodes: {', '.join(names) or 'none, because no pool declares any'}")
+    terminal.note(f"virtual nodes: {', '.join(names) or 'none yet; no virtual pool is in force'}")
     if cluster.not_isolated:
         terminal.note(f"nodes share this machine's network: {cluster.not_isolated}")
     if fewer := cluster.shortfall():
@@ -208,7 +227,12 @@ def demo(
 ) -> None:
     """Show Muster at work on real jobs, in a minute or two.
 
+    Starts four virtual nodes, trains on them, evicts, kills an agent and a node, and checks each
+    step. It needs neither GPUs nor root.
+
     Example: muster demo
+
+    Example: muster demo --keep
     """
     from reconciler.demo import steps  # noqa: PLC0415 - only the demo needs it
 
@@ -219,6 +243,8 @@ def init(
     folder: Annotated[Path, typer.Argument(help="New folder for the repository.")],
 ) -> None:
     """Create a starter repository with one commit.
+
+    It has two virtual nodes, a queue and a job. `muster up` in it starts the cluster.
 
     Example: muster init my-cluster
     """

@@ -104,14 +104,15 @@ Policies = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        help="muster, fifo, easy, conservative or shortest; repeatable.",
+        help="muster, fifo, easy, conservative or shortest; repeatable. Default: muster.",
     ),
 ]
 Source = Annotated[
     Path | None, typer.Argument(help="Folder with YAML, or a trace. Default: generated jobs.")
 ]
 TraceForm = Annotated[
-    str | None, typer.Option("--form", help="Format of the trace: philly or swf.")
+    str | None,
+    typer.Option("--form", help="Format of the trace: philly or swf. Default: by its name."),
 ]
 #: The largest cluster and the most jobs to simulate.
 NODES_MAX, PER_NODE_MAX, JOBS_MAX = 100_000, 1_000_000, 5_000_000
@@ -130,7 +131,7 @@ Load = Annotated[
     float,
     typer.Option(
         "--load",
-        help="Load by generated jobs.",
+        help="Work that generated jobs bring, as a share of the cluster.",
         min=0.01,
         max=1000.0,
         callback=context.require_finite,
@@ -148,7 +149,7 @@ SpeedUp = Annotated[
 ]
 Seeds = Annotated[
     list[int] | None,
-    typer.Option("--seed", help="Random seed; repeatable, then the mean is shown."),
+    typer.Option("--seed", help="Random seed; repeatable, then the mean is shown. Default: 1."),
 ]
 OverEstimate = Annotated[
     float,
@@ -161,20 +162,39 @@ OverEstimate = Annotated[
     ),
 ]
 CycleEvery = Annotated[
-    str, typer.Option("--cycle-every", help="Least time between two cycles, such as 30s.")
+    str,
+    typer.Option(
+        "--cycle-every", help="Least time between two cycles, such as 30s; 0 for no pause."
+    ),
 ]
 CheckpointEvery = Annotated[
     str | None,
-    typer.Option("--checkpoint-every", help="The most work an eviction loses, such as 10m."),
+    typer.Option(
+        "--checkpoint-every",
+        help="The most work an eviction loses, such as 10m. Default: all of the try.",
+    ),
 ]
 Until = Annotated[
-    str | None, typer.Option("--until", help="Stop after this virtual time, such as 7d.")
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="DURATION",
+        help="Stop after this virtual time, such as 7d. Default: when all jobs have ended.",
+    ),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--scheduling", help="KEY=VALUE of a scheduler setting.")
+    list[str] | None,
+    typer.Option(
+        "--scheduling",
+        help="Scheduler setting, such as fairness.halfLife=7d; repeatable. Default: none.",
+    ),
 ]
-Png = Annotated[Path | None, typer.Option("--png", help="Write a picture to this file.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a page to this file.")]
+Png = Annotated[
+    Path | None, typer.Option("--png", help="Also write a picture to this file. Default: none.")
+]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Also write a page to this file. Default: none.")
+]
 
 
 def simulate(
@@ -323,10 +343,10 @@ def _tell_malformed(prepared: trace_simulation.Prepared) -> None:
 def _tell_never(prepared: trace_simulation.Prepared) -> None:
     if prepared.never:
         begin = times.format_time(trace_simulation.BEGIN)
-        told = ", ".join(prepared.never[:NEVER_TOLD])
+        names = ", ".join(prepared.never[:NEVER_TOLD])
         more = len(prepared.never) - NEVER_TOLD
-        told += f" and {more} more" if more > 0 else ""
-        terminal.note(f"virtual time begins at {begin}, so these never happen: {told}")
+        names += f" and {more} more" if more > 0 else ""
+        terminal.note(f"virtual time begins at {begin}, so these never happen: {names}")
 
 
 @contextmanager
@@ -392,12 +412,12 @@ def _jobs_told(names: list[str]) -> str:
     """Return the first names, with elements of an array counted together."""
     counted = Counter(name.partition("[")[0] for name in names)
     arrays = {name.partition("[")[0] for name in names if name.endswith("]")}
-    told = [
+    shown = [
         f"{name} ({count:,} {'element' if count == 1 else 'elements'})" if name in arrays else name
         for name, count in list(counted.items())[:NEVER_TOLD]
     ]
-    more = len(counted) - len(told)
-    return ", ".join(told) + (f" and {more:,} more" if more else "")
+    more = len(counted) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")
 
 
 def _show_figures(

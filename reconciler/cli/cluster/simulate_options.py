@@ -58,18 +58,18 @@ def refuse(given: Mapping[str, str], source: Path | None, policies: Sequence[str
             "or leave out --over-estimate"
         )
     others = [policy for policy in policies if policy != trace_simulation.OWN]
-    told = ", ".join(others)
+    options = ", ".join(others)
     if len(others) == len(policies):
         for option in (given[name] for name in _OWN if name in given):
             _fail(
-                f"{option} applies only to the policy {trace_simulation.OWN}, not to {told}. "
+                f"{option} applies only to the policy {trace_simulation.OWN}, not to {options}. "
                 f"To fix: add --policy {trace_simulation.OWN}, or leave out {option}"
             )
     if others and "until" in given:
         _fail(
-            f"--until applies only to the policy {trace_simulation.OWN}; {told} would run to the "
-            "end, so that figures could not be compared. To fix: leave out --until, or use fewer "
-            "--jobs"
+            f"--until applies only to the policy {trace_simulation.OWN}; {options} would run to "
+            "the end, so that figures could not be compared. To fix: leave out --until, or use "
+            "fewer --jobs"
         )
 
 

@@ -45,7 +45,7 @@ def top(
         typer.Option(
             "--every",
             min=0.5,
-            help="Seconds between updates, at least.",
+            help="Least time between two updates.",
             callback=context.require_finite,
         ),
     ] = 2.0,
@@ -180,8 +180,8 @@ def _bars(nodes: list[Json]) -> list[str]:
     ]
     if busy:
         mean = sum(busy) / len(busy)
-        told = "1 GPU that reports" if len(busy) == 1 else f"{len(busy)} GPUs that report"
-        lines.append(f"{'busy':<5}{bar(mean, 3 * _BAR)} {mean:.0%} of {told}")
+        which = "1 GPU that reports" if len(busy) == 1 else f"{len(busy)} GPUs that report"
+        lines.append(f"{'busy':<5}{bar(mean, 3 * _BAR)} {mean:.0%} of {which}")
     return lines
 
 

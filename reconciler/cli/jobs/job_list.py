@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements, completion, context, terminal
+from reconciler.cli import array_elements, completion, context, lazy_import, terminal
 from reconciler.model.state import pending_reasons, states
 from reconciler.model.values import suggestions
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
+else:
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 Json = Any
 
@@ -41,7 +43,9 @@ def jobs(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these jobs.", autocompletion=completion.jobs, callback=context.require_name
+            help="Only these jobs. Default: all.",
+            autocompletion=completion.jobs,
+            callback=context.require_name,
         ),
     ] = None,
     queue: Annotated[
@@ -49,13 +53,20 @@ def jobs(
         typer.Option(
             "--queue",
             "-q",
-            help="Only this queue.",
+            help="Only jobs of this queue. Default: all.",
             autocompletion=completion.queues,
             callback=context.require_name,
         ),
     ] = None,
-    state: Annotated[str | None, typer.Option("--state", "-s", help="Only this state.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Only this owner.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state", "-s", help="Only jobs in this state, such as Pending. Default: all."
+        ),
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Only jobs of this owner. Default: all.")
+    ] = None,
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -81,7 +92,7 @@ def jobs(
         if queue is not None and not items:
             _check_queue(api, queue)
         missing = [name for name in names or () if name not in {item["name"] for item in items}]
-        unknown = [name for name in missing if not _is_known(api, name)]
+        unknown = [message for name in missing if (message := _unknown_message(api, name))]
         if output in (terminal.Output.JSON, terminal.Output.YAML):
             page = api.get("/v1/jobs", limit=1)
             page["items"] = items
@@ -89,7 +100,7 @@ def jobs(
         elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
     if unknown:
-        terminal.fail(f"{_list(unknown)} not known")
+        terminal.fail(unknown[0], details=unknown[1:])
 
 
 def _state(written: str) -> str:
@@ -108,17 +119,18 @@ def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
     """Exit if no queue has that name."""
     known = [one["name"] for one in api.get("/v1/queues")["items"]]
     if queue not in known:
-        hint = suggestions.hint(queue, known)
-        terminal.fail(f"no queue named {queue!r}{hint or '.'} Queues: {', '.join(known)}.")
+        terminal.fail(suggestions.missing("Queue", queue, known))
 
 
-def _is_known(api: "api_client.ApiClient", name: str) -> bool:
-    """Return True if the job exists and a filter has excluded it."""
-    return bool([one for one in api.items("/v1/jobs", prefix=name) if one["name"] == name])
-
-
-def _list(names: list[str]) -> str:
-    return f"job {names[0]} is" if len(names) == 1 else f"jobs {', '.join(names)} are"
+def _unknown_message(api: "api_client.ApiClient", name: str) -> str:
+    """Return the controller's message that a job does not exist; empty if a filter excluded it."""
+    try:
+        api.get(f"/v1/jobs/{name}")
+    except api_client.ApiError as error:
+        if error.status != 404:
+            raise
+        return str(error)
+    return ""
 
 
 def show(items: list[Json], now: float, *, wide: bool) -> None:
@@ -190,14 +202,14 @@ def reason_text(item: Json) -> str:
     reason = first_reason(item.get("reasons") or [])
     if reason:
         return terminal.format_clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
-    told = "; ".join(filter(None, (stopping_text(item), item.get("message"))))
-    return terminal.format_clocks(told)
+    text = "; ".join(filter(None, (stopping_text(item), item.get("message"))))
+    return terminal.format_clocks(text)
 
 
 def _waiting_for(item: Json, reason: Json) -> str:
     """Return a reason of a job, and its other message if it waits, such as about its deadline."""
-    said = item.get("message") if item.get("state") in WAITING else None
-    return "; ".join(dict.fromkeys(filter(None, (reason["message"], said))))
+    other_message = item.get("message") if item.get("state") in WAITING else None
+    return "; ".join(dict.fromkeys(filter(None, (reason["message"], other_message))))
 
 
 def first_reason(reasons: Sequence[Json]) -> Json:
@@ -231,12 +243,12 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
             above = ("", "")
             continue
         code = row[-1] = reason["code"] if reason else ""
-        told = terminal.format_clocks(_waiting_for(item, reason)) if reason else text
-        if (code, told) == above:
+        message = terminal.format_clocks(_waiting_for(item, reason)) if reason else text
+        if (code, message) == above:
             whole = ", ".join(filter(None, (code, AS_ABOVE)))
             row[-1] = whole if len(whole) <= room else AS_ABOVE
         else:
-            below[place], above = told, (code, told)
+            below[place], above = message, (code, message)
     return below
 
 
@@ -247,9 +259,9 @@ def _elements(item: Json, *, short: bool = False) -> str:
     if not total:
         return "-"
     words = [f"{counts.get('Succeeded', 0)}/{total}"]
-    for told, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
+    for word, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
         count = sum(counts.get(state, 0) for state in ends)
-        words += [f"{count} {terminal.shortened(told, SHORT) if short else told}"] if count else []
+        words += [f"{count} {terminal.shortened(word, SHORT) if short else word}"] if count else []
     return ", ".join(words)
 
 
@@ -281,8 +293,8 @@ def _waited(item: Json, now: float) -> str:
 
 def times_text(item: Json) -> str:
     """Return when a job was submitted, first started and ended, as far as known."""
-    told = [name for name in ("submitted", "started", "ended") if item.get(name)]
-    return ", ".join(f"{name} {terminal.format_clock(item[name])}" for name in told)
+    known = [name for name in ("submitted", "started", "ended") if item.get(name)]
+    return ", ".join(f"{name} {terminal.format_clock(item[name])}" for name in known)
 
 
 def _ran(item: Json, now: float) -> str:

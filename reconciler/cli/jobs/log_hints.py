@@ -86,10 +86,10 @@ def earlier_output(
 
     A try that never started has no output; people usually want that of the try before.
     """
-    asked = {key: query[key] for key in ("run",) if key in query}
+    of_run = {key: query[key] for key in ("run",) if key in query}
     element = query.get("element", "0")
-    told: Any = api.get(f"/v1/jobs/{name}", element=element, attempts=_ATTEMPTS_MAX, **asked)
-    newest, *others = _tries(told["job"]["attempts"], query) or [0]
+    answer: Any = api.get(f"/v1/jobs/{name}", element=element, attempts=_ATTEMPTS_MAX, **of_run)
+    newest, *others = _tries(answer["job"]["attempts"], query) or [0]
     for number in others[:_TRIES_MAX]:
         pieces = api.stream(f"/v1/jobs/{name}/logs", {**query, "attempt": str(number)})
         first = next(pieces, b"")

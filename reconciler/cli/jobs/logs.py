@@ -44,13 +44,20 @@ def register(app: typer.Typer) -> None:
 
 
 _Every = Annotated[
-    bool, typer.Option("--all", "-a", help="All tries of all tasks, each under a heading.")
+    bool,
+    typer.Option(
+        "--all", "-a", help="All tries of all tasks, each under a heading. Default: the newest."
+    ),
 ]
 _Since = Annotated[
-    str | None, typer.Option("--since", help="Output after a time, or a span before now: 2h.")
+    str | None,
+    typer.Option(
+        "--since", help="Output after this time: 2h (ago), or 2026-11-01T12:00:00Z. Default: all."
+    ),
 ]
 _Until = Annotated[
-    str | None, typer.Option("--until", help="Output before a time, or a span before now.")
+    str | None,
+    typer.Option("--until", help="Output before this time, in the same formats. Default: now."),
 ]
 _Timestamps = Annotated[bool, typer.Option("--timestamps", help="Print the time before each line.")]
 
@@ -58,24 +65,29 @@ _Timestamps = Annotated[bool, typer.Option("--timestamps", help="Print the time 
 def logs(
     name: common_options.JobOrElement,
     task: Annotated[
-        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
+        str | None,
+        typer.Option("--task", "-t", help="Task, such as main-0 or worker-3. Default: the first."),
     ] = None,
     element: Annotated[
-        int | None, typer.Option("--element", "-e", help="Array index.", min=0)
+        int | None, typer.Option("--element", "-e", help="Array index. Default: 0.", min=0)
     ] = None,
     *,
     all_tasks: Annotated[
         bool, typer.Option("--all-tasks", help="Every task, its name before each line.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option("--try", help="An earlier try, by number from 1.", min=1)
+        int | None,
+        typer.Option("--try", help="A try by its number, from 1. Default: the newest.", min=1),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue as output is written.")
     ] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="Standard error instead of standard output.")
+    ] = False,
     run: Annotated[
-        int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
+        int | None,
+        typer.Option("--run", help="A run by its number, from 1. Default: the newest.", min=1),
     ] = None,
     every: _Every = False,
     since: _Since = None,
@@ -202,10 +214,12 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
     patient = retries.Patient(api)
 
     def show(task: str) -> None:
-        asked = {**query, "task": task}
+        task_query = {**query, "task": task}
         follows = query["follow"] == "true"
         pieces = (
-            patient.follow(name, asked) if follows else api.stream(f"/v1/jobs/{name}/logs", asked)
+            patient.follow(name, task_query)
+            if follows
+            else api.stream(f"/v1/jobs/{name}/logs", task_query)
         )
         head = f"{task:<{width}} | ".encode()
         for line in lines(pieces):
@@ -222,8 +236,8 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
 
 def _leave_unstarted(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
     """Exit with the reason why there is no output; return if something has run."""
-    asked = {key: query[key] for key in ("run", "element") if key in query}
-    job = api.get(f"/v1/jobs/{name}", **asked)["job"]
+    selection = {key: query[key] for key in ("run", "element") if key in query}
+    job = api.get(f"/v1/jobs/{name}", **selection)["job"]
     if job["attempts"]:
         return
     over = job["state"] in states.FINISHED_JOB_STATES
@@ -254,9 +268,9 @@ def _side_by_side(show: Any, tasks: list[str]) -> None:
 
 def _tasks(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
     """Return the names of tasks of the element that ever started, and True if the job is over."""
-    asked = {key: query[key] for key in ("run",) if key in query}
+    of_run = {key: query[key] for key in ("run",) if key in query}
     element = query.get("element", "0")
-    item = api.get(f"/v1/jobs/{name}", element=element, attempts=ATTEMPTS_MAX, **asked)["job"]
+    item = api.get(f"/v1/jobs/{name}", element=element, attempts=ATTEMPTS_MAX, **of_run)["job"]
     found = {one["task"] for one in item.get("attempts") or []}
     return sorted(found, key=_place), item["state"] in states.FINISHED_JOB_STATES
 

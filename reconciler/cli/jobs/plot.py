@@ -45,22 +45,26 @@ def plot(
     name: common_options.JobOrElement,
     *,
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", "-m", help="Only this series; repeatable.")
+        list[str] | None,
+        typer.Option("--metric", "-m", help="Only this metric; repeatable. Default: all."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
+        str | None,
+        typer.Option("--task", "-t", help="Task, such as main-0 or worker-3. Default: the first."),
     ] = None,
     element: Annotated[
-        int | None, typer.Option("--element", "-e", help="Array index.", min=0)
+        int | None, typer.Option("--element", "-e", help="Array index. Default: 0.", min=0)
     ] = None,
     over: Annotated[
         str, typer.Option("--over", help="Horizontal axis: step or time.", metavar="AXIS")
     ] = "step",
     run: Annotated[
-        int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
+        int | None,
+        typer.Option("--run", help="A run by its number, from 1. Default: the newest.", min=1),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", help="Write a picture to this file instead.")
+        Path | None,
+        typer.Option("--png", help="Write a picture to this file. Default: plot in the terminal."),
     ] = None,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,

@@ -52,31 +52,49 @@ def run(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--name", "-n", help="Name of the job.", callback=context.require_name),
+        typer.Option(
+            "--name",
+            "-n",
+            help="Name of the job. Default: the program's, with a random ending.",
+            callback=context.require_name,
+        ),
     ] = None,
     queue: Annotated[
         str | None,
         typer.Option(
             "--queue",
             "-q",
-            help="Queue.",
+            help="Queue in which the job waits. Default: default.",
             autocompletion=completion.queues,
             callback=context.require_name,
         ),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU.")
+        float | None,
+        typer.Option("--gpus", "-g", help="GPUs per task; 0.5 is half a GPU. Default: 0."),
     ] = None,
-    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs per task.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory per task.")] = None,
+    cpus: Annotated[
+        str | None, typer.Option("--cpus", "-c", help="CPUs per task: 2, 0.5 or 500m. Default: 1.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Memory per task: 4Gi, 512M. Default: 0.")
+    ] = None,
     nodes: submit_options.Nodes = None,
     tasks: submit_options.Tasks = None,
     time_limit: submit_options.TimeLimit = None,
     priority: Annotated[
-        str | None, typer.Option("--priority-class", help="Priority class.")
+        str | None,
+        typer.Option(
+            "--priority-class",
+            help="Priority class, which must be in git. Default: none, priority 50.",
+        ),
     ] = None,
     framework: Annotated[
-        str | None, typer.Option(help="torchrun, mpi, jax, …; see `muster schema job`.")
+        str | None,
+        typer.Option(
+            help="How tasks find each other: torchrun, mpi, jax, tensorflow, ray or slurm. "
+            "Default: none."
+        ),
     ] = None,
     clone: submit.Clone = None,
     server: context.Server = None,
@@ -93,6 +111,8 @@ def run(
     141: nobody reads the output, as after `| head`, and the job was cancelled.
 
     Example: muster run --gpus 1 -- nvidia-smi
+
+    Example: muster run --tasks 2 --gpus 1 --time 10m -- python3 check.py
     """
     together, placement = submit_options.spread(nodes, tasks)
     options = job_document.JobOptions(
@@ -123,26 +143,9 @@ def _carry_through(
         return interrupts.STATUS
     try:
         with leaving.quietly():
-            to = local_changes.find_target(
-                clone=clone, server=server, token_file=token_file, here=Path.cwd()
-            )
-            context.endpoint(server, token_file)  # exits if no controller can be asked later
-            if to.clone is not None and to.standing is None:
-                with context.controller(server, token_file) as api:
-                    api.get("/v1/sync")  # exits before a commit that nobody would follow
+            to = _find_target(clone, server, token_file)
         leaving.about_to_submit()
-        asked = local_changes.Submit(job_document.job_text(options), context.identity())
-        made = local_changes.carry_out([asked], to)
-        is_mine = not any(map(local_changes.is_there, made))
-        terminal.note(
-            f"submitted {options.name}"
-            if is_mine
-            else _found_there(options.name, server, token_file)
-        )
-        leaving.submitted(is_mine=is_mine)
-        for warning in (told for one in made for told in one.warnings):
-            terminal.note(f"warning: {warning}")
-        submit.report_withheld(made)
+        _submit(options, to, leaving, (server, token_file))
         with submit_options.report_unread_input(), context.controller(server, token_file) as api:
             patient = retries.Patient(api, answered=True)
             return leaving.status(_attend(patient, options.name))
@@ -168,8 +171,8 @@ def _carry_through(
         if not terminal.is_unwritable(error):
             raise
         terminal.drop_stdout()
-        told = f"the output can't be written here: {error.strerror}"
-        terminal.note(f"muster: {told}; {wait.continues_text([options.name])}")
+        problem = f"the output can't be written here: {error.strerror}"
+        terminal.note(f"muster: {problem}; {wait.continues_text([options.name])}")
         return MUSTER_FAILED
     except retries.GoneError as error:
         terminal.note(f"muster: {error}; {wait.continues_text([options.name])}")
@@ -179,6 +182,46 @@ def _carry_through(
             return MUSTER_FAILED
         terminal.note(f"{options.name} may still run: muster job {options.name}")
         return MUSTER_FAILED
+
+
+def _find_target(
+    clone: Path | None, server: str | None, token_file: str | None
+) -> local_changes.Target:
+    """Return where the job is submitted. Exit if nobody could be asked about it later.
+
+    Raises:
+        ChangeError: there is no such place.
+    """
+    target = local_changes.find_target(
+        clone=clone, server=server, token_file=token_file, here=Path.cwd()
+    )
+    context.endpoint(server, token_file)
+    if target.clone is not None and target.standing is None:
+        with context.controller(server, token_file) as api:
+            api.get("/v1/sync")  # exits before a commit that nobody would follow
+    return target
+
+
+def _submit(
+    options: job_document.JobOptions,
+    to: local_changes.Target,
+    leaving: _Leaving,
+    place: tuple[str | None, str | None],
+) -> None:
+    """Submit the job, or attach to the same one if it runs already, and print which.
+
+    Raises:
+        ChangeError: it was not submitted.
+        _Interrupted: it existed before, and a signal came.
+    """
+    request = local_changes.Submit(job_document.job_text(options), context.identity())
+    results = local_changes.carry_out([request], to)
+    is_mine = not any(map(local_changes.is_there, results))
+    terminal.note(f"submitted {options.name}" if is_mine else _found_there(options.name, *place))
+    leaving.submitted(is_mine=is_mine)
+    for warning in (warning for result in results for warning in result.warnings):
+        terminal.note(f"warning: {warning}")
+    submit.report_withheld(results)
 
 
 def _found_there(name: str, server: str | None, token_file: str | None) -> str:

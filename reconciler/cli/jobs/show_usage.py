@@ -25,11 +25,13 @@ def show(attempts: list[Json]) -> None:
     """
     _show_use(_newest(one for one in attempts if one.get("use")))
     _show_checkpoints(_newest(one for one in attempts if one.get("checkpoint")))
-    told = _newest(one for one in attempts if one.get("metrics") and one["metrics"]["lines"])
-    if not told:
+    attempts_with_values = _newest(
+        one for one in attempts if one.get("metrics") and one["metrics"]["lines"]
+    )
+    if not attempts_with_values:
         return
     rows = []
-    for attempt in told[:TASKS_MAX]:
+    for attempt in attempts_with_values[:TASKS_MAX]:
         for one in attempt["metrics"]["series"][:SERIES_MAX]:
             value = "-" if one["value"] is None else f"{one['value']:.6g}"
             step = "-" if one["step"] is None else f"{one['step']:.10g}"
@@ -39,9 +41,11 @@ def show(attempts: list[Json]) -> None:
         terminal.out.print()
         headings = ["TASK", "TRY", "METRIC", "VALUE", "STEP", "AT"]
         terminal.print_table(headings, rows, right="TRY VALUE STEP")
-    if len(told) > TASKS_MAX:
-        terminal.out.print(f"and {len(told) - TASKS_MAX} more tasks (-o json has all)")
-    for attempt in told[:TASKS_MAX]:
+    if len(attempts_with_values) > TASKS_MAX:
+        terminal.out.print(
+            f"and {len(attempts_with_values) - TASKS_MAX} more tasks (-o json has all)"
+        )
+    for attempt in attempts_with_values[:TASKS_MAX]:
         _show_faults(attempt)
 
 
@@ -61,18 +65,18 @@ def _newest(attempts: Iterable[Json]) -> list[Json]:
     return list(found.values())
 
 
-def _show_use(told: list[Json]) -> None:
+def _show_use(attempts: list[Json]) -> None:
     """Print mean CPUs since the start, memory, peak memory, and bytes read and written."""
-    if not told:
+    if not attempts:
         return
     terminal.out.print()
     headings = ["TASK", "TRY", "CPUS", "MEMORY", "PEAK", "READ", "WRITTEN"]
     rows: list[list[str]] = []
     below: dict[int, str] = {}
-    for attempt in told[:TASKS_MAX]:
-        use, asked = attempt["use"], attempt.get("asked") or NOTHING_ASKED
-        cpus = _of(_cpus(attempt), f"{asked['cpu']:g}" if asked["cpu"] else "")
-        peak = _of(_size(use["memoryMax"]), _size(asked["memory"]) if asked["memory"] else "")
+    for attempt in attempts[:TASKS_MAX]:
+        use, request = attempt["use"], attempt.get("asked") or NOTHING_ASKED
+        cpus = _of(_cpus(attempt), f"{request['cpu']:g}" if request["cpu"] else "")
+        peak = _of(_size(use["memoryMax"]), _size(request["memory"]) if request["memory"] else "")
         moved = [_size(use["read"]), _size(use["written"])]
         of = [task_of(attempt), str(attempt["attempt"])]
         if use["gpus"]:
@@ -84,8 +88,8 @@ def _show_use(told: list[Json]) -> None:
     terminal.print_table(
         headings, rows, right=" ".join(headings[1:]), below=below, least={"TASK": 10}
     )
-    if len(told) > TASKS_MAX:
-        terminal.out.print(f"and {len(told) - TASKS_MAX} more tasks (-o json has all)")
+    if len(attempts) > TASKS_MAX:
+        terminal.out.print(f"and {len(attempts) - TASKS_MAX} more tasks (-o json has all)")
 
 
 def _of(used: str, asked: str) -> str:
@@ -137,18 +141,18 @@ def _show_checkpoints(told: list[Json]) -> None:
 
 
 def _show_faults(attempt: Json) -> None:
-    told = attempt["metrics"]
-    if told["badLines"]:
+    metrics = attempt["metrics"]
+    if metrics["badLines"]:
         terminal.out.print(
-            f"{task_of(attempt)}: {told['badLines']} of {told['lines']} lines of metrics are "
-            f"invalid: {told['problem']}",
+            f"{task_of(attempt)}: {metrics['badLines']} of {metrics['lines']} lines of metrics are "
+            f"invalid: {metrics['problem']}",
             markup=False,
             soft_wrap=True,
         )
-    if told["skippedBytes"]:
+    if metrics["skippedBytes"]:
         terminal.out.print(
             f"{task_of(attempt)}: metrics are written faster than they are read; "
-            f"{told['skippedBytes']} bytes were skipped",
+            f"{metrics['skippedBytes']} bytes were skipped",
             markup=False,
             soft_wrap=True,
         )

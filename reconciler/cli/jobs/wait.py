@@ -38,6 +38,8 @@ IMPOSSIBLE_S_MAX = 30.0
 IMPOSSIBLE = frozenset({"Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "NeverFits"})
 #: Reasons that the job itself asks for.
 AS_ASKED = frozenset({"ArrayLimit"})
+#: Stands for a reason while the controller does not know the job.
+UNKNOWN = "unknown"
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
 Json = Any
@@ -82,34 +84,25 @@ def wait_until(
         ImpossibleError: with `give_up`, if it could never start for a while.
     """
     after: int | None = None
-    told = ""
+    last_reason = ""
     usual: set[str] = set()
     unknown_until = time.monotonic() + UNKNOWN_S_MAX
     impossible_until: float | None = None
     while True:
         is_over = ends_at is not None and time.monotonic() >= ends_at
-        try:
-            job = api.get(f"/v1/jobs/{name}")["job"]
-        except api_client.ApiError as error:
-            if error.status != 404:
-                raise
-            if told and told != "unknown":
-                raise VanishedError(f"{name} never started: {told}") from None
-            if time.monotonic() > unknown_until:
-                _leave_unknown(api, error)
-            job = None
+        job = _read_job(api, name, last_reason, unknown_until)
         if job is not None and condition(job):
             return job
         if is_over:
             return None
         if job is not None and job["reasons"]:
-            reason = new_reason_text(job["reasons"][0], told, usual)
+            reason = new_reason_text(job["reasons"][0], last_reason, usual)
             if reason:
-                told = reason
+                last_reason = reason
                 terminal.note(f"{name} waits: {terminal.format_clocks(reason)}")
         late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
-        if job is None and late and told != "unknown":
-            told = "unknown"
+        if job is None and late and last_reason != UNKNOWN:
+            last_reason = UNKNOWN
             _tell_unknown(api, name)
         hopeless = _hopeless(job) if give_up and job is not None else ""
         if not hopeless:
@@ -127,7 +120,32 @@ def wait_until(
         after = page["next"]
 
 
-def new_reason_text(reason: Json, told: str, usual: set[str]) -> str:
+def _read_job(
+    api: retries.Patient, name: str, last_reason: str, unknown_until: float
+) -> Json | None:
+    """Return the job, or None if the controller does not know it yet.
+
+    Args:
+        last_reason: the last printed reason for which it waits.
+        unknown_until: how long it may be unknown, by the monotonic clock.
+
+    Raises:
+        NotAppliedError: the job is unknown for longer, because git does not apply.
+        VanishedError: the job waited before.
+    """
+    try:
+        return api.get(f"/v1/jobs/{name}")["job"]
+    except api_client.ApiError as error:
+        if error.status != 404:
+            raise
+        if last_reason and last_reason != UNKNOWN:
+            raise VanishedError(f"{name} never started: {last_reason}") from None
+        if time.monotonic() > unknown_until:
+            _leave_unknown(api, error)
+        return None
+
+
+def new_reason_text(reason: Json, last: str, usual: set[str]) -> str:
     """Return the text of the first reason for which a job waits; empty if it is no news.
 
     An array that runs as many elements at once as it asks for waits for changing reasons between
@@ -135,11 +153,11 @@ def new_reason_text(reason: Json, told: str, usual: set[str]) -> str:
 
     Args:
         reason: code and message.
-        told: the last text that was printed.
+        last: the last text that was printed.
         usual: texts about reasons that the job asked for; grows.
     """
     text = f"{reason['code']}: {reason['message']}"
-    if text == told or text in usual:
+    if text == last or text in usual:
         return ""
     if reason["code"] in AS_ASKED:
         usual.add(text)
@@ -185,15 +203,17 @@ def wait(
     ],
     *,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", help="Give up after this time, such as 10m.")
+        str | None,
+        typer.Option("--timeout", help="Give up after this time, such as 10m. Default: never."),
     ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Wait until jobs have ended.
 
-    Exit codes: 0 all succeeded; 1 not all succeeded, or a name is unknown; 124 the time is up; 125
-    the controller can't be reached, or did not come back within a minute.
+    Each job's end is printed as it comes. Exit codes: 0 all succeeded; 1 not all succeeded, or a
+    name is unknown; 124 the time is up; 125 the controller can't be reached, or did not come back
+    within a minute.
 
     Example: muster wait train evaluate --timeout 2h
     """

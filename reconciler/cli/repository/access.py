@@ -19,7 +19,11 @@ else:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check who may do what.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Check who may do what, by the YAML in a clone.",
+    )
     group.command()(can)
     app.add_typer(group, name="access")
 
@@ -27,10 +31,17 @@ def register(app: typer.Typer) -> None:
 def can(
     email: Annotated[str, typer.Argument(help="E-mail address of the person.")],
     verb: Annotated[
-        str, typer.Argument(help="submit, manage, change, drain, approve, snapshot or impersonate.")
+        str,
+        typer.Argument(
+            help="What to do: submit, manage, change, drain, approve, snapshot or impersonate."
+        ),
     ],
     subject: Annotated[
-        str, typer.Argument(metavar="OBJECT", help="Kind/name, such as Queue/research.")
+        str,
+        typer.Argument(
+            metavar="OBJECT",
+            help="Kind/name, such as Queue/research. Left out for approve and snapshot.",
+        ),
     ] = "",
     *,
     folder: Annotated[

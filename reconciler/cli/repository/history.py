@@ -141,7 +141,13 @@ def verify(
     ] = None,
     *,
     first: Annotated[
-        int, typer.Option("--from", help="First line, if older parts were removed.", min=1)
+        int,
+        typer.Option(
+            "--from",
+            metavar="LINE",
+            help="First line to check, if older parts were removed.",
+            min=1,
+        ),
     ] = 1,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -169,9 +175,11 @@ def verify(
             found = found._replace(revision=line.entry.revision, said=line.entry.message)
     else:
         with context.controller(server, token_file) as api:
-            told = api.get("/v1/audit/verify", first=first if first > 1 else None)
-        found = _Found(told["lines"], told["last"], told["wrong"], torn=told.get("torn", False))
-        if anchor := told.get("anchor"):
+            answer = api.get("/v1/audit/verify", first=first if first > 1 else None)
+        found = _Found(
+            answer["lines"], answer["last"], answer["wrong"], torn=answer.get("torn", False)
+        )
+        if anchor := answer.get("anchor"):
             found = found._replace(gone=anchor["dropped"]["last"], anchor=anchor["number"])
             found = found._replace(
                 at=anchor["at"], revision=anchor["revision"], said=anchor["message"]

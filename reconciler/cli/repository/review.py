@@ -76,7 +76,8 @@ def validate(
         typer.Option(
             "--since",
             metavar="REVISION",
-            help="Report errors in documents unchanged since this revision as warnings.",
+            help="Report errors in documents unchanged since this revision as warnings. Default: "
+            "report all errors.",
         ),
     ] = None,
     output: Annotated[
@@ -93,6 +94,8 @@ def validate(
     """
     try:
         found, counts = folder_check.check_folder(folder, staged=staged, since=since)
+    except folder_check.NotAFolderError as error:
+        terminal.fail(str(error), terminal.USAGE)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
@@ -132,7 +135,7 @@ _Base = Annotated[
     str | None,
     typer.Option(
         "--base",
-        help="Revision to compare with. Default: that in force, or the target branch.",
+        help="Revision to compare with. Default: the one in force, or the target branch.",
     ),
 ]
 _Against = Annotated[
@@ -140,7 +143,8 @@ _Against = Annotated[
     typer.Option(
         "--against",
         metavar="URL|FILE",
-        help="Controller, or a file of `muster snapshot`, with the state to compare with.",
+        help="Controller, or a file of `muster snapshot`, with the state to compare with. Default: "
+        "--server.",
     ),
 ]
 
@@ -152,17 +156,24 @@ Forecast = Annotated[
 
 def plan(
     revision: Annotated[
-        str | None, typer.Argument(help="Revision to plan; as --head.", show_default="HEAD")
+        str | None, typer.Argument(help="Branch, tag or commit to plan.", show_default="HEAD")
     ] = None,
     *,
-    head: Annotated[str | None, typer.Option("--head", help="Revision to plan.")] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", help="The same as the argument. Default: HEAD.")
+    ] = None,
     base: _Base = None,
     against: _Against = None,
     forecast: Forecast = True,
-    horizon: Annotated[str, typer.Option("--horizon", help="How far to simulate.")] = "24h",
-    repo: Annotated[Path, typer.Option("--repo", help="Your clone.")] = Path(),
+    horizon: Annotated[
+        str, typer.Option("--horizon", help="Time to simulate, such as 24h.")
+    ] = "24h",
+    repo: Annotated[Path, typer.Option("--repo", help="Your clone of the repository.")] = Path(),
     path: Annotated[
-        str, typer.Option("--path", help="Folder of the clone with the cluster's YAML.")
+        str,
+        typer.Option(
+            "--path", help="Folder of the clone with the cluster's YAML. Default: all of it."
+        ),
     ] = "",
     output: Annotated[
         PlanForm, typer.Option("--output", "-o", help="Output format.", show_default=True)
@@ -176,9 +187,10 @@ def plan(
     """Show what a revision would do; nothing is changed.
 
     Shows the objects that change, the effect on GPUs, guarantees and running work, which jobs start
-    sooner or later, and findings. Exits with 0 if nothing changes, 2 if something does, 3 if
-    something in the revision is refused or held for approval. Changes that were held before are
-    shown but do not count.
+    sooner or later, and findings. The digest at the end is a checksum of both revisions, the
+    cluster's state and the changes: plans with one digest are the same plan. Exits with 0 if
+    nothing changes, 2 if something does, 3 if something in the revision is refused or held for
+    approval. Changes that were held before are shown but do not count.
 
     Example: muster plan my-branch --base main
     """
@@ -202,7 +214,7 @@ def plan(
         terminal.fail(str(error))
     gc.freeze()
     gc.enable()
-    made = planner.plan(
+    result = planner.plan(
         found,
         snapshot,
         time.time(),
@@ -212,8 +224,8 @@ def plan(
         not_allowed=why if snapshot is None and live is not None else "",
     )
     with terminal.keep_exit_code():
-        show(made, output, name)
-    raise typer.Exit(_CODES[made.verdict])
+        show(result, output, name)
+    raise typer.Exit(_CODES[result.verdict])
 
 
 def _note_uncommitted(repo: Path, path: str) -> None:
@@ -223,15 +235,15 @@ def _note_uncommitted(repo: Path, path: str) -> None:
         terminal.note(f"not in this plan, because not committed: {which}")
 
 
-def show(made: plan_types.Plan, output: PlanForm, name: str) -> None:
+def show(result: plan_types.Plan, output: PlanForm, name: str) -> None:
     """Print a plan; `name` is the cluster's, for a comment."""
     if output is PlanForm.MARKDOWN:
-        sys.stdout.write(pull_request_comment.render(made, name))
+        sys.stdout.write(pull_request_comment.render(result, name))
     elif output is PlanForm.TEXT:
-        for line in plan_text.lines(made, terminal.format_clocks):
+        for line in plan_text.lines(result, terminal.format_clocks):
             terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
     else:
-        terminal.print_document(made, terminal.Output(output.value))
+        terminal.print_document(result, terminal.Output(output.value))
 
 
 _CODES = {

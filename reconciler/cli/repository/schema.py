@@ -1,6 +1,8 @@
 """The command `muster schema`: fields of a kind, without the reference at hand."""
 
+import difflib
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -48,13 +50,26 @@ def show(
     every = _rows(whole)
     rows = [row for row in every if not below or _is_below(row[0], below)]
     if not rows:
-        names = [row[0] for row in every]
-        last = below.rpartition(".")[2]
-        like = [name for name in names if name.rpartition(".")[2].lower() == last.lower()]
-        hint = f"; did you mean {like[0]}?" if like else suggestions.hint(below, names)
+        hint = _hint(below, [row[0] for row in every])
         terminal.fail(f"{kind} has no field {below}{hint}", terminal.USAGE)
     for row in rows:
         _print(row)
+
+
+def _hint(asked: str, names: Sequence[str]) -> str:
+    """Return the field that was meant: with the same last part, or spelled alike."""
+    last = asked.rpartition(".")[2].lower()
+    like = [name for name in names if name.rpartition(".")[2].lower() == last]
+    if like:
+        return f"; did you mean {like[0]}?"
+    whole = {
+        ".".join(parts[:length])
+        for parts in (name.split(".") for name in names)
+        for length in range(1, len(parts) + 1)
+    }
+    by_short = {name.removeprefix("spec."): name for name in sorted(whole)}
+    near = difflib.get_close_matches(asked, [*sorted(whole), *by_short], n=1)
+    return f"; did you mean {by_short.get(near[0], near[0])}?" if near else ""
 
 
 def _print(row: tuple[str, ...]) -> None:

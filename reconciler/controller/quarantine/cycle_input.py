@@ -11,8 +11,8 @@ from reconciler.model.state import instance_records, records
 
 #: Shown for a node if none of its whole reports can be processed.
 UNDECIDED = (
-    f"{desired.DEFECT} prevents its reports from being processed: the node gets no new work until "
-    "one is; the controller's log has the trace"
+    f"{desired.INTERNAL_ERROR} prevents its reports from being processed: the node gets no new "
+    "work until one is; the controller's log has the trace"
 )
 
 

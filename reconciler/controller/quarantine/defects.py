@@ -18,7 +18,7 @@ from reconciler.store import errors
 log = logging.getLogger("muster.loop")
 
 #: Every log line about an internal error begins with it; the tests of whole clusters look for it.
-MARK = desired.DEFECT
+MARK = desired.INTERNAL_ERROR
 #: The rule of a problem that an internal error causes.
 RULE = review_findings.UNDECIDED
 #: The most different internal errors whose traces are logged.

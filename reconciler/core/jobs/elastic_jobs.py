@@ -63,7 +63,7 @@ def let_go(context: cycle_context.CycleContext, draft: job_draft.JobDraft, eleme
         _part(context, draft, element, attempt)
     if short:
         key = f"{spec.name}/{element}"
-        since = context.observed.recollection.short_since.get(key, context.now)
+        since = context.observed.scheduler_state.short_since.get(key, context.now)
         context.short_since[key] = since
         if since + grace_s > context.now:
             context.wake_schedule(since + grace_s)

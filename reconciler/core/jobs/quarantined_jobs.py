@@ -17,7 +17,7 @@ from reconciler.model.state import records
 from reconciler.model.state.states import EndReason
 
 #: Message of a job that waits for a quarantined one.
-WAITS = f"it depends on job {{job}}, which {desired.DEFECT} prevents from being processed"
+WAITS = f"it depends on job {{job}}, which {desired.INTERNAL_ERROR} prevents from being processed"
 
 
 def without(
@@ -52,7 +52,7 @@ def without(
 
 def end_overdue(context: cycle_context.CycleContext) -> None:
     """Order overdue tasks of quarantined jobs to stop, or request a cycle for that."""
-    for name, record in sorted(context.observed.aside.items()):
+    for name, record in sorted(context.observed.quarantined.items()):
         for element in context.attempts.elements(name):
             attempts = context.attempts.of_element(name, element)
             ends_at = _ends_at(record.spec, attempts)
@@ -74,7 +74,7 @@ def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float 
 
 def waits(spec: desired.Job, state: observed_state.ObservedState) -> bool:
     """Return True if a desired run has nothing on a node and has not ended."""
-    record = state.jobs.get(spec.name) or state.aside.get(spec.name)
+    record = state.jobs.get(spec.name) or state.quarantined.get(spec.name)
     if record is None:
         return spec.key not in state.past_runs
     if record.finished and (record.key == spec.key or spec.key in state.past_runs):

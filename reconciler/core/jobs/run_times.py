@@ -13,7 +13,7 @@ from typing import NamedTuple
 from reconciler.core import cycle_context
 from reconciler.model import desired
 from reconciler.model.state import records
-from reconciler.model.state.scheduler_state import Recollection
+from reconciler.model.state.scheduler_state import SchedulerState
 
 #: Run times kept per stem, the fewest that are used, and stems kept.
 TIMES_MAX = 16
@@ -90,7 +90,7 @@ _NOTHING = _KnownTimes(())
 class RunTimes:
     """The known run times, for one cycle."""
 
-    def __init__(self, known: Recollection) -> None:
+    def __init__(self, known: SchedulerState) -> None:
         self._times: Known = known.run_times
         self._parts: Known = known.limit_parts
         self._known: dict[tuple[str, bool], _KnownTimes] = {}
@@ -144,7 +144,7 @@ def _spread(values: Iterable[float]) -> float:
     return sum(abs(value - middle) for value in logs) / len(logs)
 
 
-def renewed(before: Recollection, ended: list[cycle_context.Ended]) -> tuple[Known, Known]:
+def renewed(before: SchedulerState, ended: list[cycle_context.Ended]) -> tuple[Known, Known]:
     """Return the run times and parts of limits with those of what ended in this cycle."""
     new = [one for one in ended if one.ran_s is not None]
     if not new:

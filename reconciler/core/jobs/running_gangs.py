@@ -229,7 +229,7 @@ def record_of(context: cycle_context.CycleContext, job: str) -> records.JobRecor
 
 def _aside(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
     """Return the record of a quarantined job. It keeps its resources, and nobody preempts it."""
-    record = context.observed.aside.get(job)
+    record = context.observed.quarantined.get(job)
     if record is None:
         return None
     spec = msgspec.structs.replace(record.spec, preemptible=False)

@@ -19,8 +19,9 @@ from reconciler.model.values import quantities, times
 LEASE_MARGIN_S = 2.0
 #: Message of a node none of whose reports can be processed.
 UNHEARD = (
-    f"{desired.DEFECT} prevents all its reports from being processed: it gets no new work, and its "
-    "tasks are started elsewhere once their leases have ended; the controller's log has the trace"
+    f"{desired.INTERNAL_ERROR} prevents all its reports from being processed: it gets no new work, "
+    "and its tasks are started elsewhere once their leases have ended; the controller's log has "
+    "the trace"
 )
 _AWAY = (NodeState.UNKNOWN, NodeState.GONE)
 

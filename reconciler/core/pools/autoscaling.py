@@ -35,10 +35,10 @@ PROBE_EVERY_S = 5.0
 def decide(
     context: cycle_context.CycleContext,
     states: provisioning.PoolStates,
-    before: scheduler_state.Recollection,
+    before: scheduler_state.SchedulerState,
     *,
     scheduled: bool,
-) -> scheduler_state.Recollection:
+) -> scheduler_state.SchedulerState:
     """Grow and shrink pools. Return the scheduler's state with what has to be remembered.
 
     Args:
@@ -77,8 +77,8 @@ _NOTHING = scheduler_state.Growing()
 
 
 def _with(
-    of: scheduler_state.Recollection, growing: scheduler_state.Growing
-) -> scheduler_state.Recollection:
+    of: scheduler_state.SchedulerState, growing: scheduler_state.Growing
+) -> scheduler_state.SchedulerState:
     return of if growing == of.growing else msgspec.structs.replace(of, growing=growing)
 
 
@@ -230,7 +230,9 @@ def _unblocks(pool_record: pool_state.PoolState) -> str:
 
 
 def _shrink(
-    pool_record: pool_state.PoolState, wanted: frozenset[str], before: scheduler_state.Recollection
+    pool_record: pool_state.PoolState,
+    wanted: frozenset[str],
+    before: scheduler_state.SchedulerState,
 ) -> None:
     """Drain nodes that were idle for long, down to the pool's minimum."""
     context, asked = pool_record.context, pool_record.asked

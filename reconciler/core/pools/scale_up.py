@@ -109,7 +109,7 @@ def _observed(
         asked=(),
         provisioned=(),
         provisions={},
-        standing=None,
+        schedule_inputs=None,
     )
 
 

@@ -37,7 +37,7 @@ class QuotaAccounts:
         self.all = [quota_accounts.QuotaAccount(quota) for quota in structure.quotas.values()]
         if not self.all:
             return
-        spent = context.observed.recollection.spent
+        spent = context.observed.scheduler_state.spent
         for account in self.all:
             oldest = (context.now - account.quota.window_s) / HOUR_S
             hours = spent.get(account.quota.name, {})
@@ -96,7 +96,7 @@ class QuotaAccounts:
         grace end. Work without a time limit is not included.
         """
         now, quota = self._context.now, account.quota
-        spent = dict(self._context.observed.recollection.spent.get(quota.name, {}))
+        spent = dict(self._context.observed.scheduler_state.spent.get(quota.name, {}))
         this_hour = int(now // HOUR_S)
         for one in self._context.ended:  # ended in this cycle
             if account in self.accounts_of(one.spec):
@@ -206,7 +206,7 @@ class QuotaAccounts:
             account.jobs.add(spec.name)
             _count_in(account, spec, each, times)
 
-    def admit_promised(
+    def admit_nominated(
         self, spec: desired.Job, elements: int, tasks: tuple[resources.Resources, ...]
     ) -> int:
         """Return how many nominated elements may start. They count.
@@ -298,7 +298,7 @@ class QuotaAccounts:
         return math.inf if at == len(account.returned) else account.returned[at][1]
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
-        hours = set(self._context.observed.recollection.spent.get(quota.name, {}))
+        hours = set(self._context.observed.scheduler_state.spent.get(quota.name, {}))
         if any(one.gpu_s for one in self._context.ended):
             hours.add(int(self._context.now // HOUR_S))
         # hours that have left the window are accounted until the end of this cycle
@@ -351,7 +351,7 @@ def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
             context.wake(context.now + left_s / account.gpus)
             continue
         for job in sorted(account.jobs):
-            if job in context.observed.aside:
+            if job in context.observed.quarantined:
                 continue  # it is quarantined
             spec = running_gangs.spec_of(context, job)
             if spec is not None and any(g.resources.gpu_milli for g in spec.groups):

@@ -88,7 +88,7 @@ class PendingGroupBuilder:
         self._growing_jobs = growing_jobs.GrowingJobs(
             context.attempts, self._accounts, self._expected_s, at
         )
-        self._turns = {name: turn for turn, name in enumerate(context.observed.promised)}
+        self._turns = {name: turn for turn, name in enumerate(context.observed.nominations)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._judged: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
@@ -122,7 +122,7 @@ class PendingGroupBuilder:
 
         Jobs that can never start, by the last cycle, come last and take nobody's place.
         """
-        pending_input, promised = self._input, self._context.observed.promised
+        pending_input, nominated = self._input, self._context.observed.nominations
         self._capped.sort(key=lambda one: one[:2])
         pending_input.capped = tuple(
             (record.name, unschedulable.kind_of(record.spec, shape))
@@ -132,13 +132,13 @@ class PendingGroupBuilder:
         if found and not unschedulable.inputs_changed(self._context):
             pending_input.let_last = found
         granted = {
-            record.name: self._promised(record, ready)
+            record.name: self._admit_nominated(record, ready)
             for _, _, record, ready, _ in self._capped
-            if record.name in promised
+            if record.name in nominated
         }
         last = []
         for (name, kind), one in zip(pending_input.capped, self._capped, strict=True):
-            if kind in pending_input.let_last and name not in promised:
+            if kind in pending_input.let_last and name not in nominated:
                 last.append(one)
             else:
                 _, _, record, ready, shape = one
@@ -208,11 +208,11 @@ class PendingGroupBuilder:
             return tasks, False
         return tuple(group.resources.times(group.least) for group in spec.groups), True
 
-    def _promised(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
+    def _admit_nominated(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
         """Admit nominated elements, before anything else."""
         tasks, capped = self._asked(record.spec)
-        kept = min(self._context.observed.promised[record.name], ready.startable)
-        count = self._accounts.admit_promised(record.spec, kept, tasks)
+        kept = min(self._context.observed.nominations[record.name], ready.startable)
+        count = self._accounts.admit_nominated(record.spec, kept, tasks)
         return _Granted(count, tasks, capped)
 
     def _under_quota(
@@ -276,7 +276,7 @@ class PendingGroupBuilder:
             owner=spec.owner,
             slack_s=slack_s,
             submitted_at=record.submitted_at,
-            promised=self._context.observed.promised.get(spec.name, 0),
+            promised=self._context.observed.nominations.get(spec.name, 0),
             promise_turn=self._turns.get(spec.name, 0),
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
@@ -299,7 +299,7 @@ class PendingGroupBuilder:
             return
         # capacity is nominated to jobs, and tasks get what pending elements leave of it. Otherwise
         # the preempted job would start there again, be preempted again, and so on
-        promised = max(0, self._context.observed.promised.get(spec.name, 0) - claimed)
+        nominated = max(0, self._context.observed.nominations.get(spec.name, 0) - claimed)
         for element in self._context.attempts.elements(spec.name):
             missing = self._growing_jobs.admitted(record, element)
             if missing:
@@ -311,7 +311,7 @@ class PendingGroupBuilder:
                     owner=spec.owner,
                     submitted_at=record.submitted_at,
                     missing=missing,
-                    promised=promised,
+                    promised=nominated,
                     promise_turn=self._turns.get(spec.name, 0),
                     whole_s=self._expected_s(spec),
                 )

@@ -1,6 +1,6 @@
 """Statistics that the scheduler learns: the mix of arriving work, run times, and use over time.
 
-Arrivals and ends of each cycle come in; a new ``Recollection`` goes out, bounded and the same on
+Arrivals and ends of each cycle come in; a new ``SchedulerState`` goes out, bounded and the same on
 any machine. It is read back as a mix for placement, expected run times, and each queue's decayed
 use.
 """
@@ -15,7 +15,7 @@ from reconciler.core import cycle_context
 from reconciler.core.jobs import run_times, running_gangs
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
-from reconciler.model.state.scheduler_state import KeptRoom, Recollection, TaskKind, Turn
+from reconciler.model.state.scheduler_state import KeptRoom, SchedulerState, TaskKind, Turn
 from reconciler.scheduling.inputs import snapshots
 
 #: Tasks after which an arrival counts half, and the most kinds.
@@ -68,11 +68,9 @@ def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
     )
 
 
-def mix(
-    recollection: Recollection, shapes: task_shapes.Shapes
-) -> tuple[snapshots.ArrivalShare, ...]:
+def mix(state: SchedulerState, shapes: task_shapes.Shapes) -> tuple[snapshots.ArrivalShare, ...]:
     """Return the kinds of arriving tasks with their shares."""
-    total = sum(count for _, count in recollection.arrivals)
+    total = sum(count for _, count in state.arrivals)
     if total <= 0:
         return ()
     return tuple(
@@ -81,7 +79,7 @@ def mix(
             shapes.eligible(kind.pools, kind.selector),
             count / total,
         )
-        for kind, count in recollection.arrivals
+        for kind, count in state.arrivals
     )
 
 
@@ -107,7 +105,7 @@ def expected_s(context: cycle_context.CycleContext) -> Callable[[desired.Job], f
     quantile = context.desired.structure.settings.scheduling.learned_quantile
     if quantile is None:
         return run_times.limit_of
-    known_times = run_times.RunTimes(context.observed.recollection)
+    known_times = run_times.RunTimes(context.observed.scheduler_state)
     return lambda spec: known_times.cautious_s(spec, quantile)
 
 
@@ -116,7 +114,7 @@ def usual_s(context: cycle_context.CycleContext) -> Callable[[str, float], float
 
     It is only for estimates of starts. Schedules do not use it.
     """
-    known_times = run_times.RunTimes(context.observed.recollection)
+    known_times = run_times.RunTimes(context.observed.scheduler_state)
 
     def usual(job: str, ran_s: float) -> float:
         spec = running_gangs.spec_of(context, job)
@@ -129,7 +127,7 @@ def usual_s(context: cycle_context.CycleContext) -> Callable[[str, float], float
 
 
 def faded_use(
-    before: Recollection,
+    before: SchedulerState,
     offered_gpus: float,
     at: float,
     half_life_s: float,
@@ -151,7 +149,7 @@ def faded_use(
 
 
 def use_in_window(
-    before: Recollection, offered_gpus: float, at: float, half_life_s: float, window_s: int
+    before: SchedulerState, offered_gpus: float, at: float, half_life_s: float, window_s: int
 ) -> tuple[Usage, float, Slices]:
     """Return the same as :func:`faded_use` for a window, and the slices to remember.
 
@@ -216,9 +214,9 @@ def _with_spent(
 # --- everything -----------------------------------------------------------------------------
 
 
-def renewed(context: cycle_context.CycleContext) -> Recollection:
+def renewed(context: cycle_context.CycleContext) -> SchedulerState:
     """Return what is remembered after the arrivals and ends of this cycle."""
-    before = context.observed.recollection
+    before = context.observed.scheduler_state
     times, parts = run_times.renewed(before, context.ended)
     found = msgspec.structs.replace(
         before,
@@ -232,14 +230,14 @@ def renewed(context: cycle_context.CycleContext) -> Recollection:
 
 
 def kept_of(
-    recollection: Recollection, row_of: Mapping[str, int]
+    state: SchedulerState, row_of: Mapping[str, int]
 ) -> tuple[snapshots.CarriedReservation, ...]:
     """Return the backfill reservations whose nodes all still exist."""
     return tuple(
         snapshots.CarriedReservation(
             one.job, one.element, one.starts_at, tuple(row_of[name] for name in one.nodes)
         )
-        for one in recollection.kept
+        for one in state.kept
         if all(name in row_of for name in one.nodes)
     )
 

@@ -81,10 +81,10 @@ class PendingCache(cycle_cache.CachePart):
         slot_reasons: by slot, the reason that the jobs of its group have; None if unknown.
     """
 
-    def __init__(self, recall: cycle_cache.CycleCache) -> None:
-        super().__init__(recall)
-        self._recall = recall
-        self.jobs |= recall.waiting.known
+    def __init__(self, cache: cycle_cache.CycleCache) -> None:
+        super().__init__(cache)
+        self._cache = cache
+        self.jobs |= cache.waiting.known
         self.changed: set[str] = set()
         self.others: set[str] = set()
         self.group_of: dict[str, CachedGroup] = {}
@@ -97,7 +97,7 @@ class PendingCache(cycle_cache.CachePart):
         #: The reasons of the last outcome, and if it and the one before were absorbed.
         self._expected: object = None
         self._sure = self._trusted = False
-        self._promised: set[str] = set()
+        self._nominated: set[str] = set()
         self._groups: dict[ClaimKind, CachedGroup] = {}
         #: Number of groups by form.
         self._forms: dict[str, int] = {}
@@ -132,9 +132,9 @@ class PendingCache(cycle_cache.CachePart):
         self._trusted, self._sure, self._expected = self._sure, False, None
         structure = context.desired.structure
         changed = self.take_jobs(context.changed_jobs())
-        promised = set(context.observed.promised)
-        changed |= promised | self._promised
-        self._promised = promised
+        nominated = set(context.observed.nominations)
+        changed |= nominated | self._nominated
+        self._nominated = nominated
         if structure is not self._structure or shapes.epoch is not self._epoch:
             self._structure, self._epoch = structure, shapes.epoch
             self._rows = {name: row for row, name in enumerate(structure.queues)}
@@ -166,12 +166,12 @@ class PendingCache(cycle_cache.CachePart):
         if self._trusted:
             return set()
         self.slot_reasons[:] = None
-        return set(self._recall.waiting.known)
+        return set(self._cache.waiting.known)
 
     def start_anew(self) -> set[str]:
         """Forget everything. Return the names of jobs to read."""
         self._forget()
-        return set(self._recall.waiting.known)
+        return set(self._cache.waiting.known)
 
     def _is_known(self, name: str, record: records.JobRecord) -> bool:
         """Return True if a plain job is the same as before. Mostly only its reason has changed."""
@@ -185,7 +185,7 @@ class PendingCache(cycle_cache.CachePart):
                 and before.order == record.order
                 and before.submitted_at == record.submitted_at
                 and not record.notes
-                and name not in self._promised
+                and name not in self._nominated
             )
         )
 
@@ -230,7 +230,7 @@ class PendingCache(cycle_cache.CachePart):
             or spec.depends_on
             or spec.parallelism is not None
             or spec.deadline is not None
-            or spec.name in self._promised
+            or spec.name in self._nominated
             or not spec.preempts
             or spec.queue not in self._rows
         )

@@ -29,7 +29,7 @@ class DecayedUse(NamedTuple):
     Attributes:
         used: by queue, with the queues below it.
         offered: the same of what was offered.
-        slices: use by slices of the window, as ``Recollection`` has it.
+        slices: use by slices of the window, as ``SchedulerState`` has it.
     """
 
     used: learned_mix.Usage
@@ -92,7 +92,7 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
     )
     holdings = maker.all(held)
     use = _use(context, nodes, at)
-    recollection = context.observed.recollection
+    remembered = context.observed.scheduler_state
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
         queues=queue_columns.queues(context, held.allocated, held.firm, use.shares),
@@ -106,10 +106,10 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         levels=nodes.levels,
         presence=_presence(context, held, nodes, selectors),
         windows=opened,
-        kept=learned_mix.kept_of(recollection, nodes.row_of),
-        turns=recollection.turns,
-        mix=learned_mix.mix(recollection, shapes),
-        turn=recollection.turn,
+        kept=learned_mix.kept_of(remembered, nodes.row_of),
+        turns=remembered.turns,
+        mix=learned_mix.mix(remembered, shapes),
+        turn=remembered.turn,
         pools=queue_columns.pools(context, nodes),
         usual_s=learned_mix.usual_s(context),
         judged=pending.judged,
@@ -172,7 +172,7 @@ def _use(
         return DecayedUse({}, 0.0, {})
     known = {*context.desired.structure.queues, learned_mix.OFFERED}
     gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / snapshots.WHOLE
-    before, half_life_s = context.observed.recollection, settings.usage_half_life_s
+    before, half_life_s = context.observed.scheduler_state, settings.usage_half_life_s
     slices: learned_mix.Slices = {}
     if settings.usage_window_s is None:
         used, offered = learned_mix.faded_use(before, gpus, at, half_life_s)

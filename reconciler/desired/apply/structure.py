@@ -103,7 +103,7 @@ def build(
         try:
             _take(made, item)
         except Exception as error:  # the structure is refused, and jobs go on
-            log.exception("a defect kept %s from being judged", item.document.label)
+            log.exception("an internal error kept %s from being judged", item.document.label)
             made.add(item, [defect(error)])
     _check_together(made)
     if any(fault.severity == "error" for _, fault in made.faults):

@@ -224,28 +224,44 @@ def unknown(
 # --- jobs -----------------------------------------------------------------------------------
 
 
-def of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
+def of_job(job: desired.Job, structure: desired.Structure) -> list[Fault]:
     """Check the queue, volumes, reservation and levels that a job names, and its bounds."""
-    queue = structure.queues.get(job.queue)
-    if queue is None:
-        return unknown("queue", job.queue, ("spec", "queue"), structure.queues)
-    for index, volume in enumerate(job.volumes):
-        if volume not in structure.volumes:
-            return unknown("volume", volume, ("spec", "volumes", index), structure.volumes)
-    ins, outs = ([one.volume for one in copied] for copied in (job.stage.ins, job.stage.outs))
-    for field, staged in (("inputs", ins), ("outputs", outs)):
-        for index, volume in enumerate(staged):
-            if volume not in structure.volumes:
-                at = ("spec", "stage", field, index, "volume")
-                return unknown("volume", volume, at, structure.volumes)
+    faults = [*unknown_queue(job.queue, structure), *_unknown_volumes(job, structure)]
     if job.reservation and job.reservation not in structure.reservations:
         place = ("spec", "reservation")
-        return unknown("reservation", job.reservation, place, structure.reservations)
-    if job.storage:
-        fault = volumes.of_job(job, structure.volumes)
-        if fault is not None:
-            return fault
-    return _unknown_level(job, structure) or _beyond_queue(job, queue)
+        faults.append(unknown("reservation", job.reservation, place, structure.reservations))
+    if faults:
+        return faults
+    storage = volumes.of_job(job, structure.volumes) if job.storage else None
+    if storage is not None:
+        return [storage]
+    bounds = _unknown_level(job, structure) or _beyond_queue(job, structure.queues[job.queue])
+    return [] if bounds is None else [bounds]
+
+
+def unknown_queue(queue: str | None, structure: desired.Structure) -> list[Fault]:
+    """Return the fault that a job names a queue that does not exist."""
+    if queue is None or queue in structure.queues:
+        return []
+    return [unknown("queue", queue, ("spec", "queue"), structure.queues)]
+
+
+def _unknown_volumes(job: desired.Job, structure: desired.Structure) -> list[Fault]:
+    """Return faults about volumes of a job that do not exist."""
+    named: list[tuple[str, tuple[str | int, ...]]] = [
+        (volume, ("spec", "volumes", index)) for index, volume in enumerate(job.volumes)
+    ]
+    ins, outs = ([one.volume for one in copied] for copied in (job.stage.ins, job.stage.outs))
+    for field, staged in (("inputs", ins), ("outputs", outs)):
+        named += [
+            (volume, ("spec", "stage", field, index, "volume"))
+            for index, volume in enumerate(staged)
+        ]
+    return [
+        unknown("volume", volume, place, structure.volumes)
+        for volume, place in named
+        if volume not in structure.volumes
+    ]
 
 
 def _unknown_level(job: desired.Job, structure: desired.Structure) -> Fault | None:

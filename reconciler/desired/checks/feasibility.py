@@ -15,7 +15,11 @@ from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
 from reconciler.model.policy import queue_paths
 from reconciler.model.values import quantities, resources
 
-_FORMATS: tuple[Callable[[int], str], ...] = entitlements.FORMATS
+_FORMATS: tuple[Callable[[int], str], ...] = (
+    quantities.format_cpu,
+    quantities.format_memory,
+    quantities.format_gpu,
+)
 
 #: Devices or instances of a task, memory of each, MIG profile, level at which they are near.
 _Devices = tuple[int, int, str, str]
@@ -42,10 +46,10 @@ def beyond_limits(
         for index, limit in enumerate(queue.limit.as_vector()):
             asked = least[index]
             if limit is not None and asked > limit:
-                text, name = _FORMATS[index], resources.RESOURCE_NAMES[index]
+                text = functools.partial(quantities.format_resource, index)
                 fault = Fault(
                     "never-within-limit",
-                    f"{text(asked)} {name} asked for what starts together, more than the limit of "
+                    f"{text(asked)} asked for what starts together, more than the limit of "
                     f"queue {queue.name}, {text(limit)}: it can't start under this limit",
                     ("spec", "queue"),
                     severity="warning",
@@ -253,22 +257,21 @@ def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Dev
         return "its GPUs are not shared"
     whole = pool.node_resources.gpu_milli - 1000 * len(pool.mig)
     if needs.gpu_milli > whole:
-        return f"{quantities.format_gpu(needs.gpu_milli)} gpu asked, {whole // 1000} not cut by MIG"
+        asked = quantities.format_resource(2, needs.gpu_milli)
+        return f"{asked} asked, {whole // 1000} not cut by MIG"
     domains = {"numa": pool.numa, "nvlink": pool.nvlink}.get(inner, ())
     if domains and needs.gpu_milli > 1000:
         most, word = max(map(len, domains)), INNER_WORDS[INNER_LEVELS.index(inner)]
         if needs.gpu_milli > 1000 * most:
-            asked = quantities.format_gpu(needs.gpu_milli)
-            return f"{asked} gpu of one {word} asked, {most} there"
+            asked = quantities.format_resource(2, needs.gpu_milli)
+            return f"{asked} of one {word} asked, {most} there"
     return ""
 
 
 def _too_large(needs: resources.Resources, room: resources.Resources) -> str:
-    pairs = zip(
-        resources.RESOURCE_NAMES, needs.as_vector(), room.as_vector(), _FORMATS, strict=True
-    )
+    pairs = enumerate(zip(needs.as_vector(), room.as_vector(), strict=True))
     return ", ".join(
-        f"{text(need)} {name} asked, {text(have)} there"
-        for name, need, have, text in pairs
+        f"{quantities.format_resource(index, need)} asked, {_FORMATS[index](have)} there"
+        for index, (need, have) in pairs
         if need > have
     )

@@ -6,18 +6,13 @@ may make too. GPU memory and MIG instances are left to the scheduler.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from reconciler.model import desired
 from reconciler.model.values import quantities, resources
 
-FORMATS: tuple[Callable[[int], str], ...] = (
-    quantities.format_cpu,
-    quantities.format_memory,
-    quantities.format_gpu,
-)
 #: Of the pools whose nodes are counted, the most that are named.
 POOLS_TOLD = 5
 _GPU = resources.RESOURCE_NAMES.index("gpu")
@@ -121,13 +116,13 @@ class GangFeasibility:
                 continue
             most = max(self._amount(place, index, usable) for place in places)
             if amount > most:
-                text, name = FORMATS[index], resources.RESOURCE_NAMES[index]
+                text = functools.partial(quantities.format_resource, index)
                 rest = (
                     f"no {level} of nodes that it may use has more than {text(most)}"
                     if level
                     else f"all nodes that it may use ({_told(places[0], usable)}) have {text(most)}"
                 )
-                message = f"{text(amount)} {name} asked for what starts together{where}, and {rest}"
+                message = f"{text(amount)} asked for what starts together{where}, and {rest}"
                 return Bound(message, index, most)
         for group in groups:
             tasks = max(self._tasks(place, group) for place in places)

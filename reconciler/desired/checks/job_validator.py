@@ -48,10 +48,11 @@ class JobValidator:
         """
         made, faults = job_defaults.job(part, hashed, self._basis, path)
         if made is None:
-            return None, list(faults), []
+            structure = self._basis.structure
+            return None, [*faults, *cross_references.unknown_queue(part.spec.queue, structure)], []
         unknown = cross_references.of_job(made, self._basis.structure)
-        if unknown is not None:
-            return None, [unknown], []
+        if unknown:
+            return None, unknown, []
         noted = self._rules.faults("Job", made.name, part, now, made)
         faults = [one for one in noted if one.severity == "error"]
         warnings = [one for one in noted if one not in faults]

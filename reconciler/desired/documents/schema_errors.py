@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from reconciler.desired.documents import field_hints, schema, yaml_reader
@@ -22,6 +22,12 @@ from reconciler.model.values import quantities
 _PATTERN_WORDS = {
     fields.NAME_PATTERN: "at most 63 of a-z, 0-9 and -, no - at either end",
     quantities.MEMORY_PATTERN: "bytes, or a number with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi",
+}
+#: Patterns of amounts, with the function that suggests what was meant.
+_SUGGESTIONS: dict[str, Callable[[object], str]] = {
+    quantities.CPU_PATTERN: quantities.suggest_cpu,
+    quantities.MEMORY_PATTERN: quantities.suggest_memory,
+    quantities.DURATION_PATTERN: quantities.suggest_duration,
 }
 #: What the keys of mappings may be.
 _KEY_WORDS = {
@@ -216,7 +222,19 @@ def _wrong_value(error: ValidationError, path: yaml_reader.Path, cause: str = ""
         message = "this value has the wrong type"
     elif rule == "out-of-range":
         message = "this number is out of range"
-    return Fault(rule, message, path=path, found=shown(error.instance), expected=_expected(inner))
+    expected = _expected(inner) + _suggestion(inner, error.instance)
+    return Fault(rule, message, path=path, found=shown(error.instance), expected=expected)
+
+
+def _suggestion(inner: dict[str, Any], value: object) -> str:
+    """Return ``; did you mean 4G or 4Gi?`` for an amount with a wrong unit, or an empty string."""
+    if not isinstance(value, str):
+        return ""
+    for branch in (inner, *_branches(inner)):
+        for pattern, suggest in _SUGGESTIONS.items():
+            if branch.get("pattern", "").startswith(pattern):  # one also accepts `none`
+                return suggest(value)
+    return ""
 
 
 def _branches(inner: dict[str, Any]) -> Iterable[dict[str, Any]]:

@@ -4,6 +4,7 @@ A job comes in with the structure; a warning with the arithmetic goes out. Amoun
 to the scheduler, because the pool of a job is not written.
 """
 
+import functools
 from collections.abc import Iterable
 
 import msgspec
@@ -14,7 +15,6 @@ from reconciler.model.policy import queue_paths
 from reconciler.model.rules import guarantees, quota_limits
 from reconciler.model.values import quantities, resources
 
-FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 #: The rules of what is said of such jobs.
 RULES = frozenset({"never-within-guarantee", "never-within-lending", "never-within-quota"})
 
@@ -117,10 +117,10 @@ class Entitlements:
         for queue in above:
             for resource, bound in enumerate(bounds[queue][0] if queue in bounds else ()):
                 if bound is not None and asked[resource] > bound:
-                    text, name = FORMATS[resource], resources.RESOURCE_NAMES[resource]
+                    text = functools.partial(quantities.format_resource, resource)
                     fault = Fault(
                         "never-within-guarantee",
-                        f"{text(asked[resource])} {name} asked for what starts together, more than "
+                        f"{text(asked[resource])} asked for what starts together, more than "
                         f"is guaranteed to queue {queue}, {text(bound)}: work that is not "
                         "preemptible may not borrow, and can't start",
                         ("spec", "queue"),
@@ -136,13 +136,13 @@ class Entitlements:
         firm, most = self.bounds()[queue]
         for resource, bound in enumerate(most):
             if bound is not None and asked[resource] > bound:
-                text, name = FORMATS[resource], resources.RESOURCE_NAMES[resource]
+                text = functools.partial(quantities.format_resource, resource)
                 own = firm[resource] or 0
                 rest = max(0, bound - own)
-                be = "is" if text(rest) == "1" else "are"
+                be = "is" if resource == 1 or text(rest).startswith("1 ") else "are"
                 fault = Fault(
                     "never-within-lending",
-                    f"{text(asked[resource])} {name} asked for what starts together, more than "
+                    f"{text(asked[resource])} asked for what starts together, more than "
                     f"queue {queue} can ever have, {text(bound)}: {text(own)} guaranteed to it, "
                     f"and {text(rest)} that {be} nobody's own or that others lend",
                     ("spec", "queue"),

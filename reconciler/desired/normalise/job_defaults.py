@@ -126,7 +126,9 @@ def job(
     try:
         return _job(document, digest, basis, path)
     except Exception as error:  # one job is refused, not the whole revision
-        log.exception("a defect kept %s in %s from being judged", document.metadata.name, path)
+        log.exception(
+            "an internal error kept %s in %s from being judged", document.metadata.name, path
+        )
         return None, [defect(error)]
 
 

@@ -201,7 +201,7 @@ def size(
     if found is None:
         faults.add(
             "missing-field",
-            "min needs max: how many tasks there are at the most",
+            "min needs max or count: how many tasks there are at the most",
             *place,
             "max",
         )

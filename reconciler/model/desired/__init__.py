@@ -47,7 +47,7 @@ from reconciler.model.desired.queues import (
 )
 from reconciler.model.desired.revision import (
     AWAITS_ADOPTION,
-    DEFECT,
+    INTERNAL_ERROR,
     Desired,
     HeldPart,
     Problem,
@@ -76,7 +76,7 @@ __all__ = [
     "AWAITS_ADOPTION",
     "BUDGET_WINDOW_S_MAX",
     "DEFAULT_PRIORITY",
-    "DEFECT",
+    "INTERNAL_ERROR",
     "LOOPBACK",
     "AdmissionPolicy",
     "BlackHole",

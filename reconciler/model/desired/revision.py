@@ -101,8 +101,8 @@ AWAITS_ADOPTION = (
     "`muster adopt` says which of its jobs are new"
 )
 
-#: The words by which a defect of Muster is told and found.
-DEFECT = "a defect of Muster"
+#: The words by which an internal error of Muster is named and found.
+INTERNAL_ERROR = "an internal error"
 
 _UNANSWERED = "commit {commit} changes it, and {why}"
 _IS_UNANSWERED = re.compile(r"commit [0-9a-f]{12} changes it, and ")

@@ -10,17 +10,12 @@ from reconciler.model import desired
 from reconciler.model.state.pending_reasons import CAN_NOT_START, Reason, ReasonCode
 from reconciler.model.values import quantities
 
-_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
-_UNITS = ("CPUs", "of memory", "GPUs")
 HOUR_S = 3600.0
 
 
 def amount_of(index: int, amount: int) -> str:
-    """Format an amount of a resource with its unit: ``1 GPU``, ``8 GPUs``, ``16Gi of memory``."""
-    unit = _UNITS[index]
-    if index != 1 and amount == 1000:
-        unit = unit.removesuffix("s")
-    return f"{_FORMATS[index](amount)} {unit}"
+    """Format an amount of a resource with its unit: ``1 GPU``, ``8 GPUs``, ``16Gi memory``."""
+    return quantities.format_resource(index, amount)
 
 
 def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:

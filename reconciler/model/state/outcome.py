@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.model.policy.drift_kinds import Drift, DriftRemedy
-from reconciler.model.state import scheduler_state
 from reconciler.model.state.events import Event
 from reconciler.model.state.instance_records import Provision, Verb
 from reconciler.model.state.pending_reasons import Reason
@@ -19,6 +18,7 @@ from reconciler.model.state.records import (
     Override,
     ScheduleInputs,
 )
+from reconciler.model.state.scheduler_state import NOTHING, SchedulerState
 
 
 class StartAttempt(msgspec.Struct, frozen=True, tag="start"):
@@ -122,12 +122,12 @@ class Outcome(msgspec.Struct, frozen=True):
     ``Observed.attempts``. ``new_runs`` are keys to add to ``past_runs``. ``reasons`` are changed
     entries; an empty tuple removes one. ``drift``, ``remedies`` and ``overrides`` are whole lists.
     ``answers`` maps ids of ``Observed.asked`` to the reason of refusal, empty if accepted.
-    ``provisions`` are changed records of pools, None removes one. ``promised`` maps jobs to
+    ``provisions`` are changed records of pools, None removes one. ``nominations`` maps jobs to
     nominated capacity. ``queues`` is None if unchanged. ``left_jobs`` and ``left_nodes`` are names
-    to forget; ``look_at`` is when to look for more. ``standing`` is what this cycle's schedule
-    depends on, None if the cycle changed it. ``recollection`` is the scheduler's memory;
-    ``expected`` are expected starts, None if unchanged. ``wake_at`` is the next moment at which
-    time alone changes something.
+    to forget; ``forget_at`` is when to look for more. ``schedule_inputs`` is what this cycle's
+    schedule depends on, None if the cycle changed it. ``scheduler_state`` is what the scheduler
+    remembers; ``expected`` are expected starts, None if unchanged. ``wake_at`` is the next moment
+    at which time alone changes something.
     """
 
     now: float
@@ -145,12 +145,12 @@ class Outcome(msgspec.Struct, frozen=True):
     answers: dict[str, str] = {}
     provisions: dict[str, Provision | None] = {}
     queues: tuple[QueueUsage, ...] | None = None
-    promised: Mapping[str, int] = {}
-    standing: ScheduleInputs | None = None
+    nominations: Mapping[str, int] = {}
+    schedule_inputs: ScheduleInputs | None = None
     left_jobs: tuple[str, ...] = ()
     left_nodes: tuple[str, ...] = ()
-    look_at: float | None = None
-    recollection: scheduler_state.Recollection = scheduler_state.NOTHING
+    forget_at: float | None = None
+    scheduler_state: SchedulerState = NOTHING
     expected: Mapping[str, ExpectedStart] | None = None
     next_order: int = 1
     wake_at: float | None = None

@@ -16,8 +16,9 @@ from reconciler.model.observed.health_checks import CheckFlapping, CheckResult
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.observed.task_reports import Saved
 from reconciler.model.policy.drift_kinds import Drift, DriftRemedy
-from reconciler.model.state import instance_records, scheduler_state
+from reconciler.model.state import instance_records
 from reconciler.model.state.pending_reasons import Reason
+from reconciler.model.state.scheduler_state import NOTHING, SchedulerState
 from reconciler.model.state.states import (
     ELEMENT_CODE,
     FINISHED_JOB_STATES,
@@ -428,13 +429,15 @@ class ScheduleInputs(msgspec.Struct, frozen=True):
 class Observed(msgspec.Struct, frozen=True):
     """Everything that ``core`` knows in addition to desired state.
 
+    Some fields are stored under the names that they had first.
+
     Attributes:
         desired_generation: the ``Desired.generation`` that was admitted last.
         jobs: the newest run of each job by name, finished ones included.
         active: names of those that are not finished.
         watched: names of active ones for which ``JobRecord.is_watched`` holds.
         past_runs: keys of every run that there ever was; none of them starts again.
-        look_at: next time to look for records to forget; None: nothing will come.
+        forget_at: next time to look for records to forget; None: nothing will come.
         attempts: attempts that are not concluded, by id.
         nodes: nodes by name.
         reasons: reasons of pending work, by the key in job records.
@@ -446,12 +449,13 @@ class Observed(msgspec.Struct, frozen=True):
         provisioned: results of scripts since the last cycle, oldest first.
         drift: differences found by the last cycle.
         remedies: remediations of the last day, oldest first.
-        promised: elements of jobs with nominated capacity, in order of nomination.
-        standing: inputs of the last schedule; None: it must be made again.
-        recollection: the scheduler's memory.
+        nominations: elements of jobs with nominated capacity, in order of nomination.
+        schedule_inputs: of the last schedule; None: it must be made again.
+        scheduler_state: what the scheduler remembers.
         leader_since: start of this controller's leadership; leases granted by an earlier leader may
             run until one lease after it.
-        aside: records of quarantined jobs (see ``Desired.aside``); they are in none of the others.
+        quarantined: records of jobs that are set aside (see ``Desired.aside``); they are in none of
+            the others.
         unheard: nodes whose reports are quarantined.
     """
 
@@ -460,7 +464,7 @@ class Observed(msgspec.Struct, frozen=True):
     active: AbstractSet[str] = frozenset()
     watched: AbstractSet[str] = frozenset()
     past_runs: run_set.RunSet = msgspec.field(default_factory=run_set.RunSet)
-    look_at: float | None = 0.0
+    forget_at: float | None = msgspec.field(default=0.0, name="look_at")
     attempts: Mapping[str, AttemptRecord] = {}
     nodes: Mapping[str, NodeRecord] = {}
     reasons: Mapping[str, tuple[Reason, ...]] = {}
@@ -472,12 +476,12 @@ class Observed(msgspec.Struct, frozen=True):
     provisioned: tuple[instance_records.OrderResult, ...] = ()
     drift: tuple[Drift, ...] = ()
     remedies: tuple[DriftRemedy, ...] = ()
-    promised: Mapping[str, int] = {}
-    standing: ScheduleInputs | None = None
-    recollection: scheduler_state.Recollection = scheduler_state.NOTHING
+    nominations: Mapping[str, int] = msgspec.field(default_factory=dict, name="promised")
+    schedule_inputs: ScheduleInputs | None = msgspec.field(default=None, name="standing")
+    scheduler_state: SchedulerState = msgspec.field(default=NOTHING, name="recollection")
     leader_since: float = 0.0
     next_order: int = 1
-    aside: Mapping[str, JobRecord] = {}
+    quarantined: Mapping[str, JobRecord] = msgspec.field(default_factory=dict, name="aside")
     unheard: tuple[str, ...] = ()
 
 

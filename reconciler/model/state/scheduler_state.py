@@ -60,7 +60,7 @@ class Growing(msgspec.Struct, frozen=True):
     helped: Mapping[str, str] = {}
 
 
-class Recollection(msgspec.Struct, frozen=True):
+class SchedulerState(msgspec.Struct, frozen=True):
     """The scheduler's memory.
 
     Attributes:
@@ -97,4 +97,4 @@ class Recollection(msgspec.Struct, frozen=True):
     turns: tuple[Turn, ...] = ()
 
 
-NOTHING = Recollection()
+NOTHING = SchedulerState()

@@ -37,6 +37,16 @@ DURATION_PATTERN = (
 )
 
 _MEMORY = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)$")
+#: An amount with its unit in words, as in ``10 mins`` and ``4GB``.
+_IN_WORDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
+#: How people write units of durations, in small letters.
+_DURATION_WORDS = {
+    "w": ("w", "wk", "wks", "week", "weeks"),
+    "d": ("d", "day", "days"),
+    "h": ("h", "hr", "hrs", "hour", "hours"),
+    "m": ("m", "min", "mins", "minute", "minutes"),
+    "s": ("s", "sec", "secs", "second", "seconds"),
+}
 _DURATION = re.compile(r"^(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?$", re.ASCII)
 _CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCII)
 
@@ -83,10 +93,50 @@ def _decimal(text: str, written: object, expected: str) -> Decimal:
     return number
 
 
+def _amount_in_words(written: object) -> re.Match[str] | None:
+    """Return number and unit of an amount that somebody may have written."""
+    text = str(written).strip()
+    return _IN_WORDS.fullmatch(text) if len(text) <= _CHARACTERS_MAX else None
+
+
+def suggest_memory(written: object) -> str:
+    """Return ``; did you mean 4G or 4Gi?`` for an amount such as ``4GB``, or an empty string."""
+    match = _amount_in_words(written)
+    unit = match[2].lower() if match else ""
+    letter, rest = unit[:1], unit[1:]
+    if match is None or letter not in tuple("kmgtp") or rest not in ("", "b", "i", "ib"):
+        return ""
+    binary = f"{match[1]}{letter.upper()}i"
+    decimal = f"{match[1]}{'k' if letter == 'k' else letter.upper()}"
+    return f"; did you mean {binary if 'i' in rest else f'{decimal} or {binary}'}?"
+
+
+def suggest_duration(written: object) -> str:
+    """Return ``; did you mean 10m?`` for a duration such as ``10mins``, or an empty string."""
+    text = str(written).strip()
+    if len(text) > _CHARACTERS_MAX or _IN_WORDS.sub("", text):
+        return ""
+    parts = _IN_WORDS.findall(text)
+    total = Decimal(0)
+    for amount, word in parts:
+        units = [unit for unit, words in _DURATION_WORDS.items() if word.lower() in words]
+        if not units:
+            return ""
+        total += Decimal(amount) * DURATION_UNITS[units[0]]
+    return f"; did you mean {format_duration(int(total))}?" if total >= 1 else ""
+
+
+def suggest_cpu(written: object) -> str:
+    """Return ``; did you mean 2?`` for CPUs such as ``2cores``, or an empty string."""
+    match = _amount_in_words(written)
+    words = ("c", "cpu", "cpus", "core", "cores")
+    return f"; did you mean {match[1]}?" if match and match[2].lower() in words else ""
+
+
 def parse_cpu(written: str | float) -> int:
     """Parse CPUs such as ``2``, ``0.5`` or ``500m`` to milli-CPUs."""
     text = str(written).strip()
-    expected = "a number of CPUs such as 2, 0.5 or 500m"
+    expected = f"a number of CPUs such as 2, 0.5 or 500m{suggest_cpu(written)}"
     if text.endswith("m"):
         return _bounded(_decimal(text[:-1], written, expected), written, "milli-CPU")
     return _bounded(_decimal(text, written, expected) * 1000, written, "milli-CPU")
@@ -106,7 +156,7 @@ def parse_memory(written: str | float) -> int:
     )
     match = _MEMORY.match(text)
     if not match or match[2] not in MEMORY_SUFFIXES:
-        raise QuantityError(f"{_shown(written)} is not {expected}")
+        raise QuantityError(f"{_shown(written)} is not {expected}{suggest_memory(written)}")
     amount = _decimal(match[1], written, expected) * MEMORY_SUFFIXES[match[2]]
     return _bounded(amount.to_integral_value(), written, "byte")
 
@@ -132,6 +182,18 @@ def parse_gpu(written: str | float) -> int:
 def format_gpu(milli: int) -> str:
     """Format milli-GPUs as the shortest decimal number: ``8``, ``0.5``."""
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli / 1000:.3f}".rstrip("0")
+
+
+def format_resource(index: int, amount: int) -> str:
+    """Format an amount with its unit: ``8 GPUs``, ``1 CPU``, ``500m CPUs``, ``16Gi memory``.
+
+    ``index`` is that of the resource in ``resources.RESOURCE_NAMES``.
+    """
+    formats = (format_cpu, format_memory, format_gpu)
+    unit = ("CPUs", "memory", "GPUs")[index]
+    if index != 1 and amount == 1000:
+        unit = unit.removesuffix("s")
+    return f"{formats[index](amount)} {unit}"
 
 
 def format_hours(hours: float) -> str:
@@ -165,7 +227,7 @@ def parse_duration(written: str | float) -> int:
         )
     match = _CLOCK.match(text)
     if not match:
-        raise QuantityError(f"{_shown(written)} is not {expected}")
+        raise QuantityError(f"{_shown(written)} is not {expected}{suggest_duration(written)}")
     days, first, second, third = (Decimal(part or 0) for part in match.groups())
     if match[1] is not None or match[4] is not None:
         hours, minutes, seconds = first, second, third

@@ -10,6 +10,7 @@ import msgspec
 
 from reconciler.changes import requests
 from reconciler.changes.clone import working_clone
+from reconciler.model.values import quantities
 from reconciler.operations.changes import remote_changes
 
 Verb = remote_changes.ChangeVerb
@@ -80,6 +81,8 @@ class DrainRequest(msgspec.Struct, frozen=True):
 
 Change = Submit | Act | DrainRequest
 UNCHANGED = "it is so already"
+#: Part of the message of a submission with problems, after their number.
+INVALID = remote_changes.INVALID
 
 
 class ChangeResult(msgspec.Struct, frozen=True):
@@ -124,6 +127,14 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
     first = errors[0]
     if count == 1:
         return first
+    _, tail, rest = str(first).partition(INVALID)
+    if all(one.problems and INVALID in str(one) for one in errors):
+        problems = tuple(problem for one in errors for problem in one.problems)
+        return ChangeError(
+            f"{quantities.counted(len(problems), 'problem')}{tail}{rest}",
+            refused=any(one.refused for one in errors),
+            problems=problems,
+        )
     others = [text for one in errors[1:] for text in (str(one), *one.problems)]
     told = "" if "nothing was " in str(first) else "nothing was changed: "
     return ChangeError(

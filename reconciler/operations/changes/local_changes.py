@@ -339,7 +339,7 @@ def _require_unfinished(
     name: str, clone: working_clone.Clone, endpoint: endpoints.Endpoint
 ) -> None:
     """Raise ChangeError if the run of the document has ended, as far as is known."""
-    run = pusher.run_of(clone.document("Job", name))
+    run = pusher.run_of(clone.files.document("Job", name))
     try:
         with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
             known = api.get(f"/v1/jobs/{name}")["job"]
@@ -373,18 +373,18 @@ def _act(
         try:
             return clone.remove("Job", name, message=message, dry_run=dry_run)
         except working_clone.MissingError:
-            if left := clone.left_behind(f"Cancel Job/{name}"):
+            if left := clone.history.left_behind(f"Cancel Job/{name}"):
                 return _pushed_again(clone, left, dry_run=dry_run)
             raise
     if change.verb in ("suspend", "resume"):
         return suspension.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
     fields: requests.Fields = pusher.RELEASE_FIELDS
     if change.verb == "rerun":
-        if left := clone.left_behind(f"Rerun Job/{name}"):
+        if left := clone.history.left_behind(f"Rerun Job/{name}"):
             return _pushed_again(clone, left, dry_run=dry_run)
-        fields = ((("spec", "run"), pusher.run_of(clone.document("Job", name)) + 1),)
+        fields = ((("spec", "run"), pusher.run_of(clone.files.document("Job", name)) + 1),)
     elif change.verb == "hold":
-        fields = pusher.hold_fields(clone.document("Job", name), change.reason)
+        fields = pusher.hold_fields(clone.files.document("Job", name), change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
 
@@ -393,7 +393,7 @@ def _pushed_again(
     clone: working_clone.Clone, path: str, *, dry_run: bool
 ) -> working_clone.CloneOutcome:
     """Push what the same command has committed before and could not push."""
-    earlier = clone.not_pushed(path)
+    earlier = clone.history.not_pushed(path)
     if dry_run or earlier is None:
         return working_clone.CloneOutcome("rehearsed", path)
     return clone.push_again(earlier, path)

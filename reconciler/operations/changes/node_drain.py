@@ -55,7 +55,7 @@ def _pools_of(nodes: Sequence[str], clone: working_clone.Clone) -> dict[str, str
 
     An error in a file refuses all structure; it does not matter for pools in other files.
     """
-    files = clone.structural_files()  # as they are committed
+    files = clone.files.structural_files()  # as they are committed
     found = validate.check(files)
     pools = found.structure.pool_of_node()
     errors = [problem for problem in found.status.problems if problem.severity == "error"]
@@ -71,7 +71,9 @@ def _pools_of(nodes: Sequence[str], clone: working_clone.Clone) -> dict[str, str
     for node in nodes:
         if node not in pools:
             hint = suggestions.hint(node, pools)
-            raise requests.ConflictError(f"no pool in {clone.state} declares a node {node}{hint}")
+            raise requests.ConflictError(
+                f"there is no Node/{node} in any pool of {clone.state}{hint}"
+            )
     return {node: pools[node] for node in nodes}
 
 
@@ -79,7 +81,7 @@ def _of_pool(
     verb: Verb, pool: str, nodes: Sequence[str], reason: str, clone: working_clone.Clone
 ) -> list[dict[str, Any]]:
     """Return the overrides of a pool with the nodes drained, or no longer drained."""
-    before = [dict(entry) for entry in pusher.overrides_of(clone.document("NodePool", pool))]
+    before = [dict(entry) for entry in pusher.overrides_of(clone.files.document("NodePool", pool))]
     if verb == "drain":
         added = {"hosts": hostlists.fold(nodes), "reason": reason}
         is_so = any(pusher.drains_alike(entry, added) for entry in before)
@@ -90,7 +92,7 @@ def _of_pool(
     except hostlists.HostListError as error:
         raise requests.ConflictError(f"an override of pool {pool}: {error}") from None
     idle = [node for node in nodes if node not in drained]
-    if idle and clone.left_behind(subject("undrain", nodes)):
+    if idle and clone.history.left_behind(subject("undrain", nodes)):
         return before  # it is done, and not pushed
     if idle:
         raise requests.ConflictError(f"no override of pool {pool} drains {hostlists.fold(idle)}")

@@ -275,7 +275,7 @@ class GitPusher:
             if node in names:
                 return pool
         hint = suggestions.hint(node, (name for names in pools.values() for name in names))
-        raise requests.MissingTargetError(f"no pool declares a node {node}{hint}")
+        raise requests.MissingTargetError(f"there is no Node/{node} in any pool{hint}")
 
     def _holding(self, name: str, reason: str) -> Callable[[_Document], requests.Fields]:
         def revise(document: _Document) -> requests.Fields:

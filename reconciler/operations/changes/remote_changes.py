@@ -11,7 +11,7 @@ import itertools
 import logging
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -54,6 +54,8 @@ WITHDRAWN = 424
 WAITING_MAX = 10_000
 #: The most documents of one request.
 DOCUMENTS_MAX = 5_000
+#: Follows the number of problems in the message about a submission.
+INVALID = "; nothing was submitted"
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
@@ -169,11 +171,13 @@ def wrong_anywhere(text: str) -> tuple[str, ...]:
     data = text.encode()
     judge = submission_checks.SubmissionValidator(desired.Structure())
     found = judge.problems("submission", data, document_reader.read(data), 0.0, "")
-    return tuple(
-        one.text()
-        for one in found
-        if one.severity == "error" and not one.rule.startswith("unknown-")
-    )
+    return tuple(one.text() for one in _errors(found) if not one.rule.startswith("unknown-"))
+
+
+def _errors(problems: Iterable[desired.Problem]) -> list[desired.Problem]:
+    """Return the problems that refuse a text, in the order of the text."""
+    errors = (problem for problem in problems if problem.severity == "error")
+    return sorted(errors, key=lambda problem: (problem.line, problem.column))
 
 
 def read(
@@ -206,12 +210,12 @@ def read(
         problems = document_reader.problems("submission", data, file)
     else:
         problems = judge.problems("submission", data, file, now, owner, known=known)
-    errors = tuple(problem for problem in problems if problem.severity == "error")
+    errors = tuple(_errors(problems))
     if errors:
         many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"
         is_unknown = any(problem.rule.startswith("unknown-") for problem in errors)
         more = f"; {basis}" if basis and is_unknown else ""
-        raise InvalidError(f"{many}; nothing was submitted{more}", errors)
+        raise InvalidError(f"{many}{INVALID}{more}", errors)
     found: list[SubmittedDocument] = []
     for piece, one in _pieces(text, file):
         warnings = tuple(each.message for each in problems if each.object == one.label)

@@ -196,7 +196,7 @@ def _commit_of(clone: Path, revision: str) -> str:
         .strip()
     )
     if not found:
-        raise RollbackError(f"{revision} is no revision of {clone}")
+        raise RollbackError(f"there is no revision {revision} in {clone}")
     return found
 
 

@@ -38,12 +38,12 @@ def submit(
     judge = None if structure is None else submission_checks.SubmissionValidator(structure)
 
     def known(names: Sequence[str]) -> list[str]:
-        return [name for name in names if clone.find("Job", name) is not None]
+        return [name for name in names if clone.files.find("Job", name) is not None]
 
     basis = "; ".join(unchecked)
     jobs = remote_changes.read(owned(change), "", judge, time.time(), known=known, basis=basis)
     told = "would be submitted" if dry_run else "submitted"
-    in_hand = clone.in_hand(Path(change.place)) if change.place else None
+    in_hand = clone.files.in_hand(Path(change.place)) if change.place else None
     if in_hand is not None:
         whole = _submit_file(change, in_hand, jobs, clone, dry_run=dry_run)
         return [_said(one, whole, told, unchecked) for one in jobs]
@@ -52,7 +52,7 @@ def submit(
     def put(one: remote_changes.SubmittedDocument) -> list[change_requests.ChangeResult]:
         try:
             path = _stands(one, written[one.name], clone)
-            earlier = clone.not_pushed(path) if path and not dry_run else None
+            earlier = clone.history.not_pushed(path) if path and not dry_run else None
             if path and earlier is None:
                 return [
                     change_requests.ChangeResult(
@@ -92,13 +92,13 @@ def _submit_file(
 ) -> working_clone.CloneOutcome:
     """Commit a file of the clone as it is."""
     for one in jobs:
-        present = clone.find("Job", one.name)
+        present = clone.files.find("Job", one.name)
         if present not in (None, path):
             raise change_requests.ChangeError(
                 f"a different job {one.name} already exists ({present}). To fix: edit and submit "
                 "that file, or use another name"
             )
-    before = clone.committed(path)
+    before = clone.files.committed(path)
     kept = {f"Job/{one.name}" for one in jobs}
     lost = [
         one.label for one in document_reader.read(before or b"").documents if one.label not in kept
@@ -126,13 +126,13 @@ def _stands(
 
     Return an empty string if there is none.
     """
-    path = clone.find("Job", job.name)
+    path = clone.files.find("Job", job.name)
     if path is None:
         return ""
-    there = yaml_edit.documents(clone.text(path) or "")
+    there = yaml_edit.documents(clone.files.text(path) or "")
     if written not in there and yaml_edit.documents(job.text)[0] not in there:
         return ""
-    clone.require_committed(path)
+    clone.files.require_committed(path)
     return path
 
 

@@ -3,14 +3,14 @@
 Jobs are held and released instead, by the same field.
 """
 
+import difflib
 from typing import Literal
 
 from reconciler.changes import requests, yaml_edit
 from reconciler.changes.clone import working_clone
 
 Verb = Literal["suspend", "resume"]
-_KINDS = {"cluster": "Cluster", "queue": "Queue"}
-JOB = "job/"
+_KINDS = {"cluster": "Cluster", "queue": "Queue", "job": "Job"}
 
 
 class SubjectError(requests.ConflictError):
@@ -23,11 +23,43 @@ def parse(subject: str) -> tuple[str, str]:
     Raises:
         SubjectError: it is neither.
     """
+    kind, name = parse_with_jobs(subject)
+    if kind == "Job":
+        raise SubjectError(
+            f"{subject}: expected cluster, queue/NAME; jobs are held instead: `muster hold {name}`"
+        )
+    return kind, name
+
+
+def parse_with_jobs(subject: str) -> tuple[str, str]:
+    """Return kind and name of ``cluster``, ``queue/NAME`` or ``job/NAME``.
+
+    Raises:
+        SubjectError: it is none of them.
+    """
     word, _, name = subject.partition("/")
     kind = _KINDS.get(word.lower())
-    if kind is None or (kind == "Queue") is not bool(name):
-        raise SubjectError(f"{subject}: expected cluster, queue/NAME or job/NAME")
+    if kind is None or (kind != "Cluster") is not bool(name):
+        raise SubjectError(
+            f"{subject}: expected cluster, queue/NAME or job/NAME{_meant(word.lower(), name)}"
+        )
     return kind, name
+
+
+def _meant(word: str, name: str) -> str:
+    """Return a hint of what a wrong subject should be; empty if it gives no clue.
+
+    Args:
+        word: before the slash, in small letters. name: after it.
+    """
+    near = difflib.get_close_matches(word, _KINDS, n=1, cutoff=0.7)
+    if near and near[0] == "cluster":
+        return "; did you mean cluster?"
+    if near and name:
+        return f"; did you mean {near[0]}/{name}?"
+    if name.strip() and word.startswith("node"):
+        return "; nodes are drained: `muster drain NODE`"
+    return "" if near or name or not word else f"; did you mean queue/{word} or job/{word}?"
 
 
 def canonical(subject: str) -> str:
@@ -56,7 +88,7 @@ def put(
     """
     kind, name = parse(subject)
     if not name:
-        names = clone.names(kind)
+        names = clone.files.names(kind)
         if not names:
             raise requests.ConflictError(
                 f"there is no Cluster in {clone.state}: write one, with `suspend: true`"

@@ -101,13 +101,13 @@ def structure_of(
     With errors it is the structure in force instead, if ``standing`` has the revision and the clone
     contains it; else None.
     """
-    found = validate.check(clone.structural_files())
+    found = validate.check(clone.files.structural_files())
     wrong = [one for one in found.status.problems if one.severity == "error"]
     if not wrong:
         return found.structure, ()
     kept = (standing or {}).get("structureRevision")
     if kept:
-        files = clone.structural_files_at(kept)
+        files = clone.files.structural_files_at(kept)
         earlier = validate.check(files)
         if files and not any(one.severity == "error" for one in earlier.status.problems):
             told = f"it was checked by what is in force, of {kept[:12]}: {wrong[0].text()}"

@@ -235,12 +235,14 @@ class LocalCluster:
         self.nodes = virtual.VirtualNodes(
             self.url,
             self.state / "nodes",
-            token_file=self.state / "node-token",
-            shared=self.state / "shared",
-            isolation=self.options.isolation,
-            options=(
-                *("--log-format", self.options.log_format),
-                *(("--secrets", str(self.options.secrets)) if self.options.secrets else ()),
+            options=virtual.AgentOptions(
+                token_file=self.state / "node-token",
+                shared=self.state / "shared",
+                isolation=self.options.isolation,
+                more=(
+                    *("--log-format", self.options.log_format),
+                    *(("--secrets", str(self.options.secrets)) if self.options.secrets else ()),
+                ),
             ),
         )
         self._following = local_nodes.PoolNodes(self.nodes, self.network, self.options.nodes)

@@ -81,10 +81,11 @@ class ControllerProcess:
             self.kill()
 
     def last_words(self) -> str:
-        """Return how the process ended and why: its last message that is a warning or an error.
+        """Return how the process ended and why, or the last warning of one that runs.
 
-        A killed process logs nothing about it: then the last line of its log is shown, not as a
-        cause.
+        Warnings tell of the cluster, not why a process ended: only the last line that is neither a
+        warning nor information is quoted as the cause. A killed process logs nothing about it:
+        then the last line of its log is shown, not as a cause.
         """
         try:
             size = self._log.stat().st_size
@@ -94,16 +95,20 @@ class ControllerProcess:
         except OSError:
             lines = []
         code = self.exit_code
-        how = f"killed by signal {-code}" if code and code < 0 else f"status {code}" if code else ""
         written = [line for line in lines if line.strip()]
-        if code and code < 0:
+        if code is not None and code < 0:
+            how = f"killed by signal {-code}"
             last = written[-1][:_WORDS_MAX] if written else ""
             return f"{how}; its last line was: {last}" if last else how
-        said = [line for line in written if not _is_information(line)]
-        last = said[-1][:_WORDS_MAX] if said else ""
-        return ": ".join(filter(None, (how, last))) or f"see {self._log}"
+        if code == 0:
+            return f"something asked it to stop (status 0); its log is {self._log}"
+        unrelated = ("INFO", "DEBUG") if code is None else ("INFO", "DEBUG", "WARNING")
+        messages = [line for line in written if not _has_level(line, unrelated)]
+        how = "" if code is None else f"status {code}"
+        last = messages[-1][:_WORDS_MAX] if messages else f"see {self._log}"
+        return f"{how}: {last}" if how else last
 
 
-def _is_information(line: str) -> bool:
-    """Return True if a line of the controller's log is neither a warning nor an error."""
-    return any(f" {level} " in line or f'"level":"{level}"' in line for level in ("INFO", "DEBUG"))
+def _has_level(line: str, levels: tuple[str, ...]) -> bool:
+    """Return True if a line of the controller's log, readable or JSON, has one of the levels."""
+    return any(f" {level} " in line or f'"level":"{level}"' in line for level in levels)

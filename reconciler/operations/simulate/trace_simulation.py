@@ -16,7 +16,7 @@ from reconciler.model.values import suggestions
 from reconciler.operations.validate import folder_check
 from reconciler.simulation.baselines import gpu_pool
 from reconciler.simulation.engine.event_queue import SimulationError
-from reconciler.simulation.scenarios import builder, schema
+from reconciler.simulation.scenarios import policy_settings, schema
 from reconciler.simulation.traces import trace_replay, trace_results, workloads
 
 #: The policy that is the project's own controller.
@@ -173,14 +173,14 @@ def _settings(changes: Mapping[str, Any], base: desired.ClusterSettings) -> desi
     """Return the settings with the requested changes."""
     missing: dict[str, None] = {}
     try:
-        settings = builder.settings_of(dict(changes), missing, base)
+        settings = policy_settings.settings_of(dict(changes), missing, base)
     except schema.ScenarioError as error:
         told = _wrong_value(changes) or str(error)
         raise SimulateError(f"--scheduling: {told}", is_usage=True) from error
     if missing:
         names = [
             name
-            for top, parts in builder.SCHEDULING.items()
+            for top, parts in policy_settings.SCHEDULING.items()
             for name in (top, *(f"{top}.{part}" for part in parts))
         ]
         wrong = next(iter(missing)).removeprefix("policy ")

@@ -25,6 +25,12 @@ _NOTHING = last_good.LastGood()
 
 #: A folder or revision can't be read; says why.
 RevisionError = scratch_repository.RevisionError
+
+
+class NotAFolderError(RevisionError):
+    """Error: a path names a file or nothing."""
+
+
 #: Rule of the warning about a folder without any YAML.
 NOTHING_WRITTEN = "nothing-written"
 
@@ -56,7 +62,7 @@ def check_folder(
         RevisionError: the folder, or the revision, can't be read.
     """
     if not folder.is_dir():
-        raise RevisionError(f"{folder} is no folder")
+        raise NotAFolderError(_describe_not_a_folder(folder))
     with scratch_repository.repository() as repository:
         if staged:
             scratch_repository.share_objects(
@@ -65,9 +71,7 @@ def check_folder(
             tree = scratch_repository.git_in(folder, "write-tree")
             below = place_of(folder)
         else:
-            scratch_repository.git(
-                repository, "add", "--all", "--", ".", work_tree=folder.resolve()
-            )
+            _add_all(repository, folder.resolve())
             tree, below = scratch_repository.git(repository, "write-tree"), ""
         found, counts, _ = _load_tree(repository, tree, below)
         if any(problem.rule == "duplicate-name" for problem in found.status.problems):
@@ -78,6 +82,45 @@ def check_folder(
         if not counts and not found.status.problems:
             found = _nothing(found)
         return found, counts
+
+
+def _describe_not_a_folder(path: Path) -> str:
+    """Return what is wrong with a path that should be a folder, and what to do."""
+    if not path.exists():
+        return f"there is no folder {path}"
+    here = path.parent if path.parent.parts else Path()
+    return (
+        f"{path} is a file, and a whole folder is checked, because objects refer to each other: "
+        f"`muster validate {here}`; a job is checked alone by `muster submit --dry-run {path}`"
+    )
+
+
+def _add_all(repository: Path, folder: Path) -> None:
+    """Add all files of a folder to the index, without repositories inside it that have no commit.
+
+    Git adds no such repository and fails. One with a commit becomes a link that nobody reads.
+    """
+    try:
+        scratch_repository.git(repository, "add", "--all", "--", ".", work_tree=folder)
+    except RevisionError:
+        inner = [
+            path.parent.relative_to(folder)
+            for path in folder.rglob(".git")
+            if path.parent != folder and not _has_commit(path.parent)
+        ]
+        if not inner:
+            raise
+        left_out = [f":(exclude,literal){path}" for path in inner]
+        scratch_repository.git(repository, "add", "--all", "--", ".", *left_out, work_tree=folder)
+
+
+def _has_commit(repository: Path) -> bool:
+    """Return True if the last commit of a work tree can be read."""
+    try:
+        scratch_repository.git_in(repository, "rev-parse", "--verify", "HEAD")
+    except RevisionError:
+        return False
+    return True
 
 
 def _since(

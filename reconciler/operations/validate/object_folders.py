@@ -67,11 +67,11 @@ def is_read(folder: Path, told: Mapping[str, Any]) -> bool:
     if not read:
         return True
     clone = working_clone.Clone(folder)
-    if any(map(clone.has, read)):
+    if any(map(clone.history.has, read)):
         return True
     with contextlib.suppress(git_commands.GitError):
         git_commands.run(clone.root, "fetch", "--quiet", timeout_s=FETCH_S)
-    return any(map(clone.has, read))
+    return any(map(clone.history.has, read))
 
 
 def learned(
@@ -91,7 +91,7 @@ def learned(
     read = before.get("attemptedRevision")
     if endpoint is None or not read or before.get("sync") == "Unknown":
         return before
-    if read == commit or (clone is not None and not clone.has(read)):
+    if read == commit or (clone is not None and not clone.history.has(read)):
         return before
     ends_at = time.monotonic() + LEARN_S
     with (
@@ -116,7 +116,7 @@ def _is_on_the_way(clone: working_clone.Clone | None, revision: str | None, comm
 
     This happens if it reads this very clone, in which several commits are made one after another.
     """
-    return clone is not None and bool(revision) and clone.leads_to(str(revision), commit)
+    return clone is not None and bool(revision) and clone.history.leads_to(str(revision), commit)
 
 
 def _without_known(told: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

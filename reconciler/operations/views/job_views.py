@@ -269,7 +269,7 @@ def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
             ReasonCode.INVALID, one.message, unblocks="a report of it, or to write it otherwise"
         )
         for one in sync.problems
-        if one.message.startswith(desired.DEFECT) and one.object.startswith(kind)
+        if one.message.startswith(desired.INTERNAL_ERROR) and one.object.startswith(kind)
     }
 
 
@@ -286,7 +286,7 @@ def refused_view(name: str, problem: str, seen_at: float) -> view_types.JobView:
         why = view_types.ReasonView(
             ReasonCode.NOT_ALLOWED, problem, [], "a signed commit of it by somebody who may"
         )
-    if problem.startswith(desired.DEFECT):
+    if problem.startswith(desired.INTERNAL_ERROR):
         why = msgspec.structs.replace(why, unblocks="a report of it, or to write it otherwise")
     if held:
         why = view_types.ReasonView(ReasonCode.HELD, problem, [], f"`muster adopt {name}`")

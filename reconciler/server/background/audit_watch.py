@@ -79,7 +79,7 @@ class AuditWatch:
             except AuditWatchStoppedError:
                 return
             except Exception:
-                _LOG.exception("a defect kept the audit log from being verified")
+                _LOG.exception("an internal error kept the audit log from being verified")
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def try_look(self) -> None:

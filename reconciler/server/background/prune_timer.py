@@ -61,7 +61,7 @@ class Housekeeping:
             except StoreError as error:
                 _LOG.warning("files of jobs that are over stay for now: %s", error)
             except Exception:
-                _LOG.exception("a defect kept files of jobs that are over where they are")
+                _LOG.exception("an internal error kept files of jobs that are over where they are")
                 self._not_before = self._clock() + AGAIN_S
             await asyncio.sleep(LOOK_EVERY_S)
 

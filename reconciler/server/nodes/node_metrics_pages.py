@@ -116,7 +116,7 @@ class NodePages:
         while True:
             try:
                 await self._round()
-            except Exception:  # a defect costs one round, not the pages of all nodes
+            except Exception:  # an internal error costs one round, not the pages of all nodes
                 _LOG.exception("the pages of nodes could not be made")
                 await asyncio.sleep(LOOK_EVERY_S)
 

@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from reconciler.simulation.traces.workloads import TraceJob, Workload
 DEPTH = 100
 
 Progress = Callable[[int], None]
+Place = TypeVar("Place")
 
 
 class BaselinePolicy(Protocol):
@@ -92,17 +93,40 @@ class Fifo:
         return found
 
 
+class JobsBySize(Generic[Place]):
+    """Waiting jobs by size, those of one size by time limit and arrival."""
+
+    def __init__(self) -> None:
+        self._by_size: dict[int, list[tuple[float, int]]] = {}
+
+    def add(self, job: int, size: int, limit_s: float) -> None:
+        """Add a job."""
+        heapq.heappush(self._by_size.setdefault(size, []), (limit_s, job))
+
+    def pop_shortest(self, find_place: Callable[[int], Place | None]) -> tuple[int, Place] | None:
+        """Remove and return the shortest job whose size has a place, with that place."""
+        fitting = [
+            (heap[0], size, place)
+            for size, heap in self._by_size.items()
+            if heap and (place := find_place(size)) is not None
+        ]
+        if not fitting:
+            return None
+        (_, job), size, place = min(fitting, key=lambda one: one[0])
+        heapq.heappop(self._by_size[size])
+        return job, place
+
+
 class ShortestLimit:
     """Shortest time limit first among jobs that fit; of equal ones the first come."""
 
     def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self._machine = _Machine(rows, units)
-        self._by_size: dict[int, list[tuple[float, int]]] = {}
+        self._waiting: JobsBySize[bool] = JobsBySize()
 
     def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
         """Add a waiting job."""
-        heap = self._by_size.setdefault(self._machine.sizes[job], [])
-        heapq.heappush(heap, (self._machine.limits[job], job))
+        self._waiting.add(job, self._machine.sizes[job], self._machine.limits[job])
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
         """Remove a running job that has ended."""
@@ -111,15 +135,13 @@ class ShortestLimit:
     def start(self, now: float) -> list[int]:
         """Return as many jobs as fit, the shortest first."""
         found: list[int] = []
-        while True:
-            fitting = [
-                heap for size, heap in self._by_size.items() if heap and size <= self._machine.free
-            ]
-            if not fitting:
-                return found
-            job = heapq.heappop(min(fitting, key=lambda heap: heap[0]))[1]
-            self._machine.take(job, now)
-            found.append(job)
+        while chosen := self._waiting.pop_shortest(self._fits):
+            self._machine.take(chosen[0], now)
+            found.append(chosen[0])
+        return found
+
+    def _fits(self, size: int) -> bool | None:
+        return size <= self._machine.free or None
 
 
 class EasyBackfill:

@@ -5,7 +5,6 @@ These are the policies of ``gpu_pool``, but a job takes whole GPUs of nodes, as 
 other policies' lead is due to having no nodes.
 """
 
-import heapq
 import math
 from collections.abc import Callable
 
@@ -146,12 +145,11 @@ class NodeShortestLimit:
 
     def __init__(self, nodes: BaselineNodes) -> None:
         self.nodes = nodes
-        self._by_size: dict[int, list[tuple[float, int]]] = {}
+        self._waiting: gpu_pool.JobsBySize[Place] = gpu_pool.JobsBySize()
 
     def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
         """Add a waiting job."""
-        heap = self._by_size.setdefault(self.nodes.sizes[job], [])
-        heapq.heappush(heap, (self.nodes.limits[job], job))
+        self._waiting.add(job, self.nodes.sizes[job], self.nodes.limits[job])
 
     def left(self, job: int, now: float) -> None:  # noqa: ARG002
         """Remove a running job that has ended."""
@@ -160,18 +158,14 @@ class NodeShortestLimit:
     def start(self, now: float) -> list[int]:
         """Return as many jobs as fit, the shortest first."""
         found: list[int] = []
-        while True:
-            fitting = [
-                (heap[0], size, place)
-                for size, heap in self._by_size.items()
-                if heap and (place := self.nodes.place(size, self.nodes.free)) is not None
-            ]
-            if not fitting:
-                return found
-            (_, job), size, place = min(fitting, key=lambda one: one[0])
-            heapq.heappop(self._by_size[size])
+        while chosen := self._waiting.pop_shortest(self._find_place):
+            job, place = chosen
             self.nodes.take(job, place, now)
             found.append(job)
+        return found
+
+    def _find_place(self, size: int) -> Place | None:
+        return self.nodes.place(size, self.nodes.free)
 
 
 POLICIES: dict[str, Callable[[BaselineNodes], gpu_pool.BaselinePolicy]] = {

@@ -15,7 +15,7 @@ from reconciler.core.jobs import lost_work, run_times
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import EndReason, JobState, NodeState
-from reconciler.simulation.engine import faults, simulated_cluster, simulated_nodes
+from reconciler.simulation.engine import faults, simulated_cluster, simulated_nodes, world
 
 #: How far it is looked ahead.
 HORIZON_S = 24 * 3600.0
@@ -153,7 +153,7 @@ class ExpectedRuntimes:
     """Expected run times of tasks; saved work of an interrupted element is not run again."""
 
     def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
-        self._known = run_times.RunTimes(observed.recollection)
+        self._known = run_times.RunTimes(observed.scheduler_state)
         self._jobs = {name: record.spec for name, record in observed.jobs.items()} | dict(jobs)
         self._saved_s: dict[tuple[str, int], float] = {}
 
@@ -214,7 +214,7 @@ def future(
         if name in known:
             known[name] = msgspec.structs.replace(known[name], last_report_at=0.0)
     observed = msgspec.structs.replace(
-        observed, nodes=known, reports=(), answered={}, asked=(), standing=None
+        observed, nodes=known, reports=(), answered={}, asked=(), schedule_inputs=None
     )
     expected = ExpectedRuntimes(observed, wanted.jobs)
     seen = _Observer(now, observed, expected)
@@ -224,11 +224,11 @@ def future(
         now=now,
         jobs=wanted.jobs,
         observed=observed,
-        fates=lambda attempt: expected.fate(attempt, held[0].now if held else now),
-        watcher=seen,
-        timing=simulated_cluster.Timing(
-            start_report_within_s=horizon_s, cycle_every_s=CYCLE_EVERY_S
+        surroundings=world.World(
+            fates=lambda attempt: expected.fate(attempt, held[0].now if held else now),
+            timing=world.Timing(start_report_within_s=horizon_s, cycle_every_s=CYCLE_EVERY_S),
         ),
+        watcher=seen,
     )
     held.append(cluster)
     cluster.memory.leader_since = 0.0
@@ -290,7 +290,5 @@ def _run(cluster: simulated_cluster.SimulatedCluster, seen: _Observer, until: fl
             break
         if 2 * cluster.cycles >= most:
             seen.found.coarse_from = min(seen.found.coarse_from, cluster.now)
-            cluster.timing = msgspec.structs.replace(
-                cluster.timing, cycle_every_s=max(CYCLE_EVERY_S, COARSER_BY * (cluster.now - now))
-            )
+            cluster.space_cycles(max(CYCLE_EVERY_S, COARSER_BY * (cluster.now - now)))
     seen.found.until = until if cluster.cycles < most else cluster.now

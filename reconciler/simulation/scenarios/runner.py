@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.core import reconcile
 from reconciler.model.state.states import AttemptState
-from reconciler.simulation.engine import simulated_cluster
+from reconciler.simulation.engine import simulated_cluster, world
 from reconciler.simulation.scenarios import builder, scenario_validation
 from reconciler.simulation.scenarios.schema import ExpectedOutcome, Scenario
 
@@ -79,7 +79,7 @@ def begun(
         now=builder.BEGIN,
         jobs=situation.jobs,
         observed=situation.observed,
-        fates=partial(builder.fate_of, situation),
+        surroundings=world.World(fates=partial(builder.fate_of, situation)),
         decide=decide,
     )
     for at, job in situation.later:

@@ -16,7 +16,7 @@ from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import EndReason
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.engine import simulated_cluster, simulated_nodes
+from reconciler.simulation.engine import simulated_cluster, simulated_nodes, world
 from reconciler.simulation.traces import trace_results, workloads
 
 #: Second 0 of a replay.
@@ -264,12 +264,14 @@ def replay(
     cluster = simulated_cluster.SimulatedCluster(
         structure,
         now=BEGIN,
-        fates=ledger.fate,
-        watcher=ledger,
-        timing=simulated_cluster.Timing(
-            start_report_within_s=_starts_reported_within_s(arrivals, runs_s),
-            cycle_every_s=chosen.cycle_every_s,
+        surroundings=world.World(
+            fates=ledger.fate,
+            timing=world.Timing(
+                start_report_within_s=_starts_reported_within_s(arrivals, runs_s),
+                cycle_every_s=chosen.cycle_every_s,
+            ),
         ),
+        watcher=ledger,
     )
     ledger.now = lambda: cluster.now
     if look is not None:

@@ -28,17 +28,17 @@ class Bed:
         self.root.chmod(0o755)
         self.isolation = isolation
         self.reports: dict[str, AttemptReport] = {}
-        self.keeper = client.SupervisorClient(self.root, isolation)
+        self.supervisor = client.SupervisorClient(self.root, isolation)
         self.meet()
 
     def meet(self) -> None:
         """Reach the supervisor, or a new one."""
-        for report in self.keeper.connect(threading.Event()):
+        for report in self.supervisor.connect(threading.Event()):
             self.reports[report.id] = report
 
     def start(self, name: str, script: str, *, user: str | None = None, **order: Any) -> None:
         """Order a script to be run."""
-        self.keeper.send([self.order(name, script, user=user, **order)])
+        self.supervisor.send([self.order(name, script, user=user, **order)])
 
     def order(
         self, name: str, script: str, *, user: str | None = None, **order: Any
@@ -62,7 +62,7 @@ class Bed:
         deadline = time.monotonic() + DEADLINE_S
         while self.reports.get(name) is None or self.reports[name].state is not state:
             assert time.monotonic() < deadline, (name, state, self.reports)
-            heard = self.keeper.receive()
+            heard = self.supervisor.receive()
             assert heard is not None, "the supervisor has gone"
             self.reports |= {report.id: report for report in heard}
         return self.reports[name]
@@ -97,19 +97,19 @@ class Bed:
         """It dies as by the kernel's hand."""
         (pid,) = processes.supervisors_of(str(self.root))
         os.kill(pid, signal.SIGKILL)
-        if self.keeper._started is not None:
-            self.keeper._started.wait(DEADLINE_S)
-        self.keeper.close()
+        if self.supervisor._started is not None:
+            self.supervisor._started.wait(DEADLINE_S)
+        self.supervisor.close()
         wait(lambda: not processes.supervisors_of(str(self.root)), "the end of the supervisor")
 
     def close(self) -> None:
         """End everything, and prove that nothing of it stays."""
-        self.keeper.close()
+        self.supervisor.close()
         bases = self.bases()
         for pid in processes.supervisors_of(str(self.root)):
             os.kill(pid, signal.SIGKILL)
-        if self.keeper._started is not None:
-            self.keeper._started.wait(DEADLINE_S)
+        if self.supervisor._started is not None:
+            self.supervisor._started.wait(DEADLINE_S)
         assert processes.kill_leftovers(str(self.root), [])
         assert task_isolation.clean_up(str(self.root))
         assert not [base for base in bases if Path(base).exists()]

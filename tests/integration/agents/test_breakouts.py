@@ -92,7 +92,7 @@ def test_what_hides_by_all_there_is_ends_with_its_task(
     pid = int((bed.root / f"attempts/{report.id}/work/pid").read_text())
     wait(lambda: not alive(pid), "the end of what hid")
     if beside:
-        assert alive(bed.keeper.pids["other"])
+        assert alive(bed.supervisor.pids["other"])
 
 
 BOMB = """
@@ -117,7 +117,7 @@ def test_a_fork_bomb_in_sessions_of_its_own_is_held_and_stopped(bed: Bed) -> Non
     wait(lambda: int(held.read_text()) == most, "as many as there may be")
     assert bed.run("sh -c 'echo up'", user="daemon").exit_code == 0  # others start all the same
     assert int(held.read_text()) <= most
-    bed.keeper.send([{"op": "stop", "id": "bomb", "reason": "Cancelled", "signal": "SIGTERM",
+    bed.supervisor.send([{"op": "stop", "id": "bomb", "reason": "Cancelled", "signal": "SIGTERM",
                       "grace_s": 1}])  # fmt: skip
     assert bed.ended("bomb").end_reason is EndReason.CANCELLED
     assert not [p for p in processes.processes() if processes.attempt_of(p, str(bed.root))]
@@ -192,7 +192,7 @@ def victim(bed: Bed, user: str) -> tuple[int, str]:
     bed.until("victim", AttemptState.RUNNING)
     path = bed.root / "attempts/victim/work/address"
     wait(path.exists, "the other task")
-    return bed.keeper.pids["victim"], path.read_text()
+    return bed.supervisor.pids["victim"], path.read_text()
 
 
 @pytest.mark.parametrize("sees", [True, False], ids=["sees all processes", "sees its own"])

@@ -88,10 +88,12 @@ def test_the_others_go_on(bed: Bed, away: hanging.Hanging, what: str, user: str 
         order["argv"] = [os.path.normpath(f"{away.place}{order['argv'][0]}")]
     bed.start("before", "exec sleep 999")
     bed.until("before", AttemptState.RUNNING)
-    bed.keeper.send([order])
+    bed.supervisor.send([order])
     assert away.asked.wait(60)
     goes_on(bed)
-    bed.keeper.send([{"op": "stop", "id": "before", "reason": "Preempted", "signal": "SIGTERM"}])
+    bed.supervisor.send(
+        [{"op": "stop", "id": "before", "reason": "Preempted", "signal": "SIGTERM"}]
+    )
     assert bed.ended("before").signal == 15
 
 
@@ -152,7 +154,7 @@ def test_one_that_is_not_wanted_any_more_ends(
     bed: Bed, away: hanging.Hanging, order: dict[str, Any], reason: str
 ) -> None:
     hangs(bed, away, lease_s=1.0 if order["op"] == "renew" else None)
-    bed.keeper.send([order])
+    bed.supervisor.send([order])
     report = bed.ended("h.1")
     assert (report.end_reason, report.exit_code, report.signal) == (EndReason(reason), None, None)
     assert "stopped before it started" in report.message
@@ -174,7 +176,7 @@ def test_one_that_hangs_is_told_before_it_is_given_up(bed: Bed, away: hanging.Ha
 def test_a_supervisor_that_is_to_leave_does(bed: Bed, away: hanging.Hanging) -> None:
     hangs(bed, away)
     told: list[AttemptReport] = []
-    bed.keeper.end_all(1.0, told.extend)
+    bed.supervisor.end_all(1.0, told.extend)
     assert [(one.id, one.end_reason) for one in told if one.state is AttemptState.ENDED] == [
         ("h.1", EndReason.NODE_STOPPED)
     ]
@@ -187,11 +189,11 @@ def test_where_the_supervisor_dies_another_follows(bed: Bed, away: hanging.Hangi
     """Though what hangs can't be ended: it holds neither the lock nor the other tasks."""
     bed.start("other", "exec sleep 999")
     bed.until("other", AttemptState.RUNNING)
-    pid = bed.keeper.pids["other"]
+    pid = bed.supervisor.pids["other"]
     hangs(bed, away)
     goes_on(bed)
     bed.kill_supervisor()
-    wait(lambda: not alive(pid), "the end of the other task, by the guardian")
+    wait(lambda: not alive(pid), "the end of the other task, by the reaper")
     bed.meet()
     assert bed.reports["h.1"].end_reason is EndReason.LOST
     goes_on(bed)

@@ -23,11 +23,11 @@ WRONG = 1e18
 def together(bed: Bed, names: list[str], script: str, **order: Any) -> None:
     """Order tasks in one breath: all but the first are started without a fork."""
     orders: list[dict[str, Any]] = []
-    send, bed.keeper.send = bed.keeper.send, orders.extend  # type: ignore[assignment,method-assign]
+    send, bed.supervisor.send = bed.supervisor.send, orders.extend  # type: ignore[assignment,method-assign]
     for name in names:
         bed.start(name, script, **order)
-    bed.keeper.send = send  # type: ignore[method-assign]
-    assert bed.keeper.send(orders)
+    bed.supervisor.send = send  # type: ignore[method-assign]
+    assert bed.supervisor.send(orders)
 
 
 @controller("memory")

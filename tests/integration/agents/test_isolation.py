@@ -73,7 +73,7 @@ def test_a_stranger_that_lives_beside_it_is_left_alone(bed: Bed) -> None:
     bed.run("true")
     pid = int(pid_file.read_text())
     assert alive(pid)
-    bed.keeper.send([{"op": "stop", "id": "a.long", "reason": "Cancelled", "signal": "SIGTERM",
+    bed.supervisor.send([{"op": "stop", "id": "a.long", "reason": "Cancelled", "signal": "SIGTERM",
                       "grace_s": 5}])  # fmt: skip
     assert bed.ended("a.long").end_reason is EndReason.CANCELLED
     assert not alive(pid)
@@ -215,7 +215,7 @@ def test_cpu_time_goes_by_what_was_asked_for(bed: Bed) -> None:
     while sum(time_of.values()) < 3.0:
         assert time.monotonic() < deadline
         for name in ("small", "large"):
-            fields = processes.read_file(f"/proc/{bed.keeper.pids[name]}/stat").split()
+            fields = processes.read_file(f"/proc/{bed.supervisor.pids[name]}/stat").split()
             time_of[name] = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
         time.sleep(0.05)
     assert time_of["large"] > 3 * time_of["small"]
@@ -346,7 +346,7 @@ def test_of_many_that_are_begun_at_once_each_is_told_its_own(bed: Bed) -> None:
             **missing,
         ))  # fmt: skip
     orders.insert(3, bed.order("m.2", "echo again", user="nobody"))
-    bed.keeper.send(orders)
+    bed.supervisor.send(orders)
     for number in range(24):
         report = bed.ended(f"m.{number}")
         if number % 4 == 1:
@@ -364,7 +364,7 @@ def test_another_users_task_is_out_of_reach(bed: Bed) -> None:
     secret = "SECRET_WORD=hidden-7a1 exec sleep 998866"
     bed.start("victim", secret, user="daemon")
     victim = bed.until("victim", AttemptState.RUNNING)
-    pid = bed.keeper.pids["victim"]
+    pid = bed.supervisor.pids["victim"]
     wait(lambda: "998866" in processes.command_of(pid), "the other task")
     work = f"{bed.root}/attempts/{victim.id}/work"
     script = f"""
@@ -381,13 +381,13 @@ def test_another_users_task_is_out_of_reach(bed: Bed) -> None:
 
 @groups
 def test_a_dead_supervisor_leaves_nothing(bed: Bed) -> None:
-    """Killed by the guardian, though the environment says nothing and the session is another."""
+    """Killed by the reaper, though the environment says nothing and the session is another."""
     bed.start("a.1", ESCAPES["daemon without environment"] + "; exec sleep 999")
     pid_file = bed.root / "attempts/a.1/work/pid"
     wait(lambda: pid_file.exists() and pid_file.read_text().strip(), "the daemon")
     pid = int(pid_file.read_text())
     bed.kill_supervisor()
-    wait(lambda: not alive(pid), "the guardian's work")
+    wait(lambda: not alive(pid), "the reaper's work")
     bed.meet()
     assert bed.reports["a.1"].end_reason is EndReason.LOST
     assert not bed.groups()
@@ -395,24 +395,24 @@ def test_a_dead_supervisor_leaves_nothing(bed: Bed) -> None:
 
 
 @groups
-@pytest.mark.skipif(shutil.which("flock") is None, reason="the guardian takes the lock by flock")
+@pytest.mark.skipif(shutil.which("flock") is None, reason="the reaper takes the lock by flock")
 def test_a_dead_supervisor_that_nobody_follows_leaves_no_groups(bed: Bed) -> None:
     bed.start("a.1", ESCAPES["session"] + "; exec sleep 999")
     bed.until("a.1", AttemptState.RUNNING)
     bases = bed.bases()
     assert bases
     bed.kill_supervisor()
-    wait(lambda: not [base for base in bases if Path(base).exists()], "the guardian's work")
+    wait(lambda: not [base for base in bases if Path(base).exists()], "the reaper's work")
 
 
 @groups
 def test_what_a_node_left_that_never_comes_back_goes_when_another_starts(tmp_path: Path) -> None:
-    """Supervisor and guardian are killed at once, and then the folder goes."""
+    """Supervisor and reaper are killed at once, and then the folder goes."""
     gone = Bed(tmp_path / "gone", "auto")
     bases = gone.bases()
     assert bases
     (supervisor,) = processes.supervisors_of(str(gone.root))
-    os.kill(supervisor, signal.SIGSTOP)  # lest it start another guardian
+    os.kill(supervisor, signal.SIGSTOP)  # lest it start another reaper
     for pid in set().union(*(cgroups.members(base) for base in bases)) - {supervisor}:
         os.kill(pid, signal.SIGKILL)
     gone.kill_supervisor()
@@ -434,7 +434,7 @@ def test_in_order_it_leaves_nothing(bed: Bed) -> None:
     bed.run("true")
     bases = bed.bases()
     assert bases
-    bed.keeper.send([{"op": "shutdown", "reason": "Drained", "grace_s": 1}])
+    bed.supervisor.send([{"op": "shutdown", "reason": "Drained", "grace_s": 1}])
     wait(lambda: not processes.supervisors_of(str(bed.root)), "the end of the supervisor")
     assert not [base for base in bases if Path(base).exists()]
 
@@ -442,7 +442,7 @@ def test_in_order_it_leaves_nothing(bed: Bed) -> None:
 def test_without_groups_it_works_all_the_same(tmp_path: Path) -> None:
     made = Bed(tmp_path / "root", "process-group")
     try:
-        assert made.keeper.hello["isolation"]["kind"] == "process-group"
+        assert made.supervisor.hello["isolation"]["kind"] == "process-group"
         assert made.run(ESCAPES["session"]).exit_code == 0
     finally:
         made.close()

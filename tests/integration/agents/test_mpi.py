@@ -58,7 +58,7 @@ class Nodes:
         self.names = [f"{word}a", f"{word}b"]
         third = secrets.randbelow(250)
         self.addresses = [f"10.213.{third}.1", f"10.213.{third}.2"]
-        self.keepers: list[client.SupervisorClient] = []
+        self.clients: list[client.SupervisorClient] = []
         self.roots: list[Path] = []
         self.reports: dict[str, AttemptReport] = {}
         self.supervisors: list[subprocess.Popen[bytes]] = []
@@ -80,7 +80,7 @@ class Nodes:
             wait((root / "supervisor.sock").exists, "a supervisor")
             made = client.SupervisorClient(root)
             made.connect(threading.Event())
-            self.keepers.append(made)
+            self.clients.append(made)
 
     def place(self, number: int) -> NodeContext:
         (self.roots[number] / "shared").mkdir(exist_ok=True)
@@ -101,12 +101,12 @@ class Nodes:
                 f"m.{number}", "t", "b", index=number, rank=own, secret=secret,
                 addresses=dict(zip(self.names, self.addresses, strict=True)),
             )  # fmt: skip
-            self.keepers[node].send([ordering.order_for(assignment, template, self.place(node))])
+            self.clients[node].send([ordering.order_for(assignment, template, self.place(node))])
 
     def ended(self, number: int, per_node: int) -> AttemptReport:
         name = f"m.{number}"
         while name not in self.reports or self.reports[name].state is not AttemptState.ENDED:
-            heard = self.keepers[number // per_node].receive()
+            heard = self.clients[number // per_node].receive()
             assert heard is not None
             self.reports |= {report.id: report for report in heard}
         return self.reports[name]
@@ -116,7 +116,7 @@ class Nodes:
         return (logs / f"m.{number}.stdout").read_text() + (logs / f"m.{number}.stderr").read_text()
 
     def close(self) -> None:
-        for made, root, supervisor in zip(self.keepers, self.roots, self.supervisors, strict=True):
+        for made, root, supervisor in zip(self.clients, self.roots, self.supervisors, strict=True):
             made.close()
             supervisor.kill()
             supervisor.wait(DEADLINE_S)

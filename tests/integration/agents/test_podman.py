@@ -204,7 +204,7 @@ def test_none_is_left_when_agent_and_supervisor_die_at_once(
     assert (contained.root / "containers/a.1").exists()
     contained.kill_agent()
     contained.kill_supervisor()
-    # the guardian kills the tasks, the monitor of the container too: nobody removes it then
+    # the reaper kills the tasks, the monitor of the container too: nobody removes it then
     controller.wait(lambda: not contained.tasks(), "the end of its processes")
     assert podman.containers()
     contained.start("--podman", " ".join(podman.command))
@@ -250,7 +250,7 @@ def test_no_group_is_left_where_runtimes_alone_make_them(
     assert not [path for top in mounts for path, _, _ in os.walk(top) if token in path]
 
 
-@pytest.mark.parametrize("by", ["guardian", "next supervisor", "agent that leaves"])
+@pytest.mark.parametrize("by", ["reaper", "next supervisor", "agent that leaves"])
 def test_a_runtime_is_asked_before_it_is_killed(
     by: str, node: Node, controller: Controller, tmp_path: Path
 ) -> None:
@@ -267,13 +267,10 @@ def test_a_runtime_is_asked_before_it_is_killed(
     controller.wait(lambda: log.exists() and "making" in log.read_text(), "the runtime")
     assert node.agent is not None
     node.kill_agent()
-    if by != "guardian":
-        os.kill(node.supervisor(), signal.SIGSTOP)  # lest it start another guardian
+    if by != "reaper":
+        os.kill(node.supervisor(), signal.SIGSTOP)  # lest it start another reaper
         for pid in processes.processes():
-            if (
-                "muster-guardian" in (words := processes.command_of(pid))
-                and str(node.root) in words
-            ):
+            if "muster-reaper" in (words := processes.command_of(pid)) and str(node.root) in words:
                 processes.kill(pid)
     if by != "agent that leaves":
         node.kill_supervisor()

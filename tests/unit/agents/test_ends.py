@@ -257,7 +257,7 @@ def test_an_older_supervisor_that_names_such_a_one_is_understood(tmp_path: Path)
     theirs.close()
 
 
-def test_who_leaves_in_order_does_so_though_its_guardian_was_killed(tmp_path: Path) -> None:
+def test_who_leaves_in_order_does_so_though_its_reaper_was_killed(tmp_path: Path) -> None:
     one = reaper.Reaper("none.0", str(tmp_path), ("", "", []))
     one.start()
     os.kill(one.pid, signal.SIGKILL)

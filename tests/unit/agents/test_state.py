@@ -14,7 +14,7 @@ from agents.state import (
     Forget,
     Refuse,
     Release,
-    Renew,
+    RenewLeases,
     ReportNow,
     SaveEpoch,
     Start,
@@ -56,7 +56,7 @@ def node(*reports: AttemptReport) -> AgentState:
 
 def acts(steps: list[state.Step]) -> list[state.Step]:
     """Steps without those that every answer brings."""
-    return [step for step in steps if not isinstance(step, Renew | ReportNow)]
+    return [step for step in steps if not isinstance(step, RenewLeases | ReportNow)]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_older_epoch_changes_nothing() -> None:
 
 def test_a_newer_epoch_is_saved_before_anything_else() -> None:
     steps = node().answered(answer(assigned(), epoch=2), 5.0)
-    assert steps == [SaveEpoch(2), Renew(5.0), Start(assigned(), TEMPLATE)]
+    assert steps == [SaveEpoch(2), RenewLeases(5.0), Start(assigned(), TEMPLATE)]
 
 
 def test_a_set_that_was_overtaken_is_not_acted_on() -> None:
@@ -236,7 +236,7 @@ def test_inventory_and_logs() -> None:
     made.want_inventory = False
     request = LogRequest("l", "a")
     steps = made.answered(SyncResponse(1, 1, want_inventory=True, log_requests=(request,)), 5.0)
-    assert steps == [Renew(5.0), ReportNow(), state.StreamLog(request)]
+    assert steps == [RenewLeases(5.0), ReportNow(), state.StreamLog(request)]
     assert made.want_inventory
 
 
@@ -314,6 +314,6 @@ def test_an_answer_that_renews_nothing_leaves_leases_and_tasks_as_they_are() -> 
     early = SyncResponse(1, 1, acknowledged=(), renews=False)
     assert made.answered(early, 5.0) == []
     assert made.have == (1, 1)
-    assert made.answered(SyncResponse(1, 1), 6.0) == [Renew(6.0)]
+    assert made.answered(SyncResponse(1, 1), 6.0) == [RenewLeases(6.0)]
     newer = made.answered(SyncResponse(2, 0, renews=False), 7.0)
     assert newer == [SaveEpoch(2)], "an older leader is refused from here on all the same"

@@ -29,7 +29,7 @@ def seen(world: World, **changes: object) -> moment.Seen:
         attempts=memory.attempts,
         nodes=memory.nodes,
         why=memory.reasons,
-        promised=memory.promised,
+        promised=memory.nominations,
     )
     return msgspec.structs.replace(plain, **changes)
 

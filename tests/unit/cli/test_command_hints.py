@@ -75,3 +75,56 @@ def test_every_option_that_is_told_is_one_of_some_command() -> None:
         known |= options(name)
     told = set(itertools.chain.from_iterable(command_hints.OTHER_OPTIONS.values()))
     assert told <= known
+
+
+@pytest.fixture
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals stay as they are when the command ends."""
+    monkeypatch.setattr(interrupts, "leave_at_once", lambda: None)
+    monkeypatch.setattr(interrupts, "interrupt", lambda: None)
+
+
+@pytest.mark.usefixtures("undisturbed")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["jbs"], "no command 'jbs' here; did you mean jobs or job?"),
+        (["Submit"], "no command 'Submit' here; did you mean submit?"),
+        (["sbtach"], "no command 'sbtach' here. Use: muster submit"),
+        (["pools"], "no command 'pools' here. Use: muster nodes"),
+        (["xyzzy"], "no command 'xyzzy' here\n"),
+        (["access", "cna"], "no command 'cna' here; did you mean can?"),
+        (["access", "sbatch"], "no command 'sbatch' here\n"),
+        (["plan", "--branch", "x"], "no option --branch here; did you mean --head?"),
+        (["submit", "--qeue", "x"], "no option --qeue here; did you mean --queue?"),
+        (["submit", "--gpu", "1"], "no option --gpu here; did you mean --gpus?"),
+        (["jobs", "-u", "ada"], "no option -u here; did you mean --owner?"),
+        (["status", "--json"], "no option --json here; for JSON: -o json"),
+        (["status", "--watch"], "no option --watch here; to follow changes: muster top"),
+        (["jobs", "--xyzzy"], "no option --xyzzy here\n"),
+        (["nodes", "n1"], "unexpected argument n1. Use: muster node n1"),
+        (["plan", "a", "b"], "unexpected argument b. Use: muster plan b --base a"),
+        (["suspend", "queue", "a"], "unexpected argument a; did you mean queue/a?"),
+        (["resume", "Queue", "a"], "unexpected argument a; did you mean Queue/a?"),
+        (["overrides", "clear", "suspend", "queue", "a"], "did you mean queue/a?"),
+        (["access", "can", "ada", "submit", "queue", "a"], "did you mean queue/a?"),
+        (["submit", "--gpus", "x", "--", "a"], "'x' is not a number."),
+        (["history", "-n", "x"], "'x' is not a whole number."),
+        (["backup", "a", "b"], "unexpected argument b\n"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_nearest_right_one(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == terminal.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert told in said.err
+    assert "  see: muster" in said.err
+
+
+def test_advice_names_commands_and_no_option_that_exists() -> None:
+    texts = [*command_hints.OPTION_ADVICE.values(), *command_hints.EXTRA_WORD_ADVICE.values()]
+    named = {name for text in texts for name in re.findall(r"\bmuster ([a-z]+)", text)}
+    assert named <= COMMANDS
+    assert command_hints.EXTRA_WORD_ADVICE.keys() <= COMMANDS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from reconciler.cli import main, terminal
+from reconciler.cli import main, terminal, usage_errors
 from reconciler.cli.changes import submit_options
 from reconciler.cli.cluster import report
 from reconciler.model.state import records
@@ -39,11 +39,13 @@ WHO = "ada@example.org"
         (["access", "can", WHO, "change", "Foo/bar"], 64, "there is no kind Foo that rules are "),
         (["access", "can", WHO, "change", "Queu/a"], 64, "; did you mean Queue?; there are Acc"),
         (["access", "can", WHO, "submit", "Queue/defalt"], 1, "did you mean default?"),
+        (["access", "can", WHO, "submit", "queue/defalt"], 1, "there is no Queue/defalt; did you"),
         (
             ["drain", "h2", "--override", "--reason", "fan", "--for", "9d"],
             64,
             "--for: found 9d, expected 1s to 7d",
         ),
+        (["approve", "soon"], 64, "'soon' is no digest of a change; `muster status` shows"),
         (["approve", "sha256:" + "0" * 16], 1, "is the digest of a whole plan"),
     ],
 )
@@ -366,3 +368,44 @@ def test_a_wrong_option_is_told_by_its_name(
     said = " ".join(capsys.readouterr().err.split())
     assert f"nothing was submitted {told}" in said
     assert "submission:" not in said
+
+
+@pytest.mark.parametrize(
+    ("subject", "code", "told"),
+    [
+        ("default", 64, "default: expected cluster, queue/NAME or job/NAME; did you mean queue/d"),
+        ("clutser", 64, "; did you mean cluster?"),
+        ("cluster/x", 64, "; did you mean cluster?"),
+        ("queues/default", 64, "; did you mean queue/default?"),
+        ("queue", 64, "queue: expected cluster, queue/NAME or job/NAME"),
+        ("job/", 64, "job/: expected cluster, queue/NAME or job/NAME"),
+        ("node/virtual-0", 64, "; nodes are drained: `muster drain NODE`"),
+        ("queue/defalt", 1, "; did you mean default?"),
+        ("job/helo", 1, "there is no Job/helo in "),
+    ],
+)
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+def test_a_wrong_subject_is_answered_alike_by_every_verb(
+    verb: str, subject: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(verb, subject) == code
+    assert told in " ".join(capsys.readouterr().err.split())
+    if code == terminal.USAGE:
+        words = ["--override", *(["--reason", "fan"] if verb == "suspend" else [])]
+        assert _run(verb, subject, *words) == code
+        assert told in " ".join(capsys.readouterr().err.split())
+        assert _run("overrides", "clear", "suspend", subject) == code
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["cancel"], ["hold"], ["release"], ["rerun"], ["job"], ["explain"], ["logs"]),
+        *(["wait"], ["plot"], ["jobs"], ["node"], ["undrain"], ["events", "--job"]),
+        ["overrides", "clear", "cancel"],
+    ],
+)
+def test_a_kind_before_a_name_is_answered_with_the_name(words: list[str]) -> None:
+    with pytest.raises(usage_errors.UsageError, match="expected a name without its kind, train"):
+        _run(*words, "job/train")

@@ -5,10 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reconciler.cli import main
+from reconciler.cli import main, value_names
 
 #: What light commands have no use for.
 HEAVY = (
@@ -17,7 +18,7 @@ HEAVY = (
 )
 LOOK = """
 import sys
-from reconciler.cli import main
+from reconciler.cli import main, value_names
 try:
     main.main()
 finally:
@@ -113,3 +114,51 @@ def test_a_plan_without_a_controller_loads_no_store() -> None:
     assert "msgspec" in loaded, done
     assert "is no git repository" in done.stderr
     assert not {"sqlalchemy", "litestar"} & set(loaded)
+
+
+def _whole_commands() -> list[tuple[str, Any]]:
+    """Return every command and command of a group, by how it is called."""
+    found = []
+    for name, command in main.application().commands.items():
+        if name in {"controller", "agent"}:  # these have parsers of their own
+            continue
+        found.append((name, command))
+        for below, inner in getattr(command, "commands", {}).items():
+            found.append((f"{name} {below}", inner))
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), _whole_commands())
+def test_every_help_can_be_read(name: str, command: Any) -> None:
+    """It fits 80 columns, and says of each value what to type and what it is without."""
+    context = command.context_class(command, info_name=f"muster {name}", terminal_width=80)
+    text = command.get_help(context)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search(r"<(str|int|float|path)( range)?>", text), "the type says nothing"
+    summary = command.help.partition("\n")[0]
+    assert summary[0].isupper()
+    assert summary.endswith(".")
+    assert not summary.partition(" ")[0].endswith("s"), "an imperative"
+    for option in command.params:
+        assert option.help, option.name
+
+
+@pytest.mark.parametrize(("name", "command"), _whole_commands())
+def test_every_option_with_a_value_says_its_default(name: str, command: Any) -> None:
+    left = [
+        option.opts[0]
+        for option in command.params
+        if option.param_type_name == "option"
+        and not (option.is_flag or option.required or option.default)
+        and "Default: " not in option.help
+    ]
+    assert left == (["--at"] if name == "explain" else []), "now is the default of --at"
+
+
+def test_every_named_value_is_that_of_some_option_or_argument() -> None:
+    options, arguments = set(), set()
+    for _, command in _whole_commands():
+        options |= {one.opts[0] for one in command.params if one.param_type_name == "option"}
+        arguments |= {(command.name, one.name) for one in command.params}
+    assert value_names._OPTIONS.keys() <= options
+    assert value_names._ARGUMENTS.keys() <= arguments

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from reconciler.cli import main, terminal
+from reconciler.cli import main, terminal, usage_errors
 from reconciler.cli.cluster import drift, inspect_commands
 from reconciler.cli.jobs import explain, job_list, show, wait
 from reconciler.cli.repository import history
@@ -715,7 +715,7 @@ def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
 def test_more_entries_than_a_controller_tells_at_once_are_wrong_usage(command: str) -> None:
     """So that nobody takes it for one that fails: no controller is asked."""
     assert history.ENTRIES_MAX == audit.ENTRIES_MAX
-    with pytest.raises(main.UsageError, match="not in the range"):
+    with pytest.raises(usage_errors.UsageError, match="not in the range"):
         main.application(command).main(
             [command, "-n", str(audit.ENTRIES_MAX + 1)], prog_name="muster", standalone_mode=False
         )

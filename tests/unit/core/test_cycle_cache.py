@@ -57,9 +57,9 @@ def test_columns_kept_by_changes_are_those_built_anew(
 
 def test_what_is_recalled_of_other_records_is_refused() -> None:
     observed = records.Observed(attempts={})
-    recall = cycle_cache.CycleCache.from_observed(records.Observed(attempts={}))
+    cache = cycle_cache.CycleCache.from_observed(records.Observed(attempts={}))
     with pytest.raises(ValueError, match="other records"):
-        cycle_context.CycleContext(desired.Desired(), observed, 0.0, recall)
+        cycle_context.CycleContext(desired.Desired(), observed, 0.0, cache)
 
 
 def test_names_stay_in_order_as_they_come_and_go() -> None:

@@ -131,12 +131,12 @@ def test_looks_are_rare() -> None:
         world.settle()
         world.now += 60
         world.end(f"j{number}")
-        looks.add(world.memory.look_at)
+        looks.add(world.memory.forget_at)
     assert len(looks) <= 2 * 40 * 60 / garbage_collection.EVERY_S
     world.commit(remove=tuple(world.jobs))
     _wait(world, 3 * DAY_S)
     assert not world.memory.jobs
-    assert world.memory.look_at is None
+    assert world.memory.forget_at is None
 
 
 @pytest.mark.parametrize("declared", [False, True])

@@ -10,7 +10,7 @@ from tests.unit.core.world import World, job
 
 
 def claims(world: World) -> dict[str, object]:
-    groups = world.memory.recall.part(pending_cache.PendingCache).group_of
+    groups = world.memory.cache.part(pending_cache.PendingCache).group_of
     return {name: group.claims[name] for name, group in groups.items()}
 
 
@@ -37,7 +37,7 @@ def test_what_another_record_says_of_a_claim_is_taken_up() -> None:
         job(waits, cpu=world.jobs[waits].groups[0].resources.cpu_milli // 1000, queue=other)
     )
     world.settle()
-    group = world.memory.recall.part(pending_cache.PendingCache).group_of[waits]
+    group = world.memory.cache.part(pending_cache.PendingCache).group_of[waits]
     assert group.spec.queue == other
     kept = claims(world)
     assert [name for name, claim in before.items() if kept.get(name) is not claim] == [waits]
@@ -48,7 +48,7 @@ def test_what_an_element_holds_is_looked_at_once() -> None:
     world.settle()
     world.commit(job("a", cpu=1), job("b", cpu=1))
     world.settle()
-    part = world.memory.recall.part(running_gangs.RunningGangs)
+    part = world.memory.cache.part(running_gangs.RunningGangs)
     world.end("a")
     before = part.entries["b", 0]
     assert ("a", 0) not in part.entries
@@ -71,7 +71,7 @@ def test_what_is_held_is_in_order_however_much_changed(
     for _ in range(3):
         (first, *_) = [name for name, state in world.states().items() if state == "Running"]
         world.end(first)
-        part = world.memory.recall.part(running_gangs.RunningGangs)
+        part = world.memory.cache.part(running_gangs.RunningGangs)
         assert [key for key, _ in part.items()] == sorted(part.entries)
         assert [part.entries[key] for key, _ in part.items()] == part.in_order()
         assert part.entries

@@ -18,7 +18,7 @@ def _at_rest() -> World:
     world.commit(job("a"), job("b"))
     world.settle(20)
     world.cycle()
-    assert world.outcomes[-1].standing is not None
+    assert world.outcomes[-1].schedule_inputs is not None
     return world
 
 

@@ -404,7 +404,9 @@ class Story:
         """Let another controller continue from the store."""
         held = self.memory.observed((), {})
         self.memory = observed_state.ObservedState(
-            msgspec.structs.replace(held, promised={}, standing=None, desired_generation=-1),
+            msgspec.structs.replace(
+                held, nominations={}, schedule_inputs=None, desired_generation=-1
+            ),
             self.now,
         )
         self.epoch += 1
@@ -461,7 +463,7 @@ class Story:
         )
         observed = self.memory.observed(*self.memory.take_input(), self.memory.take_asked())
         packed = msgspec.msgpack.encode((wanted, observed)) if self.replay else b""
-        result = reconcile.reconcile(wanted, observed, self.now, recall=self.memory.recall)
+        result = reconcile.reconcile(wanted, observed, self.now, cache=self.memory.cache)
         if self.replay:
             self._again(packed, result)
         self._check_standing(wanted, observed, result)

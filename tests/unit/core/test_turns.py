@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.state.scheduler_state import Recollection, Turn
+from reconciler.model.state.scheduler_state import SchedulerState, Turn
 from reconciler.store import codec
 from tests.unit.core.world import World, job
 
@@ -35,7 +35,7 @@ def _passed() -> World:
 
 
 def _turns(world: World) -> list[str]:
-    return [turn.job for turn in world.memory.recollection.turns]
+    return [turn.job for turn in world.memory.scheduler_state.turns]
 
 
 def test_a_turn_that_was_used_is_remembered_until_its_job_starts() -> None:
@@ -70,7 +70,7 @@ def test_a_job_that_goes_takes_its_turn_with_it() -> None:
 
 @pytest.mark.parametrize("length_s", [60.0, math.inf])
 def test_turns_are_stored(length_s: float) -> None:
-    known = Recollection(turns=(Turn("a", of=1, order=3, since=5.0, length_s=length_s),))
-    assert codec.recollection_of(codec.encode(known)) == known
+    known = SchedulerState(turns=(Turn("a", of=1, order=3, since=5.0, length_s=length_s),))
+    assert codec.scheduler_state_of(codec.encode(known)) == known
     older = msgspec.msgpack.encode({"turn": 3})
-    assert codec.recollection_of(older).turns == ()
+    assert codec.scheduler_state_of(older).turns == ()

@@ -179,7 +179,7 @@ class World:
         observed = self.memory.observed(
             reports, answered, self.memory.take_asked(), self.memory.take_provisioned()
         )
-        result = reconcile.reconcile(wanted, observed, self.now, recall=self.memory.recall)
+        result = reconcile.reconcile(wanted, observed, self.now, cache=self.memory.cache)
         self.memory.absorb(result)
         for update in self.engine.apply(result.actions, self.structure, self.memory):
             node = self.nodes.get(update.node)

@@ -103,7 +103,7 @@ def _observed(
                 },
             )
         },
-        recollection=scheduler_state.Recollection(spent={"q": {0: 3600.0, -900: 9.0}}),
+        scheduler_state=scheduler_state.SchedulerState(spent={"q": {0: 3600.0, -900: 9.0}}),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reconciler.model import desired
-from reconciler.notifications import credentials, delivery, messages
+from reconciler.notifications import credentials, delivery, message_queue, messages
 
 REVISION = "a" * 40
 WAIT_S = 60.0
@@ -327,7 +327,7 @@ def test_a_redirection_is_not_followed(receiver: Receiver, make: Make) -> None:
 def test_the_queue_is_bounded_and_the_oldest_gives_way(
     folder: Path, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "QUEUE_MAX", 3)
+    monkeypatch.setattr(message_queue, "QUEUE_MAX", 3)
     notifier = delivery.Notifier(
         folder, tmp_path / "n", clock=time.time, monotonic=time.monotonic, random=lambda: 0.0
     )

@@ -10,7 +10,7 @@ from reconciler.model import desired
 from reconciler.model.policy import drift_kinds
 from reconciler.model.state import events, outcome, records
 from reconciler.model.state.states import JobState, NodeState
-from reconciler.notifications import delivery, messages, triggers
+from reconciler.notifications import delivery, message_queue, messages, triggers
 from tests.unit.store import samples
 
 NODE = samples.node()
@@ -155,17 +155,17 @@ def test_nobody_who_did_not_ask_is_told(notifier: delivery.Notifier) -> None:
 def test_what_is_forgotten_leaves_nothing(
     notifier: delivery.Notifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "QUEUE_MAX", 3)
+    monkeypatch.setattr(message_queue, "QUEUE_MAX", 3)
     for number in range(50):
         notifier.tell([msgspec.structs.replace(FAILED, object=f"Job/{number}")], [channel()])
     assert notifier.waiting() == 3
-    assert len(notifier._of) == 3  # the index goes with what it is of
+    assert len(notifier._queue._by_object) == 3  # the index goes with what it is of
     notifier.tell([], [])
-    assert (notifier.waiting(), notifier._of) == (0, {})
+    assert (notifier.waiting(), notifier._queue._by_object) == (0, {})
 
 
 def told(notifier: delivery.Notifier) -> set[str]:
-    return {key[2] for key in notifier._waiting}
+    return {key[2] for key in notifier._queue.waiting_keys()}
 
 
 def test_nodes_that_are_lost_are_told_of_however_many_jobs_go_with_them(
@@ -177,7 +177,7 @@ def test_nodes_that_are_lost_are_told_of_however_many_jobs_go_with_them(
     chat = (channel(on=("job-evicted", "node-lost")), channel(name="log", on=("node-lost",)))
     assert tell(notifier, chat, events=evicted, nodes=lost) == delivery.AT_ONCE_MAX + 2
     assert told(notifier) == {"job-evicted", "node-lost"}
-    assert next(iter(notifier._waiting))[2] == "node-lost"
+    assert next(iter(notifier._queue.waiting_keys()))[2] == "node-lost"
     assert notifier.counts()["chat", "dropped"] == extra
     assert notifier.counts()["log", "dropped"] == 0
     (line,) = caplog.messages
@@ -201,15 +201,15 @@ def test_what_no_longer_is_so_is_forgotten_beyond_the_limit_too(
     notifier.tell([other], both)
     back = [msgspec.structs.replace(one, reason="node-back") for one in (LOST, other)]
     notifier.tell(back, both)
-    assert {key[1:3] for key in notifier._waiting} == {("Node/n1", "node-back")}
+    assert {key[1:3] for key in notifier._queue.waiting_keys()} == {("Node/n1", "node-back")}
 
 
 def test_news_of_jobs_give_way_to_those_of_nodes(
     notifier: delivery.Notifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "QUEUE_MAX", 2)
+    monkeypatch.setattr(message_queue, "QUEUE_MAX", 2)
     failures = [msgspec.structs.replace(FAILED, object=f"Job/{number}") for number in range(3)]
     notifier.tell([LOST, *failures], [channel()])
-    assert [key[1] for key in notifier._waiting] == ["Node/n1", "Job/2"]
+    assert [key[1] for key in notifier._queue.waiting_keys()] == ["Node/n1", "Job/2"]
     notifier.tell([LATE, failures[0]], [channel()])
-    assert [key[1] for key in notifier._waiting] == ["Node/n1", "Drift/git:main"]
+    assert [key[1] for key in notifier._queue.waiting_keys()] == ["Node/n1", "Drift/git:main"]

@@ -28,7 +28,7 @@ def test_what_no_pool_could_ever_hold_is_told() -> None:
     )
     assert small.warnings == ()
     (told,) = large.warnings
-    assert told.startswith("no pool could ever hold a task of group main: pool: 9 gpu asked")
+    assert told.startswith("no pool could ever hold a task of group main: pool: 9 GPUs asked")
 
 
 GANG = """\
@@ -43,11 +43,11 @@ spec: {queue: leaf, groups: [%s], command: [nvidia-smi]}
     ("groups", "told"),
     [
         ("{name: a, count: 4, resources: {gpu: 1}}", ""),
-        ("{name: a, count: 5, resources: {gpu: 1}}", "5 gpu asked for what starts together"),
+        ("{name: a, count: 5, resources: {gpu: 1}}", "5 GPUs asked for what starts together"),
         ("{name: a, count: 5, min: 4, resources: {gpu: 1}}", ""),
         (
             "{name: a, count: 3, resources: {gpu: 1}}, {name: b, count: 2, resources: {gpu: 1}}",
-            "more than the limit of queue top, 4: it can't start under this limit",
+            "more than the limit of queue top, 4 GPUs: it can't start under this limit",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def test_one_that_not_even_a_kill_ends_holds_up_no_other(
         assert Path("/proc", (folder / "pid").read_text().strip()).exists()
     finally:
         (folder / "gone").touch()
-        until(lambda: all(one.poll() is not None for one in scripts._LEFT))
+        until(lambda: not scripts._STUCK.pids())
 
 
 @pytest.mark.parametrize(

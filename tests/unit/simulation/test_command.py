@@ -11,7 +11,7 @@ from rich.console import Console
 
 from reconciler.cli import main, terminal
 from reconciler.model import desired
-from reconciler.simulation.scenarios import builder
+from reconciler.simulation.scenarios import policy_settings
 
 TRACE = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -576,7 +576,7 @@ def test_settings_are_written_as_in_a_cluster_document() -> None:
         "overdueAfter": 3,
     }
     missing: dict[str, None] = {}
-    found = builder.settings_of(policy, missing).scheduling
+    found = policy_settings.settings_of(policy, missing).scheduling
     assert found == desired.Scheduling(
         backfill="conservative",
         usage_half_life_s=86_400,

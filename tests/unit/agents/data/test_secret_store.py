@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agents.data import secret_store
-from agents.tasks import start_orders, task_users
+from agents.supervisor.commands import StartCommand
+from agents.tasks import start_commands, task_users
 from agents.tasks.node_context import NodeContext
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 
@@ -132,19 +133,19 @@ def test_without_either() -> None:
 
 def order_of(
     folder: Path, source: secret_store.SecretStore, secret: tuple[str, str], **fields: Any
-) -> dict[str, Any]:
-    """The order of a task that uses a secret."""
+) -> StartCommand:
+    """The command of a task that uses a secret."""
     template = TaskTemplate(
         "j", 1, "g", command=("true",), secrets=(secret,), allow_root=True, **fields
     )
     node = NodeContext("n", str(folder), str(folder))
     user = task_users.find_user(template, node)
-    resources = start_orders.StartResources(
+    resources = start_commands.StartResources(
         user,
-        start_orders.image_request(template, node, user),
+        start_commands.image_request(template, node, user),
         secrets=source.fetch("ada", os.geteuid(), [secret[0]]),
     )
-    return start_orders.start_order(Assignment("a.1", "t", "b"), template, node, resources)
+    return start_commands.start_command(Assignment("a.1", "t", "b"), template, node, resources)
 
 
 def test_values_go_to_the_variables_that_were_asked_for(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.gpus import mps
-from agents.tasks import start_orders, task_users
+from agents.tasks import start_commands, task_users
 from agents.tasks.node_context import NodeContext
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import Gpu
@@ -115,7 +115,7 @@ def test_a_daemon_that_hangs_keeps_those_of_other_devices_from_nothing(
 ) -> None:
     monkeypatch.setattr(mps, "ANSWER_S", 1.0)
     # killed in vain, as one is that waits in the kernel for its device
-    monkeypatch.setattr("subprocess.Popen.kill", lambda _process: None)
+    monkeypatch.setattr("os.killpg", lambda *_: None)
     gone = bench.folder / "gone"
     text = bench.program.read_text()
     waits = f"[ $CUDA_VISIBLE_DEVICES = GPU-b ] && until [ -e {gone} ]; do sleep 0.05; done\n"
@@ -167,7 +167,7 @@ def test_a_task_is_told_its_share(
     assignment = Assignment("a.1", "t", "b", devices=devices, share_milli=share)
     order = ordering.order_for(assignment, template, place)
     user = task_users.find_user(template, place)
-    found = start_orders.mps_share(assignment, template, GPUS, user)
+    found = start_commands.mps_share(assignment, template, GPUS, user)
     assert found == (ONE if wanted else None)
     told = {name: value for name, value in order["env"].items() if name.startswith("CUDA_MPS")}
     folder = f"{tmp_path}/mps/0-{os.geteuid()}"

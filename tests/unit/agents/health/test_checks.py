@@ -1,7 +1,6 @@
 """Verdicts of the built-in checks, by table, and what executables of the site may do."""
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -282,7 +281,7 @@ def test_a_mount_that_hangs_holds_one_child_only(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(checks, "MOUNT_S", 1.0)
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
     mounts = checks.MountChecker()
     try:
         assert mounts.problem("/proc") == "does not answer in 1 s"

@@ -370,7 +370,7 @@ def test_a_limit_that_could_not_be_set_once_is_not_missing_for_ever(
 
 
 def deserted(top: Path, root: Path) -> Path:
-    """What a supervisor of a folder leaves that is killed with its guardian; the kernel's files of
+    """What a supervisor of a folder leaves that is killed with its reaper; the kernel's files of
     such groups are not among what has to be removed."""
     base = top / cgroups.token_of(str(root))
     for name in ("keeper", "run/a.1"):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Runtime:
         self.fails: dict[str, int] = {}
 
     def __call__(
-        self, argv: list[str], _user: dict[str, Any] | None, _env: dict[str, str], _limit: float
+        self, argv: list[str], _user: Mapping[str, Any] | None, _env: dict[str, str], _limit: float
     ) -> tuple[int | None, str]:
         name = argv[-1]
         if self.fails.get(name, 0) > 0:
@@ -81,14 +81,19 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def order(name: str, user: dict[str, Any] | None = None) -> dict[str, Any]:
+def other(op: str, name: str) -> Any:
+    """A command without a container."""
+    return {"op": op, "id": name}
+
+
+def order(name: str, user: dict[str, Any] | None = None) -> Any:
     cleanup = {"argv": ["podman", "rm", name], "env": {"HOME": "/h"}, "user": user}
     return {"op": "start", "id": name, "cleanup": cleanup}
 
 
 def test_one_that_has_ended_is_removed_and_its_note_goes(scene: Scene) -> None:
     agent = scene.live()
-    agent.note([order("a.1"), order("a.2"), {"op": "start", "id": "b.1", "cleanup": None}])
+    agent.note([order("a.1"), order("a.2"), other("start", "b.1") | {"cleanup": None}])
     assert scene.noted() == {"a.1", "a.2"}
     assert (scene.root / container_cleanup.FOLDER).stat().st_mode & 0o777 == 0o700
     agent.ended("a.1")
@@ -131,11 +136,12 @@ def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
     """As on a full disk: it would be nobody's if all died then."""
     agent = scene.live()
     (scene.root / container_cleanup.FOLDER).write_text("no folder")
-    plain = {"op": "start", "id": "b.1"}
-    refused, other = agent.note([order("a.1"), plain])
+    plain = other("start", "b.1")
+    noted: list[Any] = agent.note([order("a.1"), plain])
+    refused, started = noted
     assert (refused["op"], refused["id"], refused["reason"]) == ("refuse", "a.1", "StartFailed")
     assert "its container's removal can't be noted: " in refused["message"]
-    assert other == plain
+    assert started == plain
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"argv": 3}', "\x00"])
@@ -164,10 +170,10 @@ def test_notes_are_on_the_disk_before_anything_starts(
 
     monkeypatch.setattr("os.fsync", fsync)
     agent = scene.live()
-    agent.note([order("a.1"), {"op": "start", "id": "b.1"}, order("a.2")])
+    agent.note([order("a.1"), other("start", "b.1"), order("a.2")])
     assert kept == [".a.1", ".a.2", container_cleanup.FOLDER]
     agent.note([order("a.1")])  # it is noted already
-    agent.note([{"op": "stop", "id": "a.1"}])
+    agent.note([other("stop", "a.1")])
     assert kept.count(".a.1") == 1
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from agents.isolation import task_limits
-from agents.tasks import container_runtimes, start_orders, task_users
+from agents.tasks import container_runtimes, start_commands, task_users
 from agents.tasks.node_context import NodeContext, UnstartableError
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
@@ -145,8 +145,9 @@ def test_the_runtime_is_the_nodes_wherever_its_job_looks_for_programs(
     place = NodeContext("n1", "/r", "/s")
     order = ordering.order_for(Assignment("a.1", "t", "b"), template, place)
     user = task_users.find_user(template, place)
-    image = start_orders.image_request(template, place, user)
+    image = start_commands.image_request(template, place, user)
     assert image is not None
+    assert order["cleanup"] is not None
     told = [order["env"], order["cleanup"]["env"], dict(image.environment)]
     assert {one["PATH"] for one in told} == {str(tmp_path / "nodes")}
     assert order["env"]["MY"] == "own"

@@ -37,14 +37,14 @@ class Starts:
         self.carrier = launcher.Launcher(
             settings, place, trash.Trash(root / "trash"), self.lock, **parts
         )
-        self.orders: list[dict[str, Any]] = []
+        self.orders: list[Any] = []
         self.came = threading.Event()
 
-    def later(self, order: dict[str, Any]) -> None:
+    def later(self, order: Any) -> None:
         self.orders.append(order)
         self.came.set()
 
-    def begin(self, name: str, **more: Any) -> list[dict[str, Any]]:
+    def begin(self, name: str, **more: Any) -> list[Any]:
         template = TaskTemplate("j", 1, "g", command=("true",), **more)
         with self.lock:
             step = state.Start(Assignment(name, "t", "b"), template)
@@ -92,8 +92,9 @@ def test_a_folder_that_hangs_ends_one_start(
 def test_who_is_stopped_during_the_look_never_starts(starts: Starts) -> None:
     with starts.lock:
         starts.begin("a.1", checkpoint_path="c")
-        order = starts.carrier.stop_order(state.EndAttempt("a.1", EndReason.CANCELLED))
-        assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
+        order = starts.carrier.stop_command(state.EndAttempt("a.1", EndReason.CANCELLED))
+        assert order["op"] == "refuse"
+        assert order["reason"] == EndReason.CANCELLED.value
         # the same again: the look that was given up is no part of it
         starts.begin("a.1", checkpoint_path="c")
     assert starts.came.wait(LONG_S)
@@ -123,7 +124,10 @@ def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(tmp_path: Path
     gate.turn(0)
     assert [one["op"] for one in starts.orders] == ["start"]
     assert starts.carrier.stages() == {}
-    assert starts.carrier.pass_or_hold({"id": "a.1", "op": "start", "hold": True}) != []
+    (start,) = starts.orders
+    assert start["op"] == "start"
+    start["hold"] = True
+    assert starts.carrier.pass_or_hold(start) == [start]
 
 
 def test_a_defect_in_what_a_start_needs_is_its_end(tmp_path: Path) -> None:
@@ -158,8 +162,9 @@ def test_who_is_stopped_while_it_is_prepared_is_copied_nothing(
         assert prepared.wait(LONG_S)
         # whatever the thread does next, it has to wait for who stops it now
         assert starts.carrier.stages()["a.1"] == (AttemptState.FETCHING, "getting what it needs")
-        order = starts.carrier.stop_order(state.EndAttempt("a.1", EndReason.CANCELLED))
-        assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
+        order = starts.carrier.stop_command(state.EndAttempt("a.1", EndReason.CANCELLED))
+        assert order["op"] == "refuse"
+        assert order["reason"] == EndReason.CANCELLED.value
     starts.begin("a.2", stage=plan)
     assert starts.came.wait(LONG_S)
     assert [one["id"] for one in starts.orders] == ["a.2"]

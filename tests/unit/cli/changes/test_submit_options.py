@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
 from reconciler.cli import main, terminal
@@ -14,8 +13,13 @@ from reconciler.cli.jobs import run
 
 def _submit(*words: str) -> int:
     """The exit code of a dry run."""
+    return _submit_files("--name", "j", *words)
+
+
+def _submit_files(*words: str) -> int:
+    """The same, without a name for a command's job."""
     code = main.application("submit").main(
-        ["submit", "--dry-run", "--name", "j", *words], prog_name="muster", standalone_mode=False
+        ["submit", "--dry-run", *words], prog_name="muster", standalone_mode=False
     )
     return code if isinstance(code, int) else 0
 
@@ -97,15 +101,53 @@ def test_a_command_stands_behind_two_dashes(
     [("10", (10, None)), ("0-9", (10, None)), ("0-0", (1, None)), ("0-9%4", (10, 4))],
 )
 def test_an_array_is_a_count_or_a_range(text: str, expected: tuple[int, int | None]) -> None:
-    assert submit_options.parse_array(text) == expected
+    problems: list[str] = []
+    assert submit_options.parse_array(text, problems) == expected
+    assert not problems
 
 
 @pytest.mark.parametrize("text", ["", "ten", "1-10", "0-9:2", "1,3", "-1", "10%2", "0-9%"])
-def test_other_indices_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as left:
-        submit_options.parse_array(text)
-    assert left.value.exit_code == terminal.USAGE
-    assert "expected a number of elements such as 10" in " ".join(capsys.readouterr().err.split())
+def test_other_indices_are_refused(text: str) -> None:
+    problems: list[str] = []
+    assert submit_options.parse_array(text, problems) == (None, None)
+    assert "expected a number of elements such as 10" in problems[0]
+
+
+@pytest.mark.usefixtures("clone")
+def test_all_wrong_options_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--time", "10mins", "--memory", "4GB", "--array", "ten", "--tasks", "0"]
+    assert _submit(*words, "--", "true") == terminal.USAGE
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("muster: 4 problems; nothing was submitted --array: ")
+    assert "did you mean 10m?" in told
+    assert "did you mean 4G or 4Gi?" in told
+    assert "--tasks: this number is out of range; found 0" in told
+
+
+@pytest.mark.usefixtures("clone")
+def test_problems_of_several_files_are_counted_together_and_in_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    head = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  command: [echo]\n"
+    Path("b.yaml").write_text(
+        head % "b1" + "  timeLimit: 10mins\n  resources: {memory: 4GB}\n"
+        "---\n" + head % "b2" + "  queue: defalt\n  priorityClass: urgent\n"
+    )
+    Path("a.yaml").write_text(head % "a1" + "  queue: nowhere\n")
+    assert _submit_files("b.yaml", "a.yaml") == terminal.ERROR
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "muster: 5 problems; nothing was submitted"
+    places = [line.split(": error")[0].strip().rpartition(":")[0] for line in told[1:]]
+    assert places == ["b.yaml:6", "b.yaml:7", "b.yaml:14", "b.yaml:15", "a.yaml:6"]
+    assert "did you mean default?" in told[3]
+
+
+@pytest.mark.usefixtures("clone")
+def test_all_files_that_cannot_be_read_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _submit_files("no.yaml", "none.yaml") == terminal.ERROR
+    told = capsys.readouterr().err
+    assert "muster: no.yaml can't be read: No such file" in told
+    assert "  none.yaml can't be read: No such file" in told
 
 
 @pytest.mark.usefixtures("clone")

@@ -99,7 +99,7 @@ def test_a_quota_that_is_not_known_is_told_with_the_nearest(
     with pytest.raises(typer.Exit) as left:
         quotas.select([{"name": "students"}], ["students", "student"])
     assert left.value.exit_code == 1
-    assert "no quota named 'student'; did you mean students?" in capsys.readouterr().err
+    assert "there is no Quota/student; did you mean students?" in capsys.readouterr().err
 
 
 def test_where_there_are_no_quotas_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:

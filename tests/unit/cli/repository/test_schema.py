@@ -59,6 +59,10 @@ def test_the_schema_itself(capsys: pytest.CaptureFixture[str]) -> None:
     ("asked", "told"),
     [
         ("jobb", "no kind named 'jobb'; did you mean job?"),
+        ("job.spek", "Job has no field spek; did you mean spec?"),
+        ("job.spec.resorces", "did you mean spec.resources?"),
+        ("job.priorty", "did you mean spec.priority?"),
+        ("job.spec.resources.gpuu", "did you mean spec.resources.gpu?"),
         ("job.gpu", "Job has no field gpu; did you mean spec.resources.gpu?"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_job_that_a_phase_names_is_set_aside_without_a_search(
     leader.now += 1
     leader.hear("n0")
     leader.cycle()
-    assert leader.loop._state.aside.keys() == {"j7"}
+    assert leader.loop._state.quarantined.keys() == {"j7"}
     assert leader.core.calls <= 4
     assert leader.counts == {"job": 1}
     assert leader.loop._state.nodes["n0"].last_report_at == leader.now
@@ -147,7 +147,7 @@ def test_an_error_with_every_job_is_found_in_bounded_turns(
         leader.now += 1
         leader.hear(*world.nodes)
         leader.cycle()
-    assert not leader.loop._state.aside
+    assert not leader.loop._state.quarantined
     leader.close()
 
 

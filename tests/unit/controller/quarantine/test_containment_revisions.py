@@ -179,7 +179,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     site.close()
     note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
     assert note.startswith("muster: OutOfSync with 1 errors;")
-    assert "a defect of Muster" in note
+    assert "an internal error" in note
     assert "KeyError in " in note
 
 

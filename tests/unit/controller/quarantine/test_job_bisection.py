@@ -138,7 +138,7 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
     leader.cycle()
     leader.hear(*world.nodes)
     leader.cycle()
-    assert leader.loop._state.aside.keys() == {POISON, "after", "last"}
+    assert leader.loop._state.quarantined.keys() == {POISON, "after", "last"}
     assert placed(leader) == {"fine"}
     assert leader.states().keys() == {POISON, "after", "last", "fine"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
@@ -162,7 +162,7 @@ def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     core.there = {POISON}
     leader.now = 1_000_060
     leader.cycle()
-    assert leader.loop._state.aside.keys() == {POISON}
+    assert leader.loop._state.quarantined.keys() == {POISON}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
     assert (POISON in placed(leader)) is is_placed
     leader.now += 1
@@ -253,7 +253,7 @@ def test_a_turn_tries_no_more_than_it_may_and_the_search_goes_on_behind_what_com
         turns += 1
     assert turns > 1
     assert placed(leader) == set(names) - core.jobs
-    assert leader.loop._state.aside.keys() == core.jobs
+    assert leader.loop._state.quarantined.keys() == core.jobs
     assert leader.counts == {"job": 3}
     leader.close()
 

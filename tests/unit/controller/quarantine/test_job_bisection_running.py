@@ -37,7 +37,7 @@ def left_out(folder: Path, world: World, running: desired.Job) -> Full:
     core.there = {running.name}
     site.now = max(site.now, 1_000_060)
     site.pass_time(1)
-    assert site.loop._state.aside.keys() == {running.name}
+    assert site.loop._state.quarantined.keys() == {running.name}
     return site
 
 
@@ -56,7 +56,7 @@ def test_what_it_holds_counts_for_every_quota(tmp_path: Path, quota: desired.Quo
     site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
     for _ in range(3):
         site.pass_time(2)
-    assert site.loop._state.aside.keys() == {POISON}
+    assert site.loop._state.quarantined.keys() == {POISON}
     assert running(site) == {POISON}
     site.close()
 
@@ -86,7 +86,7 @@ def test_a_task_of_a_job_that_is_left_out_goes_on_and_its_end_is_not_lost(tmp_pa
     core.there = {POISON}
     site.now = max(site.now, 1_000_060)
     site.pass_time(1)
-    assert site.loop._state.aside.keys() == {POISON}
+    assert site.loop._state.quarantined.keys() == {POISON}
     (attempt,) = [one for one in site.loop._state.attempts.values() if one.job == POISON]
     site.world.nodes["n0"].end(attempt.id, site.now, exit_code=0)
     for _ in range(3):

@@ -6,17 +6,17 @@ import pytest
 
 from reconciler.core import cycle_context
 from reconciler.core.jobs import run_times
-from reconciler.model.state.scheduler_state import Recollection
+from reconciler.model.state.scheduler_state import SchedulerState
 from tests.unit.core.world import job
 
 
-def known(*runs: tuple[str, str, float, int | None]) -> Recollection:
+def known(*runs: tuple[str, str, float, int | None]) -> SchedulerState:
     """Return what is learned from runs of (owner, name, seconds, limit)."""
-    found = Recollection()
+    found = SchedulerState()
     for owner, name, ran_s, limit_s in runs:
         spec = job(name, owner=owner, time_limit_s=limit_s)
         times, parts = run_times.renewed(found, [cycle_context.Ended(spec, 0.0, ran_s)])
-        found = Recollection(run_times=times, limit_parts=parts)
+        found = SchedulerState(run_times=times, limit_parts=parts)
     return found
 
 
@@ -27,7 +27,7 @@ HALVES = known(*(("bob", f"x{n}", 100.0 * 4**n, 200 * 4**n) for n in range(5)))
 
 
 @pytest.mark.parametrize(
-    ("recollection", "whose", "limit_s", "ran_s", "usual_s"),
+    ("state", "whose", "limit_s", "ran_s", "usual_s"),
     [
         (STEADY, ("ada", "train-9"), 7200, 0.0, 602.0),
         (STEADY, ("ada", "train-9"), None, 0.0, 602.0),
@@ -44,7 +44,7 @@ HALVES = known(*(("bob", f"x{n}", 100.0 * 4**n, 200 * 4**n) for n in range(5)))
     ],
 )
 def test_the_usual_run_time(
-    recollection: Recollection,
+    state: SchedulerState,
     whose: tuple[str, str],
     limit_s: int | None,
     ran_s: float,
@@ -52,7 +52,7 @@ def test_the_usual_run_time(
 ) -> None:
     owner, name = whose
     spec = job(name, owner=owner, time_limit_s=limit_s)
-    assert run_times.RunTimes(recollection).usual_s(spec, ran_s) == usual_s
+    assert run_times.RunTimes(state).usual_s(spec, ran_s) == usual_s
 
 
 def test_a_cautious_run_time_is_told_by_its_own_like_alone() -> None:
@@ -65,7 +65,7 @@ def test_a_cautious_run_time_is_told_by_its_own_like_alone() -> None:
 def test_too_few_tell_nothing() -> None:
     book = run_times.RunTimes(known(("ada", "a-1", 10.0, 100), ("ada", "a-2", 10.0, 100)))
     assert book.usual_s(job("a-3", owner="ada", time_limit_s=100)) == 100.0
-    assert not run_times.RunTimes(Recollection())
+    assert not run_times.RunTimes(SchedulerState())
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -74,7 +74,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert {len(parts) for parts in many.limit_parts.values()} == {run_times.TIMES_MAX}
     assert many.run_times["ada\na"][-1] == 3 * run_times.TIMES_MAX
     full = {f"u{n}\nx": (1.0,) for n in range(run_times.STEMS_MAX)}
-    before = Recollection(run_times=full, limit_parts=full)
+    before = SchedulerState(run_times=full, limit_parts=full)
     ended = [cycle_context.Ended(job("y", owner="v", time_limit_s=10), 0.0, 0.0)]
     times, parts = run_times.renewed(before, ended)
     assert len(times) == len(parts) == run_times.STEMS_MAX

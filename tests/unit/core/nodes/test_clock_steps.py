@@ -153,7 +153,7 @@ def test_it_is_the_same_with_nothing_recalled() -> None:
                 site.end("j", exit_code=1)
             for _ in range(3):
                 if fresh:
-                    site.memory.recall_anew()
+                    site.memory.rebuild_cache()
                 site.hear()
                 said.append(site.cycle())
         told.append(said)

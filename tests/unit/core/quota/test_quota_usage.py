@@ -42,7 +42,7 @@ def test_elements_that_room_is_kept_for_are_counted_first() -> None:
     assert unkept.admit(kept, 1, cpus(2))[0] == 0
 
     both = accounts(cap)
-    assert both.admit_promised(kept, 1, cpus(2)) == 1
+    assert both.admit_nominated(kept, 1, cpus(2)) == 1
     count, reason = both.admit(other, 1, cpus(4))
     assert count == 0
     assert reason is not None
@@ -87,11 +87,11 @@ def test_those_of_a_group_share_one_cap() -> None:
 
 def test_what_is_kept_does_not_pass_a_cap() -> None:
     cap = desired.Quota("q", queue="default", resources=desired.QuotaAmounts(cpu_milli=5000))
-    assert accounts(cap).admit_promised(job("kept"), 4, cpus(2)) == 2
-    assert accounts(cap).admit_promised(job("kept"), 1, cpus(6)) == 0
+    assert accounts(cap).admit_nominated(job("kept"), 4, cpus(2)) == 2
+    assert accounts(cap).admit_nominated(job("kept"), 1, cpus(6)) == 0
     one = accounts(desired.Quota("q", queue="default", running=1))
-    assert one.admit_promised(job("first"), 1, cpus(1)) == 1
-    assert one.admit_promised(job("second"), 1, cpus(1)) == 0
+    assert one.admit_nominated(job("first"), 1, cpus(1)) == 1
+    assert one.admit_nominated(job("second"), 1, cpus(1)) == 0
 
 
 def test_what_left_for_another_does_not_take_its_turn_under_their_common_cap() -> None:
@@ -367,7 +367,7 @@ def test_nobody_knows_when_enough_of_a_budget_is_back_that_endless_work_holds() 
 
 def test_room_kept_under_a_quota_that_now_lets_no_job_run_is_not_used() -> None:
     found = accounts(desired.Quota("q", queue="default", running=0))
-    assert found.admit_promised(job("kept"), 1, cpus(1)) == 0
+    assert found.admit_nominated(job("kept"), 1, cpus(1)) == 0
 
 
 DAY_S = 86_400.0

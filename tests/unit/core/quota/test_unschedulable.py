@@ -143,7 +143,7 @@ def test_nothing_changes_while_nothing_happens() -> None:
     for _ in range(3):
         of.advance(61)
         assert (dict(of.memory.reasons), of.states()) == before
-        assert of.outcomes[-1].standing is not None
+        assert of.outcomes[-1].schedule_inputs is not None
 
 
 def test_a_cap_that_one_job_passes_in_all_says_nothing_of_those_alike() -> None:

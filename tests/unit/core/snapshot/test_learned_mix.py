@@ -13,7 +13,7 @@ from reconciler.core import cycle_context
 from reconciler.core.snapshot import learned_mix
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
-from reconciler.model.state.scheduler_state import Recollection
+from reconciler.model.state.scheduler_state import SchedulerState
 from reconciler.model.values import times
 from tests.unit.core.world import World, job
 
@@ -54,47 +54,47 @@ def test_expected_run_times(
     scheduling = desired.Scheduling(learned_quantile=quantile)
     structure = desired.Structure(settings=desired.ClusterSettings(scheduling=scheduling))
     spec = job("train-12", owner="ada", time_limit_s=limit_s)
-    known = Recollection(run_times={"ada\ntrain": times})
-    observed = records.Observed(recollection=known)
+    known = SchedulerState(run_times={"ada\ntrain": times})
+    observed = records.Observed(scheduler_state=known)
     context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, 0.0)
     assert learned_mix.expected_s(context)(spec) == expected
 
 
 def test_use_counts_half_after_a_half_life() -> None:
-    before = Recollection(used={"q": 100.0}, offered=400.0, used_at=1000.0, held={})
+    before = SchedulerState(used={"q": 100.0}, offered=400.0, used_at=1000.0, held={})
     used, offered = learned_mix.faded_use(before, 0.0, 1000.0 + 3600, 3600)
     assert used == {"q": pytest.approx(50.0)}
     assert offered == pytest.approx(200.0)
 
 
 def test_what_is_held_all_the_time_is_its_whole_share() -> None:
-    recollection = Recollection(used_at=1.0, held={"q": 2.0})
+    state = SchedulerState(used_at=1.0, held={"q": 2.0})
     for hour in range(1, 200):
         at = 1.0 + hour * 3600
-        used, offered = learned_mix.faded_use(recollection, 8.0, at, 7200)
-        recollection = Recollection(used=used, offered=offered, used_at=at, held={"q": 2.0})
-    assert recollection.used["q"] / recollection.offered == pytest.approx(0.25)
+        used, offered = learned_mix.faded_use(state, 8.0, at, 7200)
+        state = SchedulerState(used=used, offered=offered, used_at=at, held={"q": 2.0})
+    assert state.used["q"] / state.offered == pytest.approx(0.25)
 
 
 def test_use_before_the_window_does_not_count() -> None:
     """Two GPUs of eight for an hour, then nothing: gone after the window, to within a slice."""
-    before = Recollection(used_at=36_000.0, held={"q": 2.0})
+    before = SchedulerState(used_at=36_000.0, held={"q": 2.0})
     used, offered, slices = learned_mix.use_in_window(before, 8.0, 39_600.0, 1e12, 7200)
     assert used == {"q": pytest.approx(7200.0)}
     assert offered == pytest.approx(28_800.0)
     for at, left in ((43_200.0, 7200.0), (45_000.0, 3600.0), (46_800.0 + 150, 0.0)):
-        later = Recollection(used_at=39_600.0, slices=slices)
+        later = SchedulerState(used_at=39_600.0, slices=slices)
         used, offered, _ = learned_mix.use_in_window(later, 8.0, at, 1e12, 7200)
         assert used.get("q", 0.0) == pytest.approx(left, abs=300)
         assert offered == pytest.approx(8 * min(at - 36_000, 7200), abs=8 * 150)
 
 
 def test_slices_of_a_window_are_few_and_fade() -> None:
-    recollection = Recollection(used_at=1.0, held={"q": 2.0})
+    state = SchedulerState(used_at=1.0, held={"q": 2.0})
     for hour in range(1, 400):
         at = 1.0 + hour * 3600
-        used, offered, slices = learned_mix.use_in_window(recollection, 8.0, at, 7200, 172_800)
-        recollection = Recollection(
+        used, offered, slices = learned_mix.use_in_window(state, 8.0, at, 7200, 172_800)
+        state = SchedulerState(
             used=used, offered=offered, used_at=at, held={"q": 2.0}, slices=slices
         )
     assert used["q"] / offered == pytest.approx(0.25)
@@ -138,7 +138,7 @@ def test_a_budget_is_settled_and_what_a_node_lost_is_given_back() -> None:
     world.end("a")
     world.settle()
     assert world.states() == {"a": "Succeeded", "b": "Running"}
-    assert sum(world.memory.recollection.spent["b"].values()) == pytest.approx(1800)
+    assert sum(world.memory.scheduler_state.spent["b"].values()) == pytest.approx(1800)
 
 
 def test_what_ends_now_counts_for_the_starts_of_the_same_cycle() -> None:
@@ -197,7 +197,7 @@ def test_of_several_hours_each_is_woken_for_as_it_comes_back() -> None:
     world.commit(job("long", gpu=1, time_limit_s=7200))
     world.settle()
     world.advance(backs[0] - world.now)
-    standing = world.cycle().standing
+    standing = world.cycle().schedule_inputs
     assert world.states()["long"] == "Pending"
     assert standing is not None
     assert standing.wake_at == backs[1]

@@ -27,8 +27,8 @@ def decide(world: World, *, recalled: bool) -> outcome.Outcome:
     """Return the next cycle's outcome without absorbing it."""
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     observed = world.memory.observed(tuple(world.memory.reports), {})
-    recall = world.memory.recall if recalled else None
-    return reconcile.reconcile(wanted, observed, world.now, recall=recall)
+    cache = world.memory.cache if recalled else None
+    return reconcile.reconcile(wanted, observed, world.now, cache=cache)
 
 
 def same(left: outcome.Outcome, right: outcome.Outcome) -> bool:

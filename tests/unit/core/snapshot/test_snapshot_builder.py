@@ -131,7 +131,7 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     world = World(nodes=1, cpu=1, queues=QUEUES)
     world.commit(job("first", cpu=8), job("second", cpu=8), job("third", cpu=8))
     world.settle(1)
-    world.memory.promised = {"third": 1, "first": 1}
+    world.memory.nominations = {"third": 1, "first": 1}
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
     made = snapshot_builder.build(context, world.now).snapshot

@@ -52,17 +52,17 @@ AT_ONCE = "asked for what starts together"
 SPECS = {
     "resources: {gpu: 1, cpu: 1}, count: 5": None,
     "pools: [a], resources: {gpu: 1, cpu: 1}, count: 4": None,
-    "pools: [a], resources: {gpu: 1, cpu: 1}, count: 5": f"5 gpu {AT_ONCE}, and all nodes that "
-    "it may use (4 of pool a) have 4",
+    "pools: [a], resources: {gpu: 1, cpu: 1}, count: 5": f"5 GPUs {AT_ONCE}, and all nodes that "
+    "it may use (4 of pool a) have 4 GPUs",
     "pools: [a], resources: {gpu: 1, cpu: 1}, min: 4, max: 9": None,
-    "resources: {gpu: 1, cpu: 2}, count: 5": f"5 gpu {AT_ONCE}, and all nodes that it may use "
-    "(4 of pool a) have 4",
+    "resources: {gpu: 1, cpu: 2}, count: 5": f"5 GPUs {AT_ONCE}, and all nodes that it may use "
+    "(4 of pool a) have 4 GPUs",
     "pools: [a], nodeSelector: {room: north}, resources: {gpu: 0.5, cpu: 1}, count: 8": None,
     "nodeSelector: {room: north}, resources: {gpu: 1, cpu: 1}, count: 5": None,
     "pools: [a], nodeSelector: {room: north}, resources: {gpu: 0.4, cpu: 1}, count: 9": "9 tasks "
     "of group main start together, and all nodes that they may use (4 of pool a) could hold 8",
-    "nodeSelector: {node: a1}, resources: {cpu: 5}, count: 2": f"10 cpu {AT_ONCE}, and all nodes "
-    "that it may use (1 of pool a) have 8",
+    "nodeSelector: {node: a1}, resources: {cpu: 5}, count: 2": f"10 CPUs {AT_ONCE}, and all nodes "
+    "that it may use (1 of pool a) have 8 CPUs",
     "pools: [b], resources: {cpu: 8}, count: 3": None,
     "pools: [b], resources: {cpu: 6}, count: 4": "4 tasks of group main start "
     "together, and all nodes that they may use (3 of pool b) could hold 3",
@@ -74,8 +74,8 @@ SPECS = {
     "pools: [c], resources: {gpuMemory: 8Gi, cpu: 100m}, count: 5": None,
     "pools: [c], resources: {mig: {profile: 1g.5gb}, cpu: 100m}, count: 8": None,
     "topology: {required: rack}, resources: {cpu: 8}, count: 3": None,
-    "topology: {required: rack}, resources: {cpu: 8}, count: 4": f"32 cpu {AT_ONCE} in one rack, "
-    "and no rack of nodes that it may use has more than 24",
+    "topology: {required: rack}, resources: {cpu: 8}, count: 4": f"32 CPUs {AT_ONCE} in one rack, "
+    "and no rack of nodes that it may use has more than 24 CPUs",
     "topology: {required: rack}, resources: {cpu: 5}, count: 4": "4 tasks of group main start "
     "together in one rack, and no rack of nodes that they may use could hold more than 3",
     "topology: {required: rack}, pools: [c], resources: {cpu: 1}": "what starts together has to be "
@@ -85,7 +85,7 @@ SPECS = {
     "tasks of group main start together, each 2 of them in one rack, and the nodes that they may "
     "use have room for 1 such slice",
     "groups: [{name: x, count: 2, resources: {cpu: 8}}, {name: y, count: 3, resources: {cpu: 6}}], "
-    "pools: [a]": f"34 cpu {AT_ONCE}, and all nodes that it may use (4 of pool a) have 32",
+    "pools: [a]": f"34 CPUs {AT_ONCE}, and all nodes that it may use (4 of pool a) have 32 CPUs",
     "groups: [{name: x, count: 2, resources: {cpu: 8}}, {name: y, count: 2, resources: {cpu: 6}}], "
     "pools: [a]": None,
 }  # fmt: skip

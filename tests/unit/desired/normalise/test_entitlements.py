@@ -65,13 +65,15 @@ spec: {identities: [{email: g@x.org, groups: [guests]}]}
 GANG = "resources: {gpu: 2}, count: "
 SPECS = {
     f"queue: leaf, preemptible: false, {GANG}2": None,
-    f"queue: leaf, preemptible: false, {GANG}3": "never-within-guarantee: 6 gpu asked for what "
-    "starts together, more than is guaranteed to queue leaf, 4: work that is not preemptible may "
+    f"queue: leaf, preemptible: false, {GANG}3": "never-within-guarantee: 6 GPUs asked for what "
+    "starts together, more than is guaranteed to queue leaf, 4 GPUs: work that is not preemptible "
+    "may "
     "not borrow, and can't start",
     f"queue: leaf, {GANG}3": None,
     f"queue: leaf, {GANG}7": None,
-    f"queue: leaf, {GANG}8": "never-within-lending: 16 gpu asked for what starts together, more "
-    "than queue leaf can ever have, 14: 4 guaranteed to it, and 10 that are nobody's own or that "
+    f"queue: leaf, {GANG}8": "never-within-lending: 16 GPUs asked for what starts together, more "
+    "than queue leaf can ever have, 14 GPUs: 4 GPUs guaranteed to it, and 10 GPUs that are "
+    "nobody's own or that "
     "others lend",
     f"queue: leaf, {GANG}8, min: 3": None,
     f"queue: other, {GANG}12": None,
@@ -146,7 +148,7 @@ def test_nodes_that_are_fewer_than_a_limit_are_told_instead_of_it() -> None:
         BOUNDS.replace("NODES", "4").replace("LIMIT", "5").replace(", lendingLimit: {gpu: 0}", "")
     )
     (found,) = told("queue: q, count: 11, resources: {gpu: 1}", structure)
-    assert found.startswith("never-fits: 11 gpu asked for what starts together, and all nodes")
+    assert found.startswith("never-fits: 11 GPUs asked for what starts together, and all nodes")
 
 
 @pytest.mark.parametrize(
@@ -176,8 +178,8 @@ def test_it_is_told_no_more_once_what_says_so_changes(before: str, after: str) -
     assert {one.object for one in state.problems()} == first
 
 
-@pytest.mark.parametrize(("nodes", "rest"), [(6, "1 that is"), (7, "2 that are")])
+@pytest.mark.parametrize(("nodes", "rest"), [(6, "1 GPU that is"), (7, "2 GPUs that are")])
 def test_what_others_leave_is_told_in_grammar(nodes: int, rest: str) -> None:
     structure = BOUNDS.replace("NODES", str(nodes)).replace("limit: {gpu: LIMIT}, ", "")
     (message,) = told(f"queue: q, count: {nodes}, resources: {{gpu: 1}}", structure)
-    assert f"2 guaranteed to it, and {rest} nobody's own or that others lend" in message
+    assert f"2 GPUs guaranteed to it, and {rest} nobody's own or that others lend" in message

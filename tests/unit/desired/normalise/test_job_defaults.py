@@ -323,4 +323,4 @@ def test_a_job_that_fits_nowhere_is_a_warning() -> None:
     assert value.status.sync == "Synced"
     warnings = {p.object: p.message for p in value.status.problems}
     assert set(warnings) == {"Job/a", "Job/c", "Job/d"}
-    assert "3 gpu asked, 2 there" in warnings["Job/a"]
+    assert "3 GPUs asked, 2 there" in warnings["Job/a"]

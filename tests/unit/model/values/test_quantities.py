@@ -135,6 +135,47 @@ def test_anything_is_an_amount_or_an_error(text: str) -> None:
         assert 0 <= amount <= quantities.LARGEST_AMOUNT
 
 
+@pytest.mark.parametrize(
+    ("suggest", "written", "hint"),
+    [
+        (quantities.suggest_memory, "4GB", "4G or 4Gi"),
+        (quantities.suggest_memory, "4gb", "4G or 4Gi"),
+        (quantities.suggest_memory, "512 kb", "512k or 512Ki"),
+        (quantities.suggest_memory, "1.5TiB", "1.5Ti"),
+        (quantities.suggest_memory, "4gi", "4Gi"),
+        (quantities.suggest_memory, "4 pounds", ""),
+        (quantities.suggest_memory, f"{ENDLESS}GB", ""),
+        (quantities.suggest_duration, "10mins", "10m"),
+        (quantities.suggest_duration, "1hr", "1h"),
+        (quantities.suggest_duration, "1.5h", "1h30m"),
+        (quantities.suggest_duration, "2 Days 4 hours", "2d4h"),
+        (quantities.suggest_duration, "30days", "30d"),
+        (quantities.suggest_duration, "0.1s", ""),
+        (quantities.suggest_duration, "3 months", ""),
+        (quantities.suggest_duration, "", ""),
+        (quantities.suggest_duration, f"{ENDLESS}mins", ""),
+        (quantities.suggest_cpu, "2cores", "2"),
+        (quantities.suggest_cpu, "2x", ""),
+    ],
+)
+def test_an_amount_with_a_wrong_unit_is_answered_with_the_right_one(
+    suggest: Callable[[object], str], written: str, hint: str
+) -> None:
+    assert suggest(written) == (f"; did you mean {hint}?" if hint else "")
+
+
+@given(st.text("0123456789. GMKTbimhdswr", max_size=12))
+def test_what_is_suggested_is_accepted(text: str) -> None:
+    for suggest, parse in (
+        (quantities.suggest_cpu, quantities.parse_cpu),
+        (quantities.suggest_memory, quantities.parse_memory),
+        (quantities.suggest_duration, quantities.parse_duration),
+    ):
+        words = suggest(text).removeprefix("; did you mean ").removesuffix("?")
+        for word in filter(None, words.split(" or ")):
+            parse(word)
+
+
 def test_digits_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(quantities.QuantityError, match="is not a duration"):
         quantities.parse_duration("²")

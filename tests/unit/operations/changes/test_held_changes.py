@@ -124,10 +124,10 @@ def test_an_approval_of_less_than_the_change_ends_by_now_says_what_covers_it() -
 
 def test_an_approval_of_what_muster_fails_over_is_not_called_one_of_who_may_not() -> None:
     digest = f"{S}j0h0"
-    defect = {"rule": "defect", "object": "", "message": "a defect of Muster kept it"}
+    defect = {"rule": "defect", "object": "", "message": "an internal error kept it"}
     of_job = {**defect, "object": "Job/a"}
     told = sync(held=[{"digest": digest, "message": ""}], problems=[of_job, defect])
     assert (
-        held_changes.approval(told, digest) == f"{digest} is still held: a defect of Muster kept it"
+        held_changes.approval(told, digest) == f"{digest} is still held: an internal error kept it"
     )
     assert "the signer of" in held_changes.approval({**told, "problems": [of_job]}, digest)

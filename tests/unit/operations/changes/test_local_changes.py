@@ -128,7 +128,7 @@ def test_nodes_are_drained_by_one_commit_a_pool(work: Path) -> None:
     assert "a[1,3]" in written(work, "pools.yaml")
     with pytest.raises(local_changes.ChangeError, match=r"no override of pool a drains a2"):
         local_changes.carry_out([local_changes.Drain("undrain", ("a1", "a2"))], target)
-    with pytest.raises(local_changes.ChangeError, match="declares a node c1"):
+    with pytest.raises(local_changes.ChangeError, match="there is no Node/c1 in any pool"):
         local_changes.carry_out([local_changes.Drain("drain", ("a4", "c1"), "moved")], target)
     with pytest.raises(local_changes.ChangeError, match=r"draining a\[4-5\] needs a --reason"):
         local_changes.carry_out([local_changes.Drain("drain", ("a4", "a5"))], target)

@@ -261,7 +261,7 @@ def test_no_name_of_a_node_is_a_list_of_them(repository: Repository) -> None:
             for verb in ("drain", "undrain"):
                 ((found,),) = one.push([[change(verb, name)]])
                 assert (found.status, found.commit) == (404, None), (verb, name, found)
-                assert "no pool declares a node" in found.message
+                assert "there is no Node/" in found.message
     finally:
         one.close()
     assert git(repository.path, "rev-parse", "main") == before

@@ -23,7 +23,7 @@ def told(world: World) -> dict[str, quota_views.QuotaView]:
         jobs={name: record for name, record in memory.jobs.items() if name in holding},
         active=frozenset(holding),
         attempts=dict(memory.attempts),
-        recollection=memory.recollection,
+        scheduler_state=memory.scheduler_state,
     )
     found = quota_views.quota_views(world.structure, observed, world.now)
     return {one.name: one for one in found}

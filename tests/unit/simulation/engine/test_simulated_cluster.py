@@ -11,7 +11,7 @@ from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.engine import event_queue, faults, simulated_cluster
+from reconciler.simulation.engine import event_queue, faults, simulated_cluster, world
 from reconciler.simulation.engine.simulated_nodes import TaskOutcome
 from tests.unit.core.world import GI, job
 
@@ -63,7 +63,10 @@ def state(cluster: simulated_cluster.SimulatedCluster, name: str) -> JobState:
 def test_one_cycle_for_all_that_happens_at_a_moment() -> None:
     log = Log()
     cluster = simulated_cluster.SimulatedCluster(
-        structure(), now=BEGIN, fates=lambda _: TaskOutcome(runs_s=100.0), watcher=log
+        structure(),
+        now=BEGIN,
+        surroundings=world.World(fates=lambda _: TaskOutcome(runs_s=100.0)),
+        watcher=log,
     )
     cluster.run(BEGIN)
     before = cluster.cycles
@@ -80,10 +83,12 @@ def test_one_cycle_for_all_that_happens_at_a_moment() -> None:
 
 
 def test_starts_may_ride_along_with_the_next_cycle() -> None:
-    timing = simulated_cluster.Timing(start_report_within_s=30.0)
+    timing = world.Timing(start_report_within_s=30.0)
     fates = {"long": TaskOutcome(runs_s=1000.0), "short": TaskOutcome(runs_s=10.0, exit_code=3)}
     cluster = simulated_cluster.SimulatedCluster(
-        structure(), now=BEGIN, timing=timing, fates=lambda attempt: fates[attempt.job]
+        structure(),
+        now=BEGIN,
+        surroundings=world.World(timing=timing, fates=lambda attempt: fates[attempt.job]),
     )
     cluster.run(BEGIN)
     before = cluster.cycles
@@ -107,8 +112,9 @@ def test_a_task_takes_its_time_to_start_and_to_leave() -> None:
     cluster = simulated_cluster.SimulatedCluster(
         structure(),
         now=BEGIN,
-        timing=simulated_cluster.Timing(start_s=5.0),
-        fates=lambda _: TaskOutcome(leaves_s=90.0),
+        surroundings=world.World(
+            timing=world.Timing(start_s=5.0), fates=lambda _: TaskOutcome(leaves_s=90.0)
+        ),
         watcher=log,
     )
     cluster.commit([job("a"), job("b", grace_s=20)])
@@ -130,7 +136,7 @@ def test_what_runs_already_runs_on() -> None:
         now=BEGIN + 60,
         jobs=first.jobs,
         observed=first.memory.observed((), {}),
-        fates=lambda _: TaskOutcome(runs_s=100.0),
+        surroundings=world.World(fates=lambda _: TaskOutcome(runs_s=100.0)),
     )
     second.run(BEGIN + 99)
     assert state(second, "a") is JobState.RUNNING
@@ -140,7 +146,9 @@ def test_what_runs_already_runs_on() -> None:
 
 def test_documents_of_finished_jobs_can_be_pruned() -> None:
     cluster = simulated_cluster.SimulatedCluster(
-        structure(), now=BEGIN, fates=lambda _: TaskOutcome(runs_s=1.0)
+        structure(),
+        now=BEGIN,
+        surroundings=world.World(fates=lambda _: TaskOutcome(runs_s=1.0)),
     )
     cluster.commit([job("a"), job("b")])
     cluster.run(BEGIN)
@@ -159,8 +167,9 @@ def test_a_silent_nodes_work_moves_after_its_lease_and_never_runs_twice() -> Non
     cluster = simulated_cluster.SimulatedCluster(
         structure(nodes=2, gpu=0, node_silence_s=30),
         now=BEGIN,
-        timing=simulated_cluster.Timing(heartbeat_s=10.0),
-        fates=lambda _: TaskOutcome(leaves_s=math.inf),
+        surroundings=world.World(
+            timing=world.Timing(heartbeat_s=10.0), fates=lambda _: TaskOutcome(leaves_s=math.inf)
+        ),
         watcher=log,
     )
     cluster.commit([job("a", lease_s=60, grace_s=5)])
@@ -188,7 +197,7 @@ def test_a_machine_that_boots_again_has_lost_its_tasks() -> None:
     cluster = simulated_cluster.SimulatedCluster(
         structure(nodes=1, gpu=0),
         now=BEGIN,
-        timing=simulated_cluster.Timing(heartbeat_s=10.0),
+        surroundings=world.World(timing=world.Timing(heartbeat_s=10.0)),
         watcher=log,
     )
     cluster.commit([job("a")])
@@ -205,7 +214,9 @@ def test_a_machine_that_boots_again_has_lost_its_tasks() -> None:
 
 def test_another_leader_goes_on() -> None:
     cluster = simulated_cluster.SimulatedCluster(
-        structure(), now=BEGIN, fates=lambda _: TaskOutcome(runs_s=50.0)
+        structure(),
+        now=BEGIN,
+        surroundings=world.World(fates=lambda _: TaskOutcome(runs_s=50.0)),
     )
     cluster.commit([job("a"), job("b", gpu=4)])
     cluster.run(BEGIN + 1)
@@ -239,9 +250,13 @@ def story(seed: int) -> tuple[simulated_cluster.SimulatedCluster, Log]:
     cluster = simulated_cluster.SimulatedCluster(
         structure(nodes=3, node_silence_s=60),
         now=BEGIN,
-        timing=simulated_cluster.Timing(start_s=0.5, heartbeat_s=10.0),
-        weather=faults.Weather(chance, lose=0.1, duplicate=0.1, delay=0.2, delay_s_max=30.0),
-        fates=lambda _: TaskOutcome(runs_s=chance.uniform(5, 500), leaves_s=chance.uniform(0, 40)),
+        surroundings=world.World(
+            timing=world.Timing(start_s=0.5, heartbeat_s=10.0),
+            weather=faults.Weather(chance, lose=0.1, duplicate=0.1, delay=0.2, delay_s_max=30.0),
+            fates=lambda _: TaskOutcome(
+                runs_s=chance.uniform(5, 500), leaves_s=chance.uniform(0, 40)
+            ),
+        ),
         watcher=log,
     )
     for number in range(20):
@@ -306,7 +321,9 @@ def test_an_agenda_keeps_the_order_of_what_is_due_together_and_has_a_limit() -> 
 
 def test_what_hurries_is_decided_at_once_unless_the_controller_stands_still() -> None:
     cluster = simulated_cluster.SimulatedCluster(
-        structure(), now=BEGIN, timing=simulated_cluster.Timing(cycle_every_s=60, heartbeat_s=10)
+        structure(),
+        now=BEGIN,
+        surroundings=world.World(timing=world.Timing(cycle_every_s=60, heartbeat_s=10)),
     )
     cluster.run(BEGIN + 20)
     cycles = cluster.cycles
@@ -335,9 +352,11 @@ def test_a_gang_starts_when_all_of_it_has_its_image() -> None:
     cluster = simulated_cluster.SimulatedCluster(
         structure(gpu=1),
         now=BEGIN,
-        fates=lambda attempt: known.setdefault(attempt.id, next(fates)),
+        surroundings=world.World(
+            fates=lambda attempt: known.setdefault(attempt.id, next(fates)),
+            timing=world.Timing(start_s=1, heartbeat_s=10),
+        ),
         watcher=log,
-        timing=simulated_cluster.Timing(start_s=1, heartbeat_s=10),
     )
     cluster.commit([job("gang", gpu=1, count=2, runtime="podman", image="docker.io/a/b")])
 

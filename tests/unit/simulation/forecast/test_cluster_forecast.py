@@ -163,9 +163,9 @@ def test_work_without_a_limit_never_ends_unless_its_like_did() -> None:
     (urgent,) = [shift for shift in found.shifts if shift.is_new]
     assert (urgent.after or 0) - now > 7000, "only the other one makes room"
     learned = msgspec.structs.replace(
-        observed.recollection, run_times={"\nlow": (600.0, 500.0, 700.0)}
+        observed.scheduler_state, run_times={"\nlow": (600.0, 500.0, 700.0)}
     )
-    known = msgspec.structs.replace(observed, recollection=learned)
+    known = msgspec.structs.replace(observed, scheduler_state=learned)
     found = forecast_diff.forecast(base, head, known, now)
     assert found.endless == 0
     (urgent,) = [shift for shift in found.shifts if shift.is_new]

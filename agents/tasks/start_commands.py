@@ -1,11 +1,11 @@
-"""Builds the supervisor's order to start an attempt from what the launcher has prepared.
+"""Builds the command to start an attempt from what the launcher has prepared.
 
 An assignment, its template and the prepared resources come in; a JSON object goes out. Nothing
 here waits, reads storage or starts a process. What a task must not choose for itself overrides
 what its template says.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from agents.data import staging
 from agents.gpus import mps
 from agents.isolation import task_limits
 from agents.state import ATTEMPT_PATTERN
+from agents.supervisor.commands import CleanupCommand, RefuseCommand, StartCommand, TaskProgram
 from agents.tasks import container_runtimes, frameworks, images, task_environment
 from agents.tasks.node_context import NodeContext, UnstartableError
 from agents.tasks.task_users import TaskUser
@@ -44,7 +45,7 @@ class StartResources(msgspec.Struct, frozen=True):
     secrets: dict[str, str] | None = None
 
 
-class _Command(msgspec.Struct, frozen=True):
+class _Execution(msgspec.Struct, frozen=True):
     """What a task executes, and files that the supervisor writes for it."""
 
     argv: list[str]
@@ -55,7 +56,7 @@ class _Command(msgspec.Struct, frozen=True):
 
 
 def check(assignment: Assignment, template: TaskTemplate) -> None:
-    """Raise UnstartableError if no order can be built, before anything is prepared for it."""
+    """Raise UnstartableError if no command can be built, before anything is prepared for it."""
     if not ATTEMPT_PATTERN.fullmatch(assignment.attempt):
         raise UnstartableError(f"attempt id {assignment.attempt!r} can't be the name of a folder")
     if template.script is None and not template.command:
@@ -66,35 +67,36 @@ def check(assignment: Assignment, template: TaskTemplate) -> None:
         )
 
 
-def start_order(
+def start_command(
     assignment: Assignment, template: TaskTemplate, node: NodeContext, resources: StartResources
-) -> dict[str, Any]:
-    """Return the order to start an attempt, whose ids and sizes :func:`check` has accepted."""
-    command = _command(assignment, template, node, resources)
-    order = {
+) -> StartCommand:
+    """Return the command to start an attempt, whose ids and sizes :func:`check` has accepted."""
+    execution = _execution(assignment, template, node, resources)
+    build = _process if resources.image is None else _container
+    fields = {
         "op": "start",
         "id": assignment.attempt,
         "user": resources.user.credentials,
         "lease_s": template.lease_s,
         "checkpoint_signal": template.checkpoint_signal,
         "grace_s": template.grace_s,
-        "script": command.script,
+        "script": execution.script,
+        **build(assignment, template, node, resources, execution),
     }
+    command = cast("StartCommand", fields)  # type checkers merge no dictionaries of two types
     if resources.secrets is not None:
-        order["secrets"] = resources.secrets
-    if resources.image is not None:
-        return order | _container(assignment, template, node, resources, command)
-    return order | _process(assignment, template, node, resources, command)
+        command["secrets"] = resources.secrets
+    return command
 
 
-def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
-    """Return the order to record the end of an attempt that never started."""
+def refusal(attempt: str, reason: EndReason, message: str) -> RefuseCommand:
+    """Return the command to record the end of an attempt that never started."""
     return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}
 
 
-def _command(
+def _execution(
     assignment: Assignment, template: TaskTemplate, node: NodeContext, resources: StartResources
-) -> _Command:
+) -> _Execution:
     """Return the command, its working directory and its environment."""
     folder = node.attempt_folder(assignment.attempt)
     argv = list(template.command)
@@ -125,7 +127,7 @@ def _command(
         if name in secrets and variable
     }
     cwd = template.working_directory or f"{folder}/work"
-    return _Command(argv, template.script, cwd, environment, files)
+    return _Execution(argv, template.script, cwd, environment, files)
 
 
 def _limits(
@@ -141,20 +143,20 @@ def _process(
     template: TaskTemplate,
     node: NodeContext,
     resources: StartResources,
-    command: _Command,
-) -> dict[str, Any]:
-    """Return the part of an order that a plain process needs."""
+    execution: _Execution,
+) -> TaskProgram:
+    """Return the program of a plain process."""
     denied = task_limits.denied_gpus(node.gpus, assignment.reachable, resources.instances)
     return {
-        "argv": command.argv,
-        "files": command.files,
-        "env": command.environment,
-        "cwd": command.cwd,
+        "argv": execution.argv,
+        "files": execution.files,
+        "env": execution.environment,
+        "cwd": execution.cwd,
         "limits": _limits(template, node, resources, denied),
         "private": task_limits.view_of(
             node.isolation,
             node.attempt_folder(assignment.attempt),
-            [node.root, node.shared, command.cwd, command.argv[0]],
+            [node.root, node.shared, execution.cwd, execution.argv[0]],
             memory_bytes=template.memory_bytes,
             denied=list(denied),
             alone=resources.user.switch,
@@ -167,9 +169,9 @@ def _container(
     template: TaskTemplate,
     node: NodeContext,
     resources: StartResources,
-    command: _Command,
-) -> dict[str, Any]:
-    """Return the part of an order that a container needs."""
+    execution: _Execution,
+) -> TaskProgram:
+    """Return the program of a container, which is that of its runtime."""
     user, image = resources.user, resources.image
     assert image is not None  # noqa: S101 - for the type checker
     folder = node.attempt_folder(assignment.attempt)
@@ -182,9 +184,9 @@ def _container(
         attempt=assignment.attempt,
         root=node.root,
         image=template.image,
-        argv=tuple(command.argv),
-        cwd=command.cwd,
-        environment={**command.environment, "PATH": user.path},
+        argv=tuple(execution.argv),
+        cwd=execution.cwd,
+        environment={**execution.environment, "PATH": user.path},
         binds=tuple(dict(binds).items()),
         gpus=tuple(gpu for gpu in node.gpus if gpu.index in assignment.devices),
         instances=() if is_simulated else tuple(one.uuid for one in resources.instances),
@@ -202,14 +204,16 @@ def _container(
         else task_limits.denied_gpus(node.gpus, assignment.reachable, resources.instances)
     )
     remove = image.runtime.remove(box.name)
-    cleanup = {"argv": remove, "env": dict(image.environment), "user": user.credentials}
+    cleanup: CleanupCommand | None = None
+    if remove:
+        cleanup = {"argv": remove, "env": dict(image.environment), "user": user.credentials}
     return {
         "argv": image.runtime.run(box),
         "env": image.runtime.environment(box),
         # The runtime starts in a folder that exists; it enters the task's inside the container.
         "cwd": f"{folder}/work",
         "limits": _limits(template, node, resources, denied),
-        "cleanup": cleanup if remove else None,
+        "cleanup": cleanup,
     }
 
 

@@ -53,7 +53,7 @@ class WakeUp:
             os.read(self.handle, 4096)
 
 
-class SupervisorLoop:
+class MainLoop:
     """The main loop of one agent.
 
     Args:

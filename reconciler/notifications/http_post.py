@@ -1,0 +1,63 @@
+"""One request of a notification over HTTP, within limits of time and size."""
+
+import contextlib
+import email.utils
+import time
+from typing import NamedTuple
+
+import httpx
+
+from reconciler.model import desired
+from reconciler.notifications import messages
+
+#: How long a receiver may say nothing, and how long it may take for the body of its answer.
+TIMEOUT_S = 10.0
+#: How much of an answer is read.
+ANSWER_BYTES_MAX = 2048
+
+
+class PostAnswer(NamedTuple):
+    """A receiver's answer.
+
+    Attributes:
+        status: of HTTP; 0 if there was no answer.
+        text: its beginning, or why there was none.
+        retry_after_s: the receiver's wish for a delay.
+    """
+
+    status: int
+    text: str
+    retry_after_s: float | None = None
+
+
+def post(request: messages.HttpPost) -> PostAnswer:
+    """Send a request and return the answer.
+
+    Redirections are not followed: they would take the secret elsewhere.
+
+    Raises:
+        httpx.HTTPError: there was no answer.
+    """
+    host = httpx.URL(request.url).host
+    local = host in desired.LOOPBACK
+    with (
+        httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=not local) as client,
+        client.stream("POST", request.url, headers=request.headers, content=request.body) as answer,
+    ):
+        body, ends_at = b"", time.monotonic() + TIMEOUT_S
+        for piece in answer.iter_bytes():
+            body += piece
+            if len(body) >= ANSWER_BYTES_MAX or time.monotonic() > ends_at:
+                break
+        text = messages.shortened(body[:ANSWER_BYTES_MAX].decode("utf-8", "replace"), 200)
+        retry_after_s = _seconds(answer.headers.get("retry-after", ""))
+        return PostAnswer(answer.status_code, text, retry_after_s)
+
+
+def _seconds(retry_after: str) -> float | None:
+    if retry_after.isdigit():
+        return float(retry_after)
+    with contextlib.suppress(ValueError, TypeError):
+        moment = email.utils.parsedate_to_datetime(retry_after)
+        return max(0.0, (moment - type(moment).now(moment.tzinfo)).total_seconds())
+    return None
