@@ -177,6 +177,15 @@ def parser() -> argparse.ArgumentParser:
         help="apply this revision once although it does not follow the last one (rewritten "
         "history)",
     )
+    _add_log_options(options)
+    options.add_argument(
+        "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
+    )
+    return options
+
+
+def _add_log_options(options: argparse.ArgumentParser) -> None:
+    """Add the options of the log."""
     options.add_argument(
         "--log-format",
         choices=log_lines.FORMS,
@@ -189,10 +198,6 @@ def parser() -> argparse.ArgumentParser:
         default="info",
         help="the lowest level that is logged. Default: info",
     )
-    options.add_argument(
-        "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
-    )
-    return options
 
 
 def die_with(parent: int) -> None:
