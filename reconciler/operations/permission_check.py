@@ -86,7 +86,9 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         if kind != "Queue":
             raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:
-            raise QuestionError(suggestions.missing("Queue", name, structure.queues))
+            raise QuestionError(
+                f"there is no Queue/{name}{suggestions.hint(name, structure.queues)}"
+            )
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
         above = queue_paths.ancestors(name, parents.get)
         return access.of_queue(structure.access, who, known, name, above)

@@ -52,8 +52,8 @@ def approve(
     """
     if not digest.startswith(PLAN) and not local_changes.is_digest(digest):
         terminal.fail(
-            f"{digest!r} is no digest of a change; `muster status` shows what is held, with the "
-            "command that approves it",
+            f"{digest!r} is not the digest of a change; `muster status` shows held changes, with "
+            "the command that approves each",
             terminal.USAGE,
         )
     to = submit.target(clone, server, token_file)

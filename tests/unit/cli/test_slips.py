@@ -45,7 +45,7 @@ WHO = "ada@example.org"
             64,
             "--for: found 9d, expected 1s to 7d",
         ),
-        (["approve", "soon"], 64, "'soon' is no digest of a change; `muster status` shows"),
+        (["approve", "soon"], 64, "'soon' is not the digest of a change; `muster status`"),
         (["approve", "sha256:" + "0" * 16], 1, "is the digest of a whole plan"),
     ],
 )
