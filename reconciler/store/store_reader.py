@@ -332,13 +332,13 @@ class StoreReader:
     def places(self, names: Sequence[str]) -> dict[str, int]:
         """Return the pending jobs of ``names`` with their place in their queue, from 1.
 
-        A job that waits in vain (``pending_reasons.in_vain``) has no place and takes nobody's.
+        A job that never starts (``pending_reasons.never_starts``) has no place and takes nobody's.
         """
         if not names:
             return {}
         table = schema.JOBS.c
-        in_vain = msgspec.json.encode(self._reasons_in_vain()).decode()
-        keys = sa.func.json_each(in_vain).table_valued("value")
+        final_keys = msgspec.json.encode(self._final_reasons()).decode()
+        keys = sa.func.json_each(final_keys).table_valued("value")
         ranked = (
             sa.select(
                 table.name,
@@ -361,16 +361,12 @@ class StoreReader:
             found |= {row.name: int(row.place) for row in rows}
         return found
 
-    def _reasons_in_vain(self) -> list[str]:
-        """Return the keys of reasons that waiting does not end; only candidates are read
-        in full.
-        """
+    def _final_reasons(self) -> list[str]:
+        """Return the keys of reasons that waiting does not end; only candidates are decoded."""
         table = schema.REASONS.c
-        may_be = [
-            sa.func.instr(table.body, word.encode()) > 0 for word in pending_reasons.VAIN_WORDS
-        ]
-        rows = self.rows(sa.select(table.key, table.body).where(sa.or_(*may_be)))
-        return [row.key for row in rows if pending_reasons.in_vain(codec.reasons(row.body))]
+        may_be = sa.func.instr(table.body, codec.NEVER_MARK) > 0
+        rows = self.rows(sa.select(table.key, table.body).where(may_be))
+        return [row.key for row in rows if pending_reasons.never_starts(codec.reasons(row.body))]
 
     def job_state_counts(self) -> dict[tuple[str, str], int]:
         """Return the number of newest runs by (queue, state)."""

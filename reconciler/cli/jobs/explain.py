@@ -9,7 +9,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, run, show_usage
+from reconciler.cli.jobs import explain_start, job_list, reason_order, run, show_usage
 from reconciler.model.values import quantities, times
 
 Json = Any
@@ -153,7 +153,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
         _tell_story(item)
     elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
         _say("\nWaiting elements:")
-    for reason in item.get("reasons") or []:
+    for reason in reason_order.ordered(item.get("reasons") or []):
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
             nodes = "node: " if step["count"] == 1 else "nodes:"
@@ -166,7 +166,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
             _say(f"  To fix: {reason['unblocks']}.")
     _explain_room(item)
     _explain_placement(item, past=past)
-    code = next((one["code"] for one in item.get("reasons") or []), "")
+    code = (reason_order.leading(item.get("reasons") or []) or {"code": ""})["code"]
     if job["state"] not in job_list.FINISHED and code not in NOT_OF_QUEUES:
         others = [] if code in OF_ITS_OWN else item.get("borrowers") or []
         _explain_queue(item["queue"], others)
@@ -190,7 +190,7 @@ def _explain_room(item: Json) -> None:
     """
     found = item.get("reasons") or []
     codes = {one["code"] for one in found}
-    if codes and codes <= BEFORE_ROOM and not explain_start.never_starts(found):
+    if codes and codes <= BEFORE_ROOM and not reason_order.never_starts(found):
         _say("  Free nodes are checked once the queue is below its limit.")
 
 

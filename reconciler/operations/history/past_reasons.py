@@ -18,7 +18,7 @@ from reconciler.core.nodes import health
 from reconciler.model import desired
 from reconciler.model.rules import quota_limits
 from reconciler.model.state import outcome, records
-from reconciler.model.state.pending_reasons import ReasonCode, in_vain
+from reconciler.model.state.pending_reasons import ReasonCode, never_starts
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import quantities, times
 from reconciler.model.values.resources import Resources
@@ -268,7 +268,7 @@ def _attempts(
 
 def _place(job: records.JobRecord, then: observed_state.ObservedState) -> int | None:
     """Return the place in the queue, in the order of ``StoreReader.places``."""
-    if job.state is not JobState.PENDING or _in_vain(job, then):
+    if job.state is not JobState.PENDING or _never_starts(job, then):
         return None
 
     def order(of: records.JobRecord) -> tuple[int, int, str]:
@@ -279,13 +279,13 @@ def _place(job: records.JobRecord, then: observed_state.ObservedState) -> int | 
         one.state is JobState.PENDING
         and one.spec.queue == job.spec.queue
         and order(one) < mine
-        and not _in_vain(one, then)
+        and not _never_starts(one, then)
         for one in (then.jobs[name] for name in then.active)
     )
 
 
-def _in_vain(job: records.JobRecord, then: observed_state.ObservedState) -> bool:
-    return in_vain(then.reasons.get(job.reason_key, ()))
+def _never_starts(job: records.JobRecord, then: observed_state.ObservedState) -> bool:
+    return never_starts(then.reasons.get(job.reason_key, ()))
 
 
 def main() -> int:

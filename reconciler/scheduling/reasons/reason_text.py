@@ -101,6 +101,12 @@ def reserved_from(at: float | None) -> str:
     )
 
 
+def advice_text(waits: Sequence[str], changes: Sequence[str]) -> str:
+    """Return advice in the imperative: ``wait until A, or until B, or raise C``."""
+    until = [f"wait until {', or until '.join(waits)}"] if waits else []
+    return ", or ".join([*until, *changes])
+
+
 def task_text(
     situation: snapshots.Snapshot, group: snapshots.TaskGroupShape, count: int = 1
 ) -> str:
@@ -216,11 +222,11 @@ def of_pools(
 
     ``shapes``, ``told``: its shape and reasons in each pool.
     """
-    hopeful = pending_reasons.hopeful(told)
-    ways = [each for each in hopeful if not pending_reasons.is_barred(each)] or hopeful
+    fitting = pending_reasons.of_fitting_pools(told)
+    ways = pending_reasons.of_open_pools(fitting)
     found = dict.fromkeys(reason for each in ways for reason in each)
     ranked = sorted(found, key=lambda one: pending_reasons.PRECEDENCE[one.code])
-    if len(ways) < len(hopeful):
+    if len(ways) < len(fitting):
         ranked[0] = and_barred(situation, ranked[0], shapes, told)
     return tuple(ranked)
 
@@ -240,13 +246,11 @@ def and_barred(
     """
     parts = [reason.message]
     for shape, each in zip(shapes, told, strict=True):
-        said = next(
-            (one.message for one in each if pending_reasons.CAN_NOT_START in one.message), ""
-        )
-        if said:
+        barred = next((one.message for one in each if one.is_barred), "")
+        if barred:
             pool = situation.shapes[shape].pool
             pools = situation.pools if pool >= 0 else None
             where = f"pool {pools.names[pool]}" if pools is not None else "other pools"
-            more, _, _ = said.partition(f": {pending_reasons.CAN_NOT_START}")
+            more, _, _ = barred.partition(f": {pending_reasons.CAN_NOT_START}")
             parts.append(f"it can't go to {where}: {more}")
     return msgspec.structs.replace(reason, message="; ".join(parts))

@@ -90,6 +90,8 @@ def test_jobs_have_the_shape_of_the_contract(filled: parts.Served) -> None:
             "message": "nothing is free",
             "funnel": [],
             "unblocks": "",
+            "never": False,
+            "waitsFor": None,
         }
     ]
     train = get(filled, "/v1/jobs/train")["job"]

@@ -88,12 +88,14 @@ def _job(**fields: object) -> dict[str, object]:
 PASSED_BY_NOBODY = {
     "code": "Behind",
     "message": "first goes first, and nobody passes it in queue q, which is strict",
-    "unblocks": "first starts",
+    "unblocks": "wait for the start of first",
+    "waitsFor": "FirstInQueue",
 }
 NEVER_WITHIN = {
     "code": "OverLimit",
     "message": "Quota q limits a to 1 GPU, and one start asks 2: it can't start under it",
     "unblocks": "that",
+    "never": True,
 }
 EXPLAINED = {
     "starts for certain": (
@@ -443,7 +445,7 @@ No estimated start: it is unknown when the limit leaves room for it.
         {
             "job": _job(
                 place=1,
-                reasons=[{"code": "OverLimit", "unblocks": "the start of one before it, or"}],
+                reasons=[{"code": "OverLimit", "waitsFor": "EarlierStart"}],
             ),
             "reasons": [{"code": "OverLimit", "message": "m"}],
             "queue": None,
@@ -483,9 +485,9 @@ No estimated start: it can't start as things are.
 j is Pending.
 
 Behind: first goes first, and nobody passes it in queue q, which is strict
-  To fix: first starts.
+  To fix: wait for the start of first.
 
-No estimated start: it is unknown when first starts.
+No estimated start: it is unknown when the first job of its queue starts.
 """,
     ),
     "can never start": (

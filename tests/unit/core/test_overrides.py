@@ -295,7 +295,7 @@ def test_nothing_starts_in_what_is_suspended_until_that_ends(world: World, subje
     assert reason.code.value == "Held"
     what = "the cluster" if subject == "cluster" else "queue default"
     assert reason.message.startswith(f"{what} is suspended by override of alice until 1970-")
-    assert reason.unblocks == f"`muster resume {subject} --override`, or its end"
+    assert reason.unblocks == f"run `muster resume {subject} --override`, or wait until that ends"
     world.advance(101)
     world.settle()
     assert drifts(world) == []
