@@ -39,12 +39,12 @@ def structure_of(found: desired.Desired) -> desired.Structure:
     """
     for one in found.status.problems:
         if one.rule == folder_check.NOTHING_WRITTEN:
-            raise QuestionError(f"nobody can tell by what stands here: {one.message}")
+            raise QuestionError(f"permissions can't be checked here: {one.message}")
     errors = [one for one in found.status.problems if one.severity == "error"]
     if errors and found.status.structure_revision is None:
         raise QuestionError(
-            f"nobody can tell by what stands here, since its structure is refused: "
-            f"{errors[0].text()}; `muster validate` prints all that is wrong"
+            "permissions can't be checked, because the structure here is refused: "
+            f"{errors[0].text()}; `muster validate` prints all mistakes"
         )
     return found.structure
 
@@ -80,7 +80,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
             raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:
             raise QuestionError(
-                f"there is no queue {name}{suggestions.hint(name, structure.queues)}"
+                f"there is no Queue/{name}{suggestions.hint(name, structure.queues)}"
             )
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
         above = access.ancestors(name, parents)

@@ -113,7 +113,7 @@ class Services:
             raise errors.Failure(
                 503,
                 f"the controller's loop has not answered within {ANSWER_S_MAX:.0f} s; "
-                "`muster overrides` tells whether it was done",
+                "`muster overrides` shows if it was done",
                 retry_after_s=1.0,
             ) from None
         finally:

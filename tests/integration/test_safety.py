@@ -376,7 +376,7 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
 def test_what_is_no_digest_is_refused(bed: beds.Bed) -> None:
     told = muster(bed, "approve", "HEAD")
     assert told.returncode == 1
-    assert "no digest of a change" in told.stderr
+    assert "not the digest of a change" in told.stderr
 
 
 def test_history_and_audit_tell_what_became_of_revisions(bed: beds.Bed) -> None:

@@ -90,7 +90,7 @@ def jobs(
         elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
     if unknown:
-        terminal.fail(f"{_list(unknown)} not known")
+        terminal.fail(f"there is no {_list(unknown)}")
 
 
 def _state(written: str) -> str:
@@ -119,7 +119,7 @@ def _is_known(api: "api_client.ApiClient", name: str) -> bool:
 
 
 def _list(names: list[str]) -> str:
-    return f"job {names[0]} is" if len(names) == 1 else f"jobs {', '.join(names)} are"
+    return ", ".join(f"Job/{name}" for name in names)
 
 
 def show(items: list[Json], now: float, *, wide: bool) -> None:

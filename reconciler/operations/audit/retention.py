@@ -86,8 +86,8 @@ def _verified(path: Path, following: Path) -> _Part:
         wrong = f"line {beyond.number} of {following.name} does not follow line {last.number}"
     if wrong:
         raise ValueError(
-            f"{path.name} stays although it is over age, since it was tampered with: {wrong}; look "
-            "at it with `muster audit verify`, and move it away by hand when it was looked into"
+            f"{path.name} is too old and is kept, because it was changed: {wrong}. To fix: check "
+            "it with `muster audit verify`, then move it away by hand"
         )
     return _Part(first, last, newest_at)
 

@@ -441,8 +441,8 @@ def require_digest(text: str) -> None:
     """Raise ConflictError where a text is no digest of a change."""
     if not is_digest(text):
         raise requests.ConflictError(
-            f"{text!r} is no digest of a change; `muster status` tells what is held, with the "
-            "command that approves it"
+            f"{text!r} is not the digest of a change; `muster status` shows held changes, with the "
+            "command that approves each"
         )
 
 

@@ -223,7 +223,7 @@ def read(
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1}) if _repeats(names) else []
     if twice:
-        raise InvalidError(f"job {twice[0]} is there twice; names are unique")
+        raise InvalidError(f"there are two documents of Job/{twice[0]}; names are unique")
     return found
 
 

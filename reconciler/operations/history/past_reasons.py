@@ -190,7 +190,7 @@ def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Expl
     found_job = _job(reader, name, after, call)
     if found_job is None:
         raise UnknownJobError(
-            f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
+            f"there was no Job/{name} at {times.format_time(at)} (cycle {found.cycle}, of "
             f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
         )
     shown, spec = found_job

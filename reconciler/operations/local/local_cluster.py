@@ -85,8 +85,8 @@ def _require_free(place: tuple[str, int], listen: str) -> None:
             probe.listen(1)
     except OSError as error:
         raise ClusterError(
-            f"nothing can listen on {listen}: {error.strerror or error}; end what is there, or "
-            f"choose another address, such as --listen 127.0.0.1:{free_port()}"
+            f"can't listen on {listen}: {error.strerror or error}. To fix: stop the program there, "
+            f"or choose another address, such as --listen 127.0.0.1:{free_port()}"
         ) from None
 
 
@@ -113,8 +113,8 @@ def require_repository(address: str) -> None:
             ) from None
         why = "" if "not a git repository" in str(error) else f" ({error})"
         raise ClusterError(
-            f"{address} is no git repository{why}: `muster init FOLDER` makes one to begin with, "
-            "and --repo names one that is elsewhere"
+            f"{address} is no git repository{why}. To fix: create one with `muster init FOLDER`, "
+            "or name one with --repo"
         ) from None
 
 
@@ -248,9 +248,8 @@ class LocalCluster:
             self.follow_pools()
         except api_client.ApiError:
             raise ClusterError(
-                f"what answers at {self.url} is not the controller that was started, but another "
-                "one, which does not know its token: end that one, or choose another address "
-                "with --listen"
+                f"another controller answers at {self.url}, not the one that was started. To fix: "
+                "stop that one, or choose another address with --listen"
             ) from None
 
     def _begin_network(self) -> None:
@@ -273,8 +272,8 @@ class LocalCluster:
         except BlockingIOError:
             os.close(lock)
             raise ClusterError(
-                f"a cluster is up in {self.folder} already: `muster status` there tells of it; "
-                "end that one first, or start this one in another folder"
+                f"a cluster already runs in {self.folder} (see `muster status` there). To fix: "
+                "stop it first, or use another folder"
             ) from None
         self._lock = lock
 

@@ -241,13 +241,13 @@ def _note(
         return _ignored(change, found.base, found.head, snapshot)
     if change.operation == "remove" and change.name not in found.base.jobs:
         return (
-            "a run of it that was admitted before is cancelled; whether there is one, only a "
-            "controller knows that has this base in force"
+            "a run of it that was admitted before is cancelled (only a controller with this base "
+            "in force knows if there is one)"
         )
     if change.operation == "add" and change.name in found.base.refused:
         return (
-            "its document was refused as it stood: a run of it that was admitted before goes on, "
-            "and whether there is one, only a controller knows that has this base in force"
+            "its old document was refused: a run of it that was admitted before keeps running "
+            "(only a controller with this base in force knows if there is one)"
         )
     return _ignored(change, found.base, found.head, snapshot)
 

@@ -279,7 +279,7 @@ def _workload(request: SimulationRequest) -> workloads.Workload:
         form = "swf" if name.endswith(".swf") else "philly" if name.endswith(".csv") else None
     if form is None:
         raise SimulateError(
-            f"the form of {source} is not known by its name; say --form philly or --form swf"
+            f"the name of {source} does not tell its form: add --form philly or --form swf"
         )
     read = {"philly": workloads.read_philly, "swf": workloads.read_swf}.get(form)
     if read is None:

@@ -143,7 +143,7 @@ class Verifications(worker_processes.WorkerSlots):
         if status == verify_worker.UNREADABLE:
             raise errors.Failure(503, told.decode(errors="replace"))
         if status:
-            raise errors.Failure(500, "going along the log failed; the server's log has it")
+            raise errors.Failure(500, "checking the audit log failed; see the server's log")
         return _DECODE_VERDICT(told)
 
 

@@ -52,7 +52,7 @@ class Replays(worker_processes.WorkerSlots):
         if status in (past_reasons.NOTHING_THERE, past_reasons.UNREADABLE):
             code = 404 if status == past_reasons.NOTHING_THERE else 503
             raise errors.Failure(code, told.decode(errors="replace"))
-        raise errors.Failure(500, "the replay failed; the server's log has it")
+        raise errors.Failure(500, "the replay failed; see the server's log")
 
 
 def _moment(written: str) -> float:
@@ -61,7 +61,7 @@ def _moment(written: str) -> float:
     except (ValueError, OverflowError) as error:
         raise errors.Failure(400, f"at: {error}; write a time as RFC 3339 has it") from None
     if at > time.time() + AHEAD_S:
-        raise errors.Failure(400, f"at: {written} is still to come; leave it out to ask of now")
+        raise errors.Failure(400, f"at: {written} is in the future; leave it out to ask about now")
     return at
 
 

@@ -98,7 +98,7 @@ async def node_metrics(
     except node_metrics_pages.BusyError as error:
         raise errors.Failure(503, str(error), retry_after_s=5.0) from None
     if page is None:
-        raise errors.Failure(404, f"node {node} is not known")
+        raise errors.Failure(404, f"there is no Node/{node}")
     headers = {"Vary": "Accept-Encoding"}
     if content_negotiation.weight(request.headers.get("accept-encoding", ""), "gzip"):
         headers["Content-Encoding"] = "gzip"

@@ -93,7 +93,7 @@ async def plan(
     if status in _STATUS:
         raise errors.Failure(_STATUS[status], told.decode(errors="replace"))
     if status:
-        raise errors.Failure(500, "the plan failed; the server's log has it")
+        raise errors.Failure(500, "the plan failed; see the server's log")
     found = _DECODE_PLAN(told)
     caller = authentication.identity_of(request)
     why = await asyncio.to_thread(authorization.why_not_snapshot, service.reader, caller)

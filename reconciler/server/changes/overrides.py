@@ -186,8 +186,8 @@ def _check(data: OverrideRequest) -> None:
     if not 1 <= data.for_s <= FOR_S_MAX:
         raise errors.Failure(
             400,
-            f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what is to last "
-            "longer belongs into git",
+            f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what lasts "
+            "longer belongs in git",
         )
 
 

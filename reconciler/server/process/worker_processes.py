@@ -57,7 +57,7 @@ class WorkerSlots:
             told, _ = await asyncio.wait_for(process.communicate(), self._run_s_max)
         except TimeoutError:
             raise errors.Failure(
-                503, f"it took longer than {self._run_s_max:.0f} s and was ended"
+                503, f"the request took longer than {self._run_s_max:.0f} s and was stopped"
             ) from None
         finally:
             if process.returncode is None:

@@ -1035,8 +1035,11 @@ def test_a_job_says_that_there_are_more_evictions_than_it_lists(
             ["--from", "3"],
             "no line could be verified: the log begins with line 1, before",
         ),
-        (3, [], "no line could be verified: line 1: it is number 3, and 1 is due"),
-        (1, ["--from", "9"], "without a first number (--from) it is verified from where it begins"),
+        (3, [], "no line could be verified: line 1: found number 3, expected 1"),
+        (
+            *(1, ["--from", "9"]),
+            "without a first number (--from) the log is verified from its first line",
+        ),
     ],
 )
 def test_a_log_that_begins_elsewhere_than_was_said_is_told(

@@ -200,9 +200,9 @@ def test_a_node_that_leaves_its_pool_and_comes_back_is_still_drained(world: Worl
 
 
 _REFUSED: list[tuple[records.OverrideVerb, str, float, str]] = [
-    ("cancel", "nobody", 10, "no job nobody is known"),
+    ("cancel", "nobody", 10, "there is no Job/nobody"),
     ("cancel", "done", 10, "run 1 of it is Succeeded already"),
-    ("drain", "nowhere", 10, "no node nowhere is known"),
+    ("drain", "nowhere", 10, "there is no Node/nowhere"),
     ("drain", "n0", 0, "it would end before it begins"),
 ]
 

@@ -150,7 +150,7 @@ def test_a_mistake_in_another_file_keeps_nobody_from_a_drain(work: Path, where: 
     git(work, "commit", "--quiet", "--message", "pools, and a queue")
     drain = local_changes.Drain("drain", ("a1",), "smokes")
     if where == "pools.yaml":
-        with pytest.raises(local_changes.ChangeError, match=r"mend this first: pools\.yaml"):
+        with pytest.raises(local_changes.ChangeError, match=r"correct this first: pools\.yaml"):
             local_changes.carry_out([drain], find(work))
     else:
         (done,) = local_changes.carry_out([drain], find(work))
