@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.state import pending_reasons
 from reconciler.model.values import times
-from reconciler.scheduling.causes import BlockReason
+from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import Vector
 from reconciler.scheduling.nodes import quick_fit
@@ -86,11 +86,14 @@ class ReasonExplainer:
         """Return the reasons of a job in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
-        if cause.kind == "never":
+        if cause.kind == BlockKind.NEVER:
             return self._of_never(line)
-        main, waits = self._main(line, cause), cause.kind in {"room", "reserved"}
+        main, waits = (
+            self._main(line, cause),
+            cause.kind in {BlockKind.NO_CAPACITY, BlockKind.HAS_RESERVATION},
+        )
         found = [self.bounds.as_shrunk(line, main) if waits else main]
-        lasting = [] if cause.kind == "array" else self._lasting(line, cause)
+        lasting = [] if cause.kind == BlockKind.ARRAY else self._lasting(line, cause)
         if lasting:
             found = [one for one in found if one.code not in _MOOT]
         return tuple(
@@ -103,7 +106,7 @@ class ReasonExplainer:
         for number in (line.shape, *line.others):
             one = msgspec.structs.replace(line, shape=number, others=())
             excess = self.bounds.beyond_limits(line, self.situation.shapes[number])
-            found = self._lasting(one, BlockReason("never"))
+            found = self._lasting(one, BlockReason(BlockKind.NEVER))
             found += [] if excess is None else [self.bounds.over_limit(excess)]
             if not found:
                 return ()
@@ -126,7 +129,9 @@ class ReasonExplainer:
         told = []
         for number in (line.shape, *line.others):
             shape = self.situation.shapes[number]
-            alone = None if cause.kind == "quota" else self.bounds.too_much_alone(line, shape)
+            alone = (
+                None if cause.kind == BlockKind.QUOTA else self.bounds.too_much_alone(line, shape)
+            )
             lent = self.bounds.beyond_lending(line, shape)
             found = [reason for reason in (self.never(number), alone, lent) if reason is not None]
             if not found:
@@ -171,9 +176,9 @@ class ReasonExplainer:
         )
 
     def _main(self, line: snapshots.PendingGroup, cause: BlockReason) -> pending_reasons.Reason:
-        if cause.kind == "suspended":
+        if cause.kind == BlockKind.SUSPENDED:
             return self._suspended(cause.queue)
-        if cause.kind == "strict":
+        if cause.kind == BlockKind.STRICT:
             name = self.situation.queues.names[cause.queue]
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.BEHIND,
@@ -183,24 +188,24 @@ class ReasonExplainer:
                 f"best-effort in Queue {name}",
                 waits_for=pending_reasons.WaitsFor.FIRST_IN_QUEUE,
             )
-        if cause.kind == "array" and cause.held_back is not None:
+        if cause.kind == BlockKind.ARRAY and cause.held_back is not None:
             return cause.held_back
-        if cause.kind == "array":
+        if cause.kind == BlockKind.ARRAY:
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.ARRAY_LIMIT,
                 "as many of its elements run as its parallelism allows",
                 unblocks="wait for the end of a running element, or raise spec.array.parallelism",
             )
-        if cause.kind == "evictions":
+        if cause.kind == BlockKind.EVICTIONS:
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.WAITING_FOR_EVICTIONS,
                 f"room is kept for it until {reason_text.leaving(self.situation, cause.stopping)} "
                 "stopped",
                 unblocks="wait until the stopping work has stopped",
             )
-        if cause.kind == "kept" and self.now.plan(line.shape) is None:
+        if cause.kind == BlockKind.WOULD_DELAY and self.now.plan(line.shape) is None:
             return self._no_room(line.shape, behind=True)  # who had it reserved has started
-        if cause.kind == "kept":
+        if cause.kind == BlockKind.WOULD_DELAY:
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.RESERVED,
                 f"it would fit now, but it could still run when room is due to {cause.subject} "
@@ -208,14 +213,14 @@ class ReasonExplainer:
                 unblocks=f"wait for the start of {cause.subject}, or set a shorter timeLimit",
             )
         if cause.excess is not None:
-            if cause.kind == "limit":
+            if cause.kind == BlockKind.LIMIT:
                 never = self.bounds.beyond_limits(line, self.situation.shapes[line.shape])
                 return self.bounds.over_limit(never or cause.excess)
-            if cause.kind == "lending":
+            if cause.kind == BlockKind.LENDING:
                 return self.bounds.over_lending(cause.excess)
             return self.bounds.over_guarantee(line, cause.excess)
         reason = self._no_room(line.shape, behind=cause.ahead)
-        if cause.kind == "reserved":
+        if cause.kind == BlockKind.HAS_RESERVATION:
             message = f"{reason.message}{reason_text.reserved_from(cause.at)}"
             return msgspec.structs.replace(reason, message=message)
         return reason

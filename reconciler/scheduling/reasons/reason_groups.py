@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.state import pending_reasons
+from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.reasons import reason_explainer
 
@@ -60,11 +61,11 @@ class Reasons:
 
     def judged(self, line: snapshots.PendingGroup) -> None:
         """Decide for jobs of a group that do not start in this cycle if they ever could."""
-        found = reason_explainer.BlockReason("never", queue=line.queue)
+        found = reason_explainer.BlockReason(BlockKind.NEVER, queue=line.queue)
         ever = not pending_reasons.never_starts(self.explainer.told(line, found))
         for claim in line.claims:
             cause = reason_explainer.BlockReason(
-                "array", subject=claim.job, held_back=claim.held_back
+                BlockKind.ARRAY, subject=claim.job, held_back=claim.held_back
             )
             self.of_job[claim.job] = self._key(line, cause if ever else found)
 
