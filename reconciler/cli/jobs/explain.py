@@ -169,7 +169,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     code = (reason_order.leading(item.get("reasons") or []) or {"code": ""})["code"]
     if job["state"] not in job_list.FINISHED and code not in NOT_OF_QUEUES:
         others = [] if code in OF_ITS_OWN else item.get("borrowers") or []
-        _explain_queue(item["queue"], others)
+        counts = not reason_order.never_starts(item.get("reasons") or [])
+        _explain_queue(item["queue"], others, demand=counts)
         if item.get("notReclaimed"):
             _say(item["notReclaimed"])
     if job["state"] in job_list.WAITING:
@@ -390,13 +391,17 @@ def _bounds(job: Json, at: float, now: float) -> str:
     return told
 
 
-def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
-    """Print the amounts of the queue, and the queues that use more than their guarantee."""
+def _explain_queue(queue: Json, borrowers: list[Json], *, demand: bool = True) -> None:
+    """Print the amounts of the queue, and the queues that use more than their guarantee.
+
+    ``demand``: with what the queue asks for. The demand leaves out jobs that never start, so that
+    they take no share from others; for one of these it would look as if it asked for nothing.
+    """
     if queue is None:
         return
     _say(f"\nQueue {queue['name']}:")
-    kinds = ("allocated", "guaranteed", "fairShare", "limit", "demand")
-    heads = ("ALLOCATED", "GUARANTEED", "FAIR SHARE", "LIMIT", "DEMAND")
+    kinds = ("allocated", "guaranteed", "fairShare", "limit", *(["demand"] if demand else []))
+    heads = ("ALLOCATED", "GUARANTEED", "FAIR SHARE", "LIMIT", *(["DEMAND"] if demand else []))
     titles = (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory"))
     rows = [(title, [_amount(queue, kind, each) for kind in kinds]) for each, title in titles]
     for one in queue.get("pools") or []:

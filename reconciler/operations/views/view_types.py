@@ -240,7 +240,8 @@ class QueueInPoolView(json_format.View, frozen=True):
 class QueueView(json_format.View, frozen=True):
     """Amounts of a queue. ``parent`` is null for a root.
 
-    ``fairShare`` is null if it is not measured; ``demand`` is allocation and requests together.
+    ``fairShare`` is null if it is not measured; ``demand`` is allocation and requests
+    together, without those of jobs that can never start.
     ``suspended`` is since when nothing new starts, by git or an override, in it or the whole
     cluster. ``lendingLimit`` is null if only the usage is known.
     """

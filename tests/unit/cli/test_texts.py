@@ -234,7 +234,7 @@ free.
         {
             "job": _job(place=2, estimatedStart="1970-01-01T02:00:00Z"),
             "reasons": [
-                {"code": "NeverFits", "message": "m", "funnel": [{"count": 1, "why": "w"}]}
+                {"code": "Fragmented", "message": "m", "funnel": [{"count": 1, "why": "w"}]}
             ],
             "queue": QUEUE,
             "borrowers": [BORROWER],
@@ -242,7 +242,7 @@ free.
         """\
 j is Pending.
 
-NeverFits: m
+Fragmented: m
       1 node:  w
 
 Queue vision:
@@ -494,7 +494,7 @@ No estimated start: it is unknown when the first job of its queue starts.
         {
             "job": _job(place=3, reasons=[{"code": "NeverFits"}]),
             "reasons": [{"code": "NeverFits", "message": "m", "unblocks": "that"}],
-            "queue": None,
+            "queue": QUEUE,
             "borrowers": [],
         },
         """\
@@ -502,6 +502,12 @@ j is Pending.
 
 NeverFits: m
   To fix: that.
+
+Queue vision:
+               ALLOCATED  GUARANTEED  FAIR SHARE       LIMIT
+  GPUs                 6           8           -           -
+  CPUs                 4           -           -           -
+  memory           3 GiB           -           -           -
 
 No estimated start: it can't start as things are.
 """,
