@@ -80,7 +80,7 @@ class ReasonExplainer:
         self._never: dict[int, pending_reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], pending_reasons.Reason] = {}
 
-    def told(
+    def reasons_for(
         self, line: snapshots.PendingGroup, cause: BlockReason
     ) -> tuple[pending_reasons.Reason, ...]:
         """Return the reasons of a job in order of precedence."""
@@ -95,30 +95,30 @@ class ReasonExplainer:
         found = [self.bounds.as_shrunk(line, main) if waits else main]
         lasting = [] if cause.kind == BlockKind.ARRAY else self._lasting(line, cause)
         if lasting:
-            found = [one for one in found if one.code not in _MOOT]
+            found = [reason for reason in found if reason.code not in _MOOT]
         return tuple(
-            sorted([*found, *lasting], key=lambda one: pending_reasons.PRECEDENCE[one.code])
+            sorted([*found, *lasting], key=lambda reason: pending_reasons.PRECEDENCE[reason.code])
         )
 
     def _of_never(self, line: snapshots.PendingGroup) -> tuple[pending_reasons.Reason, ...]:
         """Return why an untried job could never start; () if it could."""
-        told = []
+        by_pool = []
         for number in (line.shape, *line.others):
-            one = msgspec.structs.replace(line, shape=number, others=())
+            in_pool = msgspec.structs.replace(line, shape=number, others=())
             excess = self.bounds.beyond_limits(line, self.situation.shapes[number])
-            found = self._lasting(one, BlockReason(BlockKind.NEVER))
+            found = self._lasting(in_pool, BlockReason(BlockKind.NEVER))
             found += [] if excess is None else [self.bounds.over_limit(excess)]
             if not found:
                 return ()
-            told.append(found)
+            by_pool.append(found)
         flags = self.situation.queues.suspended
         held = [self._suspended(queue) for queue in self.ledger.paths[line.queue] if flags[queue]]
-        open_pools = pending_reasons.of_open_pools(pending_reasons.of_fitting_pools(told))
-        ways = (one for each in open_pools for one in each)
+        open_pools = pending_reasons.of_open_pools(pending_reasons.of_fitting_pools(by_pool))
+        ways = (reason for reasons in open_pools for reason in reasons)
         return tuple(
             sorted(
                 dict.fromkeys([*held[:1], *ways]),
-                key=lambda one: pending_reasons.PRECEDENCE[one.code],
+                key=lambda reason: pending_reasons.PRECEDENCE[reason.code],
             )
         )
 
@@ -126,7 +126,7 @@ class ReasonExplainer:
         self, line: snapshots.PendingGroup, cause: BlockReason
     ) -> list[pending_reasons.Reason]:
         """Return why a job could never start as things are; of several pools only if in all."""
-        told = []
+        by_pool = []
         for number in (line.shape, *line.others):
             shape = self.situation.shapes[number]
             alone = (
@@ -136,8 +136,8 @@ class ReasonExplainer:
             found = [reason for reason in (self.never(number), alone, lent) if reason is not None]
             if not found:
                 return []
-            told.append(found)
-        return list(pending_reasons.of_fitting_pools(told)[0])
+            by_pool.append(found)
+        return list(pending_reasons.of_fitting_pools(by_pool)[0])
 
     def _of_pools(
         self, line: snapshots.PendingGroup, cause: BlockReason
@@ -153,8 +153,8 @@ class ReasonExplainer:
             (msgspec.structs.replace(line, shape=shape, others=()), one)
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
-        told = [self.told(*part) for part in parts]
-        return reason_text.of_pools(self.situation, [part.shape for part, _ in parts], told)
+        by_pool = [self.reasons_for(*part) for part in parts]
+        return reason_text.of_pools(self.situation, [part.shape for part, _ in parts], by_pool)
 
     def _suspended(self, queue: int) -> pending_reasons.Reason:
         queues = self.situation.queues
@@ -358,8 +358,8 @@ class ReasonExplainer:
     ) -> pending_reasons.Reason:
         names = pending_reasons.names_text(shape.missing)
         several = len(shape.missing) > 1
-        said = [step.why for step in funnel if step.why.startswith("volume ")]
-        why = f" ({'; '.join(said[: pending_reasons.NAMES_MAX])})" if said else ""
+        problems = [step.why for step in funnel if step.why.startswith("volume ")]
+        why = f" ({'; '.join(problems[: pending_reasons.NAMES_MAX])})" if problems else ""
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
@@ -375,7 +375,7 @@ class ReasonExplainer:
         if self._alone is None:
             sizes = self.now.sizes
             self._alone = quick_fit.fitting(
-                sizes, lambda one: quick_fit.kinds(nodes, shapes[one].eligible)
+                sizes, lambda number: quick_fit.kinds(nodes, shapes[number].eligible)
             )
         if self._alone[index]:
             return True
@@ -455,7 +455,7 @@ class ReasonExplainer:
                 funnel,
                 f"wait until {self._asked(shape)} come free within one {self._level(shape)}",
             )
-        one = len(shape.groups) == 1 and group.least == 1
+        single_task = len(shape.groups) == 1 and group.least == 1
         code = pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES
         freed = [words for step in funnel for words in diagnosis.freed(shape, step.why)]
         if any(step.why.startswith("lack ") for step in funnel):
@@ -465,7 +465,7 @@ class ReasonExplainer:
             message = f"enough is free, but not together: {message}"
         if freed:
             waits = freed
-        elif one:
+        elif single_task:
             waits = [f"{reason_text.freed_text(self.situation, group)} come free on one node"]
         elif held >= group.least:
             waits = [f"{asked} have room together"]

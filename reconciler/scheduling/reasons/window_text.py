@@ -39,7 +39,7 @@ def reason(
     fits: Callable[[snapshots.Mask], bool],
 ) -> pending_reasons.Reason:
     """Return the reason of a shape that fits except for windows that begin before it could end."""
-    spans, waits, changes = told(situation, of_groups(situation, shape, shape.groups), fits)
+    spans, waits, changes = describe(situation, of_groups(situation, shape, shape.groups), fits)
     return pending_reasons.Reason(
         pending_reasons.ReasonCode.RESERVED,
         f"{reason_text.shape_text(situation, shape)} asked; it could still run when nodes that it "
@@ -49,7 +49,7 @@ def reason(
     )
 
 
-def told(
+def describe(
     situation: snapshots.Snapshot,
     windows: Sequence[snapshots.Window],
     fits: Callable[[snapshots.Mask], bool],
@@ -97,7 +97,7 @@ def advice(
     """
     if not windows:
         return [], []
-    spans, waits, changes = told(situation, windows, fits)
+    spans, waits, changes = describe(situation, windows, fits)
     first = waits or changes
     first[0] = f"{first[0]} ({spans})"
     return waits, changes
