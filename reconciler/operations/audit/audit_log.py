@@ -303,18 +303,18 @@ class ChainWalk:
     def verdict(self) -> ChainVerdict:
         """Return how far the chain is intact."""
         if self._early:
-            told = (
+            problem = (
                 f"the log begins with line {self._early}, before line {self._first}: without a "
                 "first number (--from) the log is verified from its first line"
             )
-            return ChainVerdict(self._first - 1, "", told)
+            return ChainVerdict(self._first - 1, "", problem)
         wrong = f"line {self.number + 1}: {self._wrong}" if self._wrong else ""
         if self._gap is not None and self._anchor is None:
-            told = (
+            problem = (
                 f"line {self._first}: found number {self._gap[0] + 1}, expected {self._first}: "
                 "lines are missing or inserted, and no entry records that they were dropped"
             )
-            return ChainVerdict(self._first - 1, "", "; ".join(filter(None, (told, wrong))))
+            return ChainVerdict(self._first - 1, "", "; ".join(filter(None, (problem, wrong))))
         if not wrong and self.number < self._first and self._first > 1:
             wrong = f"there is no line {self._first}"
         return ChainVerdict(self.number, self.hash, wrong, self._anchor, self._torn, self._marked)
@@ -351,10 +351,10 @@ class ChainWalk:
         return f"lines up to {before.last} were dropped, but it does not continue from there"
 
     def _look_for_anchor(self, line: ChainEntry) -> None:
-        told = line.entry.dropped
-        if self._gap is None or told is msgspec.UNSET:
+        dropped = line.entry.dropped
+        if self._gap is None or dropped is msgspec.UNSET:
             return
-        if (told.last, told.hash) == self._gap and told.begins <= self._first:
+        if (dropped.last, dropped.hash) == self._gap and dropped.begins <= self._first:
             self._anchor = line
 
     def _seek(self, text: bytes) -> None:

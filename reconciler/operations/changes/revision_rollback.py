@@ -263,8 +263,8 @@ def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) ->
     )
     subject = f"Roll back to {target[:12]}" + (f": {reason}" if reason else "")
     sign = ["-S"] if signed == "true" else []
-    made = git_commands.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
-    return made.stdout.decode().strip()
+    commit = git_commands.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
+    return commit.stdout.decode().strip()
 
 
 def here(folder: Path) -> Path:

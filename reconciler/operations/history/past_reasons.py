@@ -107,9 +107,9 @@ def not_reclaimed(spec: desired.Job, view: view_types.JobView, queues: Sequence[
     if not borrowers(queues, spec.queue):
         return ""
     least = (one.resources.times(one.least) for one in spec.groups)
-    asked = sum(least, start=Resources()).as_vector()
+    requested = sum(least, start=Resources()).as_vector()
     for resource in (2, 0, 1):  # GPUs first
-        due, has, more = own.fair_share[resource], own.allocated[resource], asked[resource]
+        due, has, more = own.fair_share[resource], own.allocated[resource], requested[resource]
         if due is not None and more and has + more > due:
             text, much = _FORMATS[resource], quota_limits.amount_of(resource, more)
             return (
@@ -300,14 +300,14 @@ def main() -> int:
     os.nice(NICENESS)
     try:
         with contextlib.closing(StoreReader.open(given.store)) as reader:
-            told = explain(reader, given.job, given.at, given.limit)
+            explained = explain(reader, given.job, given.at, given.limit)
     except (cycle_replay.ReplayError, UnknownJobError) as error:
         sys.stdout.write(str(error))
         return NOTHING_THERE
     except StoreError as error:
         sys.stdout.write(str(error))
         return UNREADABLE
-    sys.stdout.write(msgspec.json.encode(told).decode())
+    sys.stdout.write(msgspec.json.encode(explained).decode())
     return DONE
 
 

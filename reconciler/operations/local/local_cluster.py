@@ -342,12 +342,12 @@ class LocalCluster:
     def _tell_obstacle(self, api: api_client.ApiClient, say: Callable[[str], None]) -> None:
         """Say why not all is in force yet, once for each reason."""
         try:
-            told = obstacle(api.get("/v1/sync")["sync"])
+            problem = obstacle(api.get("/v1/sync")["sync"])
         except api_client.ApiError:
             return
-        if told and told != self._obstacle:
-            say(f"not all of what git says is in force: {told}")
-        self._obstacle = told
+        if problem and problem != self._obstacle:
+            say(f"not all of what git says is in force: {problem}")
+        self._obstacle = problem
 
     def shortfall(self) -> str:
         """Return a message if fewer nodes are declared than requested; else an empty string."""
@@ -356,9 +356,9 @@ class LocalCluster:
         declared = len(self.nodes.names()) if self.nodes is not None else 0
         if self.options.nodes is None or declared >= self.options.nodes:
             return ""
-        asked = quantities.counted(self.options.nodes, "node", one="was", many="were")
+        nodes_text = quantities.counted(self.options.nodes, "node", one="was", many="were")
         return (
-            f"{asked} asked for, and the virtual pools declare {declared}: "
+            f"{nodes_text} asked for, and the virtual pools declare {declared}: "
             "raise `count` of a pool and commit"
         )
 
@@ -389,7 +389,7 @@ class LocalCluster:
             ClusterError: the controller has ended, and does not come up again.
             StoppedError: it was stopped while that was tried.
         """
-        follow_at, told, unheard = 0.0, self.nodes is None, ""
+        follow_at, reported, unheard = 0.0, self.nodes is None, ""
         while not stopped():
             time.sleep(LOOK_S)
             if not self.controller_alive:
@@ -406,10 +406,10 @@ class LocalCluster:
             try:
                 for line in self.follow_pools():
                     say(line)
-                if not told and (ready := self._all_ready()):
-                    told = True
+                if not reported and (ready := self._all_ready()):
+                    reported = True
                     say(f"ready: {ready}")
-                if not told and self._api is not None:
+                if not reported and self._api is not None:
                     self._tell_obstacle(self._api, say)
             except api_client.ApiError as error:
                 if str(error) != unheard:

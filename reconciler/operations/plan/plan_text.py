@@ -123,8 +123,8 @@ def verdict(plan: Plan) -> str:
     if plan.verdict == "held":
         parts = " and ".join(_PARTS[part] for part in dict.fromkeys(h.part for h in plan.held))
         return f"Held after the merge: {parts}. Plan: {counted}."
-    kept = old_refused(plan)
-    return f"Plan: {counted}." + (f" {kept}" if kept else "")
+    refused_before = old_refused(plan)
+    return f"Plan: {counted}." + (f" {refused_before}" if refused_before else "")
 
 
 def refused(plan: Plan) -> str:
@@ -253,28 +253,28 @@ def text_difference(before: str, after: str) -> list[str]:
 def impact_lines(plan: Plan) -> Iterator[PlanLine]:
     """GPUs, guarantees and limits, running work."""
     impact = plan.impact
-    told = False
+    has_effect = False
     if impact.gpus_leaving or impact.gpus_entering or impact.gpus_before != impact.gpus_after:
-        told = True
+        has_effect = True
         yield _pair("GPUs in service", f"{impact.gpus_before} -> {impact.gpus_after}")
         if impact.nodes_leaving:
             yield _pair("leaving", f"{gpus(impact.gpus_leaving)}: {impact.nodes_leaving}")
         if impact.nodes_entering:
             yield _pair("entering", f"{gpus(impact.gpus_entering)}: {impact.nodes_entering}")
     for amount in impact.amounts:
-        told = True
+        has_effect = True
         old, new = amount.before or "none", amount.after or "none"
         yield _pair(amount.object, f"{amount.field} {old} -> {new}")
     for above in impact.above:
-        told = True
+        has_effect = True
         yield from _wrapped(f"Queue/{above.queue}", above_text(above))
     for job in impact.jobs[:JOBS_MAX]:
-        told = True
+        has_effect = True
         yield from _wrapped(job.job, ended_text(job))
     yield from _more(len(impact.jobs))
     for eviction in plan.forecast.evictions[:JOBS_MAX] if plan.forecast else ():
         if eviction.reason not in {"Cancelled", "Suspended"}:
-            told = True
+            has_effect = True
             yield from _wrapped(job_name(eviction), eviction_text(eviction))
     if plan.forecast is not None:
         yield from _more(len(plan.forecast.evictions))
@@ -284,9 +284,9 @@ def impact_lines(plan: Plan) -> Iterator[PlanLine]:
             why = f"here: {plan.not_allowed}"
         yield from _paragraph(f"the effect on running work is unknown {why}")
     elif plan.forecast is None:
-        start = "" if told else "no GPU, guarantee or limit is touched, and no job ended; "
+        start = "" if has_effect else "no GPU, guarantee or limit is touched, and no job ended; "
         yield from _paragraph(f"{start}without a forecast it is unknown which jobs are preempted")
-    elif not told:
+    elif not has_effect:
         yield PlanLine("  none: no GPU, guarantee, limit or running job is touched")
 
 

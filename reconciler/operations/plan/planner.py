@@ -437,9 +437,9 @@ def _waiver(of: desired.Problem, rules: Mapping[str, desired.AdmissionPolicy]) -
     rule = rules.get(of.rule.removeprefix("policy/")) if of.rule.startswith("policy/") else None
     if rule is None or of.severity != "error":
         return ""
-    asked = " or ".join(rule.owners) or "who may change it"
+    approvers = " or ".join(rule.owners) or "who may change it"
     return (
-        f"to let it off, ask {asked}: add to spec.waivers of {rule.path} "
+        f"to let it off, ask {approvers}: add to spec.waivers of {rule.path} "
         f"{{object: {of.object}, reason: …, expires: …}}"
     )
 

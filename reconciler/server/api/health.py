@@ -150,8 +150,8 @@ async def targets(state: State, request: Request[Any, Any, Any]) -> list[ScrapeT
     Their address is the one of this request: the listening address, such as 0.0.0.0 or one behind a
     proxy, is of no use to others.
     """
-    asked = request.headers.get("host", "")
-    address = asked if _HOST.fullmatch(asked) else state.address
+    host = request.headers.get("host", "")
+    address = host if _HOST.fullmatch(host) else state.address
     service: services.Services = state.services
     nodes = await asyncio.to_thread(service.reader.nodes)
     service.node_pages.listed(node.name for node in nodes)

@@ -358,11 +358,11 @@ def _decision(
         if record is not None:  # an unreadable document still has an owner
             holders.append((record.spec.queue, record.spec.owner))
     if not holders:
-        told = (
+        message = (
             f"there is no Job/{change.name} here, and its document can't be read, so nobody knows "
             "who may change it. To fix: correct the document, or change it by a commit"
         )
-        return access.Decision(allowed=False, why=told)
+        return access.Decision(allowed=False, why=message)
     queues, owners = zip(*holders, strict=True)
     parents = {name: queue.parent for name, queue in structure.queues.items()}
     return access.of_job(known, who, queues, owners, parents)
