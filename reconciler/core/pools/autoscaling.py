@@ -218,12 +218,15 @@ def _tell(context: cycle_context.CycleContext, job: str, pool_record: pool_state
 def _unblocks(pool_record: pool_state.PoolState) -> str:
     count = sum(one.state is InstanceState.CREATING for one in pool_record.instances.values())
     if count:
-        nodes = "a node of pool {} is" if count == 1 else "{1} nodes of pool {0} are"
-        return nodes.format(pool_record.name, count) + " being created"
+        nodes = "a node of pool {}, which is" if count == 1 else "{1} nodes of pool {0}, which are"
+        return f"wait for {nodes.format(pool_record.name, count)} being created"
     if pool_record.retry_at > pool_record.context.now:
         again = times.format_time(pool_record.retry_at)
-        return f"pool {pool_record.name} makes a node for it from {again} on; {pool_record.failure}"
-    return f"a node of pool {pool_record.name} made for it"
+        return (
+            f"wait until pool {pool_record.name} creates a node, not before {again}; "
+            f"{pool_record.failure}"
+        )
+    return f"wait until pool {pool_record.name} creates a node"
 
 
 # --- fewer nodes ----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from reconciler.desired.normalise import entitlements, resource_requests
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
 from reconciler.model.policy import queue_paths
+from reconciler.model.state import pending_reasons
 from reconciler.model.values import quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
@@ -50,7 +51,8 @@ def beyond_limits(
                 fault = Fault(
                     "never-within-limit",
                     f"{text(asked)} asked for what starts together, more than the limit of "
-                    f"queue {queue.name}, {text(limit)}: it can't start under this limit",
+                    f"queue {queue.name}, {text(limit)}: {pending_reasons.CAN_NOT_START} this "
+                    "limit",
                     ("spec", "queue"),
                     severity="warning",
                 )

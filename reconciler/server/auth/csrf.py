@@ -32,8 +32,8 @@ def refuse_pages(origins: Iterable[str], hosts: Iterable[str]) -> None:
     for origin in origins:
         raise Failure(
             403,
-            f"a web page asks (Origin: {origin[:_SHOWN_MAX]}), which none may where there are no "
-            "tokens: call from a program, or start the controller with --token-file",
+            f"requests from web pages (Origin: {origin[:_SHOWN_MAX]}) are refused, because this "
+            "controller has no tokens. To fix: start it with --token-file, or call from a program",
         )
     for header in hosts:
         if not addresses.is_loopback(addresses.host_of(header.strip())):
@@ -57,6 +57,5 @@ def refuse_type(header: str | None, types: frozenset[str]) -> None:
     if kind not in types:
         raise Failure(
             415,
-            f"the body is said to be {header[:_SHOWN_MAX]!r}; send Content-Type: "
-            + " or ".join(sorted(types)),
+            f"Content-Type: found {header[:_SHOWN_MAX]!r}, expected " + " or ".join(sorted(types)),
         )
