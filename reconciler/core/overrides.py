@@ -69,8 +69,8 @@ def apply(context: cycle_context.CycleContext) -> None:
     context.overrides = tuple(overrides.values())
     suspending = suspensions(context.overrides)
     if suspending:
-        made = context.cache.part(_Suspended).of(structure, suspending)
-        context.desired = msgspec.structs.replace(context.desired, structure=made)
+        suspended = context.cache.part(_Suspended).of(structure, suspending)
+        context.desired = msgspec.structs.replace(context.desired, structure=suspended)
 
 
 def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:

@@ -105,12 +105,12 @@ def _waiting(elements: bytes) -> list[int]:
     return found
 
 
-def _suspended_behind_git(made: records.Override) -> Readiness:
+def _suspended_behind_git(override: records.Override) -> Readiness:
     return Readiness(
-        reason_key=f"Held/cluster/{made.owner}/{made.expires_at}/{made.reason}",
+        reason_key=f"Held/cluster/{override.owner}/{override.expires_at}/{override.reason}",
         reason=Reason(
             code=ReasonCode.HELD,
-            message=f"the cluster is suspended {overrides.describe(made)}: nothing new starts",
+            message=f"the cluster is suspended {overrides.describe(override)}: nothing new starts",
             unblocks="run `muster resume cluster --override`, or wait until that ends",
             waits_for=WaitsFor.RESUME,
         ),
@@ -135,9 +135,9 @@ def _blocked_whole(
             ),
         )
     if structure.settings.suspend:
-        made = overrides.suspension(context.overrides, records.SUSPENDED_CLUSTER)
-        if made is not None:
-            return _suspended_behind_git(made)
+        suspension = overrides.suspension(context.overrides, records.SUSPENDED_CLUSTER)
+        if suspension is not None:
+            return _suspended_behind_git(suspension)
         return Readiness(
             reason_key="Held/cluster",
             reason=Reason(

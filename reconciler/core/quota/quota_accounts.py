@@ -173,16 +173,16 @@ def _enough_back(account: QuotaAccount, index: int, lacks: int) -> str:
     )
 
 
-def over_amount(account: QuotaAccount, index: int, cap: int, asked: int) -> Reason:
+def over_amount(account: QuotaAccount, index: int, cap: int, amount: int) -> Reason:
     quota, let = account.quota, account.let[index]
-    back = _enough_back(account, index, account.used[index] + asked - cap)
+    back = _enough_back(account, index, account.used[index] + amount - cap)
     # nodes may have no capacity for that, so it may start now or stay pending
     before = f", {amount_of(index, let)} {LEFT_BEFORE}" if let else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
         f"{amount_of(index, account.used[index] - let)} in use{before}, "
-        f"{amount_of(index, asked)} asked",
+        f"{amount_of(index, amount)} asked",
         unblocks=f"wait for the end of other work{back}, or raise spec.resources of Quota "
         f"{quota.name}",
         waits_for=WaitsFor.TIME_LIMIT if back else None,
@@ -208,19 +208,19 @@ def kept_from(
     account: QuotaAccount, spec: desired.Job, each: Sequence[int], now: float
 ) -> Reason | None:
     """Return why a job may not take what is kept for another; None if it may, or ends before."""
-    quota, kept = account.quota, account.kept
-    if kept is None or kept.job == spec.name:
+    quota, holder = account.quota, account.kept
+    if holder is None or holder.job == spec.name:
         return None
     capped = zip(quota.resources.as_vector(), each, strict=True)
     budget = quota.budget_gpu_s is not None and bool(each[2])
     if not budget and not any(cap is not None and more for cap, more in capped):
         return None
-    if not budget and now + run_times.limit_of(spec) <= kept.until:
+    if not budget and now + run_times.limit_of(spec) <= holder.until:
         return None  # a budget does not come back when work ends
     return Reason(
         ReasonCode.OVER_BUDGET if budget else ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} keeps what comes free of the share of {whom_of(quota)} for "
-        f"{kept.job}, which has waited for {WAIT_MAX_TEXT}",
-        unblocks=f"wait for the start of {kept.job}, by {times.format_time(kept.until)} "
+        f"{holder.job}, which has waited for {WAIT_MAX_TEXT}",
+        unblocks=f"wait for the start of {holder.job}, by {times.format_time(holder.until)} "
         "at the latest",
     )

@@ -99,8 +99,8 @@ class _Known(cycle_cache.CachePart):
         self._frame, self._selectors = frame, selectors.all
         self._facts = {name: _facts(context, name) for name in context.node_names()}
         self.epoch, self.as_root = object(), None
-        for kept in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
-            kept.clear()
+        for table in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
+            table.clear()
 
 
 def _facts(context: cycle_context.CycleContext, name: str) -> _Facts:
