@@ -303,11 +303,11 @@ class Loop:
             return None
         now = self._clock()
         self._check_clock(now)
-        asked, scripts = self._state.take_asked(), self._state.take_provisioned()
+        requests, scripts = self._state.take_asked(), self._state.take_provisioned()
         unheard = frozenset(self._defects.unheard(cycle_input.CycleInput()))
-        came = cycle_input.CycleInput(*self._state.take_input(), asked, scripts, unheard)
-        got = self._attempt(came, now)
-        result = self._rescue(got, came, now) if isinstance(got, Exception) else got
+        received = cycle_input.CycleInput(*self._state.take_input(), requests, scripts, unheard)
+        got = self._attempt(received, now)
+        result = self._rescue(got, received, now) if isinstance(got, Exception) else got
         if not self._search.is_open:
             return result
         result = self._containment.search_jobs(result, now)
@@ -316,10 +316,10 @@ class Loop:
         return result
 
     def _rescue(
-        self, error: Exception, came: cycle_input.CycleInput, now: float
+        self, error: Exception, received: cycle_input.CycleInput, now: float
     ) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had, or raise the error if that fails."""
-        found = self._containment.rescue(error, came, now)
+        found = self._containment.rescue(error, received, now)
         if found.failed:
             nodes = self._defects.unheard(cycle_input.CycleInput())
             structure = found.basis.desired_state.structure
@@ -329,17 +329,17 @@ class Loop:
             self._wake_at = now
         return found.result
 
-    def _attempt(self, came: cycle_input.CycleInput, now: float) -> outcome.Outcome | Exception:
+    def _attempt(self, received: cycle_input.CycleInput, now: float) -> outcome.Outcome | Exception:
         """Decide one cycle and carry it out. Return the error instead if nothing was changed."""
         desired_state = self._in_force.of(self._track.current)
         try:
-            result, decide_s, commit_s = self._decider.decide(desired_state, came, now)
+            result, decide_s, commit_s = self._decider.decide(desired_state, received, now)
         except Exception as error:
             if not self._defects.contained or errors.is_of_store(error):
                 raise
             self._commits.undo()
             return error
-        self._defects.heard(came)
+        self._defects.heard(received)
         self._act(result, desired_state)
         with self._defects.suppress("metrics"):
             self._counters.cycle(result, decide_s=decide_s, commit_s=commit_s)

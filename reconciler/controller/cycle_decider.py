@@ -73,7 +73,7 @@ class CycleDecider:
         self._adopt = adopt
 
     def decide(
-        self, desired_state: desired.Desired, came: cycle_input.CycleInput, now: float
+        self, desired_state: desired.Desired, received: cycle_input.CycleInput, now: float
     ) -> DurableOutcome:
         """Decide and commit a cycle. An error leaves only what ``Committer.undo`` reverts."""
         started, phases = time.perf_counter(), self._counters.phases
@@ -84,11 +84,11 @@ class CycleDecider:
         with self._commits.writing():
             self._commits.journal.begin(desired_state, self._state.observed((), {}), now)
         observed = self._state.observed(
-            came.reports,
-            came.answered,
-            came.asked,
-            came.provisioned,
-            self._defects.unheard(came),
+            received.reports,
+            received.answered,
+            received.asked,
+            received.provisioned,
+            self._defects.unheard(received),
         )
         phases("journal")
         result = self.decide_by(desired_state, observed, now, cache=self._state.cache, ended=phases)
@@ -110,12 +110,16 @@ class CycleDecider:
         self._adopt(self._track.note_passed(desired_state, incumbents))
         return DurableOutcome(result, decide_s, time.perf_counter() - decided_at)
 
-    def would_pass(self, tried: desired.Desired, came: cycle_input.CycleInput, now: float) -> bool:
+    def would_pass(
+        self, tried: desired.Desired, received: cycle_input.CycleInput, now: float
+    ) -> bool:
         """Return True if a cycle can be decided. Nothing comes of it."""
         self._state.leave_out(tried.aside.keys())
-        said = (came.reports, came.answered, came.asked, came.provisioned)
+        parts = (received.reports, received.answered, received.asked, received.provisioned)
         try:
-            self.decide_by(tried, self._state.observed(*said, self._defects.unheard(came)), now)
+            self.decide_by(
+                tried, self._state.observed(*parts, self._defects.unheard(received)), now
+            )
         except Exception:
             return False
         return True

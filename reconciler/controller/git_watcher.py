@@ -203,8 +203,8 @@ class GitWatcher(threading.Thread):
                 self._withdrawn += [number] if number is not None else []
             for waiting in [one for one in self._notices if one[0].generation > before.generation]:
                 self._notices.remove(waiting)
-            kept = [n for n, one in self._notes.items() if one.generation <= before.generation]
-            self._notes = {name: self._notes[name] for name in kept}
+            remaining = [n for n, one in self._notes.items() if one.generation <= before.generation]
+            self._notes = {name: self._notes[name] for name in remaining}
 
     def _notify(self, value: desired.Desired) -> None:
         """Queue a notice to people about a revision.
@@ -297,8 +297,8 @@ class GitWatcher(threading.Thread):
             for one in status.problems
             if one.rule == defects.RULE
         ][:DEFECTS_NOTED_MAX]
-        told = (status.attempted_revision, status.sync, len(status.problems), *noted)
-        if status.attempted_revision is None or status.sync == "Unknown" or told == self._told:
+        result = (status.attempted_revision, status.sync, len(status.problems), *noted)
+        if status.attempted_revision is None or status.sync == "Unknown" or result == self._told:
             return
         errors = sum(problem.severity == "error" for problem in status.problems)
         text = (
@@ -315,7 +315,7 @@ class GitWatcher(threading.Thread):
             left_out = next(iter(self._notes))
             del self._notes[left_out]
             log.warning("the result of %s is not noted in git: too many notes wait", left_out)
-        self._told = told
+        self._told = result
 
     def _later(self) -> None:
         """Make notes and notices due a while after the first of them."""
@@ -379,14 +379,14 @@ def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired
     left = sum(one.severity == "warning" for one in problems) - most
     if left <= 0:
         return value
-    kept, warnings = [], 0
+    shown, warnings = [], 0
     for one in problems:
         warnings += one.severity == "warning"
         if one.severity != "warning" or warnings <= most:
-            kept.append(one)
-    told = f"and {left} more warnings: `muster validate` in a clone tells them"
-    kept.append(desired.Problem(MORE_WARNINGS, "warning", "", told))
-    status = msgspec.structs.replace(value.status, problems=tuple(kept))
+            shown.append(one)
+    note = f"and {left} more warnings: `muster validate` in a clone tells them"
+    shown.append(desired.Problem(MORE_WARNINGS, "warning", "", note))
+    status = msgspec.structs.replace(value.status, problems=tuple(shown))
     return msgspec.structs.replace(value, status=status)
 
 

@@ -207,9 +207,11 @@ def _changes(
         for name, value in after.items()
         if (known := before.get(name)) is not value and known != value
     }
-    kept = [name for name in before if name in after]
-    gone = tuple(name for name in before if name not in after) if len(kept) < len(before) else ()
-    order = kept + [name for name in put if name not in before]
+    remaining = [name for name in before if name in after]
+    gone = (
+        tuple(name for name in before if name not in after) if len(remaining) < len(before) else ()
+    )
+    order = remaining + [name for name in put if name not in before]
     names = list(after)
     return put, gone, None if order == names else tuple(names)
 
@@ -264,7 +266,7 @@ def pack_snapshot(
     muster: str,
     wanted: desired.Desired,
     observed: records.Observed,
-    told: JournalRecord,
+    last: JournalRecord,
 ) -> bytes:
     """Return a compressed snapshot."""
     known = observed.jobs
@@ -279,7 +281,7 @@ def pack_snapshot(
         names=tuple(wanted.jobs),
         specs=specs,
         observed=observed,
-        told=told,
+        told=last,
     )
     return zlib.compress(_encode(snapshot), _LEVEL)
 

@@ -93,8 +93,8 @@ class ObservedState:
 
     def take_asked(self) -> tuple[records.OverrideRequest, ...]:
         """Return and drop the override requests since the last cycle."""
-        asked, self.asked = tuple(self.asked), []
-        return asked
+        requests, self.asked = tuple(self.asked), []
+        return requests
 
     def take_input(self) -> tuple[tuple[records.NodeReport, ...], Mapping[str, float]]:
         """Return and drop the reports and answer times since the last cycle."""

@@ -69,8 +69,8 @@ def apply(context: cycle_context.CycleContext) -> None:
     context.overrides = tuple(overrides.values())
     suspending = suspensions(context.overrides)
     if suspending:
-        made = context.cache.part(_Suspended).of(structure, suspending)
-        context.desired = msgspec.structs.replace(context.desired, structure=made)
+        suspended = context.cache.part(_Suspended).of(structure, suspending)
+        context.desired = msgspec.structs.replace(context.desired, structure=suspended)
 
 
 def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:
@@ -170,7 +170,7 @@ def _put(
     if requested.verb == "cancel":
         record = context.job(requested.subject)
         if record is None:
-            return f"no job {requested.subject} is known"
+            return f"there is no Job/{requested.subject}"
         requested = msgspec.structs.replace(requested, run_key=record.key)
         if known is None or known.run_key != requested.run_key:
             if record.finished:
@@ -186,7 +186,8 @@ def _put(
     else:
         suspended = _is_suspended(context.desired.structure, requested.subject)
         if suspended is None:
-            return f"there is no {requested.subject.replace('/', ' ', 1)} in the structure in force"
+            name = requested.subject.removeprefix(records.SUSPENDED_QUEUE)
+            return f"there is no Queue/{name} in the structure in force"
         if suspended:
             return "git suspends it already"
     overrides[requested.key] = requested
@@ -207,7 +208,7 @@ def _not_drainable(
 ) -> str:
     """Return why a node can't be drained by an override; empty if it can."""
     if pool is None and context.node(node) is None:
-        return f"no node {node} is known"
+        return f"there is no Node/{node}"
     if pool is not None and node in pool.drains:
         return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
     return ""

@@ -73,15 +73,18 @@ def _update(
     """Run every phase before the schedule: apply reports, desired state, and the time that passed.
 
     Phases communicate through the drafts of jobs, attempts and nodes in the context. Only the
-    state of provisioned pools is passed on explicitly.
+    state of provisioned pools is passed on explicitly. Overrides replace the desired state that
+    later phases read.
     """
     # reports and the clock -> nodes, attempts
     clock_steps.forget_the_future(context)
     node_reports.apply_reports(context)
     ended("ingest")
-    # desired state, requested overrides, results of provisioner scripts -> jobs, overrides, pools
+    # desired state -> jobs
     admission.admit(context)
+    # requested overrides -> overrides, drains; context.desired, in which queues are suspended
     overrides.apply(context)
+    # results of provisioner scripts -> pools
     pools = provisioning.apply(context)
     ended("admit")
     # nodes, their checks and leases -> states of nodes, lost attempts

@@ -59,13 +59,13 @@ class RemedyLog:
     def forget(self, before: float, most: int) -> None:
         """Drop remediations that are older than ``before`` or too many, but no open one."""
         excess = len(self._remedies) - most
-        kept = [
+        remaining = [
             remedy
             for position, remedy in enumerate(self._remedies)
             if remedy.open or (remedy.at >= before and position >= excess)
         ]
-        if len(kept) < len(self._remedies):
-            self._replace(kept)
+        if len(remaining) < len(self._remedies):
+            self._replace(remaining)
 
     def _replace(self, remedies: list[drift_kinds.DriftRemedy]) -> None:
         self._remedies = remedies

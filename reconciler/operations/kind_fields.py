@@ -87,8 +87,12 @@ def _type(whole: schema.Schema, field: schema.Schema) -> str:
     if unit in QUANTITIES:
         none = any("none" in one.get("pattern", "") for one in branches)
         return QUANTITIES[unit] + (" or `none`" if none else "")
-    told = "; ".join(f"`{one}`: {why}" for one, why in field.get("x-not-built-values", {}).items())
-    return _names(whole, branches) + (f" (not built yet: {told})" if told else "")
+    not_built_text = "; ".join(
+        f"`{one}`: {why}" for one, why in field.get("x-not-built-values", {}).items()
+    )
+    return _names(whole, branches) + (
+        f" (not built yet: {not_built_text})" if not_built_text else ""
+    )
 
 
 def _takes_fractions(branches: list[schema.Schema]) -> bool:

@@ -39,12 +39,12 @@ def structure_of(found: desired.Desired) -> desired.Structure:
     """
     for one in found.status.problems:
         if one.rule == folder_check.NOTHING_WRITTEN:
-            raise QuestionError(f"nobody can tell by what stands here: {one.message}")
+            raise QuestionError(f"permissions can't be checked here: {one.message}")
     errors = [one for one in found.status.problems if one.severity == "error"]
     if errors and found.status.structure_revision is None:
         raise QuestionError(
-            f"nobody can tell by what stands here, since its structure is refused: "
-            f"{errors[0].text()}; `muster validate` prints all that is wrong"
+            "permissions can't be checked, because the structure here is refused: "
+            f"{errors[0].text()}; `muster validate` prints all mistakes"
         )
     return found.structure
 

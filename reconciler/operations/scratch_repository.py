@@ -51,8 +51,8 @@ def git(
     except subprocess.TimeoutExpired:
         raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
     if done.returncode not in good:
-        told = _text(done.stderr) or _text(done.stdout)
-        raise RevisionError(f"`git {' '.join(arguments)}` failed: {told}")
+        output = _text(done.stderr) or _text(done.stdout)
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {output}")
     return _text(done.stdout) if good == (0,) else str(done.returncode)
 
 

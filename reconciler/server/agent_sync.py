@@ -101,7 +101,7 @@ def require_ready(service: services.Services) -> loop_messages.Published:
     published = service.link.published
     if published is None or not service.link.ready:
         raise Failure(
-            503, "the controller's loop is not ready yet; come again", retry_after_s=RETRY_AFTER_S
+            503, "the controller's loop is not ready yet; try again", retry_after_s=RETRY_AFTER_S
         )
     if published.adopting:
         raise Failure(
@@ -180,7 +180,9 @@ async def make_sure(
 
 def _unsure(node: str) -> Failure:
     return Failure(
-        503, f"the loop has not said how node {node} stands", retry_after_s=RETRY_AFTER_S
+        503,
+        f"the controller's loop has not sent the state of node {node} yet",
+        retry_after_s=RETRY_AFTER_S,
     )
 
 

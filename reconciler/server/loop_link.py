@@ -129,7 +129,7 @@ class LinkClient:
             raise LinkDownError("the controller's loop is not connected")
         if writer.transport.get_write_buffer_size() > PENDING_BYTES_MAX:
             writer.transport.abort()
-            raise LinkDownError("the controller's loop does not take what it is told")
+            raise LinkDownError("the controller's loop accepts no requests")
         writer.write(loop_messages.encode(message))
 
     async def report(self, message: loop_messages.Reported) -> None:

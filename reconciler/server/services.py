@@ -93,9 +93,9 @@ class Services:
         )
 
     def _answered(self, message: loop_messages.OverrideAnswered) -> None:
-        asked = self._asked.get(message.id)
-        if asked is not None and not asked.done():
-            asked.set_result(message.refused)
+        answer = self._asked.get(message.id)
+        if answer is not None and not answer.done():
+            answer.set_result(message.refused)
 
     async def ask(self, request: records.OverrideRequest) -> str:
         """Tell the loop of an override; why it was refused, or nothing once it is durable.
@@ -103,17 +103,17 @@ class Services:
         Raises:
             Failure: the loop can't be told, or does not answer in time.
         """
-        asked = self._asked[request.id] = asyncio.get_running_loop().create_future()
+        answer = self._asked[request.id] = asyncio.get_running_loop().create_future()
         try:
             self.link.override(loop_messages.OverrideAsked(request))
-            return await asyncio.wait_for(asked, ANSWER_S_MAX)
+            return await asyncio.wait_for(answer, ANSWER_S_MAX)
         except LinkDownError as error:
             raise errors.Failure(503, str(error), retry_after_s=1.0) from None
         except TimeoutError:
             raise errors.Failure(
                 503,
                 f"the controller's loop has not answered within {ANSWER_S_MAX:.0f} s; "
-                "`muster overrides` tells whether it was done",
+                "`muster overrides` shows if it was done",
                 retry_after_s=1.0,
             ) from None
         finally:

@@ -24,6 +24,8 @@ _Note = msgspec.defstruct(
 _decode_job = msgspec.msgpack.Decoder(records.JobRecord).decode
 _decode_attempt = msgspec.msgpack.Decoder(records.AttemptRecord).decode
 _decode_node = msgspec.msgpack.Decoder(records.NodeRecord).decode
+#: Bytes in the body of each row of ``schema.REASONS`` with a reason that waiting does not end.
+NEVER_MARK = encode("never")
 _decode_reasons = msgspec.msgpack.Decoder(tuple[Reason, ...]).decode
 _decode_drift = msgspec.msgpack.Decoder(drift_kinds.Drift).decode
 _decode_remedy = msgspec.msgpack.Decoder(drift_kinds.DriftRemedy).decode

@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from reconciler.model.state import events, pending_reasons, records
-from reconciler.store import schema
+from reconciler.store import codec, schema
 
 #: The most rows that one call gives back.
 ROWS_MAX = 10_000
@@ -115,10 +115,14 @@ def queue_places(in_vain: Sequence[str]) -> sa.Subquery:
     )
 
 
-def reasons_maybe_in_vain() -> sa.Select[tuple[str, bytes]]:
-    """Select reasons that contain a word of those that waiting does not end."""
+def reasons_maybe_final() -> sa.Select[tuple[str, bytes]]:
+    """Select reasons that contain a mark of those that waiting does not end.
+
+    Rows of versions without the field ``never`` are found by their code.
+    """
     table = schema.REASONS.c
-    may_be = [sa.func.instr(table.body, word.encode()) > 0 for word in pending_reasons.VAIN_WORDS]
+    marks = [codec.NEVER_MARK, *(code.value.encode() for code in pending_reasons.NEVER_CODES)]
+    may_be = [sa.func.instr(table.body, mark) > 0 for mark in marks]
     return sa.select(table.key, table.body).where(sa.or_(*may_be))
 
 

@@ -189,15 +189,15 @@ class StoreReader:
     def places(self, names: Sequence[str]) -> dict[str, int]:
         """Return the pending jobs of ``names`` with their place in their queue, from 1.
 
-        A job that waits in vain (``pending_reasons.in_vain``) has no place and takes nobody's.
+        A job that never starts (``pending_reasons.never_starts``) has no place and takes nobody's.
         """
         if not names:
             return {}
-        candidates = self.rows(statements.reasons_maybe_in_vain())
-        in_vain = [
-            row.key for row in candidates if pending_reasons.in_vain(codec.reasons(row.body))
+        candidates = self.rows(statements.reasons_maybe_final())
+        final = [
+            row.key for row in candidates if pending_reasons.never_starts(codec.reasons(row.body))
         ]
-        places = statements.queue_places(in_vain)
+        places = statements.queue_places(final)
         found: dict[str, int] = {}
         for part in statements.batches(sorted(set(names))):
             rows = self.rows(sa.select(places).where(places.c.name.in_(part)))

@@ -199,8 +199,8 @@ class StoreWriter:
 
     def reasons(self, connection: sa.Connection, reasons: Mapping[str, tuple[Reason, ...]]) -> None:
         """Write changed reasons; an empty one is deleted."""
-        kept = [(key, codec.encode(why)) for key, why in reasons.items() if why]
-        many(connection, UPSERT["reasons"], kept)
+        rows = [(key, codec.encode(why)) for key, why in reasons.items() if why]
+        many(connection, UPSERT["reasons"], rows)
         many(connection, DELETE_REASON, [(key,) for key, why in reasons.items() if not why])
 
     def events(

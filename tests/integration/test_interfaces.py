@@ -159,8 +159,9 @@ def test_a_reason_has_its_parts_and_is_stored_once_for_all_that_wait_alike(bed: 
     told = [bed.job(name)["reasons"] for name in ("big", "as-big")]
     assert told[0] == told[1]
     for reason in told[0]:
-        assert set(reason) == {"code", "message", "funnel", "unblocks"}
+        assert set(reason) == {"code", "message", "funnel", "unblocks", "never", "waitsFor"}
         assert reason["code"] == "NeverFits"
+        assert reason["never"]
         assert reason["funnel"]
         assert all(set(step) == {"count", "why"} for step in reason["funnel"])
     with sqlite3.connect(f"file:{bed.cluster.state / 'store.db'}?mode=ro", uri=True) as store:

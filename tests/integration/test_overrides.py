@@ -99,7 +99,7 @@ def test_cancel_and_drain_while_git_is_away(bed: beds.Bed) -> None:
     ]
     bed.until(lambda: _drift(bed) == behind)
     _, told = muster(bed, "cancel", "nobody", "--override", "-m", "x", code=1)
-    assert "nobody: no job nobody is known" in told
+    assert "nobody: there is no Job/nobody" in told
     _, told = muster(bed, "cancel", "long", "--override", code=64)
     assert "needs a --reason" in told
 
@@ -263,4 +263,4 @@ def test_what_could_not_run_is_refused_at_once_and_explained_where_it_is_written
     printed, _ = muster(bed, "explain", "lost")
     assert "unknown queue" in printed
     _, told = muster(bed, "job", "nobody", code=1)
-    assert "job nobody is not known" in told
+    assert "there is no Job/nobody" in told

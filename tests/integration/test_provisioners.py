@@ -129,7 +129,7 @@ def test_a_job_gets_the_two_nodes_that_it_needs_and_idle_ones_leave(bed: ScaledB
     waiting = bed.until(
         lambda: next((r for r in bed.job("a")["reasons"] if "created" in r["unblocks"]), None)
     )
-    assert waiting["unblocks"] == "2 nodes of pool burst are being created"
+    assert waiting["unblocks"] == "wait for 2 nodes of pool burst, which are being created"
     bed.until_state("a", "Running", timeout_s=120)
     assert (bed.pool()["nodes"], bed.pool()["min"], bed.pool()["max"]) == (2, 0, 3)
     bed.until_state("a", "Succeeded", timeout_s=120)

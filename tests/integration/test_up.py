@@ -189,8 +189,8 @@ def test_a_name_that_no_job_has_is_told_before_anything_is_waited_for(up: Up) ->
     first, *others = (line.strip() for line in done.stderr.splitlines())
     assert first.startswith("the controller does not know lnog, nosuch yet; ")
     assert [line.partition(";")[0] for line in others] == [
-        "muster: job lnog is not known",
-        "job nosuch is not known",
+        "muster: there is no Job/lnog",
+        "there is no Job/nosuch",
     ]
 
 

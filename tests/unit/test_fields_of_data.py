@@ -216,7 +216,7 @@ def test_work_goes_where_its_data_is() -> None:
         "volume v is not there now on the nodes that could hold 1 CPU "
         "(volume v: /data is not mounted)"
     )
-    assert told.unblocks == "v is mounted there as the Volume says"
+    assert told.unblocks == "mount v there as the Volume says"
     big, *_ = run.memory.reasons[run.memory.jobs["big"].reason_key]
     assert big.code == "NeverFits"  # with the volume as well
     node.report = plain  # type: ignore[method-assign]

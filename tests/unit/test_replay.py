@@ -383,7 +383,9 @@ def test_what_is_not_in_the_journal_is_told(tmp_path: Path) -> None:
     oldest = "the oldest that can be replayed is cycle 1, of 1970-01-12T13:46:41.000Z"
     with pytest.raises(cycle_replay.ReplayError, match=f"holds no cycle 9; {oldest}"):
         cycle_replay.replay(leader.store.reader, cycle=9)
-    with pytest.raises(cycle_replay.ReplayError, match=f"before everything .* holds; {oldest}"):
+    with pytest.raises(
+        cycle_replay.ReplayError, match=f"before the first cycle in the journal; {oldest}"
+    ):
         cycle_replay.replay(leader.store.reader, at=world.now)
     with leader.store._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM journal WHERE cycle = 2")

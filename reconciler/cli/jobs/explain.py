@@ -9,7 +9,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, run, show_usage
+from reconciler.cli.jobs import explain_start, job_list, reason_order, run, show_usage
 from reconciler.model.values import quantities, times
 
 Json = Any
@@ -153,7 +153,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
         _tell_story(item)
     elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
         _say("\nWaiting elements:")
-    for reason in item.get("reasons") or []:
+    for reason in reason_order.ordered(item.get("reasons") or []):
         _say(f"\n{reason['code']}: {reason['message']}")
         for step in reason.get("funnel") or []:
             nodes = "node: " if step["count"] == 1 else "nodes:"
@@ -166,10 +166,11 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
             _say(f"  To fix: {reason['unblocks']}.")
     _explain_room(item)
     _explain_placement(item, past=past)
-    code = next((one["code"] for one in item.get("reasons") or []), "")
+    code = (reason_order.leading(item.get("reasons") or []) or {"code": ""})["code"]
     if job["state"] not in job_list.FINISHED and code not in NOT_OF_QUEUES:
         others = [] if code in OF_ITS_OWN else item.get("borrowers") or []
-        _explain_queue(item["queue"], others)
+        counts = not reason_order.never_starts(item.get("reasons") or [])
+        _explain_queue(item["queue"], others, demand=counts)
         if item.get("notReclaimed"):
             _say(item["notReclaimed"])
     if job["state"] in job_list.WAITING:
@@ -190,7 +191,7 @@ def _explain_room(item: Json) -> None:
     """
     found = item.get("reasons") or []
     codes = {one["code"] for one in found}
-    if codes and codes <= BEFORE_ROOM and not explain_start.never_starts(found):
+    if codes and codes <= BEFORE_ROOM and not reason_order.never_starts(found):
         _say("  Free nodes are checked once the queue is below its limit.")
 
 
@@ -390,13 +391,17 @@ def _bounds(job: Json, at: float, now: float) -> str:
     return told
 
 
-def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
-    """Print the amounts of the queue, and the queues that use more than their guarantee."""
+def _explain_queue(queue: Json, borrowers: list[Json], *, demand: bool = True) -> None:
+    """Print the amounts of the queue, and the queues that use more than their guarantee.
+
+    ``demand``: with what the queue asks for. The demand leaves out jobs that never start, so that
+    they take no share from others; for one of these it would look as if it asked for nothing.
+    """
     if queue is None:
         return
     _say(f"\nQueue {queue['name']}:")
-    kinds = ("allocated", "guaranteed", "fairShare", "limit", "demand")
-    heads = ("ALLOCATED", "GUARANTEED", "FAIR SHARE", "LIMIT", "DEMAND")
+    kinds = ("allocated", "guaranteed", "fairShare", "limit", *(["demand"] if demand else []))
+    heads = ("ALLOCATED", "GUARANTEED", "FAIR SHARE", "LIMIT", *(["DEMAND"] if demand else []))
     titles = (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory"))
     rows = [(title, [_amount(queue, kind, each) for kind in kinds]) for each, title in titles]
     for one in queue.get("pools") or []:

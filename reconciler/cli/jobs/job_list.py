@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import array_elements, completion, context, lazy_import, terminal
-from reconciler.model.state import pending_reasons, states
+from reconciler.cli.jobs import reason_order
+from reconciler.model.state import states
 from reconciler.model.values import suggestions
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _move_codes_down(rows: list[list[str]], below: dict[int, str], room: int) ->
 
 def reason_text(item: Json) -> str:
     """Return the most informative reason of a waiting job, or the message about its end."""
-    reason = first_reason(item.get("reasons") or [])
+    reason = reason_order.leading(item.get("reasons") or [])
     if reason:
         return terminal.format_clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
     text = "; ".join(filter(None, (stopping_text(item), item.get("message"))))
@@ -210,14 +211,6 @@ def _waiting_for(item: Json, reason: Json) -> str:
     """Return a reason of a job, and its other message if it waits, such as about its deadline."""
     other_message = item.get("message") if item.get("state") in WAITING else None
     return "; ".join(dict.fromkeys(filter(None, (reason["message"], other_message))))
-
-
-def first_reason(reasons: Sequence[Json]) -> Json:
-    """Return the first reason that waiting does not end, else the first; None if there is none."""
-    hopeless = [
-        one for one in reasons if pending_reasons.is_final(one["code"], one.get("message", ""))
-    ]
-    return next(iter([*hopeless, *reasons]), None)
 
 
 def stopping_text(item: Json) -> str:
@@ -238,7 +231,7 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
     below: dict[int, str] = {}
     above = ("", "")
     for place, (row, item) in enumerate(zip(rows, items, strict=True)):
-        text, reason = row[-1], first_reason(item.get("reasons") or [])
+        text, reason = row[-1], reason_order.leading(item.get("reasons") or [])
         if len(text) <= room:
             above = ("", "")
             continue

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
-from reconciler.cli.jobs import job_list, show_usage
+from reconciler.cli.jobs import job_list, reason_order, show_usage
 
 Json = Any
 
@@ -96,7 +96,7 @@ def facts(item: Json, evicted: list[Json]) -> None:
         ("Evicted", f"{terminal.format_clock(one['at'])}: {one['message']}")
         for one in evicted[-EVICTIONS_SHOWN:]
     ]
-    for reason in item.get("reasons") or []:
+    for reason in reason_order.ordered(item.get("reasons") or []):
         lines.append(("Waits", f"{reason['code']}: {reason['message']}"))
         if reason.get("unblocks"):
             lines.append(("", f"To fix: {reason['unblocks']}"))

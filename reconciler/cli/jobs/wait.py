@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from reconciler.cli import array_elements, completion, context, lazy_import, retries, terminal
-from reconciler.model.state import pending_reasons
+from reconciler.cli.jobs import reason_order
 from reconciler.model.values import quantities
 from reconciler.operations.changes import held_changes
 
@@ -34,8 +34,6 @@ UNKNOWN_TOLD_S = 5.0
 APPEAR_S_MAX, APPEAR_EVERY_S = 5.0, 0.25
 #: How long a job that can't start stays: nodes may be about to report for the first time.
 IMPOSSIBLE_S_MAX = 30.0
-#: Reasons that only another commit ends.
-IMPOSSIBLE = frozenset({"Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "NeverFits"})
 #: Reasons that the job itself asks for.
 AS_ASKED = frozenset({"ArrayLimit"})
 #: Stands for a reason while the controller does not know the job.
@@ -96,7 +94,7 @@ def wait_until(
         if is_over:
             return None
         if job is not None and job["reasons"]:
-            reason = new_reason_text(job["reasons"][0], last_reason, usual)
+            reason = new_reason_text(reason_order.ordered(job["reasons"])[0], last_reason, usual)
             if reason:
                 last_reason = reason
                 terminal.note(f"{name} waits: {terminal.format_clocks(reason)}")
@@ -180,16 +178,10 @@ def _leave_unknown(api: retries.Patient, error: api_client.ApiError) -> NoReturn
     raise error
 
 
-def is_impossible(reason: Json) -> bool:
-    """Return True if waiting does not end a reason."""
-    code = reason["code"]
-    return code in IMPOSSIBLE or pending_reasons.is_final(code, reason.get("message", ""))
-
-
 def _hopeless(job: Json) -> str:
     """Return the reason that waiting does not end, if there is one."""
     for reason in job["reasons"]:
-        if is_impossible(reason):
+        if reason_order.is_never(reason):
             return f"{reason['code']}: {reason['message']}"
     return ""
 

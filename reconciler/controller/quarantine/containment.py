@@ -70,7 +70,7 @@ class Containment:
         self._adopt = adopt
 
     def rescue(
-        self, error: Exception, came: cycle_input.CycleInput, now: float
+        self, error: Exception, received: cycle_input.CycleInput, now: float
     ) -> cycle_rescue.RescuedCycle:
         """Decide a cycle that raised with less than it had, or raise the error if that fails."""
         newer = self._track.current
@@ -97,7 +97,7 @@ class Containment:
             job = job_errors.job_of_error(raised[id(basis)])
             return self._without_jobs(part, now, started=started, named=job)
 
-        found = cycle_rescue.rescue(attempt, bases, came, without_jobs)
+        found = cycle_rescue.rescue(attempt, bases, received, without_jobs)
         if found is None:
             self._defects.count("input", error)
             log.critical(defects.LAST_WORDS)
@@ -153,7 +153,7 @@ class Containment:
         self._refuse(refusal)
 
     def _without_jobs(
-        self, came: cycle_input.CycleInput, now: float, *, started: bool, named: str | None
+        self, received: cycle_input.CycleInput, now: float, *, started: bool, named: str | None
     ) -> cycle_rescue.AttemptResult | None:
         """Decide without the pending jobs, or with ``started`` without all unfinished ones.
 
@@ -168,18 +168,18 @@ class Containment:
         known = state.aside.keys() | self._in_force.search.found.keys()
         unfinished = quarantined_jobs.unfinished(state, self._in_force.state)
         if named is not None:
-            result = self._without_named(came, now, named, unfinished)
+            result = self._without_named(received, now, named, unfinished)
             if result is not None:
                 return result
         names = unfinished if started else quarantined_jobs.waiting(state, self._in_force.state)
         names = [name for name in names if name not in known]
         if not names:
             return None
-        if not (started or came.is_bare):
+        if not (started or received.is_bare):
 
             def probe(without: Mapping[str, str], *, whole: bool) -> bool:
                 tried = self._in_force.without(state, {**self._in_force.search.aside, **without})
-                return self._trials.would_pass(tried, came if whole else came.bare(), now)
+                return self._trials.would_pass(tried, received if whole else received.bare(), now)
 
             is_doubted = self._defects.ignores_any(now)
             if job_bisection.blames_input(
@@ -187,20 +187,20 @@ class Containment:
             ):
                 return None
         self._in_force.search.begin(names)
-        got = self._trials.attempt(came, now)
+        got = self._trials.attempt(received, now)
         if isinstance(got, Exception):
             self._in_force.search.drop()
         return got
 
     def _without_named(
-        self, came: cycle_input.CycleInput, now: float, job: str | None, unfinished: list[str]
+        self, received: cycle_input.CycleInput, now: float, job: str | None, unfinished: list[str]
     ) -> outcome.Outcome | None:
         """Set jobs aside as long as the core names one. Return None if it raises without a name."""
         search = self._in_force.search
         budget = bisection.Budget(job_bisection.TRIES_MAX, seconds=job_bisection.SEARCH_S)
         while job in unfinished and job not in search.aside and budget.spend():
             search.begin([job, *search.untried])
-            got = self._trials.attempt(came, now)
+            got = self._trials.attempt(received, now)
             if not isinstance(got, Exception):
                 return got
             job = job_errors.job_of_error(got)

@@ -104,11 +104,11 @@ def join(inputs: Sequence[CycleInput]) -> CycleInput:
     )
 
 
-def put_back(came: CycleInput, state: observed_state.ObservedState) -> None:
+def put_back(received: CycleInput, state: observed_state.ObservedState) -> None:
     """Keep an input that was not processed for the next cycle."""
-    for report in came.reports:
+    for report in received.reports:
         state.add_report(report)
-    for request in came.asked:
+    for request in received.asked:
         state.ask(request)
-    for result in came.provisioned:
+    for result in received.provisioned:
         state.add_provisioned(result)

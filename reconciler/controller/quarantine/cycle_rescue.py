@@ -102,7 +102,7 @@ class WithoutJobs(Protocol):
 def rescue(
     attempt: Attempt,
     bases: Sequence[CycleBasis],
-    came: cycle_input.CycleInput,
+    received: cycle_input.CycleInput,
     without_jobs: WithoutJobs,
 ) -> RescuedCycle | None:
     """Decide a cycle that raised with less than it had.
@@ -110,33 +110,33 @@ def rescue(
     Args:
         attempt: decides and carries out.
         bases: the one with which it raised, then, if that is new, the one before it.
-        came: the input with which it raised.
+        received: the input with which it raised.
         without_jobs: an attempt without jobs.
 
     Returns:
         How it was decided; None if it raises even without any input.
     """
     for basis in bases[1:]:
-        got = attempt(basis, came)
+        got = attempt(basis, received)
         if not isinstance(got, Exception):
             return RescuedCycle(basis, got)
     for basis in bases:
-        result = without_jobs(basis, came, started=False)
+        result = without_jobs(basis, received, started=False)
         if isinstance(result, outcome.Outcome):
             return RescuedCycle(basis, result, by_jobs=True)
-    for basis in () if came.is_bare else bases:
-        got = attempt(basis, came.bare())
+    for basis in () if received.is_bare else bases:
+        got = attempt(basis, received.bare())
         if not isinstance(got, Exception):
-            return _bisect_input(attempt, basis, came, got)
+            return _bisect_input(attempt, basis, received, got)
     for basis in bases:
-        result = without_jobs(basis, came, started=True)
+        result = without_jobs(basis, received, started=True)
         if isinstance(result, outcome.Outcome):
             return RescuedCycle(basis, result, by_jobs=True)
     return None
 
 
 def _bisect_input(
-    attempt: Attempt, basis: CycleBasis, came: cycle_input.CycleInput, result: outcome.Outcome
+    attempt: Attempt, basis: CycleBasis, received: cycle_input.CycleInput, result: outcome.Outcome
 ) -> RescuedCycle:
     """Process as much of the input as possible; ``result`` is the outcome without any."""
     last = result
@@ -150,7 +150,7 @@ def _bisect_input(
         return None
 
     search = bisection.Bisection[cycle_input.CycleInput](parts_of=cycle_input.CycleInput.pieces)
-    search.split(came.sources(), RuntimeError("the whole input raised"))
+    search.split(received.sources(), RuntimeError("the whole input raised"))
     search.run(process, bisection.Budget(TRIES_MAX))
     return RescuedCycle(
         basis,

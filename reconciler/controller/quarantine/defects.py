@@ -102,13 +102,13 @@ class Defects:
         """Return True if any node is ignored."""
         return any(until > now for until in self._aside.values())
 
-    def unheard(self, came: cycle_input.CycleInput) -> tuple[str, ...]:
+    def unheard(self, received: cycle_input.CycleInput) -> tuple[str, ...]:
         """Return the nodes none of whose reports can be processed, except those that sent one."""
-        return tuple(sorted(self._unheard.difference(report.node for report in came.reports)))
+        return tuple(sorted(self._unheard.difference(report.node for report in received.reports)))
 
-    def heard(self, came: cycle_input.CycleInput) -> None:
+    def heard(self, received: cycle_input.CycleInput) -> None:
         """Note that a cycle has processed this input."""
-        self._unheard.difference_update(report.node for report in came.reports)
+        self._unheard.difference_update(report.node for report in received.reports)
 
     def is_unheard(self, node: str) -> bool:
         """Return True if none of a node's reports can be processed."""

@@ -72,9 +72,9 @@ def _differing(
     """
     if len(jobs) < len(before):
         return None
-    kept = zip(before.values(), jobs.values(), strict=False)
+    pairs = zip(before.values(), jobs.values(), strict=False)
     differ = map(operator.is_not, before.values(), jobs.values())
-    other = list(itertools.compress(kept, differ))
+    other = list(itertools.compress(pairs, differ))
     if any(old.name != new.name for old, new in other):
         return None
     return [*[new for _, new in other], *itertools.islice(jobs.values(), len(before), None)]

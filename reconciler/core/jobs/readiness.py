@@ -13,7 +13,7 @@ import numpy as np
 from reconciler.core import cycle_context, job_draft, overrides
 from reconciler.model import desired
 from reconciler.model.state import records
-from reconciler.model.state.pending_reasons import Reason, ReasonCode
+from reconciler.model.state.pending_reasons import Reason, ReasonCode, WaitsFor
 from reconciler.model.state.states import ELEMENT_CODE, FINISHED_JOB_STATES, JobState
 from reconciler.model.values import times
 
@@ -65,7 +65,7 @@ def readiness(
                     code=ReasonCode.BACKING_OFF,
                     message="the last try failed or was lost; the next one starts at "
                     f"{times.format_time(next_at)} at the earliest",
-                    unblocks="the end of that wait",
+                    unblocks="wait for the next try",
                 ),
             )
         indexes = ready
@@ -85,7 +85,7 @@ def array_limit(parallelism: int) -> Reason:
     return Reason(
         code=ReasonCode.ARRAY_LIMIT,
         message=f"{ran} at once (parallelism)",
-        unblocks="the end of a running element, or a higher spec.array.parallelism",
+        unblocks="wait for the end of a running element, or raise spec.array.parallelism",
     )
 
 
@@ -105,13 +105,14 @@ def _waiting(elements: bytes) -> list[int]:
     return found
 
 
-def _suspended_behind_git(made: records.Override) -> Readiness:
+def _suspended_behind_git(override: records.Override) -> Readiness:
     return Readiness(
-        reason_key=f"Held/cluster/{made.owner}/{made.expires_at}/{made.reason}",
+        reason_key=f"Held/cluster/{override.owner}/{override.expires_at}/{override.reason}",
         reason=Reason(
             code=ReasonCode.HELD,
-            message=f"the cluster is suspended {overrides.describe(made)}: nothing new starts",
-            unblocks="`muster resume cluster --override`, or its end",
+            message=f"the cluster is suspended {overrides.describe(override)}: nothing new starts",
+            unblocks="run `muster resume cluster --override`, or wait until that ends",
+            waits_for=WaitsFor.RESUME,
         ),
     )
 
@@ -130,19 +131,20 @@ def _blocked_whole(
                 message=f"held by its document: {why}"
                 if why
                 else "held by its document (spec.suspend)",
-                unblocks="`muster release`, or spec.suspend: false",
+                unblocks="run `muster release`, or set spec.suspend: false",
             ),
         )
     if structure.settings.suspend:
-        made = overrides.suspension(context.overrides, records.SUSPENDED_CLUSTER)
-        if made is not None:
-            return _suspended_behind_git(made)
+        suspension = overrides.suspension(context.overrides, records.SUSPENDED_CLUSTER)
+        if suspension is not None:
+            return _suspended_behind_git(suspension)
         return Readiness(
             reason_key="Held/cluster",
             reason=Reason(
                 code=ReasonCode.HELD,
                 message="the cluster is suspended: nothing new starts",
-                unblocks="`muster resume cluster`, or spec.suspend: false in Cluster",
+                unblocks="run `muster resume cluster`, or set spec.suspend: false in Cluster",
+                waits_for=WaitsFor.RESUME,
             ),
         )
     if spec.queue not in structure.queues:
@@ -150,8 +152,8 @@ def _blocked_whole(
             reason_key=f"Invalid/queue/{spec.queue}",
             reason=Reason(
                 code=ReasonCode.INVALID,
-                message=f"its queue {spec.queue} does not exist",
-                unblocks=f"a Queue named {spec.queue}, or another spec.queue",
+                message=f"there is no Queue/{spec.queue}",
+                unblocks=f"commit a Queue {spec.queue}, or change spec.queue",
             ),
         )
     for dependency in spec.depends_on:
@@ -178,7 +180,7 @@ def _dependency_blocks(
         reason=Reason(
             code=ReasonCode.DEPENDENCY_NEVER_MET,
             message=f"{dependency.condition} {dependency.job}, which is {state.value}",
-            unblocks=f"another run of {dependency.job}, or a change of spec.dependsOn",
+            unblocks=f"run `muster rerun {dependency.job}`, or change spec.dependsOn",
         ),
     )
 
@@ -219,7 +221,7 @@ def _dependency_reason(
         reason=Reason(
             code=ReasonCode.DEPENDENCY,
             message=f"{dependency.condition} {dependency.job}: waits until {until}",
-            unblocks=f"the end of {ends or dependency.job}",
+            unblocks=f"wait for the end of {ends or dependency.job}",
         ),
     )
 
@@ -251,9 +253,9 @@ def _unknown(spec: desired.Job, dependency: desired.Dependency) -> Readiness:
         reason=Reason(
             code=ReasonCode.DEPENDENCY,
             message=(
-                f"{dependency.condition} {dependency.job}: no job {dependency.job} is known; this "
+                f"{dependency.condition} {dependency.job}: there is no Job/{dependency.job}; this "
                 f"one waits until {until}"
             ),
-            unblocks=f"a job {dependency.job} is committed, or spec.dependsOn is changed",
+            unblocks=f"commit a Job {dependency.job}, or change spec.dependsOn",
         ),
     )

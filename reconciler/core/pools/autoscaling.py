@@ -202,28 +202,31 @@ def _tell(context: cycle_context.CycleContext, job: str, pool_record: pool_state
     if draft is None or not reasons:
         return
     mark = f"+{pool_record.name}"
-    told = key if key.endswith(mark) else key + mark
-    draft.reason_key = told
+    shared_key = key if key.endswith(mark) else key + mark
+    draft.reason_key = shared_key
     why = reasons[0]
     message = why.message if why.code is not ReasonCode.NEVER_FITS else "no node has room for it"
     renewed = (
         Reason(ReasonCode.INSUFFICIENT_RESOURCES, message, why.funnel, _unblocks(pool_record)),
     )
-    if context.observed.reasons.get(told) == renewed:
-        context.reasons.pop(told, None)
+    if context.observed.reasons.get(shared_key) == renewed:
+        context.reasons.pop(shared_key, None)
     else:
-        context.reasons[told] = renewed
+        context.reasons[shared_key] = renewed
 
 
 def _unblocks(pool_record: pool_state.PoolState) -> str:
     count = sum(one.state is InstanceState.CREATING for one in pool_record.instances.values())
     if count:
-        nodes = "a node of pool {} is" if count == 1 else "{1} nodes of pool {0} are"
-        return nodes.format(pool_record.name, count) + " being created"
+        nodes = "a node of pool {}, which is" if count == 1 else "{1} nodes of pool {0}, which are"
+        return f"wait for {nodes.format(pool_record.name, count)} being created"
     if pool_record.retry_at > pool_record.context.now:
         again = times.format_time(pool_record.retry_at)
-        return f"pool {pool_record.name} makes a node for it from {again} on; {pool_record.failure}"
-    return f"a node of pool {pool_record.name} made for it"
+        return (
+            f"wait until pool {pool_record.name} creates a node, not before {again}; "
+            f"{pool_record.failure}"
+        )
+    return f"wait until pool {pool_record.name} creates a node"
 
 
 # --- fewer nodes ----------------------------------------------------------------------------
@@ -235,24 +238,26 @@ def _shrink(
     before: scheduler_state.SchedulerState,
 ) -> None:
     """Drain nodes that were idle for long, down to the pool's minimum."""
-    context, asked = pool_record.context, pool_record.asked
-    spare = pool_record.present - asked.minimum
+    context, settings = pool_record.context, pool_record.asked
+    spare = pool_record.present - settings.minimum
     if spare <= 0 or pool_record.name in wanted or context.desired.structure.settings.suspend:
         return
-    kept = {name for room in before.kept for name in room.nodes}
+    reserved = {name for room in before.kept for name in room.nodes}
     due: list[tuple[float, int, str]] = []
     for one in pool_record.instances.values():
         if one.state is not InstanceState.UP or one.idle_since is None:
             continue
-        if one.node in kept or not _is_idle(pool_record, one.node):
+        if one.node in reserved or not _is_idle(pool_record, one.node):
             continue
-        leaves_at = max(one.idle_since + asked.idle_s, pool_record.changed_at + asked.cooldown_s)
+        leaves_at = max(
+            one.idle_since + settings.idle_s, pool_record.changed_at + settings.cooldown_s
+        )
         if leaves_at > context.now:
             context.wake(leaves_at)
         elif one.node in pool_record.slots:
             due.append((one.idle_since, -pool_record.slots.index(one.node), one.node))
     for _, _, name in sorted(due)[:spare]:
-        why = f"nothing ran there for {quantities.format_duration(asked.idle_s)}"
+        why = f"nothing ran there for {quantities.format_duration(settings.idle_s)}"
         pool_record.move(pool_record.instances[name], InstanceState.DRAINING, why)
         pool_record.changed_at = context.now
         context.wake(context.now)

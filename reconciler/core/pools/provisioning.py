@@ -285,7 +285,7 @@ def _adopt(pool_record: pool_state.PoolState, found: instance_records.Listed) ->
 
 
 def _progress(pool_record: pool_state.PoolState) -> None:
-    context, asked = pool_record.context, pool_record.asked
+    context, settings = pool_record.context, pool_record.asked
     slots = frozenset(pool_record.slots)
     for one in list(pool_record.instances.values()):
         if one.state is InstanceState.CREATING:
@@ -298,9 +298,9 @@ def _progress(pool_record: pool_state.PoolState) -> None:
             _destroying(pool_record, one)
     _adopt_reporting(pool_record)
     if pool_record.pool is not None:
-        for slot in pool_record.free()[: max(0, asked.minimum - pool_record.present)]:
+        for slot in pool_record.free()[: max(0, settings.minimum - pool_record.present)]:
             if may_create(pool_record):
-                least = quantities.counted(asked.minimum, "node")
+                least = quantities.counted(settings.minimum, "node")
                 pool_record.create(slot, f"the pool has at least {least}")
     if pool_record.scripted and not pool_record.list_open:
         if pool_record.list_at <= context.now:
@@ -331,7 +331,7 @@ def may_create(pool_record: pool_state.PoolState) -> bool:
 def _creating(
     pool_record: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
 ) -> None:
-    context, asked = pool_record.context, pool_record.asked
+    context, settings = pool_record.context, pool_record.asked
     if not stays:
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, "no longer requested"))
         return
@@ -341,9 +341,9 @@ def _creating(
         up = pool_record.move(one, InstanceState.UP, "its agent reports")
         pool_record.put(up, idle_since=context.now)
         return
-    late_at = one.since + asked.create_timeout_s
+    late_at = one.since + settings.create_timeout_s
     if late_at <= context.now:
-        why = f"its agent did not report within {asked.create_timeout_s} s"
+        why = f"its agent did not report within {settings.create_timeout_s} s"
         if one.failure:
             why += f"; create failed: {one.failure}"
         pool_record.failed(f"{one.request}: {why}")

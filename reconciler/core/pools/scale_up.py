@@ -54,12 +54,12 @@ def probe(
         possible: nodes that could be made, the preferred first.
     """
     pool_of = context.desired.structure.pool_of_node()
-    made = cycle_context.CycleContext(
+    imagined = cycle_context.CycleContext(
         context.desired,
         _observed(context, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
         context.now,
     )
-    built = snapshot_builder.build(made, context.now)
+    built = snapshot_builder.build(imagined, context.now)
     decided = scheduling_cycle.schedule(_preferring(built, coming, possible))
     names, new = built.node_names, {*coming, *possible}
     used: set[str] = set()

@@ -21,7 +21,7 @@ from reconciler.model.rules.quota_limits import (
     reserved_s,
     whom_of,
 )
-from reconciler.model.state.pending_reasons import TIME_IS_UP, Reason, ReasonCode
+from reconciler.model.state.pending_reasons import Reason, ReasonCode, WaitsFor
 from reconciler.model.values import quantities, times
 from reconciler.scheduling.queues import job_order
 
@@ -94,8 +94,9 @@ def over_jobs(account: QuotaAccount, spec: desired.Job) -> Reason | None:
         return Reason(
             ReasonCode.OVER_LIMIT,
             f"Quota {quota.name} considers {jobs} of {whom_of(quota)} at a time",
-            unblocks="the start of one before it, or a higher spec.jobs.pending of Quota "
+            unblocks="wait for the start of one before it, or raise spec.jobs.pending of Quota "
             f"{quota.name}",
+            waits_for=WaitsFor.EARLIER_START,
         )
     return over_running(account, spec)
 
@@ -114,13 +115,15 @@ def over_running(account: QuotaAccount, spec: desired.Job) -> Reason | None:
         verb = "goes" if len(ahead) == 1 else "go"
         runs = "runs" if len(account.ends) == 1 else "run"
         text += f": {len(account.ends)} {runs}, and {first} {verb} first"
-    end = f"the end of one of them{_first_end(account)}"
+    bound = _first_end(account)
+    end = f"the end of one of them{bound}"
     if ahead and not account.ends:
-        end = f"the start and the end of {ahead[0]}"
+        end, bound = f"the start and the end of {ahead[0]}", ""
     return Reason(
         ReasonCode.OVER_LIMIT,
         text,
-        unblocks=f"{end}, or a higher spec.jobs.running of Quota {quota.name}",
+        unblocks=f"wait for {end}, or raise spec.jobs.running of Quota {quota.name}",
+        waits_for=WaitsFor.TIME_LIMIT if bound else None,
     )
 
 
@@ -130,7 +133,7 @@ def _first_end(account: QuotaAccount) -> str:
     if account.first_end[0] != many:
         ranked = sorted((account.job_end(job), job) for job in account.jobs)
         end, job = ranked[many - most] if most and many >= most else (math.inf, "")
-        text = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
+        text = f" (the time limit of {job} is up at {times.format_time(end)})"
         account.first_end = (many, text if end < math.inf else "")
     return account.first_end[1]
 
@@ -165,22 +168,24 @@ def _enough_back(account: QuotaAccount, index: int, lacks: int) -> str:
     if end == math.inf:
         return ""
     return (
-        f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)}, and enough of it is "
+        f" (the time limit of {job} is up at {times.format_time(end)}, and enough of it is "
         "back by then)"
     )
 
 
-def over_amount(account: QuotaAccount, index: int, cap: int, asked: int) -> Reason:
+def over_amount(account: QuotaAccount, index: int, cap: int, amount: int) -> Reason:
     quota, let = account.quota, account.let[index]
-    back = _enough_back(account, index, account.used[index] + asked - cap)
+    back = _enough_back(account, index, account.used[index] + amount - cap)
     # nodes may have no capacity for that, so it may start now or stay pending
     before = f", {amount_of(index, let)} {LEFT_BEFORE}" if let else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
         f"{amount_of(index, account.used[index] - let)} in use{before}, "
-        f"{amount_of(index, asked)} asked",
-        unblocks=f"the end of other work{back}, or a higher spec.resources of Quota {quota.name}",
+        f"{amount_of(index, amount)} asked",
+        unblocks=f"wait for the end of other work{back}, or raise spec.resources of Quota "
+        f"{quota.name}",
+        waits_for=WaitsFor.TIME_LIMIT if back else None,
     )
 
 
@@ -195,7 +200,7 @@ def over_budget(account: QuotaAccount, spec: desired.Job, asked_s: float, back: 
         f"Quota {quota.name} gives {whom_of(quota)} {hours_text(budget_s)} in {window}: "
         f"{hours_of(account.spent_gpu_s)} spent, {hours_of(reserved_gpu_s)} "
         f"reserved by running work{before}, {hours_of(asked_s)} asked (GPUs times {charged})",
-        unblocks=f"{shorter}, time{back}, or a higher spec.budget.gpuHours of Quota {quota.name}",
+        unblocks=f"{shorter}, wait{back}, or raise spec.budget.gpuHours of Quota {quota.name}",
     )
 
 
@@ -203,18 +208,19 @@ def kept_from(
     account: QuotaAccount, spec: desired.Job, each: Sequence[int], now: float
 ) -> Reason | None:
     """Return why a job may not take what is kept for another; None if it may, or ends before."""
-    quota, kept = account.quota, account.kept
-    if kept is None or kept.job == spec.name:
+    quota, holder = account.quota, account.kept
+    if holder is None or holder.job == spec.name:
         return None
     capped = zip(quota.resources.as_vector(), each, strict=True)
     budget = quota.budget_gpu_s is not None and bool(each[2])
     if not budget and not any(cap is not None and more for cap, more in capped):
         return None
-    if not budget and now + run_times.limit_of(spec) <= kept.until:
+    if not budget and now + run_times.limit_of(spec) <= holder.until:
         return None  # a budget does not come back when work ends
     return Reason(
         ReasonCode.OVER_BUDGET if budget else ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} keeps what comes free of the share of {whom_of(quota)} for "
-        f"{kept.job}, which has waited for {WAIT_MAX_TEXT}",
-        unblocks=f"the start of {kept.job}, by {times.format_time(kept.until)} at the latest",
+        f"{holder.job}, which has waited for {WAIT_MAX_TEXT}",
+        unblocks=f"wait for the start of {holder.job}, by {times.format_time(holder.until)} "
+        "at the latest",
     )

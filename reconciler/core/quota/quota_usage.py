@@ -256,9 +256,9 @@ class QuotaAccounts:
     ) -> tuple[int, Reason | None]:
         quota = account.quota
         most = 10**9
-        kept = quota_accounts.kept_from(account, spec, each, self._context.now)
-        if kept is not None:
-            return 0, kept
+        reason = quota_accounts.kept_from(account, spec, each, self._context.now)
+        if reason is not None:
+            return 0, reason
         for index, cap in enumerate(quota.resources.as_vector()):
             if cap is None or not each[index]:
                 continue

@@ -211,8 +211,8 @@ class PendingGroupBuilder:
     def _admit_nominated(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
         """Admit nominated elements, before anything else."""
         tasks, capped = self._asked(record.spec)
-        kept = min(self._context.observed.nominations[record.name], ready.startable)
-        count = self._accounts.admit_nominated(record.spec, kept, tasks)
+        elements = min(self._context.observed.nominations[record.name], ready.startable)
+        count = self._accounts.admit_nominated(record.spec, elements, tasks)
         return _Granted(count, tasks, capped)
 
     def _under_quota(

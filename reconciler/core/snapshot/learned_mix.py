@@ -160,7 +160,7 @@ def use_in_window(
     oldest = at - window_s
     since = max(oldest, before.used_at or at)
     held = {**before.held, OFFERED: offered_gpus}
-    kept: dict[str, dict[int, float]] = {}
+    in_window: dict[str, dict[int, float]] = {}
     for name in sorted(before.slices.keys() | held.keys()):
         known = before.slices.get(name, {})
         found = {begin: amount for begin, amount in known.items() if begin + length_s > oldest}
@@ -170,15 +170,15 @@ def use_in_window(
             found[begin] = found.get(begin, 0.0) + held[name] * covered_s
             begin += length_s
         if found:
-            kept[name] = found
+            in_window[name] = found
     used = {
         name: sum(
             amount * 0.5 ** (max(0.0, at - begin - length_s / 2) / half_life_s)
             for begin, amount in slices.items()
         )
-        for name, slices in kept.items()
+        for name, slices in in_window.items()
     }
-    return used, used.pop(OFFERED, 0.0), kept
+    return used, used.pop(OFFERED, 0.0), in_window
 
 
 # --- budgets --------------------------------------------------------------------------------
@@ -243,12 +243,12 @@ def kept_of(
 
 
 def rooms_of(
-    kept: tuple[snapshots.CarriedReservation, ...], names: tuple[str, ...]
+    reservations: tuple[snapshots.CarriedReservation, ...], names: tuple[str, ...]
 ) -> tuple[KeptRoom, ...]:
     """Return reservations by names of nodes, to be remembered."""
     return tuple(
         KeptRoom(one.job, one.element, one.starts_at, tuple(names[row] for row in one.nodes))
-        for one in kept
+        for one in reservations
     )
 
 

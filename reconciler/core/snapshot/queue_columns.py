@@ -237,10 +237,10 @@ def _cap(quotas: Iterable[desired.Quota], pool: str) -> tuple[list[int], str]:
     found, name = [UNLIMITED] * 3, ""
     for quota in quotas:
         if quota.pool == pool:
-            said = [UNLIMITED if a is None else a for a in quota.resources.as_vector()]
-            if any(new < old for new, old in zip(said, found, strict=True)):
+            amounts = [UNLIMITED if a is None else a for a in quota.resources.as_vector()]
+            if any(new < old for new, old in zip(amounts, found, strict=True)):
                 name = f"{name} and {quota.name}" if name else quota.name
-            found = [min(new, old) for new, old in zip(said, found, strict=True)]
+            found = [min(new, old) for new, old in zip(amounts, found, strict=True)]
     return found, name
 
 

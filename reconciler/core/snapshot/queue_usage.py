@@ -22,16 +22,18 @@ def usage_of_queues(
     above = table.parent.tolist()
     row_of = {name: row for row, name in enumerate(table.names)}
     running = {name: len(jobs) for name, jobs in result.held.running.items()}
-    came: set[str] = set()
+    started: set[str] = set()
     for attempt in context.attempts.renewed.values():
         if attempt.state is AttemptState.ENDED or attempt.id in context.observed.attempts:
             continue
         spec = running_gangs.spec_of(context, attempt.job)
         if spec is None:
             continue
-        if attempt.job not in came and attempt.job not in result.held.running.get(spec.queue, {}):
+        if attempt.job not in started and attempt.job not in result.held.running.get(
+            spec.queue, {}
+        ):
             running[spec.queue] = running.get(spec.queue, 0) + 1
-        came.add(attempt.job)
+        started.add(attempt.job)
         row, amounts = row_of.get(spec.queue, -1), attempt.resources.as_vector()
         while row >= 0:
             for resource in range(3):

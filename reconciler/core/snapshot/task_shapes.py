@@ -99,8 +99,8 @@ class _Known(cycle_cache.CachePart):
         self._frame, self._selectors = frame, selectors.all
         self._facts = {name: _facts(context, name) for name in context.node_names()}
         self.epoch, self.as_root = object(), None
-        for kept in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
-            kept.clear()
+        for table in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
+            table.clear()
 
 
 def _facts(context: cycle_context.CycleContext, name: str) -> _Facts:
@@ -283,7 +283,7 @@ class Shapes:
         found.keep(self._nodes.pool_of >= 0, "in no pool")
         if spec.pools:
             why = f"not in pool {' or '.join(spec.pools)}"
-            mend = "another pool is named too"
+            mend = "name another pool too"
             found.keep(self._in_pools(lambda pool: pool.name in spec.pools), why, mend)
         observed = self._in_pools(lambda pool: pool.observe_only)
         found.keep(~observed, "only observed (mode: observe)")
@@ -301,7 +301,7 @@ class Shapes:
             found.keep(
                 self._having(label, value),
                 f"without label {label}={value}",
-                f"a node gets label {label}={value}, or spec.nodeSelector asks for another",
+                f"add label {label}={value} to a node, or change spec.nodeSelector",
             )
         minded = sorted(
             {
@@ -315,7 +315,7 @@ class Shapes:
             tainted = self._in_pools(
                 lambda pool, t=text: any(one.hard and one.text() == t for one in pool.taints)  # type: ignore[misc]
             )
-            mend = f"spec.tolerations name taint {text}"
+            mend = f"name taint {text} in spec.tolerations"
             found.keep(~tainted, f"with taint {text}, not tolerated", mend)
         if spec.owner not in self._structure.unix_users:
             before = int(found.mask.sum())
@@ -424,7 +424,7 @@ class _Eligible:
             code=ReasonCode.NO_UNIX_USER,
             message=f"no Unix user is known for its owner {owner or '(none)'}, "
             "and the pools do not allow root",
-            unblocks="an identity with unixUser in Access, or allowRoot in the NodePool",
+            unblocks="set unixUser of an identity in Access, or allowRoot in the NodePool",
         )
 
 

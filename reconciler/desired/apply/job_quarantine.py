@@ -98,17 +98,17 @@ class JobsLeftAsBefore:
         return found
 
     def faults(
-        self, name: str, made: desired.Job | None, current: desired.Job | None
+        self, name: str, written: desired.Job | None, current: desired.Job | None
     ) -> list[faults.Fault]:
         """Return a fault if a job's spec in git (None: it was removed) is quarantined."""
-        one = self.of(name, made)
-        if one is None or (made == current and not one.aside):
+        one = self.of(name, written)
+        if one is None or (written == current and not one.aside):
             return []
-        if made is None and current is None:
+        if written is None and current is None:
             return []
         if one.aside:
             self.aside[name] = one.message
-        if is_parted(made if one.aside and current is None else current, made):
+        if is_parted(written if one.aside and current is None else current, written):
             self._parted.append(name)
         return [faults.Fault(RULE, one.message)]
 

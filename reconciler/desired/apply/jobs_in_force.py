@@ -40,8 +40,8 @@ def nothing_begun(names: Collection[str]) -> Mapping[str, str]:
 
 def _let_be(fault: Fault) -> Fault:
     """Return a problem of a job whose run has begun as a warning that changes nothing."""
-    told = f"{fault.message}; its run was admitted before and stays as it is"
-    return msgspec.structs.replace(fault, severity="warning", message=told)
+    message = f"{fault.message}; its run was admitted before and stays as it is"
+    return msgspec.structs.replace(fault, severity="warning", message=message)
 
 
 def _is_later(fault: Fault) -> bool:
@@ -115,9 +115,9 @@ class JobsInForce:
 
         Jobs with any problem are included, because their document may name such a queue.
         """
-        told = self.bad | self._settled.keys() | self._problems.keys()
+        faulty = self.bad | self._settled.keys() | self._problems.keys()
         self.judge_by(basis)
-        return told | {name for name, job in self.jobs.items() if job.queue in queues}
+        return faulty | {name for name, job in self.jobs.items() if job.queue in queues}
 
     def to_judge(self) -> set[str]:
         """Return jobs with a problem that may be gone by now."""
@@ -184,8 +184,8 @@ class JobsInForce:
             names |= self._dependents.of(name)
         proposed = dict(self.jobs)
         notes: dict[str, list[file_index.Noted]] = {}
-        kept = self._settled.keys() - names
-        refused = {name: self.refused[name] for name in kept & self.refused.keys()}
+        unjudged = self._settled.keys() - names
+        refused = {name: self.refused[name] for name in unjudged & self.refused.keys()}
         bad: set[str] = set()
         for name in sorted(names):
             self._left.pop(name, None)
@@ -204,7 +204,7 @@ class JobsInForce:
             if name in notes:
                 self._problems[name] = tuple(self._filed.problem(item) for item in notes[name])
         self.jobs = proposed
-        self.bad = bad | kept
+        self.bad = bad | unjudged
         refused |= {
             name: self._why_refused(name, notes.get(name, ()))
             for name in bad
@@ -254,14 +254,14 @@ class JobsInForce:
         name = part.metadata.name
         known, left = self.jobs.get(name), self.undecided
         is_alone = not noted and (known is None or known.path == winner.path)
-        made, faults, warnings = self.judging.job(part, winner.document.hash, winner.path, now)
+        written, faults, warnings = self.judging.job(part, winner.document.hash, winner.path, now)
         noted.extend((winner, warning) for warning in warnings)
         undecidable: list[Fault] = []
-        if made is not None:
-            undecidable = left.faults(name, made, known)
+        if written is not None:
+            undecidable = left.faults(name, written, known)
             stays = undecidable and (known is not None or name not in left.aside)
-            if not (faults or stays) and made != known:
-                proposed[name] = made
+            if not (faults or stays) and written != known:
+                proposed[name] = written
             faults += undecidable
         if not faults:
             return False

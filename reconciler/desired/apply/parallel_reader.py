@@ -106,9 +106,9 @@ def _sound(data: bytes) -> list[_Sound] | None:
         return None
 
 
-def _unpacked(told: bytes | None, share: Sequence[bytes]) -> Iterator[document_reader.File]:
+def _unpacked(packed: bytes | None, share: Sequence[bytes]) -> Iterator[document_reader.File]:
     """Return a child's results; files that it could not read are read here."""
-    answers: _Told = [None] * len(share) if told is None else _decode(told)
+    answers: _Told = [None] * len(share) if packed is None else _decode(packed)
     for data, answer in zip(share, answers, strict=True):
         if answer is None:
             yield document_reader.read(data)

@@ -96,30 +96,30 @@ def build(
         origins: file of each object in force, by label: of two of one name the other is wrong.
         opaque: some files cannot be read, so a missing object may be there.
     """
-    made = Build()
+    draft = Build()
     if len({item.document.label for item in placed}) < len(placed):  # it is refused in any order
         placed = sorted(placed, key=lambda item: origins.get(item.document.label) != item.path)
     for item in placed:
         try:
-            _take(made, item)
+            _take(draft, item)
         except Exception as error:  # the structure is refused, and jobs go on
             log.exception("an internal error kept %s from being judged", item.document.label)
-            made.add(item, [defect(error)])
-    _check_together(made)
-    if any(fault.severity == "error" for _, fault in made.faults):
-        return None, list(_by_themselves(made, placed, opaque=opaque))
-    return _basis(made), made.faults
+            draft.add(item, [defect(error)])
+    _check_together(draft)
+    if any(fault.severity == "error" for _, fault in draft.faults):
+        return None, list(_by_themselves(draft, placed, opaque=opaque))
+    return _basis(draft), draft.faults
 
 
 def _by_themselves(
-    made: Build, placed: Sequence[Placed], *, opaque: bool
+    draft: Build, placed: Sequence[Placed], *, opaque: bool
 ) -> Iterator[tuple[Placed, Fault]]:
     """Return the faults without those that only follow from another wrong or unreadable
     document.
     """
     wrong = {item.document.label for item in placed if item.document.part is None}
     wrong_kinds = {label.partition("/")[0] for label in wrong}
-    for item, fault in made.faults:
+    for item, fault in draft.faults:
         kind, within = _MISSING.get(fault.rule), _MISSING_WITHIN.get(fault.rule)
         if item.document.kind == within:
             within = None  # what a document says of itself
@@ -128,32 +128,32 @@ def _by_themselves(
             yield item, fault
 
 
-def _take(made: Build, item: Placed) -> None:
+def _take(draft: Build, item: Placed) -> None:
     """Add one document, and its own faults."""
     part = item.document.part
     if part is None:
-        made.add(item, item.document.faults)
+        draft.add(item, item.document.faults)
         return
-    if _is_duplicate(made, item):
+    if _is_duplicate(draft, item):
         return
     faults = FaultCollector()
     prune = prune_policy.policy(part, faults)
     if prune is not None:
-        made.prune[item.document.label] = prune
+        draft.prune[item.document.label] = prune
     if isinstance(part, cluster_spec.ClusterDocument):
-        if made.cluster is not None:
+        if draft.cluster is not None:
             faults.add(
                 "two-clusters",
-                f"a repository has one Cluster, and one stands in {made.cluster.path}:"
-                f"{made.cluster.document.line} already: remove one",
+                f"a repository has one Cluster, and one stands in {draft.cluster.path}:"
+                f"{draft.cluster.document.line} already: remove one",
                 "metadata",
                 "name",
             )
-        made.cluster = item
-        made.settings = _settings(item.document.name, part.spec, faults)
+        draft.cluster = item
+        draft.settings = _settings(item.document.name, part.spec, faults)
     else:
-        _add_object(made, item, part, faults)
-    made.add(item, faults.found)
+        _add_object(draft, item, part, faults)
+    draft.add(item, faults.found)
 
 
 def violations(
@@ -168,86 +168,86 @@ def violations(
     ]
 
 
-def _basis(made: Build) -> JobDefaults:
-    made.queues.setdefault("default", desired.Queue("default"))
+def _basis(draft: Build) -> JobDefaults:
+    draft.queues.setdefault("default", desired.Queue("default"))
     structure = desired.Structure(
-        settings=made.settings,
-        pools=made.pools,
-        queues=cross_references.parents_first(made.queues),
-        priority_classes={name: item.value for name, item in made.classes.items()},
-        unix_users=made.users,
-        quotas=dict(sorted(made.quotas.items())),
-        reservations=dict(sorted(made.reservations.items())),
-        volumes=dict(sorted(made.volumes.items())),
-        policies=dict(sorted(made.policies.items())),
-        prune=dict(sorted(made.prune.items())),
-        access=made.access,
+        settings=draft.settings,
+        pools=draft.pools,
+        queues=cross_references.parents_first(draft.queues),
+        priority_classes={name: item.value for name, item in draft.classes.items()},
+        unix_users=draft.users,
+        quotas=dict(sorted(draft.quotas.items())),
+        reservations=dict(sorted(draft.reservations.items())),
+        volumes=dict(sorted(draft.volumes.items())),
+        policies=dict(sorted(draft.policies.items())),
+        prune=dict(sorted(draft.prune.items())),
+        access=draft.access,
     )
-    return JobDefaults(structure, made.classes)
+    return JobDefaults(structure, draft.classes)
 
 
-def _is_duplicate(made: Build, item: Placed) -> bool:
+def _is_duplicate(draft: Build, item: Placed) -> bool:
     label = item.document.label
-    first = made.places.setdefault(label, item)
+    first = draft.places.setdefault(label, item)
     if first is item:
         return False
-    made.add(item, [cross_references.duplicate(first.path, first.document.line)])
+    draft.add(item, [cross_references.duplicate(first.path, first.document.line)])
     return True
 
 
 def _add_object(
-    made: Build, item: Placed, part: fields.DocumentPart, faults: FaultCollector
+    draft: Build, item: Placed, part: fields.DocumentPart, faults: FaultCollector
 ) -> None:
     name = item.document.name
     if isinstance(part, nodepool_spec.NodePoolDocument):
-        made.pools[name] = pools.pool(name, part.spec, faults)
-        made.promised = pools.counted(made.pools[name], made.promised, faults)
+        draft.pools[name] = pools.pool(name, part.spec, faults)
+        draft.promised = pools.counted(draft.pools[name], draft.promised, faults)
     elif isinstance(part, queue_spec.QueueDocument):
-        made.queues[name] = queues.queue(name, part.spec, faults)
+        draft.queues[name] = queues.queue(name, part.spec, faults)
     elif isinstance(part, queue_spec.PriorityClassDocument):
-        made.classes[name] = PriorityDefaults(
+        draft.classes[name] = PriorityDefaults(
             part.spec.value, part.spec.preemptible, part.spec.preemption_policy == "evict"
         )
     elif isinstance(part, access_spec.AccessDocument):
-        _add_users(made.users, part.spec, faults)
-        made.access = made.access.merged(access_documents.access_of(part.spec, faults))
-        for first, second in access_documents.shared_keys(made.access):
+        _add_users(draft.users, part.spec, faults)
+        draft.access = draft.access.merged(access_documents.access_of(part.spec, faults))
+        for first, second in access_documents.shared_keys(draft.access):
             faults.add(
                 "one-key-of-two",
                 f"{first} and {second} have the same key: nobody could tell who signed",
                 *("spec", "identities"),
             )
     elif isinstance(part, quota_spec.QuotaDocument):
-        made.quotas[name] = queues.quota(name, part.spec, faults)
+        draft.quotas[name] = queues.quota(name, part.spec, faults)
     elif isinstance(part, reservation_spec.ReservationDocument):
-        made.reservation_specs[name] = part.spec
-        made.reservations[name] = queues.reservation(name, part.spec, faults)
+        draft.reservation_specs[name] = part.spec
+        draft.reservations[name] = queues.reservation(name, part.spec, faults)
     elif isinstance(part, policy_spec.PolicyDocument):
-        made.policies[name] = policies.normalise(name, part.spec, item.path, faults)
+        draft.policies[name] = policies.normalise(name, part.spec, item.path, faults)
     elif isinstance(part, volume_spec.VolumeDocument):
-        made.volumes[name] = volumes.volume(name, part.spec, faults)
+        draft.volumes[name] = volumes.volume(name, part.spec, faults)
 
 
 def _settings(
     name: str, spec: cluster_spec.ClusterSpec, faults: FaultCollector
 ) -> desired.ClusterSettings:
-    kept = spec.retention
+    retention = spec.retention
     return desired.ClusterSettings(
         name=name,
         suspend=spec.suspend,
         lease_s=faults.duration(spec.lease, "spec", "lease"),
         node_silence_s=faults.duration(spec.node_silence, "spec", "nodeSilence"),
         scheduling=queues.scheduling(spec.scheduling, faults),
-        retain_events_s=faults.duration(kept.events, "spec", "retention", "events"),
-        retain_journal_s=faults.duration(kept.journal, "spec", "retention", "journal"),
+        retain_events_s=faults.duration(retention.events, "spec", "retention", "events"),
+        retain_journal_s=faults.duration(retention.journal, "spec", "retention", "journal"),
         retain_finished_jobs_s=faults.duration(
-            kept.finished_jobs, "spec", "retention", "finishedJobs"
+            retention.finished_jobs, "spec", "retention", "finishedJobs"
         ),
-        retain_finished_jobs_max=kept.finished_jobs_max,
-        retain_history_s=faults.duration(kept.history, "spec", "retention", "history"),
-        retain_gone_nodes_s=faults.duration(kept.gone_nodes, "spec", "retention", "goneNodes"),
-        retain_files=_files(kept.files, faults),
-        retain_audit_s=_audit(kept.audit, faults),
+        retain_finished_jobs_max=retention.finished_jobs_max,
+        retain_history_s=faults.duration(retention.history, "spec", "retention", "history"),
+        retain_gone_nodes_s=faults.duration(retention.gone_nodes, "spec", "retention", "goneNodes"),
+        retain_files=_files(retention.files, faults),
+        retain_audit_s=_audit(retention.audit, faults),
         safety=_safety(spec.sync, faults),
         drift=pools.drift_policy(spec.drift.policy, faults),
         remediation=desired.Remediation(
@@ -270,11 +270,11 @@ _FORGES = {"github": "https://api.github.com", "gitlab": "https://gitlab.com/api
 
 
 def _channels(
-    said: Sequence[cluster_spec.NotificationSpec], faults: FaultCollector
+    specs: Sequence[cluster_spec.NotificationSpec], faults: FaultCollector
 ) -> tuple[desired.NotificationChannel, ...]:
     """Return the notification channels."""
     found: dict[str, desired.NotificationChannel] = {}
-    for position, one in enumerate(said):
+    for position, one in enumerate(specs):
         path = ("spec", "notifications", position)
         if one.name in found:
             faults.add("duplicate-name", "another has this name", *path, "name", found=one.name)
@@ -326,30 +326,30 @@ def _channels(
 
 
 def _files(
-    said: cluster_spec.FilesSpec | None, faults: FaultCollector
+    spec: cluster_spec.FilesSpec | None, faults: FaultCollector
 ) -> desired.FileRetention | None:
     """Return the schedule on which files of jobs are removed; None: never."""
-    if said is None:
+    if spec is None:
         return None
     path = ("spec", "retention", "files")
-    after_s = faults.duration(said.after, *path, "after")
+    after_s = faults.duration(spec.after, *path, "after")
     try:
-        schedule = cron.parse(said.schedule)
+        schedule = cron.parse(spec.schedule)
     except cron.CronError as error:
-        faults.add("bad-schedule", str(error), *path, "schedule", found=said.schedule)
+        faults.add("bad-schedule", str(error), *path, "schedule", found=spec.schedule)
         return None
-    return desired.FileRetention(after_s, schedule, said.identity)
+    return desired.FileRetention(after_s, schedule, spec.identity)
 
 
-def _audit(said: str | int | None, faults: FaultCollector) -> int | None:
+def _audit(period: str | int | None, faults: FaultCollector) -> int | None:
     """Return the seconds for which the audit log is kept; None: for ever."""
-    if said is None:
+    if period is None:
         return None
     path = ("spec", "retention", "audit")
-    kept_s = faults.duration(said, *path)
+    kept_s = faults.duration(period, *path)
     if kept_s < AUDIT_S_MIN:
-        message = f"the audit log is kept for 1d at least, and {said} is less; `1m` is a minute"
-        faults.add("short-retention", message, *path, found=str(said))
+        message = f"the audit log is kept for 1d at least, and {period} is less; `1m` is a minute"
+        faults.add("short-retention", message, *path, found=str(period))
     return kept_s
 
 
@@ -421,28 +421,28 @@ def _add_users(users: dict[str, str], spec: access_spec.AccessSpec, faults: Faul
             )
 
 
-def _check_together(made: Build) -> None:
+def _check_together(draft: Build) -> None:
     """Check rules that span several objects."""
-    for name, fault in cross_references.queue_tree(made.queues):
-        made.add(made.places[f"Queue/{name}"], [fault])
-    for kind, name, fault in flavors.check(made.queues, made.quotas, made.pools):
-        made.add(made.places[f"{kind}/{name}"], [fault])
-    for name, fault in cross_references.shared_hosts(made.pools, NODES_MAX):
-        made.add(made.places[f"NodePool/{name}"], [fault])
-    for name, fault in cross_references.topologies(made.pools):
-        made.add(made.places[f"NodePool/{name}"], [fault])
+    for name, fault in cross_references.queue_tree(draft.queues):
+        draft.add(draft.places[f"Queue/{name}"], [fault])
+    for kind, name, fault in flavors.check(draft.queues, draft.quotas, draft.pools):
+        draft.add(draft.places[f"{kind}/{name}"], [fault])
+    for name, fault in cross_references.shared_hosts(draft.pools, NODES_MAX):
+        draft.add(draft.places[f"NodePool/{name}"], [fault])
+    for name, fault in cross_references.topologies(draft.pools):
+        draft.add(draft.places[f"NodePool/{name}"], [fault])
     for kind, name, fault in cross_references.names(
-        made.pools, made.queues, made.volumes, made.quotas, made.access
+        draft.pools, draft.queues, draft.volumes, draft.quotas, draft.access
     ):
-        made.add(made.places[f"{kind}/{name}"], [fault])
-    if made.settings.verification == "required":
-        ours = [label for label in made.places if label.startswith(("Access/", "Cluster/"))]
-        nobody = cross_references.nobody_signs(made.access, ours)
+        draft.add(draft.places[f"{kind}/{name}"], [fault])
+    if draft.settings.verification == "required":
+        ours = [label for label in draft.places if label.startswith(("Access/", "Cluster/"))]
+        nobody = cross_references.nobody_signs(draft.access, ours)
         if nobody is not None:
-            made.add(made.places[made.settings.label], [nobody])
-    for name, spec in made.reservation_specs.items():
+            draft.add(draft.places[draft.settings.label], [nobody])
+    for name, spec in draft.reservation_specs.items():
         faults = FaultCollector()
-        made.reservations[name] = queues.with_nodes(
-            made.reservations[name], spec, made.pools, made.queues, faults
+        draft.reservations[name] = queues.with_nodes(
+            draft.reservations[name], spec, draft.pools, draft.queues, faults
         )
-        made.add(made.places[f"Reservation/{name}"], faults.found)
+        draft.add(draft.places[f"Reservation/{name}"], faults.found)

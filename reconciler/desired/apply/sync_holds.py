@@ -159,8 +159,8 @@ def _with(state: desired.Desired, before: desired.Desired, names: list[str]) -> 
 
 def _without(state: desired.Desired, names: list[str]) -> desired.Desired:
     gone = set(names)
-    kept = {name: job for name, job in state.jobs.items() if name not in gone}
-    return msgspec.structs.replace(state, jobs=kept)
+    remaining = {name: job for name, job in state.jobs.items() if name not in gone}
+    return msgspec.structs.replace(state, jobs=remaining)
 
 
 def _problem(

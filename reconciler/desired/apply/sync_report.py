@@ -113,8 +113,8 @@ def _summary(state: applied.Applied, errors: int) -> str:
         return state.held[0].message + more
     message = f"{errors} error{'s' if errors > 1 else ''}"
     if state.structure_refused:
-        kept = state.structure_revision
+        revision = state.structure_revision
         message += "; its structure is refused, and " + (
-            f"that of {kept[:12]} stays in force" if kept else "none was accepted before"
+            f"that of {revision[:12]} stays in force" if revision else "none was accepted before"
         )
     return message

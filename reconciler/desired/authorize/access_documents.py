@@ -18,8 +18,10 @@ def access_of(spec: access_spec.AccessSpec, faults: FaultCollector) -> access.Ac
             for position, written in enumerate(one.keys)
             if (key := _key(written, faults, index, position)) is not None
         ]
-        made = access.Identity(one.email, tuple(one.groups), tuple(keys), one.acts)
-        identities = access.Access(identities).merged(access.Access({one.email: made})).identities
+        identity = access.Identity(one.email, tuple(one.groups), tuple(keys), one.acts)
+        identities = (
+            access.Access(identities).merged(access.Access({one.email: identity})).identities
+        )
     roles = tuple(
         access.Role(
             role.name,

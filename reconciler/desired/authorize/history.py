@@ -188,11 +188,11 @@ class Lineage:
             line = self._source.log.history(line[-1].id, paths, name_owners.COMMITS_MAX)
         return name_owners.first(self._source, line, label, paths)
 
-    def how_to_restore(self, head: str, kept: str) -> str:
-        """Return how to restore everything that a revision has removed, with ``kept`` in force."""
+    def how_to_restore(self, head: str, in_force: str) -> str:
+        """Return how to restore everything that a revision removed, with ``in_force`` before it."""
         if [one.id for one in self.line] == [head] and not self.line[0].merge:
             return f"Put it back: `git revert {head[:12]}`"
-        return f"Put it back: `git checkout {kept[:12]} -- .` at the top of a clone, and commit"
+        return f"Put it back: `git checkout {in_force[:12]} -- .` at the top of a clone, and commit"
 
 
 def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:

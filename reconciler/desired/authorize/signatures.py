@@ -98,11 +98,11 @@ class Verifier:
             extra={"GNUPGHOME": str(keys.home)},
             good=tuple(range(256)),
         )
-        said = (done.stdout + done.stderr).decode("utf-8", "replace")
+        output = (done.stdout + done.stderr).decode("utf-8", "replace")
         if signature.startswith(_SSH):
-            signer = _by_ssh(said, keys, good=done.returncode == 0)
+            signer = _by_ssh(output, keys, good=done.returncode == 0)
         else:
-            signer = _by_gpg(said, keys)
+            signer = _by_gpg(output, keys)
         if isinstance(signer, SignatureRefusal):
             return signer
         identity, key = signer
@@ -201,10 +201,10 @@ def _write(known: access.Access, folder: Path) -> _Keys:
 def _import(text: str, home: Path) -> list[str]:
     """Import a GPG key into a keyring; return the fingerprints of its primary keys."""
     arguments = ("gpg", "--batch", "--no-autostart", "--no-tty", "--homedir", str(home))
-    told = _gpg((*arguments, "--with-colons", "--show-keys"), text)
+    listing = _gpg((*arguments, "--with-colons", "--show-keys"), text)
     _gpg((*arguments, "--import"), text)
     found, primary = [], False
-    for line in told.splitlines():
+    for line in listing.splitlines():
         fields = line.split(":")
         if fields[0] in {"pub", "sub"}:
             primary = fields[0] == "pub"
@@ -218,20 +218,20 @@ def _gpg(command: tuple[str, ...], text: str) -> str:
     return git_commands.run_program(command, data=text.encode())
 
 
-def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | SignatureRefusal:
-    found = _SSH_GOOD.search(said)
+def _by_ssh(output: str, keys: _Keys, *, good: bool) -> _Signer | SignatureRefusal:
+    found = _SSH_GOOD.search(output)
     if good and found is not None and int(found[1]) < len(keys.ssh):
         return keys.ssh[int(found[1])]
-    other = _SSH_OTHER.search(said)
+    other = _SSH_OTHER.search(output)
     if other is not None:
         return _unknown(other[1])
-    if "ssh-keygen" in said and "not found" in said:
-        raise git_commands.GitError(f"SSH signatures can't be verified: {said.strip()[:200]}")
+    if "ssh-keygen" in output and "not found" in output:
+        raise git_commands.GitError(f"SSH signatures can't be verified: {output.strip()[:200]}")
     return SignatureRefusal("bad-signature", "its signature does not match its contents")
 
 
-def _by_gpg(said: str, keys: _Keys) -> _Signer | SignatureRefusal:
-    status = {name: rest.split() for name, rest in _STATUS.findall(said)}
+def _by_gpg(output: str, keys: _Keys) -> _Signer | SignatureRefusal:
+    status = {name: rest.split() for name, rest in _STATUS.findall(output)}
     if "BADSIG" in status:
         return SignatureRefusal("bad-signature", "its signature does not match its contents")
     if "REVKEYSIG" in status:
@@ -250,7 +250,7 @@ def _by_gpg(said: str, keys: _Keys) -> _Signer | SignatureRefusal:
     if "NO_PUBKEY" in status:
         return _unknown(f"GPG key {' '.join(status['NO_PUBKEY'])}")
     if not status:
-        raise git_commands.GitError(f"GPG signatures can't be verified: {said.strip()[:200]}")
+        raise git_commands.GitError(f"GPG signatures can't be verified: {output.strip()[:200]}")
     return SignatureRefusal("bad-signature", "its signature can't be verified")
 
 
@@ -269,11 +269,13 @@ def _in_time(
     until = key.valid_before
     if until is None or (commit.at < until and now < until):
         return None
-    told = f"the key of {identity.email} that signed it was valid until {times.format_time(until)}"
+    message = (
+        f"the key of {identity.email} that signed it was valid until {times.format_time(until)}"
+    )
     if commit.at < until:  # either it was predated, or a clock is wrong: people can tell which
-        told += (
+        message += (
             f"; the commit says {times.format_time(commit.at)}, the controller's clock "
             f"{times.format_time(now)}"
         )
-        return SignatureRefusal("expired-key", told, until)
-    return SignatureRefusal("expired-key", told)
+        return SignatureRefusal("expired-key", message, until)
+    return SignatureRefusal("expired-key", message)

@@ -348,8 +348,10 @@ def dependencies(
     for index, dependency in enumerate(job.depends_on):
         other = find(dependency.job)
         if other is None:
-            told = ("is refused as it stands", "it is accepted") if refused(dependency.job) else ()
-            yield missing_dependency(dependency.job, index, *told)
+            details = (
+                ("is refused as it stands", "it is accepted") if refused(dependency.job) else ()
+            )
+            yield missing_dependency(dependency.job, index, *details)
         elif dependency.per_element and other.array_count != job.array_count:
             have = "no array" if other.array_count is None else f"{other.array_count} elements"
             yield Fault(

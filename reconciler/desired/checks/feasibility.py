@@ -13,6 +13,7 @@ from reconciler.desired.normalise import entitlements, resource_requests
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
 from reconciler.model.policy import queue_paths
+from reconciler.model.state import pending_reasons
 from reconciler.model.values import quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
@@ -44,13 +45,14 @@ def beyond_limits(
         if queue is None:
             return
         for index, limit in enumerate(queue.limit.as_vector()):
-            asked = least[index]
-            if limit is not None and asked > limit:
+            least_amount = least[index]
+            if limit is not None and least_amount > limit:
                 text = functools.partial(quantities.format_resource, index)
                 fault = Fault(
                     "never-within-limit",
-                    f"{text(asked)} asked for what starts together, more than the limit of "
-                    f"queue {queue.name}, {text(limit)}: it can't start under this limit",
+                    f"{text(least_amount)} asked for what starts together, more than the limit of "
+                    f"queue {queue.name}, {text(limit)}: {pending_reasons.CAN_NOT_START} this "
+                    "limit",
                     ("spec", "queue"),
                     severity="warning",
                 )
@@ -131,8 +133,8 @@ class Fitting:
             return missing
         selector, elsewhere = self._where(job)
         for group in job.groups:
-            asked = (group.resources, _devices(group), job.pools, selector, elsewhere)
-            if why := self._why(*asked):
+            key = (group.resources, _devices(group), job.pools, selector, elsewhere)
+            if why := self._why(*key):
                 return _never_fits(f"no pool could ever hold a task of group {group.name}: {why}")
         return None
 
@@ -250,9 +252,9 @@ def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Dev
         have = sum(number for one in pool.mig for name, number in one.instances if name == profile)
         return "" if have >= count else f"{count} {profile} asked, {have} there"
     if memory_bytes and (pool.gpu_memory_bytes or 0) < memory_bytes:
-        asked = quantities.format_memory(memory_bytes)
+        amount = quantities.format_memory(memory_bytes)
         there = quantities.format_memory(pool.gpu_memory_bytes or 0)
-        return f"{asked} of GPU memory asked, {there} there"
+        return f"{amount} of GPU memory asked, {there} there"
     if not pool.shareable and (memory_bytes or 0 < needs.gpu_milli < 1000):
         return "its GPUs are not shared"
     whole = pool.node_resources.gpu_milli - 1000 * len(pool.mig)
@@ -263,8 +265,8 @@ def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Dev
     if domains and needs.gpu_milli > 1000:
         most, word = max(map(len, domains)), INNER_WORDS[INNER_LEVELS.index(inner)]
         if needs.gpu_milli > 1000 * most:
-            asked = quantities.format_resource(2, needs.gpu_milli)
-            return f"{asked} of one {word} asked, {most} there"
+            amount = quantities.format_resource(2, needs.gpu_milli)
+            return f"{amount} of one {word} asked, {most} there"
     return ""
 
 

@@ -83,9 +83,9 @@ def _tree(
             ((i, one) for i, one in enumerate(queue.flavors) if one.pool == pool),
             (-1, desired.QueueFlavor(pool)),
         )
-        said, limit = flavor.guaranteed.as_vector(), flavor.limit.as_vector()
+        guaranteed, limit = flavor.guaranteed.as_vector(), flavor.limit.as_vector()
         for position, resource in enumerate(resources.RESOURCE_NAMES):
-            below, own, cap = owed[queue.name][position], said[position], limit[position]
+            below, own, cap = owed[queue.name][position], guaranteed[position], limit[position]
             text = _FORMATS[position]
             place = ("spec", "flavors", index)
             if own is not None and below > own:

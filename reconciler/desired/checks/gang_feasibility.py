@@ -107,11 +107,11 @@ class GangFeasibility:
                 if level
                 else "no node that it may use is there"
             )
-        asked = sum(
+        total = sum(
             (group.needs.times(group.least) for group in groups), start=resources.Resources()
         ).as_vector()
         usable = {pool for group in groups for pool in group.pools}
-        for index, amount in enumerate(asked):
+        for index, amount in enumerate(total):
             if index == _GPU and not all(group.plain for group in groups):
                 continue
             most = max(self._amount(place, index, usable) for place in places)
@@ -199,6 +199,6 @@ def _of(nodes: Mapping[str, Iterable[str]], only: tuple[str, ...]) -> Nodes:
 def _told(place: Nodes, usable: Iterable[str]) -> str:
     """Return the number of nodes by pool, as text."""
     names = [name for name in place if name in set(usable)]
-    told = [f"{place[name]:,} of pool {name}" for name in names[:POOLS_TOLD]]
-    more = len(names) - len(told)
-    return ", ".join(told) + (f" and {more} pools more" if more > 0 else "")
+    places = [f"{place[name]:,} of pool {name}" for name in names[:POOLS_TOLD]]
+    more = len(names) - len(places)
+    return ", ".join(places) + (f" and {more} pools more" if more > 0 else "")

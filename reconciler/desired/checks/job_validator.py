@@ -46,14 +46,14 @@ class JobValidator:
             part: the document. hashed: the hash of its execution fields.
             path: of its file. now: seconds since the epoch, for waivers.
         """
-        made, faults = job_defaults.job(part, hashed, self._basis, path)
-        if made is None:
+        normalised, faults = job_defaults.job(part, hashed, self._basis, path)
+        if normalised is None:
             structure = self._basis.structure
             return None, [*faults, *cross_references.unknown_queue(part.spec.queue, structure)], []
-        unknown = cross_references.of_job(made, self._basis.structure)
+        unknown = cross_references.of_job(normalised, self._basis.structure)
         if unknown:
             return None, unknown, []
-        noted = self._rules.faults("Job", made.name, part, now, made)
+        noted = self._rules.faults("Job", normalised.name, part, now, normalised)
         faults = [one for one in noted if one.severity == "error"]
         warnings = [one for one in noted if one not in faults]
-        return made, faults, [*warnings, *self._fitting.warnings(made)]
+        return normalised, faults, [*warnings, *self._fitting.warnings(normalised)]

@@ -50,10 +50,10 @@ def complete(
         for document in file.documents:
             if document.name:
                 written.setdefault(document.kind, set()).add(document.name)
-    kept = [one for one in problems if not _is_written(one, written)]
+    remaining = [one for one in problems if not _is_written(one, written)]
     if any(file.opaque for file in read.values()):
-        return tuple(kept)  # it may be written where nobody can read it
-    told = {(one.path, one.line, one.column) for one in kept}
+        return tuple(remaining)  # it may be written where nobody can read it
+    places = {(one.path, one.line, one.column) for one in remaining}
     for path, file in read.items():
         jobs = [one for one in file.documents if one.kind == "Job"]
         values = yaml_reader.read(files[path]) if jobs else ()
@@ -62,9 +62,9 @@ def complete(
                 found = document_reader.problem(
                     fault, data=files[path], path=path, document=document
                 )
-                if (path, found.line, found.column) not in told:
-                    kept.append(found)
-    return tuple(sorted(kept, key=lambda one: (one.path, one.line, one.column, one.rule)))
+                if (path, found.line, found.column) not in places:
+                    remaining.append(found)
+    return tuple(sorted(remaining, key=lambda one: (one.path, one.line, one.column, one.rule)))
 
 
 def _is_written(problem: desired.Problem, written: Mapping[str, set[str]]) -> bool:

@@ -72,9 +72,9 @@ class SubmissionValidator:
     def _faults(
         self, document: document_reader.Document, part: job_spec.JobDocument, path: str, now: float
     ) -> Sequence[Fault]:
-        made, faults, warnings = self._judge.job(part, document.hash, path, now)
-        if made is not None and made.deadline is not None:
-            late = _late(made, made.deadline, now)
+        normalised, faults, warnings = self._judge.job(part, document.hash, path, now)
+        if normalised is not None and normalised.deadline is not None:
+            late = _late(normalised, normalised.deadline, now)
             place, found = ("spec", "deadline"), str(part.spec.deadline)
             if late:
                 fault = Fault("deadline-over", late, place, found=found, severity="warning")
@@ -102,8 +102,8 @@ def _unknown(file: document_reader.File, known: Known) -> set[str]:
     for document in file.documents:
         if isinstance(document.part, job_spec.JobDocument):
             named.update((one.job, None) for one in document.part.spec.depends_on or ())
-    asked = [name for name in named if name not in here][:DEPENDENCIES_MAX]
-    return set(asked).difference(known(asked)) if asked else set()
+    unknown = [name for name in named if name not in here][:DEPENDENCIES_MAX]
+    return set(unknown).difference(known(unknown)) if unknown else set()
 
 
 def _missing(part: job_spec.JobDocument, untold: set[str]) -> Iterator[Fault]:

@@ -30,10 +30,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 def defect(error: Exception) -> Fault:
     """Return the fault that an internal error refuses this document alone."""
-    said = repr(error)[:_DEFECT_CHARACTERS_MAX]
+    text = repr(error)[:_DEFECT_CHARACTERS_MAX]
     return Fault(
         "defect",
-        f"internal error in Muster: {said}; please report it with the document",
+        f"internal error in Muster: {text}; please report it with the document",
     )
 
 

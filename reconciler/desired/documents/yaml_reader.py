@@ -382,9 +382,9 @@ def positions(data: bytes) -> list[Positions]:
     except yaml.YAMLError as error:
         raise _explained(error, data) from error
     builder = _Builder(aliased=b"*" in data and b"&" in data)
-    kept = [node for node in nodes if builder.build(node, 1) is not None]
+    valid = [node for node in nodes if builder.build(node, 1) is not None]
     found = []
-    for root in kept:
+    for root in valid:
         places = Positions({}, {})
         _locate(root, (), places)
         found.append(places)

@@ -58,9 +58,9 @@ class Commit(msgspec.Struct, frozen=True):
         return [value for name, value in self.trailers if name.casefold() == key.casefold()]
 
 
-def _moment(told: str) -> int:
+def _moment(text: str) -> int:
     """Return the claimed time of a commit in seconds since the epoch; 0 if it has no valid one."""
-    return int(told) if re.fullmatch("[0-9]{1,12}", told) else 0
+    return int(text) if re.fullmatch("[0-9]{1,12}", text) else 0
 
 
 class CommitLog:

@@ -58,10 +58,10 @@ class ForkedWorker:
     def result(self) -> bytes | None:
         """Return its bytes; None if it failed: then the caller computes them and sees why."""
         with os.fdopen(self._reader, "rb") as source:
-            told = source.read()
+            output = source.read()
         _, status = os.waitpid(self._pid, 0)
         self._thaw()
-        return told if status == 0 else None
+        return output if status == 0 else None
 
     def leave(self) -> None:
         """Stop it without a result."""

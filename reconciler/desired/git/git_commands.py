@@ -98,8 +98,8 @@ def run(
     except OSError as error:
         raise GitError(f"git can't be run: {error}") from error
     if done.returncode not in good:
-        said = _ending(done.stderr)
-        raise GitError(f"`git {_verb(arguments)}` failed: {said or f'status {done.returncode}'}")
+        message = _ending(done.stderr)
+        raise GitError(f"`git {_verb(arguments)}` failed: {message or f'status {done.returncode}'}")
     return done
 
 
@@ -122,8 +122,8 @@ def run_program(
     except OSError as error:
         raise GitError(f"{command[0]} can't be run: {error}") from error
     if check and done.returncode:
-        said = _ending(done.stderr)
-        raise GitError(f"{command[0]} failed: {said}")
+        message = _ending(done.stderr)
+        raise GitError(f"{command[0]} failed: {message}")
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -261,12 +261,12 @@ class Objects:
         if len(words) != 3 or not words[2].isdigit():
             raise GitError(f"unexpected answer {head[:80]!r}")
         size = int(words[2])
-        kept = min(size, OBJECT_BYTES_MAX)
+        bytes_kept = min(size, OBJECT_BYTES_MAX)
         pieces, have, chunk = [], 0, self._buffer
         while True:
             piece, self._buffer = chunk[: size + 1 - have], chunk[size + 1 - have :]
-            if have < kept:
-                pieces.append(piece[: kept - have])
+            if have < bytes_kept:
+                pieces.append(piece[: bytes_kept - have])
             have += len(piece)
             if have == size + 1:  # the object, and the line's end behind it
                 return words[0], words[1], b"".join(pieces)

@@ -66,13 +66,13 @@ def run(
                 cwd=folder,
                 process_group=None if asks else 0,
             )
-        printed, told = process.communicate(data, timeout=timeout_s)
+        printed, errors = process.communicate(data, timeout=timeout_s)
     except BaseException:
         if process is not None:
             with process:
                 end(process)
         raise
-    return subprocess.CompletedProcess(command, process.returncode, printed, told)
+    return subprocess.CompletedProcess(command, process.returncode, printed, errors)
 
 
 def end(process: subprocess.Popen[bytes], limit_s: float = ENDING_S_MAX) -> None:
@@ -109,11 +109,11 @@ def _descendants(pid: int) -> list[int]:
 
 def _handles(pids: Sequence[int]) -> list[int]:
     """Return pidfds, which stay valid even if process ids are reused."""
-    made = []
+    opened = []
     for pid in pids:
         with contextlib.suppress(OSError):
-            made.append(os.pidfd_open(pid))
-    return made
+            opened.append(os.pidfd_open(pid))
+    return opened
 
 
 def _signal(handles: Sequence[int], number: signal.Signals) -> None:

@@ -29,15 +29,15 @@ def check(
     if characters * _CHARACTER_BYTES_MAX < exec_limits.STRING_BYTES_MAX:
         return
     if script is not None and (size := len(script.encode())) > exec_limits.SCRIPT_BYTES_MAX:
-        told = "put it into a file, or the image, and start that"
+        advice = "put it into a file, or the image, and start that"
         where = (*place, "script")
-        _note(faults, where, "the script", told, size=size, most=exec_limits.SCRIPT_BYTES_MAX)
+        _note(faults, where, "the script", advice, size=size, most=exec_limits.SCRIPT_BYTES_MAX)
     total = 0
     for position, one in enumerate(command or ()):
         total += (size := len(one.encode())) + 1
         if size > _STRING:
-            told = "use a script, or put it into a file"
-            _note(faults, (*place, "command", position), "an argument", told, size=size)
+            advice = "use a script, or put it into a file"
+            _note(faults, (*place, "command", position), "an argument", advice, size=size)
     for name, value in environment.items():
         total += (size := len(f"{name}={value}".encode())) + 1
         if size > _STRING:
@@ -47,16 +47,16 @@ def check(
     if total > exec_limits.STRINGS_BYTES_MAX and not faults.found:
         where = (*place, "environment") if environment else (*place, "command")
         what = "the command and all variables together"
-        told = "put most of it into a file"
-        _note(faults, where, what, told, size=total, most=exec_limits.STRINGS_BYTES_MAX)
+        advice = "put most of it into a file"
+        _note(faults, where, what, advice, size=total, most=exec_limits.STRINGS_BYTES_MAX)
 
 
 def _note(
-    faults: FaultCollector, where: Path, what: str, told: str, *, size: int, most: int = _STRING
+    faults: FaultCollector, where: Path, what: str, advice: str, *, size: int, most: int = _STRING
 ) -> None:
     faults.add(
         "too-large",
-        f"{what}: too long to start a program with: {told}",
+        f"{what}: too long to start a program with: {advice}",
         *where,
         found=f"{size} bytes",
         expected=f"at most {most} bytes",

@@ -71,8 +71,8 @@ class Entitlements:
             amount is not None for q in tree.values() for amount in q.lending_limit.as_vector()
         ):
             lent = [
-                [own if lends is None else lends for own, lends in zip(row, said, strict=True)]
-                for row, said in zip(
+                [own if lends is None else lends for own, lends in zip(row, value, strict=True)]
+                for row, value in zip(
                     guaranteed, (q.lending_limit.as_vector() for q in tree.values()), strict=True
                 )
             ]
@@ -102,25 +102,25 @@ class Entitlements:
         """Return the guarantee or lending limit that a job exceeds; usually none."""
         if job.queue not in self._parents:
             return []
-        asked = least_of(job).as_vector()
+        amounts = least_of(job).as_vector()
         above = [job.queue, *queue_paths.ancestors(job.queue, self._parents.get)]
-        guarantee = None if job.preemptible else self._beyond_guarantee(asked, above)
+        guarantee = None if job.preemptible else self._beyond_guarantee(amounts, above)
         # of what asks for memory of GPUs nobody knows which part of one that comes to
         by_memory = any(group.gpu_memory_bytes for group in job.groups)
-        lending = None if by_memory else self._beyond_lending(asked, job.queue)
+        lending = None if by_memory else self._beyond_lending(amounts, job.queue)
         found = (guarantee, lending)
         return [one for one in found if one is not None]
 
-    def _beyond_guarantee(self, asked: tuple[int, ...], above: list[str]) -> Beyond | None:
+    def _beyond_guarantee(self, amounts: tuple[int, ...], above: list[str]) -> Beyond | None:
         """Return the guarantee exceeded by work that may not borrow."""
         bounds = self.bounds()
         for queue in above:
             for resource, bound in enumerate(bounds[queue][0] if queue in bounds else ()):
-                if bound is not None and asked[resource] > bound:
+                if bound is not None and amounts[resource] > bound:
                     text = functools.partial(quantities.format_resource, resource)
                     fault = Fault(
                         "never-within-guarantee",
-                        f"{text(asked[resource])} asked for what starts together, more than "
+                        f"{text(amounts[resource])} asked for what starts together, more than "
                         f"is guaranteed to queue {queue}, {text(bound)}: work that is not "
                         "preemptible may not borrow, and can't start",
                         ("spec", "queue"),
@@ -129,20 +129,20 @@ class Entitlements:
                     return Beyond(fault, resource, bound)
         return None
 
-    def _beyond_lending(self, asked: tuple[int, ...], queue: str) -> Beyond | None:
+    def _beyond_lending(self, amounts: tuple[int, ...], queue: str) -> Beyond | None:
         """Return the excess over the queue's guarantee plus everything that others would
         ever lend.
         """
         firm, most = self.bounds()[queue]
         for resource, bound in enumerate(most):
-            if bound is not None and asked[resource] > bound:
+            if bound is not None and amounts[resource] > bound:
                 text = functools.partial(quantities.format_resource, resource)
                 own = firm[resource] or 0
                 rest = max(0, bound - own)
                 be = "is" if resource == 1 or text(rest).startswith("1 ") else "are"
                 fault = Fault(
                     "never-within-lending",
-                    f"{text(asked[resource])} asked for what starts together, more than "
+                    f"{text(amounts[resource])} asked for what starts together, more than "
                     f"queue {queue} can ever have, {text(bound)}: {text(own)} guaranteed to it, "
                     f"and {text(rest)} that {be} nobody's own or that others lend",
                     ("spec", "queue"),
@@ -158,10 +158,10 @@ class Entitlements:
             return None
         above = [job.queue, *queue_paths.ancestors(job.queue, self._parents.get)]
         groups = self._structure.access.groups_of(job.owner)
-        asked = least_of(job).as_vector()
+        amounts = least_of(job).as_vector()
         for quota in quotas.values():
             if quota.holds_for(job.owner, groups, above):
-                never = quota_limits.never(quota, job, asked)
+                never = quota_limits.never(quota, job, amounts)
                 if never is not None:
                     rule = "never-within-quota"
                     return Fault(rule, never.message, ("spec",), severity="warning")

@@ -143,7 +143,7 @@ def _job(
         _check_environment(spec, faults)
     if spec.depends_on:
         _check_dependencies(name, spec, faults)
-    made = desired.Job(
+    job = desired.Job(
         name=name,
         run=spec.run,
         hash=digest,
@@ -187,11 +187,11 @@ def _job(
     )
     _check_image(spec, faults)
     if spec.affinity is not None:
-        made = resource_requests.with_affinity(made, spec.affinity, faults)
-    _check_size(made, faults)
+        job = resource_requests.with_affinity(job, spec.affinity, faults)
+    _check_size(job, faults)
     if not faults.found:
-        resource_requests.check_total(made, spec, faults)
-    return (None, faults.found) if faults.found else (made, faults.found)
+        resource_requests.check_total(job, spec, faults)
+    return (None, faults.found) if faults.found else (job, faults.found)
 
 
 _NO_STAGE = desired.StagingSpec()
@@ -301,26 +301,26 @@ def _group(
         faults.add("empty-command", "the command is empty", *place, "command")
     commands.check(command, script, environment, faults, place)
     where = place if group is not None and group.resources is not None else ("spec",)
-    asked = resource_requests.resources(
+    requested = resource_requests.resources(
         needs or _NO_RESOURCES, spec, basis.structure, faults, where
     )
     count, minimum = resource_requests.size(group, spec, faults, place)
-    if asked is None:
+    if requested is None:
         return None
     required = preferred = ""
     if spec.topology is not None or (group is not None and group.topology is not None):
-        required, preferred = resource_requests.near_gpus(group, spec, asked, faults, place)
+        required, preferred = resource_requests.near_gpus(group, spec, requested, faults, place)
     return desired.TaskGroup(
         name=name,
         count=count,
-        resources=asked.amounts,
+        resources=requested.amounts,
         command=tuple(command or ()),
         script=script,
         environment=environment,
         minimum=minimum,
-        devices=asked.devices,
-        gpu_memory_bytes=asked.gpu_memory_bytes,
-        mig_profile=asked.mig_profile,
+        devices=requested.devices,
+        gpu_memory_bytes=requested.gpu_memory_bytes,
+        mig_profile=requested.mig_profile,
         topology=resource_requests.of_group(group, spec, faults, place),
         inner_required=required,
         inner_preferred=preferred,
@@ -472,23 +472,23 @@ def _lease(spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector) -
     return None
 
 
-def _check_size(made: desired.Job, faults: FaultCollector) -> None:
-    tasks = sum([group.count for group in made.groups])
+def _check_size(job: desired.Job, faults: FaultCollector) -> None:
+    tasks = sum([group.count for group in job.groups])
     if tasks > GANG_TASKS_MAX:
         faults.add(
             "too-many-tasks",
             "too many tasks start together: make it an array or several jobs",
             "spec",
-            "groups" if len(made.groups) > 1 else "count",
+            "groups" if len(job.groups) > 1 else "count",
             found=f"{tasks} tasks",
             expected=f"at most {GANG_TASKS_MAX}",
         )
-    elif tasks * made.element_count > JOB_TASKS_MAX:
+    elif tasks * job.element_count > JOB_TASKS_MAX:
         faults.add(
             "too-many-tasks",
             "too many tasks in all elements: split the job",
             "spec",
             "array",
-            found=f"{tasks} tasks in each of {made.element_count} elements",
+            found=f"{tasks} tasks in each of {job.element_count} elements",
             expected=f"at most {JOB_TASKS_MAX} tasks",
         )

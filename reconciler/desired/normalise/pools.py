@@ -82,19 +82,19 @@ def counted(
     return total
 
 
-def _leaving(said: nodepool_spec.DrainSpec, faults: FaultCollector) -> desired.Leaving | None:
+def _leaving(spec: nodepool_spec.DrainSpec, faults: FaultCollector) -> desired.Leaving | None:
     """Return the rules for nodes that leave service; None if they are the defaults."""
     grace_s = None
-    if said.grace is not None:
-        grace_s = faults.duration(said.grace, "spec", "drain", "grace")
-    found = desired.Leaving(said.wait_for, grace_s)
+    if spec.grace is not None:
+        grace_s = faults.duration(spec.grace, "spec", "drain", "grace")
+    found = desired.Leaving(spec.wait_for, grace_s)
     return None if found == desired.Leaving() else found
 
 
 def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[str, Any]:
     """Return checks, and the actions when one fails."""
-    said, place = spec.health, ("spec", "health")
-    if said is None:
+    health, place = spec.health, ("spec", "health")
+    if health is None:
         if spec.nodes.mounts:
             faults.add(
                 "mounts-without-health",
@@ -102,20 +102,20 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[st
                 *("spec", "nodes", "mounts"),
             )
         return {}
-    names = [one.name for one in said.commands]
-    for index, one in enumerate(said.commands):
+    names = [one.name for one in health.commands]
+    for index, one in enumerate(health.commands):
         if one.name in health_checks.BUILT_IN or names.index(one.name) != index:
             message = "another check has this name: choose another one"
             faults.add(
                 "duplicate-check", message, *place, "commands", index, "name", found=one.name
             )
-    hole, flaps = said.black_hole, said.flapping
+    hole, flaps = health.black_hole, health.flapping
     return {
-        "checks": _plan(spec, said, faults),
+        "checks": _plan(spec, health, faults),
         "remedies": _remedies(
-            spec, said, {*health_checks.BUILT_IN, *names} - set(said.off), faults
+            spec, health, {*health_checks.BUILT_IN, *names} - set(health.off), faults
         ),
-        "remedies_at_once": said.remedies_at_once,
+        "remedies_at_once": health.remedies_at_once,
         "black_hole": None
         if hole is None
         else desired.BlackHole(
@@ -135,12 +135,12 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[st
 
 def _remedies(
     spec: nodepool_spec.NodePoolSpec,
-    said: health_spec.HealthSpec,
+    health: health_spec.HealthSpec,
     known: set[str],
     faults: FaultCollector,
 ) -> dict[str, desired.Healing]:
     found: dict[str, desired.Healing] = {}
-    for index, remedy in enumerate(said.remedies):
+    for index, remedy in enumerate(health.remedies):
         where = ("spec", "health", "remedies", index)
         if remedy.check not in known or remedy.check in found:
             faults.add(
@@ -165,39 +165,39 @@ def _remedies(
 
 
 def _plan(
-    spec: nodepool_spec.NodePoolSpec, said: health_spec.HealthSpec, faults: FaultCollector
+    spec: nodepool_spec.NodePoolSpec, health: health_spec.HealthSpec, faults: FaultCollector
 ) -> health_checks.CheckPlan:
     place = ("spec", "health")
-    interval_s = faults.duration(said.interval, *place, "interval")
+    interval_s = faults.duration(health.interval, *place, "interval")
     if not interval_s:
         faults.add("health-interval", "nodes look once a second at the most", *place, "interval")
     return health_checks.CheckPlan(
         interval_s=float(interval_s),
-        off=tuple(said.off),
+        off=tuple(health.off),
         gpus=0 if spec.nodes.gpus is None else spec.nodes.gpus.count,
         mounts=tuple(spec.nodes.mounts),
-        gpu_temperature_celsius=float(said.gpu_temperature),
-        disk_free_ratio=float(said.disk_free),
-        inodes_free_ratio=float(said.inodes_free),
-        stuck_processes=said.stuck_processes,
+        gpu_temperature_celsius=float(health.gpu_temperature),
+        disk_free_ratio=float(health.disk_free),
+        inodes_free_ratio=float(health.inodes_free),
+        stuck_processes=health.stuck_processes,
         commands=tuple(
             health_checks.CheckCommand(
                 one.name,
                 tuple(one.command),
                 float(faults.duration(one.timeout, *place, "commands", index, "timeout")),
             )
-            for index, one in enumerate(said.commands)
+            for index, one in enumerate(health.commands)
         ),
-        before=_gates("beforeJob", said.before_job, said, faults),
-        after=_gates("afterJob", said.after_job, said, faults),
+        before=_gates("beforeJob", health.before_job, health, faults),
+        after=_gates("afterJob", health.after_job, health, faults),
     )
 
 
 def _gates(
-    field: str, names: list[str], said: health_spec.HealthSpec, faults: FaultCollector
+    field: str, names: list[str], health: health_spec.HealthSpec, faults: FaultCollector
 ) -> tuple[str, ...]:
     """Return the names of checks that run before or after a job."""
-    known = {*health_checks.BUILT_IN, *(one.name for one in said.commands)} - set(said.off)
+    known = {*health_checks.BUILT_IN, *(one.name for one in health.commands)} - set(health.off)
     for index, name in enumerate(names):
         if name not in known:
             faults.add(

@@ -207,7 +207,7 @@ def _time(written: str | None, faults: FaultCollector, field: str) -> float:
 
 
 def with_nodes(
-    made: desired.Reservation,
+    reservation: desired.Reservation,
     spec: reservation_spec.ReservationSpec,
     known: Mapping[str, desired.Pool],
     queues: Mapping[str, desired.Queue],
@@ -232,8 +232,8 @@ def with_nodes(
         names.update(hosts)
     if not spec.pools and spec.hosts is None:
         faults.add("missing-field", "name the nodes: hosts or pools", "spec", "hosts")
-    kept = amounts(spec.amounts, faults, "amounts")
-    if spec.maintenance and kept != desired.QuotaAmounts():
+    limited = amounts(spec.amounts, faults, "amounts")
+    if spec.maintenance and limited != desired.QuotaAmounts():
         faults.add(
             "reservation-amounts",
             "maintenance is of certain nodes: name them alone, by hosts or pools",
@@ -249,16 +249,16 @@ def with_nodes(
                 found=one,
             )
     return desired.Reservation(
-        made.name,
+        reservation.name,
         tuple(sorted(names)),
-        made.starts_at,
-        made.ends_at,
-        made.schedule,
-        made.duration_s,
-        made.users,
-        made.queues,
-        made.maintenance,
-        kept,
+        reservation.starts_at,
+        reservation.ends_at,
+        reservation.schedule,
+        reservation.duration_s,
+        reservation.users,
+        reservation.queues,
+        reservation.maintenance,
+        limited,
     )
 
 

@@ -218,11 +218,11 @@ def size(
     return found, None if least >= found else least
 
 
-def check_total(made: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector) -> None:
+def check_total(job: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     """Refuse a request whose sum over all tasks of all elements overflows."""
     for resource, name in enumerate(RESOURCE_NAMES):
-        each = [group.resources.as_vector()[resource] * group.count for group in made.groups]
-        total = sum(each) * made.element_count
+        each = [group.resources.as_vector()[resource] * group.count for group in job.groups]
+        total = sum(each) * job.element_count
         if total <= quantities.LARGEST_TOTAL:
             continue
         most = each.index(max(each))
@@ -291,7 +291,7 @@ def _topology(written: job_spec.TopologySpec, *, slices: bool) -> desired.Topolo
 def near_gpus(
     group: job_spec.TaskGroupSpec | None,
     spec: job_spec.JobSpec,
-    asked: ResourceRequest,
+    request: ResourceRequest,
     faults: FaultCollector,
     place: Path,
 ) -> tuple[str, str]:
@@ -304,16 +304,16 @@ def near_gpus(
         place = ("spec",)
     place = (*place, "topology", "gpus")
     if (written.required is None) == (written.preferred is None):
-        said = "nothing" if written.required is None else "both"
+        expected = "nothing" if written.required is None else "both"
         faults.add(
             "near-gpus",
             "say either required or preferred",
             *place,
-            found=said,
+            found=expected,
             expected="exactly one of required and preferred",
         )
-    is_whole = asked.amounts.gpu_milli >= _WHOLE and not (
-        asked.mig_profile or asked.gpu_memory_bytes
+    is_whole = request.amounts.gpu_milli >= _WHOLE and not (
+        request.mig_profile or request.gpu_memory_bytes
     )
     if not is_whole:
         if group is None or own is not None:  # else other groups are meant
@@ -332,7 +332,7 @@ def check_near_gpus(
 
 
 def with_affinity(
-    made: desired.Job, spec: job_affinity.AffinitySpec, faults: FaultCollector
+    job: desired.Job, spec: job_affinity.AffinitySpec, faults: FaultCollector
 ) -> desired.Job:
     """Return the job with its affinity and anti-affinity."""
     places: list[tuple[str, int, dict[str, str]]] = [
@@ -353,7 +353,7 @@ def with_affinity(
             )
     jobs = [(one, False) for one in spec.near] + [(one, True) for one in spec.apart]
     return msgspec.structs.replace(
-        made,
+        job,
         node_preferences=tuple(
             desired.NodePreference(tuple(sorted(one.labels.items())), float(one.weight))
             for one in spec.nodes

@@ -31,17 +31,22 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
     whom, name, over = whom_of(quota), quota.name, ReasonCode.OVER_LIMIT
     if quota.pending == 0:
         message = f"Quota {name} considers no job of {whom}: {CAN_NOT_START} it"
-        return Reason(over, message, unblocks=f"a higher spec.jobs.pending of Quota {quota.name}")
+        return Reason(
+            over, message, unblocks=f"raise spec.jobs.pending of Quota {name}", never=True
+        )
     if quota.running == 0:
         message = f"Quota {name} lets no job of {whom} run: {CAN_NOT_START} it"
-        return Reason(over, message, unblocks=f"a higher spec.jobs.running of Quota {quota.name}")
+        return Reason(
+            over, message, unblocks=f"raise spec.jobs.running of Quota {name}", never=True
+        )
     for index, cap in enumerate(quota.resources.as_vector()):
         if cap is not None and each[index] > cap:
             return Reason(
                 over,
                 f"Quota {name} limits {whom} to {amount_of(index, cap)}, and one start asks "
                 f"{amount_of(index, each[index])}: {CAN_NOT_START} it",
-                unblocks=f"less is asked for, or a higher spec.resources of Quota {quota.name}",
+                unblocks=f"raise spec.resources of Quota {name}, or ask for less",
+                never=True,
             )
     asked_s = each[2] / 1000 * reserved_s(spec, quota)
     if quota.budget_gpu_s is not None and asked_s > quota.budget_gpu_s * (1 + 1e-9):
@@ -51,7 +56,9 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
             f"Quota {name} gives {whom} {hours_text(quota.budget_gpu_s)} in "
             f"{quantities.format_duration(quota.window_s)}, and one start asks {hours_of(asked_s)} "
             f"(GPUs times {charged}): more than all of it, {CAN_NOT_START} it",
-            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours of Quota {name}",
+            unblocks=f"{shorter}, ask for fewer GPUs, or raise spec.budget.gpuHours of Quota "
+            f"{name}",
+            never=True,
         )
     return None
 
@@ -59,8 +66,8 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
 def charged_for(spec: desired.Job) -> tuple[str, str]:
     """Return the advice that makes a start cheaper, and what it is charged for."""
     if spec.time_limit_s is None:
-        return "a timeLimit", "the whole window, as it has no timeLimit"
-    return "a shorter timeLimit", "time limit"
+        return "set a timeLimit", "the whole window, as it has no timeLimit"
+    return "set a shorter timeLimit", "time limit"
 
 
 def hours_of(gpu_s: float) -> str:

@@ -1,6 +1,6 @@
 """Reasons of pending jobs: codes in order of precedence, and the funnel that leads to each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -32,37 +32,40 @@ class ReasonCode(StrEnum):
     BEHIND = "Behind"
 
 
-#: In the message of what asks for more than a limit gives in all: no waiting ends that.
+#: Wording of messages about one start that exceeds a whole limit.
 CAN_NOT_START = "it can't start under"
-#: In the message of what asks for one domain and is larger than each: no waiting ends that either.
-NONE_LARGE_ENOUGH = "none is large enough"
-#: In what would end a reason where it is known until when that takes at the most.
-TIME_IS_UP = "is up at"
-#: In what would end a reason where nodes that could hold a job take no work now.
-WORK_AGAIN = "takes work again"
-#: In what would end a reason where work is not there that a job has to be near to.
-NEAR_STARTS = "what it has to be near to starts"
-#: In the message of what waits behind another in a queue that is strict.
-NOBODY_PASSES = "nobody passes it in queue"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
-#: What only another commit ends.
+#: Codes of reasons that only another commit ends.
 _BY_COMMIT = frozenset(
     {
         *(ReasonCode.INVALID, ReasonCode.NOT_ALLOWED, ReasonCode.NO_UNIX_USER),
         ReasonCode.DEPENDENCY_NEVER_MET,
     }
 )
-#: Reasons that are in vain have one of these words in them.
-VAIN_WORDS = (
-    *(CAN_NOT_START, NONE_LARGE_ENOUGH, ReasonCode.NEVER_FITS.value),
-    *sorted(code.value for code in _BY_COMMIT),
-)
+#: Codes of reasons that waiting never ends. Other reasons may have ``never`` set as well.
+NEVER_CODES = _BY_COMMIT | {ReasonCode.NEVER_FITS}
+_OF_LIMITS = frozenset({ReasonCode.OVER_LIMIT, ReasonCode.OVER_BUDGET})
+_OF_NODES = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NO_TOPOLOGY_DOMAIN})
 
 
-def is_final(code: str, message: str) -> bool:
-    """Return True if waiting does not end a reason about nodes or guarantees."""
-    return code == ReasonCode.NEVER_FITS or NONE_LARGE_ENOUGH in message
+class WaitsFor(StrEnum):
+    """The event that ends a reason, if the reason code alone does not tell it."""
+
+    #: Somebody resumes the queue or the cluster.
+    RESUME = "Resume"
+    #: The first job of a strict queue starts.
+    FIRST_IN_QUEUE = "FirstInQueue"
+    #: Earlier jobs start, so that a quota considers this one.
+    EARLIER_START = "EarlierStart"
+    #: A running job ends, at the latest when its known time limit is up.
+    TIME_LIMIT = "TimeLimit"
+    #: A job that this one must be near to starts.
+    NEARBY_JOB = "NearbyJob"
+    #: Nodes accept work again; no end of other work helps.
+    NODES = "Nodes"
+    #: Other work ends, or nodes accept work again.
+    CAPACITY_OR_NODES = "CapacityOrNodes"
 
 
 class FunnelStep(msgspec.Struct, frozen=True):
@@ -72,36 +75,59 @@ class FunnelStep(msgspec.Struct, frozen=True):
     why: str
 
 
-class Reason(msgspec.Struct, frozen=True):
-    """One true reason. ``unblocks`` says what would end it."""
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reason of a pending job.
+
+    Attributes:
+        code: the reason code.
+        message: what is wrong.
+        funnel: how nodes drop out.
+        unblocks: how to fix it, in the imperative: ``raise Quota q, or ask for less``.
+        never: waiting alone does not end it. Always set for ``NEVER_CODES``.
+        waits_for: the event that ends it, if the code does not tell it.
+    """
 
     code: ReasonCode
     message: str
     funnel: tuple[FunnelStep, ...] = ()
     unblocks: str = ""
+    never: bool = False
+    waits_for: WaitsFor | None = None
+
+    def __post_init__(self) -> None:
+        if self.code in NEVER_CODES and not self.never:
+            msgspec.structs.force_setattr(self, "never", True)
+
+    @property
+    def is_barred(self) -> bool:
+        """Whether one start exceeds a whole limit, which bars it from a pool, or from all."""
+        return self.never and self.code in _OF_LIMITS
+
+    @property
+    def never_fits(self) -> bool:
+        """Whether no nodes or guarantees could ever hold the job."""
+        return self.never and self.code in _OF_NODES
 
 
-def is_barred(told: Sequence[Reason]) -> bool:
+def is_barred(reasons: Iterable[Reason]) -> bool:
     """Return True if a request is above the whole limit of a pool, so that it can't start there."""
-    return any(CAN_NOT_START in one.message for one in told)
+    return any(reason.is_barred for reason in reasons)
 
 
-def never_starts(told: Sequence[Reason]) -> bool:
-    """Return True if waiting alone lets the request start in no pool."""
-    limited = bool(told) and all(CAN_NOT_START in one.message for one in told)
-    return limited or any(is_final(one.code, one.message) for one in told)
+def never_starts(reasons: Iterable[Reason]) -> bool:
+    """Return True if waiting alone does not let a job start, as its reasons say."""
+    return any(reason.never for reason in reasons)
 
 
-def in_vain(told: Sequence[Reason]) -> bool:
-    """Return True if only another commit or other nodes let a job start."""
-    barred = is_barred(told)  # where a pool is open to it, only what it waits for there is told
-    return barred or never_starts(told) or any(one.code in _BY_COMMIT for one in told)
+def of_fitting_pools(by_pool: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:
+    """Return the reasons of pools that may hold a job one day, or else of the first pool."""
+    found = [each for each in by_pool if not any(reason.never_fits for reason in each)]
+    return found or by_pool[:1]
 
 
-def hopeful(told: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:
-    """Return the reasons of pools in which a job may start one day, or else of the first pool."""
-    found = [each for each in told if not any(is_final(one.code, one.message) for one in each)]
-    return found or told[:1]
+def of_open_pools(by_pool: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:
+    """Return the reasons of pools from which no limit bars a job, or else of all these pools."""
+    return [each for each in by_pool if not is_barred(each)] or by_pool
 
 
 def names_text(names: tuple[str, ...]) -> str:

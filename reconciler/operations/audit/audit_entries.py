@@ -149,13 +149,15 @@ def entry_of(
 def withdrawing(entry: AuditEntry, numbers: Sequence[int]) -> AuditEntry:
     """Return an entry recording that nothing in earlier entries came into force."""
     several = len(numbers) > 1
-    told = (
+    lines_text = (
         f"entr{'ies' if several else 'y'} {', '.join(map(str, sorted(numbers)[-LISTED_MAX:]))} "
         f"{'were' if several else 'was'} written before that was known, and nothing of it came "
         "into force"
     )
-    message = entry.message[: _TEXT_MAX - len(told) - 2]
-    return msgspec.structs.replace(entry, message=f"{message}; {told}" if message else told)
+    message = entry.message[: _TEXT_MAX - len(lines_text) - 2]
+    return msgspec.structs.replace(
+        entry, message=f"{message}; {lines_text}" if message else lines_text
+    )
 
 
 def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:

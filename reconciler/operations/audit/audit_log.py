@@ -303,26 +303,26 @@ class ChainWalk:
     def verdict(self) -> ChainVerdict:
         """Return how far the chain is intact."""
         if self._early:
-            told = (
+            problem = (
                 f"the log begins with line {self._early}, before line {self._first}: without a "
-                "first number (--from) it is verified from where it begins"
+                "first number (--from) the log is verified from its first line"
             )
-            return ChainVerdict(self._first - 1, "", told)
+            return ChainVerdict(self._first - 1, "", problem)
         wrong = f"line {self.number + 1}: {self._wrong}" if self._wrong else ""
         if self._gap is not None and self._anchor is None:
-            told = (
-                f"line {self._first}: it is number {self._gap[0] + 1}, and {self._first} is due: "
-                "lines are missing or put in, and none says that they were dropped"
+            problem = (
+                f"line {self._first}: found number {self._gap[0] + 1}, expected {self._first}: "
+                "lines are missing or inserted, and no entry records that they were dropped"
             )
-            return ChainVerdict(self._first - 1, "", "; ".join(filter(None, (told, wrong))))
+            return ChainVerdict(self._first - 1, "", "; ".join(filter(None, (problem, wrong))))
         if not wrong and self.number < self._first and self._first > 1:
-            wrong = f"line {self._first}: there is none"
+            wrong = f"there is no line {self._first}"
         return ChainVerdict(self.number, self.hash, wrong, self._anchor, self._torn, self._marked)
 
     def _wrong_with(self, line: ChainEntry) -> str:
         if line.number != self.number + 1:
             due = self.number + 1
-            return f"it is number {line.number}, and {due} is due: lines are missing or put in"
+            return f"found number {line.number}, expected {due}: lines are missing or inserted"
         if self.hash and line.previous != self.hash:
             return "it does not follow the line before it"
         if line.hash != hash_of(line):
@@ -334,11 +334,13 @@ class ChainWalk:
     def _wrong_with_drop(self, at: float, told: audit_entries.Dropped) -> str:
         """Return what is impossible in a line about dropped lines; empty if nothing is."""
         if not 1 <= told.begins <= told.first <= told.last <= self.number:
-            return f"it says that lines {told.first} to {told.last} were dropped, which can't be"
+            return f"it records lines {told.first} to {told.last} as dropped, which is impossible"
         if told.newest_at > at - told.keep_s:
-            return "it says that lines were dropped which were to be kept"
+            return "it records lines as dropped that were not old enough"
         if self._ends.get(told.last, told.hash) != told.hash:
-            return f"it says that line {told.last} was dropped, which is there and another one"
+            return (
+                f"it records line {told.last} as dropped, but that line exists with other content"
+            )
         before, self._newest = self._newest, told
         if before is None or (before.last, before.hash) == (told.last, told.hash):
             return ""
@@ -346,13 +348,13 @@ class ChainWalk:
             return ""
         if before.last < told.begins == told.first:  # lines between were taken away by hand
             return ""
-        return f"lines up to {before.last} were dropped, and it does not go on from there"
+        return f"lines up to {before.last} were dropped, but it does not continue from there"
 
     def _look_for_anchor(self, line: ChainEntry) -> None:
-        told = line.entry.dropped
-        if self._gap is None or told is msgspec.UNSET:
+        dropped = line.entry.dropped
+        if self._gap is None or dropped is msgspec.UNSET:
             return
-        if (told.last, told.hash) == self._gap and told.begins <= self._first:
+        if (dropped.last, dropped.hash) == self._gap and dropped.begins <= self._first:
             self._anchor = line
 
     def _seek(self, text: bytes) -> None:

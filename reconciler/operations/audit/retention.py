@@ -57,12 +57,12 @@ def drop(
     part = _verified(oldest, parts[1] if len(parts) > 1 else log.path)
     if part.newest_at > before:
         return None
-    told = next(log.newest_first(only_dropped=True), None)
-    if told is None or _names(told) != (part.last.number, part.last.hash):
-        told = log.append(_entry(log, part, keep_s=keep_s, now=now, revision=revision))
+    drop_entry = next(log.newest_first(only_dropped=True), None)
+    if drop_entry is None or _names(drop_entry) != (part.last.number, part.last.hash):
+        drop_entry = log.append(_entry(log, part, keep_s=keep_s, now=now, revision=revision))
     oldest.unlink()
     audit_log.sync_folder(log.path.parent)
-    return told
+    return drop_entry
 
 
 def _verified(path: Path, following: Path) -> _Part:
@@ -86,8 +86,8 @@ def _verified(path: Path, following: Path) -> _Part:
         wrong = f"line {beyond.number} of {following.name} does not follow line {last.number}"
     if wrong:
         raise ValueError(
-            f"{path.name} stays although it is over age, since it was tampered with: {wrong}; look "
-            "at it with `muster audit verify`, and move it away by hand when it was looked into"
+            f"{path.name} is too old and is kept, because it was changed: {wrong}. To fix: check "
+            "it with `muster audit verify`, then move it away by hand"
         )
     return _Part(first, last, newest_at)
 
@@ -125,13 +125,13 @@ def _begins(log: audit_log.Log, first: audit_log.ChainEntry) -> int:
     if first.number == 1:
         return 1
     for line in log.newest_first(only_dropped=True):
-        told = line.entry.dropped
-        if told is not msgspec.UNSET and _names(line) == (first.number - 1, first.previous):
-            return told.begins
+        dropped = line.entry.dropped
+        if dropped is not msgspec.UNSET and _names(line) == (first.number - 1, first.previous):
+            return dropped.begins
     return first.number
 
 
 def _names(line: audit_log.ChainEntry) -> tuple[int, str] | None:
     """Return the last line that an entry records as dropped."""
-    told = line.entry.dropped
-    return None if told is msgspec.UNSET else (told.last, told.hash)
+    dropped = line.entry.dropped
+    return None if dropped is msgspec.UNSET else (dropped.last, dropped.hash)

@@ -136,9 +136,9 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
             problems=problems,
         )
     others = [text for one in errors[1:] for text in (str(one), *one.problems)]
-    told = "" if "nothing was " in str(first) else "nothing was changed: "
+    prefix = "" if "nothing was " in str(first) else "nothing was changed: "
     return ChangeError(
-        f"{told}{first}",
+        f"{prefix}{first}",
         refused=any(one.refused for one in errors),
         problems=(*first.problems, *others),
         unreachable=first.unreachable,
@@ -157,12 +157,12 @@ def said(
     """Return the message of a change in a clone; ``already``: nothing had to be changed."""
     if outcome.status == "unchanged":
         is_approval = outcome.commit is not None and not outcome.path
-        told = requests.approved_already(outcome.commit or "") if is_approval else already
-        return ChangeResult(name, told, outcome.commit)
+        message_text = requests.approved_already(outcome.commit or "") if is_approval else already
+        return ChangeResult(name, message_text, outcome.commit)
     if outcome.status == "rehearsed":
         return ChangeResult(name, message)
-    told = message + (LOCAL if outcome.status == "local" else "")
-    return ChangeResult(name, told, outcome.commit, pushed=outcome.status == "pushed")
+    message_text = message + (LOCAL if outcome.status == "local" else "")
+    return ChangeResult(name, message_text, outcome.commit, pushed=outcome.status == "pushed")
 
 
 def is_there(one: ChangeResult) -> bool:

@@ -55,12 +55,12 @@ def is_of(digest: str, other: str) -> bool:
 
 def approval(sync: Json, digest: str) -> str:
     """Return why an approval that was read lets nothing apply; empty if nothing prevents it."""
-    told = sync or {}
-    held = [str(one.get("digest") or "") for one in told.get("held") or ()]
+    status = sync or {}
+    held = [str(one.get("digest") or "") for one in status.get("held") or ()]
     held = [one for one in held if is_of(digest, one)]
     if not held:
         return ""
-    for problem in told.get("problems") or ():
+    for problem in status.get("problems") or ():
         if problem["rule"] == review_findings.UNDECIDED and not problem["object"]:
             return f"{digest} is still held: {problem['message']}"
     if digest in held or not _ends_more(held[0], digest):
@@ -117,8 +117,8 @@ def structure(sync: Json) -> str:
                 "`muster status` shows why and what approves it; if nothing does, `git revert "
                 "COMMIT` the held commit"
             )
-    kept, newest = sync.get("structureRevision"), sync.get("jobsRevision")
-    if newest is not None and kept != newest:
+    structure_revision, newest = sync.get("structureRevision"), sync.get("jobsRevision")
+    if newest is not None and structure_revision != newest:
         return (
             "the structure of the newest revision is refused, and this change with it: `muster "
             "status` shows what to correct"

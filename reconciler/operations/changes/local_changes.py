@@ -108,23 +108,23 @@ def _judged(
     if not any(one.commit for one in done):
         return done
     verbs = {_verb(change) for change in changes}
-    told = to.standing if to.standing is not None else object_folders.standing(to.endpoint)
+    standing = to.standing if to.standing is not None else object_folders.standing(to.endpoint)
     branch = to.clone.pushes_to if to.clone else ""
-    made = next(one.commit for one in reversed(done) if one.commit)
-    learned = told
-    if told and not held_changes.elsewhere(told, branch):
-        learned = object_folders.learned(to.endpoint, to.clone, made, told)
-    is_read = learned is not told or (told or {}).get("attemptedRevision") == made
+    commit = next(one.commit for one in reversed(done) if one.commit)
+    learned = standing
+    if standing and not held_changes.elsewhere(standing, branch):
+        learned = object_folders.learned(to.endpoint, to.clone, commit, standing)
+    is_read = learned is not standing or (standing or {}).get("attemptedRevision") == commit
     over = previous_runs.warnings(been, to.endpoint) if is_read else {}
 
     def judged(one: Done) -> Done:
         more = (over[one.name],) if one.commit and one.name in over else ()
-        message = change_requests.placed(one.message, made, learned)
+        message = change_requests.placed(one.message, commit, learned)
         one = msgspec.structs.replace(one, message=message, warnings=one.warnings + more)
         if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
             return _if_approved(one, learned if is_read else None)
-        why = held_changes.elsewhere(told, branch)
-        why = why or held_changes.revision(told, one.commit) or held_changes.emptied(told)
+        why = held_changes.elsewhere(standing, branch)
+        why = why or held_changes.revision(standing, one.commit) or held_changes.emptied(standing)
         if not why and is_read and not verbs & STRUCTURAL:
             why = held_changes.job(learned, one.name)
         if not why and verbs & STRUCTURAL:
@@ -134,7 +134,7 @@ def _judged(
         message = one.message
         for verb in verbs & change_requests.WORDS.keys():
             message = message.replace(change_requests.WORDS[verb], f"{verb} not applied yet", 1)
-        refused = told is not None and told.get("sync") != "Unknown"
+        refused = standing is not None and standing.get("sync") != "Unknown"
         return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
 
     return [judged(one) for one in done]
@@ -153,11 +153,11 @@ def standing_of(commit: str, server: str | None, token_file: str | None) -> Done
     """Return the result of a commit that was pushed elsewhere, with why it does not apply by
     itself.
     """
-    told = None
+    standing = None
     with contextlib.suppress(endpoints.EndpointError):
-        told = object_folders.standing(endpoints.find(server, token_file, Path.cwd()))
-    why = held_changes.revision(told, commit)
-    refused = bool(why) and told is not None and told.get("sync") != "Unknown"
+        standing = object_folders.standing(endpoints.find(server, token_file, Path.cwd()))
+    why = held_changes.revision(standing, commit)
+    refused = bool(why) and standing is not None and standing.get("sync") != "Unknown"
     return Done("", "", commit, withheld=why, refused=refused)
 
 
@@ -280,19 +280,19 @@ def _in_clone(
             return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)
-        told = _told(change.verb, dry_run=dry_run)
+        message = _told(change.verb, dry_run=dry_run)
         held_at = _held_at(change.name, target.standing)
         outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
         already = requests.IS_HELD if change.verb == "hold" else change_requests.UNCHANGED
-        return [change_requests.said(change.name, outcome, told, already)]
+        return [change_requests.said(change.name, outcome, message, already)]
     except remote_changes.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
-        told = str(error)
+        message = str(error)
         if isinstance(change, Submit):
             problems = submission.placed(change, submission.owned(change), problems)
-            told = f"{change.place}: {told}" if change.place and not problems else told
+            message = f"{change.place}: {message}" if change.place and not problems else message
         refused = review_findings.by_policy(problem.rule for problem in error.problems)
-        raise ChangeError(told, refused=refused, problems=problems) from error
+        raise ChangeError(message, refused=refused, problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error
     except working_clone.MissingError as error:

@@ -66,7 +66,7 @@ def _pools_of(nodes: Sequence[str], clone: working_clone.Clone) -> dict[str, str
     if not pools and errors:
         raise requests.ConflictError(
             f"no pool in {clone.state} can be read, so nothing is known of "
-            f"{hostlists.fold(nodes)}; mend this first: {errors[0].text()}"
+            f"{hostlists.fold(nodes)}. To fix: correct this first: {errors[0].text()}"
         )
     for node in nodes:
         if node not in pools:

@@ -100,21 +100,23 @@ class GitPusher:
             for position, group in enumerate(groups):
                 if any(change.dry_run is not dry_run for change in group):
                     continue
-                made, results[position] = self._requests(group, judge)
-                if made:
-                    asked.append((position, made))
+                pending, results[position] = self._requests(group, judge)
+                if pending:
+                    asked.append((position, pending))
             wanted = [
-                made[0].request
-                if len(made) == 1
-                else requests.RequestGroup(tuple(one.request for one in made))
-                for _, made in asked
+                pending[0].request
+                if len(pending) == 1
+                else requests.RequestGroup(tuple(one.request for one in pending))
+                for _, pending in asked
             ]
             answers = iter(self._writer.write(wanted, now=int(time.time()), dry_run=dry_run))
-            for position, made in asked:
+            for position, pending in asked:
                 group = groups[position]
                 told = {
                     place: _result(group[place], answer)
-                    for one, answer in zip(made, itertools.islice(answers, len(made)), strict=True)
+                    for one, answer in zip(
+                        pending, itertools.islice(answers, len(pending)), strict=True
+                    )
                     for place in one.positions
                 }
                 results[position] = [told[place] for place in range(len(group))]
@@ -179,10 +181,10 @@ class GitPusher:
 
         try:
             if change.verb in {"drain", "undrain"}:
-                asked = self._draining_request(change, [one.name for one in changes])
+                request = self._draining_request(change, [one.name for one in changes])
             else:
-                asked = self._request(change)
-            return msgspec.structs.replace(asked, permit=permit)
+                request = self._request(change)
+            return msgspec.structs.replace(request, permit=permit)
         except requests.MissingTargetError as error:
             return RemoteChangeResult(change.name, 404, str(error))
         except requests.ConflictError as error:
@@ -191,8 +193,8 @@ class GitPusher:
             return RemoteChangeResult(change.name, 503, str(error))
         except Exception:
             _LOG.exception("a change of %s can't be understood", change.name)
-            told = "an unexpected error before it was made; the controller's log has it"
-            return RemoteChangeResult(change.name, 500, told)
+            message = "an internal error before the change was made; see the controller's log"
+            return RemoteChangeResult(change.name, 500, message)
 
     def _request(self, change: SubmittedDocument) -> requests.Request:
         author = person(change.identity)
@@ -258,8 +260,8 @@ class GitPusher:
             if not isinstance(part, job_spec.JobDocument):
                 raise requests.ConflictError(f"{document.label} has a mistake")
             if part.spec.run != last.run:
-                told = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
-                raise requests.ConflictError(told)
+                message = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
+                raise requests.ConflictError(message)
 
     def _pool_of_nodes(self) -> dict[str, str]:
         """Return the pool of each node; empty if unknown, and each node is requested alone."""
@@ -441,8 +443,8 @@ def require_digest(text: str) -> None:
     """Raise ConflictError where a text is no digest of a change."""
     if not is_digest(text):
         raise requests.ConflictError(
-            f"{text!r} is no digest of a change; `muster status` tells what is held, with the "
-            "command that approves it"
+            f"{text!r} is not the digest of a change; `muster status` shows held changes, with the "
+            "command that approves each"
         )
 
 

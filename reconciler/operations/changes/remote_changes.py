@@ -227,7 +227,7 @@ def read(
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1}) if _repeats(names) else []
     if twice:
-        raise InvalidError(f"job {twice[0]} is there twice; names are unique")
+        raise InvalidError(f"there are two documents of Job/{twice[0]}; names are unique")
     return found
 
 
@@ -319,17 +319,17 @@ class Batcher:
     ) -> list[RemoteChangeResult]:
         """Return one result for each change, in order, when all are pushed or refused."""
         if self._count + len(documents) > WAITING_MAX:
-            told = f"{self._count} changes wait to be pushed already; come again"
-            return [RemoteChangeResult(one.name, 503, told) for one in documents]
+            message = f"{self._count} changes already wait to be pushed; try again"
+            return [RemoteChangeResult(one.name, 503, message) for one in documents]
         if not documents:
             return []
         loop = asyncio.get_running_loop()
         groups = [documents] if together else [[one] for one in documents]
-        asked = [SubmissionRequest(group, loop.create_future()) for group in groups]
-        self._waiting += asked
+        submissions = [SubmissionRequest(group, loop.create_future()) for group in groups]
+        self._waiting += submissions
         self._count += len(documents)
         self._some.set()
-        found = await asyncio.gather(*(one.future for one in asked))
+        found = await asyncio.gather(*(one.future for one in submissions))
         return [result for results in found for result in results]
 
     async def run(self) -> None:
@@ -367,8 +367,8 @@ class Batcher:
             results = _all(groups, 503, str(error))
         except Exception:
             _LOG.exception("%d changes could not be pushed", sum(map(len, groups)))
-            told = "an unexpected error while pushing; the controller's log has it"
-            results = _all(groups, 500, told)
+            message = "an internal error while pushing; see the controller's log"
+            results = _all(groups, 500, message)
         for one, found in zip(batch, results, strict=True):
             with contextlib.suppress(asyncio.InvalidStateError):
                 one.future.set_result(found)

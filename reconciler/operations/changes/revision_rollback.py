@@ -149,15 +149,15 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
         remote, name = "origin", branch
     elif _checked_out(clone) != made.onto:
         raise RollbackError(
-            f"{made.onto or 'no branch'} was checked out in {clone} when this was prepared, and "
-            "is no longer: nothing was changed; look again"
+            f"{made.onto or 'no branch'} was checked out in {clone} when this was prepared; now "
+            "another is: nothing was changed; run the command again"
         )
     else:
         in_the_way = ignored_files.added(clone, made.head, made.commit)
         if in_the_way:
             raise RollbackError(
-                f"something that is not committed stands in {clone} in place of "
-                f"{ignored_files.named(in_the_way)}: commit it or move it away; nothing was changed"
+                f"files in {clone} that are not committed would be overwritten: "
+                f"{ignored_files.named(in_the_way)}: commit or move them; nothing was changed"
             )
         clone_lock.git(clone, "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", made.commit)
         upstream = git_commands.run(
@@ -169,8 +169,8 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
     why = push_result.push(clone, remote, made.commit, f"refs/heads/{name}")
     if why:
         raise RollbackError(
-            f"it is committed here and not pushed, since somebody else pushed: {why}; "
-            "`git pull --rebase`, look again, and `git push`"
+            f"committed here but not pushed, because somebody else pushed first: {why}. To fix: "
+            "run `git pull --rebase`, check the result, and run `git push`"
         )
     return True
 
@@ -219,7 +219,7 @@ def _paths(
             continue
         if not jobs and "Job" in kinds and len(kinds) > 1:
             raise RollbackError(
-                f"{path} holds jobs and other objects: go back with --jobs, or edit it by hand"
+                f"{path} has jobs and other objects. To fix: use --jobs, or edit the file by hand"
             )
         if jobs or "Job" not in kinds:
             found.append(path)
@@ -263,8 +263,8 @@ def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) ->
     )
     subject = f"Roll back to {target[:12]}" + (f": {reason}" if reason else "")
     sign = ["-S"] if signed == "true" else []
-    made = git_commands.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
-    return made.stdout.decode().strip()
+    commit = git_commands.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
+    return commit.stdout.decode().strip()
 
 
 def here(folder: Path) -> Path:
@@ -280,5 +280,5 @@ def here(folder: Path) -> Path:
         if found:
             return Path(found)
     raise RollbackError(
-        f"{os.fspath(folder)} is in no clone: stand in one, or name it with --clone"
+        f"{os.fspath(folder)} is in no clone. To fix: run this in a clone, or name one with --clone"
     )

@@ -99,9 +99,11 @@ def _submit_file(
                 "that file, or use another name"
             )
     before = clone.files.committed(path)
-    kept = {f"Job/{one.name}" for one in jobs}
+    submitted = {f"Job/{one.name}" for one in jobs}
     lost = [
-        one.label for one in document_reader.read(before or b"").documents if one.label not in kept
+        one.label
+        for one in document_reader.read(before or b"").documents
+        if one.label not in submitted
     ]
     if lost:
         raise change_requests.ChangeError(

@@ -63,13 +63,13 @@ def find(
             endpoint = endpoints.find(server, token_file, here)
         if clone is not None or endpoint is None or _has_identity(here):
             if clone is None and server is not None and endpoint is not None:
-                told: dict[str, Any] | None = _told(endpoint, here)
-                if not object_folders.is_read(here, told or {}):
+                standing: dict[str, Any] | None = _told(endpoint, here)
+                if not object_folders.is_read(here, standing or {}):
                     return ChangeTarget(endpoint=endpoint)
             else:
-                told = object_folders.standing(endpoint)
-            found = object_folders.clone_of(clone or here, endpoint, told)
-            return ChangeTarget(clone=found, endpoint=endpoint, standing=told)
+                standing = object_folders.standing(endpoint)
+            found = object_folders.clone_of(clone or here, endpoint, standing)
+            return ChangeTarget(clone=found, endpoint=endpoint, standing=standing)
         return ChangeTarget(
             endpoint=endpoint
         )  # without an identity in git the controller's is used
@@ -105,15 +105,16 @@ def structure_of(
     wrong = [one for one in found.status.problems if one.severity == "error"]
     if not wrong:
         return found.structure, ()
-    kept = (standing or {}).get("structureRevision")
-    if kept:
-        files = clone.files.structural_files_at(kept)
+    structure_revision = (standing or {}).get("structureRevision")
+    if structure_revision:
+        files = clone.files.structural_files_at(structure_revision)
         earlier = validate.check(files)
         if files and not any(one.severity == "error" for one in earlier.status.problems):
-            told = f"it was checked by what is in force, of {kept[:12]}: {wrong[0].text()}"
-            return earlier.structure, (told,)
-    told = f"its queue and what else it names could not be checked: {wrong[0].text()}"
-    return None, (told,)
+            revision = structure_revision[:12]
+            message = f"it was checked against revision {revision}, in force: {wrong[0].text()}"
+            return earlier.structure, (message,)
+    message = f"the objects that it names could not be checked: {wrong[0].text()}"
+    return None, (message,)
 
 
 def _is_desired_clone(here: Path) -> bool:

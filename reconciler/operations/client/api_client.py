@@ -265,8 +265,9 @@ class ApiClient:
         return found != before
 
     def _content(self, answer: http.client.HTTPResponse) -> bytes:
-        told = answer.length  # with a known length, only a read of the whole body detects a cut end
-        if told is None or told > ANSWER_BYTES_MAX:
+        # With a known length, only a read of the whole body detects a cut end.
+        announced = answer.length
+        if announced is None or announced > ANSWER_BYTES_MAX:
             content = answer.read(ANSWER_BYTES_MAX + 1)
             if len(content) > ANSWER_BYTES_MAX:
                 raise ApiError(f"{self.url}: an answer of more than {ANSWER_BYTES_MAX} bytes")
@@ -275,12 +276,12 @@ class ApiClient:
 
     def _unreachable(self, error: Exception) -> ApiError:
         if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
-            told = "it left in the middle of its answer"
+            why = "it left in the middle of its answer"
         else:
             plain = error.strerror if isinstance(error, OSError) else None  # without its number
-            told = plain or str(error) or type(error).__name__
+            why = plain or str(error) or type(error).__name__
         return ApiError(
-            f"the controller at {self.url} can't be reached ({told}); is it running?",
+            f"the controller at {self.url} can't be reached ({why}); is it running?",
             unreachable=True,
         )
 
@@ -301,9 +302,9 @@ class ApiClient:
                 answer.status,
             )
         try:
-            told = msgspec.json.decode(content)["error"]
-            problems = tuple(desired.Problem(**one) for one in told.get("problems", ()))
-            message = str(told["message"])
+            error_body = msgspec.json.decode(content)["error"]
+            problems = tuple(desired.Problem(**one) for one in error_body.get("problems", ()))
+            message = str(error_body["message"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ApiError(f"{self.url}{path}: {answer.status} {answer.reason}", answer.status)
         if answer.status == 401:

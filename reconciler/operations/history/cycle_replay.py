@@ -92,7 +92,7 @@ def _entry_at(reader: StoreReader, at: float) -> tuple[journal_entries.JournalEn
     through = journal_entries.entry_through(reader, at)
     if through is None:
         raise ReplayError(
-            f"{times.format_time(at)} is before everything that the journal holds{_reach(reader)}"
+            f"{times.format_time(at)} is before the first cycle in the journal{_reach(reader)}"
         )
     return through, None
 
@@ -102,8 +102,8 @@ def _through(reader: StoreReader, entry: journal_entries.JournalEntry) -> Iterat
     which = f"cycle {entry.cycle}, of {times.format_time(entry.at)},"
     if not entry.replayable:
         raise ReplayError(
-            f"{which} is from before this could be replayed: an earlier version of Muster "
-            f"journalled it without the desired state{_reach(reader)}"
+            f"{which} can't be replayed: an earlier version of Muster recorded it without the "
+            f"desired state{_reach(reader)}"
         )
     start = journal_entries.snapshot_place(reader, entry)
     if start is None:

@@ -18,7 +18,7 @@ from reconciler.core.nodes import health
 from reconciler.model import desired
 from reconciler.model.rules import quota_limits
 from reconciler.model.state import outcome, records
-from reconciler.model.state.pending_reasons import ReasonCode, in_vain
+from reconciler.model.state.pending_reasons import ReasonCode, never_starts
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import quantities, times
 from reconciler.model.values.resources import Resources
@@ -107,9 +107,9 @@ def not_reclaimed(spec: desired.Job, view: view_types.JobView, queues: Sequence[
     if not borrowers(queues, spec.queue):
         return ""
     least = (one.resources.times(one.least) for one in spec.groups)
-    asked = sum(least, start=Resources()).as_vector()
+    requested = sum(least, start=Resources()).as_vector()
     for resource in (2, 0, 1):  # GPUs first
-        due, has, more = own.fair_share[resource], own.allocated[resource], asked[resource]
+        due, has, more = own.fair_share[resource], own.allocated[resource], requested[resource]
         if due is not None and more and has + more > due:
             text, much = _FORMATS[resource], quota_limits.amount_of(resource, more)
             return (
@@ -190,7 +190,7 @@ def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Expl
     found_job = _job(reader, name, after, call)
     if found_job is None:
         raise UnknownJobError(
-            f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
+            f"there was no Job/{name} at {times.format_time(at)} (cycle {found.cycle}, of "
             f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
         )
     shown, spec = found_job
@@ -268,7 +268,7 @@ def _attempts(
 
 def _place(job: records.JobRecord, then: observed_state.ObservedState) -> int | None:
     """Return the place in the queue, in the order of ``StoreReader.places``."""
-    if job.state is not JobState.PENDING or _in_vain(job, then):
+    if job.state is not JobState.PENDING or _never_starts(job, then):
         return None
 
     def order(of: records.JobRecord) -> tuple[int, int, str]:
@@ -279,13 +279,13 @@ def _place(job: records.JobRecord, then: observed_state.ObservedState) -> int | 
         one.state is JobState.PENDING
         and one.spec.queue == job.spec.queue
         and order(one) < mine
-        and not _in_vain(one, then)
+        and not _never_starts(one, then)
         for one in (then.jobs[name] for name in then.active)
     )
 
 
-def _in_vain(job: records.JobRecord, then: observed_state.ObservedState) -> bool:
-    return in_vain(then.reasons.get(job.reason_key, ()))
+def _never_starts(job: records.JobRecord, then: observed_state.ObservedState) -> bool:
+    return never_starts(then.reasons.get(job.reason_key, ()))
 
 
 def main() -> int:
@@ -300,14 +300,14 @@ def main() -> int:
     os.nice(NICENESS)
     try:
         with contextlib.closing(StoreReader.open(given.store)) as reader:
-            told = explain(reader, given.job, given.at, given.limit)
+            explained = explain(reader, given.job, given.at, given.limit)
     except (cycle_replay.ReplayError, UnknownJobError) as error:
         sys.stdout.write(str(error))
         return NOTHING_THERE
     except StoreError as error:
         sys.stdout.write(str(error))
         return UNREADABLE
-    sys.stdout.write(msgspec.json.encode(told).decode())
+    sys.stdout.write(msgspec.json.encode(explained).decode())
     return DONE
 
 

@@ -85,8 +85,8 @@ def _require_free(place: tuple[str, int], listen: str) -> None:
             probe.listen(1)
     except OSError as error:
         raise ClusterError(
-            f"nothing can listen on {listen}: {error.strerror or error}; end what is there, or "
-            f"choose another address, such as --listen 127.0.0.1:{free_port()}"
+            f"can't listen on {listen}: {error.strerror or error}. To fix: stop the program there, "
+            f"or choose another address, such as --listen 127.0.0.1:{free_port()}"
         ) from None
 
 
@@ -113,8 +113,8 @@ def require_repository(address: str) -> None:
             ) from None
         why = "" if "not a git repository" in str(error) else f" ({error})"
         raise ClusterError(
-            f"{address} is no git repository{why}: `muster init FOLDER` makes one to begin with, "
-            "and --repo names one that is elsewhere"
+            f"{address} is no git repository{why}. To fix: create one with `muster init FOLDER`, "
+            "or name one with --repo"
         ) from None
 
 
@@ -250,9 +250,8 @@ class LocalCluster:
             self.follow_pools()
         except api_client.ApiError:
             raise ClusterError(
-                f"what answers at {self.url} is not the controller that was started, but another "
-                "one, which does not know its token: end that one, or choose another address "
-                "with --listen"
+                f"another controller answers at {self.url}, not the one that was started. To fix: "
+                "stop that one, or choose another address with --listen"
             ) from None
 
     def _begin_network(self) -> None:
@@ -275,8 +274,8 @@ class LocalCluster:
         except BlockingIOError:
             os.close(lock)
             raise ClusterError(
-                f"a cluster is up in {self.folder} already: `muster status` there tells of it; "
-                "end that one first, or start this one in another folder"
+                f"a cluster already runs in {self.folder} (see `muster status` there). To fix: "
+                "stop it first, or use another folder"
             ) from None
         self._lock = lock
 
@@ -345,12 +344,12 @@ class LocalCluster:
     def _tell_obstacle(self, api: api_client.ApiClient, say: Callable[[str], None]) -> None:
         """Say why not all is in force yet, once for each reason."""
         try:
-            told = obstacle(api.get("/v1/sync")["sync"])
+            problem = obstacle(api.get("/v1/sync")["sync"])
         except api_client.ApiError:
             return
-        if told and told != self._obstacle:
-            say(f"not all of what git says is in force: {told}")
-        self._obstacle = told
+        if problem and problem != self._obstacle:
+            say(f"not all of what git says is in force: {problem}")
+        self._obstacle = problem
 
     def shortfall(self) -> str:
         """Return a message if fewer nodes are declared than requested; else an empty string."""
@@ -359,9 +358,9 @@ class LocalCluster:
         declared = len(self.nodes.names()) if self.nodes is not None else 0
         if self.options.nodes is None or declared >= self.options.nodes:
             return ""
-        asked = quantities.counted(self.options.nodes, "node", one="was", many="were")
+        nodes_text = quantities.counted(self.options.nodes, "node", one="was", many="were")
         return (
-            f"{asked} asked for, and the virtual pools declare {declared}: "
+            f"{nodes_text} asked for, and the virtual pools declare {declared}: "
             "raise `count` of a pool and commit"
         )
 
@@ -392,7 +391,7 @@ class LocalCluster:
             ClusterError: the controller has ended, and does not come up again.
             StoppedError: it was stopped while that was tried.
         """
-        follow_at, told, unheard = 0.0, self.nodes is None, ""
+        follow_at, reported, unheard = 0.0, self.nodes is None, ""
         while not stopped():
             time.sleep(LOOK_S)
             if not self.controller_alive:
@@ -409,10 +408,10 @@ class LocalCluster:
             try:
                 for line in self.follow_pools():
                     say(line)
-                if not told and (ready := self._all_ready()):
-                    told = True
+                if not reported and (ready := self._all_ready()):
+                    reported = True
                     say(f"ready: {ready}")
-                if not told and self._api is not None:
+                if not reported and self._api is not None:
                     self._tell_obstacle(self._api, say)
             except api_client.ApiError as error:
                 if str(error) != unheard:

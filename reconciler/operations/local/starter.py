@@ -53,14 +53,14 @@ def _begin(folder: Path) -> None:
                 command, cwd=folder, env=own, capture_output=True, text=True, check=False
             )
             if done.returncode:
-                told = done.stderr.strip() or done.stdout.strip()
-                raise StarterError(f"`{' '.join(command)}` failed: {told}")
+                output = done.stderr.strip() or done.stdout.strip()
+                raise StarterError(f"`{' '.join(command)}` failed: {output}")
 
 
 @contextlib.contextmanager
 def _whole(folder: Path) -> Iterator[None]:
     """Leave what there was as it was where not all can be done: the folder, and those above it."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         yield
     except BaseException:
@@ -70,6 +70,6 @@ def _whole(folder: Path) -> Iterator[None]:
             else:
                 path.unlink()
         with contextlib.suppress(OSError):  # another process has added or removed a file there
-            for one in made:
+            for one in missing:
                 one.rmdir()
         raise

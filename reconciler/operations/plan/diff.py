@@ -15,7 +15,7 @@ from reconciler.operations.plan import document_fields
 
 Operation = Literal["remove", "change", "add"]
 #: Note on a job whose document is refused.
-REFUSED = "its document is refused as it stands"
+REFUSED = "its document is refused"
 
 
 class DocumentDiff(msgspec.Struct, frozen=True):

@@ -42,8 +42,8 @@ def forecast(
         if child is not None:
             child.leave()
         raise
-    told = child.result() if child is not None else None
-    before = _decode(told) if told is not None else future(base)
+    forecast = child.result() if child is not None else None
+    before = _decode(forecast) if forecast is not None else future(base)
     return forecast_diff.compare(
         base, head, observed, now, before=before, after=after, horizon_s=horizon_s
     )

@@ -26,7 +26,7 @@ _HOW = {
     "held": "is held",
     "timed-out": "is over its new time limit",
     "evicted": "is evicted",
-    "drained": "goes on there until it ends; nothing new starts",
+    "drained": "runs there until it ends; nothing new starts",
 }
 
 
@@ -123,8 +123,8 @@ def verdict(plan: Plan) -> str:
     if plan.verdict == "held":
         parts = " and ".join(_PARTS[part] for part in dict.fromkeys(h.part for h in plan.held))
         return f"Held after the merge: {parts}. Plan: {counted}."
-    kept = old_refused(plan)
-    return f"Plan: {counted}." + (f" {kept}" if kept else "")
+    refused_before = old_refused(plan)
+    return f"Plan: {counted}." + (f" {refused_before}" if refused_before else "")
 
 
 def refused(plan: Plan) -> str:
@@ -253,28 +253,28 @@ def text_difference(before: str, after: str) -> list[str]:
 def impact_lines(plan: Plan) -> Iterator[PlanLine]:
     """GPUs, guarantees and limits, running work."""
     impact = plan.impact
-    told = False
+    has_effect = False
     if impact.gpus_leaving or impact.gpus_entering or impact.gpus_before != impact.gpus_after:
-        told = True
+        has_effect = True
         yield _pair("GPUs in service", f"{impact.gpus_before} -> {impact.gpus_after}")
         if impact.nodes_leaving:
             yield _pair("leaving", f"{gpus(impact.gpus_leaving)}: {impact.nodes_leaving}")
         if impact.nodes_entering:
             yield _pair("entering", f"{gpus(impact.gpus_entering)}: {impact.nodes_entering}")
     for amount in impact.amounts:
-        told = True
+        has_effect = True
         old, new = amount.before or "none", amount.after or "none"
         yield _pair(amount.object, f"{amount.field} {old} -> {new}")
     for above in impact.above:
-        told = True
+        has_effect = True
         yield from _wrapped(f"Queue/{above.queue}", above_text(above))
     for job in impact.jobs[:JOBS_MAX]:
-        told = True
+        has_effect = True
         yield from _wrapped(job.job, ended_text(job))
     yield from _more(len(impact.jobs))
     for eviction in plan.forecast.evictions[:JOBS_MAX] if plan.forecast else ():
         if eviction.reason not in {"Cancelled", "Suspended"}:
-            told = True
+            has_effect = True
             yield from _wrapped(job_name(eviction), eviction_text(eviction))
     if plan.forecast is not None:
         yield from _more(len(plan.forecast.evictions))
@@ -282,11 +282,11 @@ def impact_lines(plan: Plan) -> Iterator[PlanLine]:
         why = "without a controller"
         if plan.not_allowed:
             why = f"here: {plan.not_allowed}"
-        yield from _paragraph(f"what it does to running work is not known {why}")
+        yield from _paragraph(f"the effect on running work is unknown {why}")
     elif plan.forecast is None:
-        start = "" if told else "no GPU, guarantee or limit is touched, and no job ended; "
-        yield from _paragraph(f"{start}who is preempted is not known without a forecast")
-    elif not told:
+        start = "" if has_effect else "no GPU, guarantee or limit is touched, and no job ended; "
+        yield from _paragraph(f"{start}without a forecast it is unknown which jobs are preempted")
+    elif not has_effect:
         yield PlanLine("  none: no GPU, guarantee, limit or running job is touched")
 
 
@@ -294,10 +294,10 @@ def above_text(of: plan_types.AboveView) -> str:
     """Return a sentence on a queue in which more runs than its new limit allows."""
     jobs = "1 job holds" if of.jobs == 1 else f"{of.jobs} jobs hold"
     where = f" in pool {of.pool}" if of.pool else ""
-    fate = "they go on, nothing new starts until less is in use, and it is told as drift"
+    fate = "they keep running, nothing new starts until less is in use, and drift is reported"
     if of.remedied:
         fate = (
-            "what may be evicted leaves, the newest first, until no more is in use "
+            "preemptible jobs are evicted, the newest first, until no more is in use "
             "(drift queue-over-limit: remediate)"
         )
     return f"{jobs} {of.used} {of.resource}{where}, above the new limit {of.limit}: {fate}"
@@ -308,20 +308,20 @@ def ended_text(job: plan_types.EndedView) -> str:
     lost = f", losing {hours(job.gpu_hours_lost)}" if job.gpu_hours_lost else ""
     how = _HOW.get(job.how, job.how)
     if job.how == "drained" and job.leaves_in_s is not None:
-        how = f"may go on there for {duration(job.leaves_in_s)}, then starts elsewhere"
+        how = f"may run there for {duration(job.leaves_in_s)}, then starts elsewhere"
     elif job.how == "timed-out" and job.leaves_in_s is not None:
         how = f"is ended by its new time limit in {duration(job.leaves_in_s)}"
     elif job.how == "evicted":
-        how = "leaves and starts elsewhere"
+        how = "is evicted and starts elsewhere"
     return f"{how}: {gpus(job.gpus)} on {job.nodes}{lost}"
 
 
 def eviction_text(of: plan_types.EvictionView) -> str:
     """Return which job is evicted, for which job, and until when."""
-    what = "is preempted" if of.reason == "Preempted" else f"leaves ({of.reason})"
+    what = "is preempted" if of.reason == "Preempted" else f"is evicted ({of.reason})"
     whom = f" for {of.by.partition('[')[0]}" if of.by else ""
     when = " at once" if of.in_s < 2 else f" in {duration(of.in_s)}"
-    lost = "; loses nothing, it saves when told" if of.checkpoints else ""
+    lost = "; loses nothing, because it saves when it is stopped" if of.checkpoints else ""
     if of.gpu_hours_lost and of.checkpoints:
         lost = f"; loses at most {hours(of.gpu_hours_lost)}, since its newest checkpoint"
     elif of.gpu_hours_lost:

@@ -241,13 +241,13 @@ def _note(
         return _ignored(change, found.base, found.head, snapshot)
     if change.operation == "remove" and change.name not in found.base.jobs:
         return (
-            "a run of it that was admitted before is cancelled; whether there is one, only a "
-            "controller knows that has this base in force"
+            "a run of it that was admitted before is cancelled (only a controller with this base "
+            "in force knows if there is one)"
         )
     if change.operation == "add" and change.name in found.base.refused:
         return (
-            "its document was refused as it stood: a run of it that was admitted before goes on, "
-            "and whether there is one, only a controller knows that has this base in force"
+            "its old document was refused: a run of it that was admitted before keeps running "
+            "(only a controller with this base in force knows if there is one)"
         )
     return _ignored(change, found.base, found.head, snapshot)
 
@@ -437,9 +437,9 @@ def _waiver(of: desired.Problem, rules: Mapping[str, desired.AdmissionPolicy]) -
     rule = rules.get(of.rule.removeprefix("policy/")) if of.rule.startswith("policy/") else None
     if rule is None or of.severity != "error":
         return ""
-    asked = " or ".join(rule.owners) or "who may change it"
+    approvers = " or ".join(rule.owners) or "who may change it"
     return (
-        f"to let it off, ask {asked}: add to spec.waivers of {rule.path} "
+        f"to let it off, ask {approvers}: add to spec.waivers of {rule.path} "
         f"{{object: {of.object}, reason: …, expires: …}}"
     )
 

@@ -119,7 +119,7 @@ def compare(
     """
     folder = Path(scratch_repository.git_folder(repository))
     known = _at(folder, base, live)
-    kept = (
+    structure_commit = (
         scratch_repository.known_commit(folder, known.structure)
         if known and known.structure
         else None
@@ -129,8 +129,8 @@ def compare(
         begun=jobs_in_force.nothing_begun if live is None else live.has_begun,
         read={} if read is None else read,
     )
-    if kept is not None and kept != _commit_of(folder, base):
-        found = _from_in_force(folder, sub_path, kept, (base, head), of_runs)
+    if structure_commit is not None and structure_commit != _commit_of(folder, base):
+        found = _from_in_force(folder, sub_path, structure_commit, (base, head), of_runs)
     else:
         earlier = (live.structure,) if live is not None and live.structure else before
         found = _between(folder, sub_path, (base, head), earlier, of_runs)
@@ -402,7 +402,7 @@ def uncommitted(repository: Path, sub_path: str) -> list[str]:
     below = f"{sub_path.strip('/')}/" if sub_path.strip("/") else ""
     places = [f":(top,glob){below}**/*.{ending}" for ending in ("yaml", "yml")]
     try:
-        told = scratch_repository.git_in(
+        changes = scratch_repository.git_in(
             repository,
             "status",
             "--porcelain",
@@ -415,7 +415,7 @@ def uncommitted(repository: Path, sub_path: str) -> list[str]:
     except RevisionError:
         return []
     # the first character may have been stripped with what surrounds the answer
-    paths = [one.lstrip()[2:].lstrip() for one in told.split("\0") if one]
+    paths = [one.lstrip()[2:].lstrip() for one in changes.split("\0") if one]
     return [one for one in paths if not any(part.startswith(".") for part in one.split("/"))]
 
 

@@ -407,8 +407,8 @@ def _waits(axes: "Axes", run: trace_results.Run, edges: Any, unit_s: float) -> f
     own.spines["right"].set_visible(True)
     own.spines["right"].set_linestyle(":")
     own.yaxis.set_major_formatter(lambda amount, _: f"{amount:,.6g}")
-    told = f"waiting (up to {most:,.0f} {_UNITS[run.unit]}, scale at the right)"
-    axes.plot([], [], label=told, **line)
+    label = f"waiting (up to {most:,.0f} {_UNITS[run.unit]}, scale at the right)"
+    axes.plot([], [], label=label, **line)
     return 0.0
 
 

@@ -120,8 +120,8 @@ def prepare(request: SimulationRequest) -> Prepared:
     """
     unknown = [policy for policy in request.policies if policy not in POLICIES]
     if unknown:
-        told = f"--policy: no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
-        raise SimulateError(told, is_usage=True)
+        message = f"--policy: no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
+        raise SimulateError(message, is_usage=True)
     settings = _settings(request.scheduling, desired.ClusterSettings())
     source = request.source
     if source is not None and not source.exists():
@@ -165,8 +165,8 @@ def _refused(workload: workloads.Workload) -> str:
     """Return which of the first rows of a trace are malformed, and why."""
     named = [f"line {row.line}: {row.why}" for row in workload.malformed[:_REFUSED_TOLD]]
     more = workload.malformed_count - len(named)
-    told = "; ".join(named) + (f"; and {more:,} more" if more else "")
-    return f": {told}" if named else ""
+    message = "; ".join(named) + (f"; and {more:,} more" if more else "")
+    return f": {message}" if named else ""
 
 
 def _settings(changes: Mapping[str, Any], base: desired.ClusterSettings) -> desired.ClusterSettings:
@@ -175,8 +175,8 @@ def _settings(changes: Mapping[str, Any], base: desired.ClusterSettings) -> desi
     try:
         settings = policy_settings.settings_of(dict(changes), missing, base)
     except schema.ScenarioError as error:
-        told = _wrong_value(changes) or str(error)
-        raise SimulateError(f"--scheduling: {told}", is_usage=True) from error
+        message = _wrong_value(changes) or str(error)
+        raise SimulateError(f"--scheduling: {message}", is_usage=True) from error
     if missing:
         names = [
             name
@@ -221,10 +221,10 @@ def _wrong_value(changes: Mapping[str, Any]) -> str:
 def _of_state(request: SimulationRequest) -> Prepared:
     others = [policy for policy in request.policies if policy != OWN]
     if others:
-        told = (
+        message = (
             f"policy {others[0]} knows traces and made-up jobs only: {request.source} is a folder"
         )
-        raise SimulateError(told, is_usage=True)
+        raise SimulateError(message, is_usage=True)
     assert request.source is not None  # noqa: S101 - for the type checker
     try:
         wanted = folder_check.read_folder(request.source)
@@ -279,7 +279,7 @@ def _workload(request: SimulationRequest) -> workloads.Workload:
         form = "swf" if name.endswith(".swf") else "philly" if name.endswith(".csv") else None
     if form is None:
         raise SimulateError(
-            f"the form of {source} is not known by its name; say --form philly or --form swf"
+            f"the name of {source} does not tell its form: add --form philly or --form swf"
         )
     read = {"philly": workloads.read_philly, "swf": workloads.read_swf}.get(form)
     if read is None:
@@ -347,9 +347,9 @@ def run(prepared: Prepared, progress: Progress | None = None) -> Iterator[trace_
         SimulateError: the simulation met a limit.
     """
     for policy in prepared.request.policies:
-        told = None if progress is None else _telling(progress, policy)
+        report = None if progress is None else _telling(progress, policy)
         try:
-            yield _one(prepared, policy, told)
+            yield _one(prepared, policy, report)
         except SimulationError as error:
             raise SimulateError(str(error)) from error
 

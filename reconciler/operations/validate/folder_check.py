@@ -201,14 +201,14 @@ def _start(folder: Path, since: str | None) -> str | None:
 
 def _nothing(found: desired.Desired) -> desired.Desired:
     """Return the result for a folder without any YAML, with a warning."""
-    told = desired.Problem(
+    warning = desired.Problem(
         NOTHING_WRITTEN,
         "warning",
         ".",
         "this folder holds no YAML (*.yaml, *.yml), so nothing was checked: name the one that the "
         "controller reads",
     )
-    status = msgspec.structs.replace(found.status, problems=(told,))
+    status = msgspec.structs.replace(found.status, problems=(warning,))
     return msgspec.structs.replace(found, status=status)
 
 
@@ -223,10 +223,10 @@ def _load_tree(
     try:
         found = loading.load()
         places = {name: job.path for name, job in found.jobs.items()}
-        kept = last_good.LastGood(origins=loading.incumbents().origins, preferred=places)
+        last_good_state = last_good.LastGood(origins=loading.incumbents().origins, preferred=places)
         if any(problem.severity == "error" for problem in found.status.problems):
             found = _with_all_problems(found, repo, commit)
-        return found, loading.counts(), kept
+        return found, loading.counts(), last_good_state
     finally:
         loading.close()
 

@@ -80,8 +80,8 @@ def _rule(rule: str) -> dict[str, Any]:
 
 def _mark(problem: desired.Problem, prefix: str) -> str:
     """Return the fingerprint of a finding, independent of its line."""
-    told = "\0".join((problem.rule, place(problem, prefix), problem.object, problem.field))
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    identity = "\0".join((problem.rule, place(problem, prefix), problem.object, problem.field))
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def _result(

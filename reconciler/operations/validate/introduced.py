@@ -44,9 +44,9 @@ def weakened(
             return one
         if one.path in changed and not documents.same(one.path, one.object):
             return one
-        told = "as before" if is_known else "it goes on as it is, and would be refused if it were "
-        told += "" if is_known else "written now"
-        return msgspec.structs.replace(one, severity="warning", message=f"{one.message}; {told}")
+        note = "as before" if is_known else "it goes on as it is, and would be refused if it were "
+        note += "" if is_known else "written now"
+        return msgspec.structs.replace(one, severity="warning", message=f"{one.message}; {note}")
 
     return tuple(map(of, now))
 

@@ -148,7 +148,7 @@ def gpu_view(of: records.Gpu, attempt: str | None, usage: devices.GpuUsage | Non
 
 def _mig(of: records.Gpu, usage: devices.GpuUsage | None) -> list[MigView]:
     """Return the MIG devices of a GPU."""
-    told = {one.uuid: one for one in usage.instances} if usage is not None else {}
+    used_by_uuid = {one.uuid: one for one in usage.instances} if usage is not None else {}
     nothing = devices.MigUsage("")
     return [
         MigView(
@@ -157,8 +157,8 @@ def _mig(of: records.Gpu, usage: devices.GpuUsage | None) -> list[MigView]:
             slices=one.slices,
             memory=one.memory_bytes,
             gpu_instance=one.gpu_instance,
-            memory_used=told.get(one.uuid, nothing).memory_used_bytes,
-            attempt=told.get(one.uuid, nothing).attempt or None,
+            memory_used=used_by_uuid.get(one.uuid, nothing).memory_used_bytes,
+            attempt=used_by_uuid.get(one.uuid, nothing).attempt or None,
         )
         for one in of.mig
     ]

@@ -145,9 +145,11 @@ def vector(of: Sequence[int | None]) -> view_types.AmountsView:
 def reason_view(of: Reason) -> view_types.ReasonView:
     """Return the view of a reason."""
     funnel = [view_types.FunnelView(step.count, step.why) for step in of.funnel]
-    return view_types.ReasonView(of.code, of.message, funnel, of.unblocks)
+    return view_types.ReasonView(of.code, of.message, funnel, of.unblocks, of.never, of.waits_for)
 
 
+#: Advice about a job that an internal error keeps from being decided.
+REPORT_DEFECT = "report it, or write the document differently"
 #: Of attempts about which no node has reported.
 NO_REPORTS = attempt_views.TaskReports()
 
@@ -265,9 +267,7 @@ def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
     """Return why known jobs continue unchanged, or wait: their new version can't be decided."""
     kind = "Job/"
     return {
-        one.object.removeprefix(kind): Reason(
-            ReasonCode.INVALID, one.message, unblocks="a report of it, or to write it otherwise"
-        )
+        one.object.removeprefix(kind): Reason(ReasonCode.INVALID, one.message, (), REPORT_DEFECT)
         for one in sync.problems
         if one.message.startswith(desired.INTERNAL_ERROR) and one.object.startswith(kind)
     }
@@ -279,24 +279,21 @@ def refused_view(name: str, problem: str, seen_at: float) -> view_types.JobView:
     It is ``Invalid``, its author may not submit it, or nobody has adopted it.
     """
     held = problem == desired.AWAITS_ADOPTION
-    why = view_types.ReasonView(
-        ReasonCode.INVALID, problem, [], "correct its document, and commit it"
-    )
+    why = Reason(ReasonCode.INVALID, problem, unblocks="correct its document, and commit it")
     if desired.is_unanswered(problem):
-        why = view_types.ReasonView(
-            ReasonCode.NOT_ALLOWED, problem, [], "a signed commit of it by somebody who may"
-        )
+        unblocks = "have somebody with that permission commit it, signed"
+        why = Reason(ReasonCode.NOT_ALLOWED, problem, unblocks=unblocks)
     if problem.startswith(desired.INTERNAL_ERROR):
-        why = msgspec.structs.replace(why, unblocks="a report of it, or to write it otherwise")
+        why = msgspec.structs.replace(why, unblocks=REPORT_DEFECT)
     if held:
-        why = view_types.ReasonView(ReasonCode.HELD, problem, [], f"`muster adopt {name}`")
+        why = Reason(ReasonCode.HELD, problem, unblocks=f"run `muster adopt {name}`")
     return view_types.JobView(
         name=name,
         run=0,
         queue="",
         owner="",
         state=(JobState.HELD if held else JobState.PENDING).value,
-        reasons=[why],
+        reasons=[reason_view(why)],
         place=None,
         estimated_start=None,
         attempts=[],

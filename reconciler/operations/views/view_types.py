@@ -4,7 +4,7 @@ Times are RFC 3339 in UTC, memory is in bytes, CPUs and GPUs are decimal, durati
 with ``_s``. ``job_views`` and its neighbours make them from the model's values.
 """
 
-from reconciler.model.state.pending_reasons import ReasonCode
+from reconciler.model.state.pending_reasons import ReasonCode, WaitsFor
 from reconciler.operations.views import gpu_views, json_format
 
 
@@ -109,12 +109,18 @@ class FunnelView(json_format.View, frozen=True):
 
 
 class ReasonView(json_format.View, frozen=True):
-    """A reason for which a job waits."""
+    """A reason for which a job waits.
+
+    ``unblocks`` says how to fix it. ``never``: waiting alone does not end it. ``waitsFor`` names
+    the event that ends it, if the code does not tell it.
+    """
 
     code: ReasonCode
     message: str
     funnel: list[FunnelView]
     unblocks: str
+    never: bool
+    waits_for: WaitsFor | None
 
 
 class TasksView(json_format.View, frozen=True):
@@ -234,7 +240,8 @@ class QueueInPoolView(json_format.View, frozen=True):
 class QueueView(json_format.View, frozen=True):
     """Amounts of a queue. ``parent`` is null for a root.
 
-    ``fairShare`` is null if it is not measured; ``demand`` is allocation and requests together.
+    ``fairShare`` is null if it is not measured; ``demand`` is allocation and requests
+    together, without those of jobs that can never start.
     ``suspended`` is since when nothing new starts, by git or an override, in it or the whole
     cluster. ``lendingLimit`` is null if only the usage is known.
     """

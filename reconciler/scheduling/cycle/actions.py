@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from reconciler.scheduling.backfill import limit_holds, reservation_calendar
+from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.decisions import Action, EvictionDecision, Placement, TaskPlacement
 from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
 from reconciler.scheduling.placement import partial_gangs, request
@@ -101,15 +102,15 @@ class Actions:
         """A limit, a lender, or for firm work a guarantee, that forbids the start."""
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
         if excess is not None:
-            return reason_explainer.BlockReason("limit", excess)
+            return reason_explainer.BlockReason(BlockKind.LIMIT, excess)
         if ask.firm:
             excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
             if excess is not None:
-                return reason_explainer.BlockReason("quota", excess)
+                return reason_explainer.BlockReason(BlockKind.QUOTA, excess)
         if self.ledger.lends:
             excess = self._never_lent(ask) or self.ledger.over_lending(ask.queue, ask.amounts)
             if excess is not None:
-                return reason_explainer.BlockReason("lending", excess)
+                return reason_explainer.BlockReason(BlockKind.LENDING, excess)
         return None
 
     def _never_lent(self, ask: request.PlacementRequest) -> quota_ledger.QuotaExcess | None:
@@ -259,7 +260,7 @@ class Actions:
         self.takers.append((ask.job, tuple(task.node for task in tasks)))
         stopping = tuple(sorted(set(self.stopping.get(ask.job, ()))))
         self.causes[ask.job, bool(ask.missing)] = reason_explainer.BlockReason(
-            "evictions", subject=ask.job, stopping=stopping
+            BlockKind.EVICTIONS, subject=ask.job, stopping=stopping
         )
 
     def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
@@ -431,7 +432,7 @@ class Actions:
             return None
         ahead = bool(self.takers) and not ask.progress.started
         return reason_explainer.BlockReason(
-            "reserved", subject=ask.job, at=reservation.ready_at, ahead=ahead
+            BlockKind.HAS_RESERVATION, subject=ask.job, at=reservation.ready_at, ahead=ahead
         )
 
     def _may_reserve(self, ask: request.PlacementRequest, *, again: bool) -> bool:

@@ -67,14 +67,16 @@ class ChurnGuard:
         #: Lines whose next claim may take from other queues, as far as anybody asked.
         self._open: NDArray[np.intp] | None = None
 
-    def let(self, ask: request.PlacementRequest, *, kept: bool) -> request.PlacementRequest | None:
+    def let(
+        self, ask: request.PlacementRequest, *, had_reservation: bool
+    ) -> request.PlacementRequest | None:
         """Start whoever goes before an ask that could start; None: nobody does.
 
         As where the ask was evicted for it, it goes before what is reserved on its nodes.
-        ``kept``: whether the ask had a reservation until now.
+        ``had_reservation``: whether the ask had a reservation until now.
         """
         turns, calendar = self.turns, self.turns.calendar
-        other = self._kept_out(ask) if kept and turns.kept_out else None
+        other = self._kept_out(ask) if had_reservation and turns.kept_out else None
         if other is None and self._may_be_evicted(ask):
             other = self._before(ask)
         if other is None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from reconciler.model.state.scheduler_state import Turn
 from reconciler.scheduling.backfill import reservation_calendar, windows
+from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.decisions import (
     Decisions,
     EvictionDecision,
@@ -121,7 +122,9 @@ def _reasons(cycle: Finished) -> reason_groups.Reasons:
             if cause is None and progress.left <= 0:
                 held_back = claim.held_back
                 whose = claim.job if held_back is not None else ""
-                cause = reason_explainer.BlockReason("array", subject=whose, held_back=held_back)
+                cause = reason_explainer.BlockReason(
+                    BlockKind.ARRAY, subject=whose, held_back=held_back
+                )
             if cause is not None:
                 reasons.job(progress.line, claim, cause)
     for line in cycle.situation.judged:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.backfill import node_reservation, reservation_calendar
+from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import skipped_attempts
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
@@ -35,7 +36,9 @@ class RetryContext(Protocol):
 def after_rise(turns: RetryContext, risen: set[int]) -> None:
     """Lines that were blocked before other queues rose above their share may reclaim now."""
     turns.evictor.failures.clear()
-    again = turns.blocked.with_kinds(frozenset({"room", "reserved", "strict"}))
+    again = turns.blocked.with_kinds(
+        frozenset({BlockKind.NO_CAPACITY, BlockKind.HAS_RESERVATION, BlockKind.STRICT})
+    )
     again &= ~np.isin(turns.columns.queue, list(risen))
     turns.passing.forget()
     _restore(turns, np.flatnonzero(again))
@@ -78,7 +81,10 @@ def kept_out(turns: RetryContext) -> bool:
     free += [r.ask for r in given_up if r.ask.progress.left > 0 and r.ask.job not in there]
     for ask in free:
         whose = (ask.job, bool(ask.missing))
-        if whose in turns.causes and turns.causes[whose].kind in {"kept", "reserved"}:
+        if whose in turns.causes and turns.causes[whose].kind in {
+            BlockKind.WOULD_DELAY,
+            BlockKind.HAS_RESERVATION,
+        }:
             del turns.causes[whose]
         if ask.missing:
             turns.queues[ask.queue].again(ask.progress)
@@ -87,7 +93,7 @@ def kept_out(turns: RetryContext) -> bool:
     again[[ask.progress.line for ask in free if not ask.missing]] = True
     # who waits behind the first of a strict queue goes on after it
     behind = np.isin(turns.columns.queue, [ask.queue for ask in free])
-    again |= behind & turns.blocked.with_kinds(frozenset({"strict"}))
+    again |= behind & turns.blocked.with_kinds(frozenset({BlockKind.STRICT}))
     _restore(turns, np.flatnonzero(again))
     return bool(free)
 
@@ -109,7 +115,7 @@ def _stay_behind(turns: RetryContext, indexes: NDArray[np.intp]) -> snapshots.Ma
     queue = turns.columns.queue
     if not turns.situation.queues.strict.any():
         return np.zeros(len(indexes), dtype=np.bool_)
-    first = turns.blocked.mask & ~turns.blocked.with_kinds(frozenset({"strict"}))
+    first = turns.blocked.mask & ~turns.blocked.with_kinds(frozenset({BlockKind.STRICT}))
     first &= turns.situation.queues.strict[queue]
     first[indexes] = False
     return np.isin(queue[indexes], queue[first])

@@ -15,6 +15,7 @@ import numpy as np
 
 from reconciler.scheduling import causes
 from reconciler.scheduling.backfill import limit_holds, node_reservation, windows
+from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import (
     actions,
     carry_over,
@@ -181,7 +182,7 @@ class SchedulingCycle(actions.Actions):
                     there = (self.columns.queue == queue) & (self.columns.claims > 0)
                     indexes = np.flatnonzero(there)
                     self.blocked.put_all(
-                        indexes, reason_explainer.BlockReason("suspended", queue=member)
+                        indexes, reason_explainer.BlockReason(BlockKind.SUSPENDED, queue=member)
                     )
                     break
 
@@ -219,9 +220,9 @@ class SchedulingCycle(actions.Actions):
             if self._never(ask):
                 if ask.line.preempts:
                     self.evictor.has_failed(ask)  # the cycle wakes for it as after a turn
-                return reason_explainer.BlockReason("room", ahead=bool(self.takers))
+                return reason_explainer.BlockReason(BlockKind.NO_CAPACITY, ahead=bool(self.takers))
             return None
-        if cause.kind == "quota":
+        if cause.kind == BlockKind.QUOTA:
             return self._awaiting(ask, cause)
         settles = self.gate(ask, settled=True) is None
         evicts = ask.line.preempts and self.evictor.may_find(ask)
@@ -278,15 +279,15 @@ class SchedulingCycle(actions.Actions):
             return True
         self.passing.turned(queue)
         lost = len(self.calendar.lost)
-        kept = not ask.missing and self.calendar.cancel(ask.job)
+        had_reservation = not ask.missing and self.calendar.cancel(ask.job)
         if ask.missing and (ask.job, ask.progress.claim.elements[0]) in self.gone:
             cause: reason_explainer.BlockReason | None = reason_explainer.BlockReason(
-                "room"
+                BlockKind.NO_CAPACITY
             )  # what it would join leaves
         elif ask.line.others:
-            cause = self._try_all(ask, kept=kept)
+            cause = self._try_all(ask, had_reservation=had_reservation)
         else:
-            cause = self._try(ask, kept=kept)
+            cause = self._try(ask, had_reservation=had_reservation)
         if cause is not None:
             self._blocked(ask, cause)
         elif len(self.calendar.lost) > lost:
@@ -295,7 +296,7 @@ class SchedulingCycle(actions.Actions):
         return False
 
     def _try(
-        self, ask: request.PlacementRequest, *, kept: bool
+        self, ask: request.PlacementRequest, *, had_reservation: bool
     ) -> reason_explainer.BlockReason | None:
         """Start an ask or keep room for it; what stands in its way if neither can be."""
         cause = self.gate(ask)
@@ -303,19 +304,19 @@ class SchedulingCycle(actions.Actions):
             wait = self.accruing.delayed_by(ask)
             if wait is not None:
                 return self._behind(ask, wait)
-            if self._goes_after(ask, kept=kept):
-                return self._try(ask, kept=kept)
+            if self._goes_after(ask, had_reservation=had_reservation):
+                return self._try(ask, had_reservation=had_reservation)
             if self.start(ask, self._action()):
                 return None
-            return self._later(ask, kept=kept)
+            return self._later(ask, had_reservation=had_reservation)
         return None if self._relieved(ask, cause) else self._awaiting(ask, cause)
 
-    def _goes_after(self, ask: request.PlacementRequest, *, kept: bool) -> bool:
+    def _goes_after(self, ask: request.PlacementRequest, *, had_reservation: bool) -> bool:
         """Whoever would evict an ask as soon as it ran starts before it; whether anybody did.
 
-        ``kept``: whether the ask had a reservation until now.
+        ``had_reservation``: whether the ask had a reservation until now.
         """
-        other = self.preceding.let(ask, kept=kept)
+        other = self.preceding.let(ask, had_reservation=had_reservation)
         if other is None:
             return False
         self.passing.turned(other.queue)
@@ -327,16 +328,16 @@ class SchedulingCycle(actions.Actions):
     ) -> reason_explainer.BlockReason:
         """Who would take what comes free under a limit from who waits for that before it."""
         if ask.fits(self.now):
-            return reason_explainer.BlockReason("kept", subject=wait.job, at=wait.at)
+            return reason_explainer.BlockReason(BlockKind.WOULD_DELAY, subject=wait.job, at=wait.at)
         return reason_explainer.BlockReason(
-            "room", ahead=bool(self.takers) and not ask.progress.started
+            BlockKind.NO_CAPACITY, ahead=bool(self.takers) and not ask.progress.started
         )
 
     def _awaiting(
         self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason
     ) -> reason_explainer.BlockReason:
         """What holds an ask back; what comes free under a limit is kept for it if it ever fits."""
-        held = cause.kind in {"limit", "quota", "lending"}
+        held = cause.kind in {BlockKind.LIMIT, BlockKind.QUOTA, BlockKind.LENDING}
         if held and not ask.line.others and not self._never(ask):
             self.accruing.wait(ask)
         return cause
@@ -346,7 +347,7 @@ class SchedulingCycle(actions.Actions):
         return self.explainer.never_starts(ask.line, had_room=bool(self._had_room[ask.shape]))
 
     def _try_all(
-        self, ask: request.PlacementRequest, *, kept: bool
+        self, ask: request.PlacementRequest, *, had_reservation: bool
     ) -> reason_explainer.BlockReason | None:
         """The same in several pools: a start in any of them goes before making room in one."""
         asks = self.tries(ask)
@@ -358,14 +359,18 @@ class SchedulingCycle(actions.Actions):
         for one, gate in zip(asks, gates, strict=True):
             if gate is not None and self._relieved(one, gate):
                 return None
-            cause = self._later(one, kept=kept, reserves=False) if gate is None else gate
+            cause = (
+                self._later(one, had_reservation=had_reservation, reserves=False)
+                if gate is None
+                else gate
+            )
             if cause is None:
                 return None
             found.append(cause)
         free = [at for at, gate in enumerate(gates) if gate is None]
         if free:
-            at = free[self._soonest([asks[at] for at in free], again=kept)]
-            found[at] = self._in_time(asks[at], found[at], kept=kept)
+            at = free[self._soonest([asks[at] for at in free], again=had_reservation)]
+            found[at] = self._in_time(asks[at], found[at], had_reservation=had_reservation)
         return causes.in_pools(list(zip([one.shape for one in asks], found, strict=True)))
 
     def _action(self) -> Action:
@@ -373,13 +378,15 @@ class SchedulingCycle(actions.Actions):
 
     def _relieved(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> bool:
         """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
-        if cause.kind not in {"limit", "lending"} or (cause.kind == "lending" and self._never(ask)):
+        if cause.kind not in {BlockKind.LIMIT, BlockKind.LENDING} or (
+            cause.kind == BlockKind.LENDING and self._never(ask)
+        ):
             return False
         return self._settles(ask) or (ask.line.preempts and self._evict(ask))
 
     def _idle(self, ask: request.PlacementRequest) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""
-        cause = reason_explainer.BlockReason("room", ahead=bool(self.takers))
+        cause = reason_explainer.BlockReason(BlockKind.NO_CAPACITY, ahead=bool(self.takers))
         self._block(ask.progress.line, cause)
         self._hold_back(ask)
         self.blocked.put_all(self.passing.following(ask), cause)
@@ -392,7 +399,7 @@ class SchedulingCycle(actions.Actions):
         rest = self.passing.rest()
         if rest is None:
             return False
-        cause = reason_explainer.BlockReason("room", ahead=bool(self.takers))
+        cause = reason_explainer.BlockReason(BlockKind.NO_CAPACITY, ahead=bool(self.takers))
         for queue, found in rest:
             self.blocked.put_all(found, cause)
             if self.situation.policy.backfill != "none":
@@ -405,39 +412,45 @@ class SchedulingCycle(actions.Actions):
         return self.gate(ask, settled=True) is None and self.promise(ask, always=True)
 
     def _later(
-        self, ask: request.PlacementRequest, *, kept: bool, reserves: bool = True
+        self, ask: request.PlacementRequest, *, had_reservation: bool, reserves: bool = True
     ) -> reason_explainer.BlockReason | None:
         """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
 
         Args:
             ask: what has no room.
-            kept: whether it had a reservation until now.
+            had_reservation: whether it had a reservation until now.
             reserves: whether to reserve at once, or leave that to ``_in_time``.
         """
         if self.calendar.reservations and ask.fits(self.now):
             if self.outranks(ask):
-                if self._goes_after(ask, kept=True):
-                    return self._try(ask, kept=kept)
+                if self._goes_after(ask, had_reservation=True):
+                    return self._try(ask, had_reservation=had_reservation)
                 if self.start(ask, "allocate"):
                     return None
             if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
-                return self._kept_out(ask, again=kept, reserves=reserves)
+                return self._kept_out(ask, again=had_reservation, reserves=reserves)
         if self.promise(ask):
             return None
         if ask.line.preempts and (self._move(ask) or self._evict(ask)):
             return None
         cause = reason_explainer.BlockReason(
-            "room", ahead=bool(self.takers) and not ask.progress.started
+            BlockKind.NO_CAPACITY, ahead=bool(self.takers) and not ask.progress.started
         )
-        return (self._reserve(ask, again=kept) if reserves else None) or cause
+        return (self._reserve(ask, again=had_reservation) if reserves else None) or cause
 
     def _in_time(
-        self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason, *, kept: bool
+        self,
+        ask: request.PlacementRequest,
+        cause: reason_explainer.BlockReason,
+        *,
+        had_reservation: bool,
     ) -> reason_explainer.BlockReason:
         """Room in time for who found none in any pool, in the one that has it first."""
-        if cause.kind == "kept":
-            return dataclasses.replace(cause, until=self._own_until(ask, cause.at, again=kept))
-        return self._reserve(ask, again=kept) or cause
+        if cause.kind == BlockKind.WOULD_DELAY:
+            return dataclasses.replace(
+                cause, until=self._own_until(ask, cause.at, again=had_reservation)
+            )
+        return self._reserve(ask, again=had_reservation) or cause
 
     def _own_until(self, ask: request.PlacementRequest, at: float, *, again: bool) -> float | None:
         """From when room is reserved for who is kept out by a reservation of others.
@@ -461,15 +474,20 @@ class SchedulingCycle(actions.Actions):
         starts_at = delayed.starts_at
         until = self._own_until(ask, starts_at, again=again) if reserves else None
         return reason_explainer.BlockReason(
-            "kept", subject=delayed.ask.job, at=starts_at, until=until
+            BlockKind.WOULD_DELAY, subject=delayed.ask.job, at=starts_at, until=until
         )
 
     def _blocked(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
-        alone = cause.has_room or (cause.kind == "kept" and self._is_due(ask))
+        alone = cause.has_room or (cause.kind == BlockKind.WOULD_DELAY and self._is_due(ask))
         behind = self.accruing.delayed_by(ask) is not None  # so nothing was looked for
-        if cause.kind == "room" and ask.line.preempts and not self.one_by_one and not behind:
+        if (
+            cause.kind == BlockKind.NO_CAPACITY
+            and ask.line.preempts
+            and not self.one_by_one
+            and not behind
+        ):
             self.passing.note(ask)
             self.passing.note_searched(ask)
         if ask.missing:
@@ -524,7 +542,7 @@ class SchedulingCycle(actions.Actions):
         if self.situation.queues.strict[ask.queue]:
             self.calendar.give_up(self._behind_in_strict(ask))
             others = (self.columns.queue == ask.queue) & ~self.blocked.mask
-            cause = reason_explainer.BlockReason("strict", queue=ask.queue, subject=ask.job)
+            cause = reason_explainer.BlockReason(BlockKind.STRICT, queue=ask.queue, subject=ask.job)
             self.blocked.put_all(np.flatnonzero(others), cause)
 
     def _block(self, index: int, cause: reason_explainer.BlockReason) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.observed import devices
-from reconciler.model.state import pending_reasons
 from reconciler.model.state.pending_reasons import FunnelStep
 from reconciler.model.values import quantities
 from reconciler.scheduling.inputs import snapshots
@@ -29,12 +28,13 @@ CLOSED_MAX = 4
 EXCLUDED = "taken exclusively by other work"
 OCCUPIED = "in use (whole nodes asked)"
 RULED_OUT = "ruled out by affinity to other jobs"
-#: What has to happen where other work keeps a node from an ask, however much is free on it.
+#: Event that frees a node which other work keeps from a request, however much is free on it.
 FREED: dict[str, str] = {
     EXCLUDED: "the work that has a node to itself ends",
     OCCUPIED: "all work on one node ends",
 }
 APART = "the work that it stays apart from ends"
+NEAR = "the work that it must be near starts"
 
 _STRATEGIES: dict[str, str] = {
     "pack": "the fullest with room",
@@ -50,15 +50,11 @@ def funnel(planner: GangPlanner, shape: int) -> tuple[FunnelStep, ...]:
 
 
 def freed(asked: snapshots.Shape, why: str) -> list[str]:
-    """What has to happen where nodes drop out for this, if other work keeps them from an ask."""
+    """Return the events that free nodes which other work keeps from a request, for one reason."""
     if why != RULED_OUT:
         return [FREED[why]] if why in FREED else []
     required = [one.apart for one in asked.affinities if not one.weight]
-    return [
-        words
-        for words, apart in ((APART, True), (pending_reasons.NEAR_STARTS, False))
-        if apart in required
-    ]
+    return [words for words, apart in ((APART, True), (NEAR, False)) if apart in required]
 
 
 def closed(nodes: snapshots.NodeColumns) -> list[tuple[str, list[int]]]:

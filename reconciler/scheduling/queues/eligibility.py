@@ -8,7 +8,7 @@ whether a limit stands in its way, and whether its queue might take something ba
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.causes import BlockReason
+from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Mask
 from reconciler.scheduling.quota import quota_ledger
@@ -54,7 +54,7 @@ class BlockedJobs:
         self.mask[indexes] = True
         self.cause_of[indexes] = self._number(cause)
 
-    def with_kinds(self, kinds: frozenset[str]) -> Mask:
+    def with_kinds(self, kinds: frozenset[BlockKind]) -> Mask:
         """Lines that are passed over for a cause of one of these kinds."""
         chosen = np.array([cause.kind in kinds for cause in self.causes] + [False])
         found: Mask = self.mask & chosen[self.cause_of]

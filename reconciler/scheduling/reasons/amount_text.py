@@ -4,6 +4,7 @@ The excess found by the ledger comes in, the reason goes out. If nodes are out o
 guarantees count for less than is written, and the reason says so.
 """
 
+import msgspec
 import numpy as np
 
 from reconciler.model.state import pending_reasons
@@ -74,8 +75,8 @@ class QuotaReasons:
             f"{amount} asked at once, and queue {name} can have {bound} at the most: {own} "
             f"guaranteed to it, and {rest} that {reason_text.verb(resource, left)} nobody's own or "
             "that other queues lend",
-            unblocks=f"queue {name} is guaranteed more, other queues lend more, nodes are added, "
-            "or less is asked for at once",
+            unblocks=f"raise the guarantee of queue {name}, let other queues lend more, add nodes, "
+            "or ask for less at once",
         )
 
     def _falls_short(self, root: int, resource: int) -> bool:
@@ -102,7 +103,7 @@ class QuotaReasons:
             then = ledger.used(root, resource) + asked[resource]
             if asked[resource] and self._falls_short(root, resource) and counted < then <= owed:
                 message = f"{reason.message}; {self._shrunk_text(root, resource)}"
-                return pending_reasons.Reason(reason.code, message, reason.funnel, reason.unblocks)
+                return msgspec.structs.replace(reason, message=message)
         return reason
 
     def _shrunk_text(self, root: int, resource: int) -> str:
@@ -134,7 +135,8 @@ class QuotaReasons:
                 pending_reasons.ReasonCode.OVER_LIMIT,
                 f"{asked} asked, more than the limit of queue {name}, {bound}: "
                 f"{pending_reasons.CAN_NOT_START} this limit",
-                unblocks=f"the limit of queue {name} is raised to {asked}, or less is asked for",
+                unblocks=f"raise the limit of queue {name} to {asked}, or ask for less",
+                never=True,
             )
         now_used = self.ledger.charged[excess.queue][excess.resource]
         used = self._text(excess, now_used, of=False)
@@ -142,7 +144,7 @@ class QuotaReasons:
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.OVER_LIMIT,
             f"queue {name} is limited to {bound}: {used} in use, {asked} asked",
-            unblocks=f"work in queue {name} ends and gives back {surplus}, or its limit is raised",
+            unblocks=f"wait until work in queue {name} gives back {surplus}, or raise its limit",
         )
 
     def _over_cap(self, excess: quota_ledger.QuotaExcess) -> pending_reasons.Reason:
@@ -160,13 +162,14 @@ class QuotaReasons:
                 pending_reasons.ReasonCode.OVER_LIMIT,
                 f"{asked} asked, more than Quota {quota} lets all work in {where} have, {bound}: "
                 f"{pending_reasons.CAN_NOT_START} it",
-                unblocks=f"Quota {quota} is raised, or less is asked for",
+                unblocks=f"raise Quota {quota}, or ask for less",
+                never=True,
             )
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.OVER_LIMIT,
             f"Quota {quota} limits {where} to {bound}: {self._text(excess, now_used, of=False)} "
             f"in use, {asked} asked",
-            unblocks=f"work in {where} ends and gives back {over}, or Quota {quota} is raised",
+            unblocks=f"wait until work in {where} gives back {over}, or raise Quota {quota}",
         )
 
     def _text(self, excess: quota_ledger.QuotaExcess, amount: int, *, of: bool = True) -> str:
@@ -183,7 +186,7 @@ class QuotaReasons:
             pending_reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"other queues lend no more of their guarantees: queue {name} may have {bound}, "
             f"{used} in use, {asked} asked",
-            unblocks=f"work in {whose} ends, or other queues lend more",
+            unblocks=f"wait until work in {whose} ends, or let other queues lend more",
         )
 
     def over_guarantee(
@@ -202,8 +205,8 @@ class QuotaReasons:
             pending_reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"work that is not preemptible may not borrow, and queue {name} is guaranteed "
             f"{bound}: {used} in use by such work, {asked} asked",
-            unblocks=f"such work in queue {name} ends and gives back {surplus}, "
-            "or the job becomes preemptible",
+            unblocks=f"wait until such work in queue {name} gives back {surplus}, "
+            "or make the job preemptible",
         )
 
     def too_much_alone(
@@ -226,7 +229,7 @@ class QuotaReasons:
                         pending_reasons.ReasonCode.NEVER_FITS,
                         "work that is not preemptible may not borrow, and queue "
                         f"{name} is guaranteed {owed}: {amount} asked",
-                        unblocks=f"queue {name} is guaranteed {amount}, "
-                        "or the job becomes preemptible",
+                        unblocks=f"raise the guarantee of queue {name} to {amount}, "
+                        "or make the job preemptible",
                     )
         return None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.state import pending_reasons
 from reconciler.model.values import times
-from reconciler.scheduling.causes import BlockReason
+from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import Vector
 from reconciler.scheduling.nodes import quick_fit
@@ -80,41 +80,45 @@ class ReasonExplainer:
         self._never: dict[int, pending_reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], pending_reasons.Reason] = {}
 
-    def told(
+    def reasons_for(
         self, line: snapshots.PendingGroup, cause: BlockReason
     ) -> tuple[pending_reasons.Reason, ...]:
         """Return the reasons of a job in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
-        if cause.kind == "never":
+        if cause.kind == BlockKind.NEVER:
             return self._of_never(line)
-        main, waits = self._main(line, cause), cause.kind in {"room", "reserved"}
+        main, waits = (
+            self._main(line, cause),
+            cause.kind in {BlockKind.NO_CAPACITY, BlockKind.HAS_RESERVATION},
+        )
         found = [self.bounds.as_shrunk(line, main) if waits else main]
-        lasting = [] if cause.kind == "array" else self._lasting(line, cause)
+        lasting = [] if cause.kind == BlockKind.ARRAY else self._lasting(line, cause)
         if lasting:
-            found = [one for one in found if one.code not in _MOOT]
+            found = [reason for reason in found if reason.code not in _MOOT]
         return tuple(
-            sorted([*found, *lasting], key=lambda one: pending_reasons.PRECEDENCE[one.code])
+            sorted([*found, *lasting], key=lambda reason: pending_reasons.PRECEDENCE[reason.code])
         )
 
     def _of_never(self, line: snapshots.PendingGroup) -> tuple[pending_reasons.Reason, ...]:
         """Return why an untried job could never start; () if it could."""
-        told = []
+        by_pool = []
         for number in (line.shape, *line.others):
-            one = msgspec.structs.replace(line, shape=number, others=())
+            in_pool = msgspec.structs.replace(line, shape=number, others=())
             excess = self.bounds.beyond_limits(line, self.situation.shapes[number])
-            found = self._lasting(one, BlockReason("never"))
+            found = self._lasting(in_pool, BlockReason(BlockKind.NEVER))
             found += [] if excess is None else [self.bounds.over_limit(excess)]
             if not found:
                 return ()
-            told.append(found)
+            by_pool.append(found)
         flags = self.situation.queues.suspended
         held = [self._suspended(queue) for queue in self.ledger.paths[line.queue] if flags[queue]]
-        ways = (one for each in pending_reasons.hopeful(told) for one in each)
+        open_pools = pending_reasons.of_open_pools(pending_reasons.of_fitting_pools(by_pool))
+        ways = (reason for reasons in open_pools for reason in reasons)
         return tuple(
             sorted(
                 dict.fromkeys([*held[:1], *ways]),
-                key=lambda one: pending_reasons.PRECEDENCE[one.code],
+                key=lambda reason: pending_reasons.PRECEDENCE[reason.code],
             )
         )
 
@@ -122,16 +126,18 @@ class ReasonExplainer:
         self, line: snapshots.PendingGroup, cause: BlockReason
     ) -> list[pending_reasons.Reason]:
         """Return why a job could never start as things are; of several pools only if in all."""
-        told = []
+        by_pool = []
         for number in (line.shape, *line.others):
             shape = self.situation.shapes[number]
-            alone = None if cause.kind == "quota" else self.bounds.too_much_alone(line, shape)
+            alone = (
+                None if cause.kind == BlockKind.QUOTA else self.bounds.too_much_alone(line, shape)
+            )
             lent = self.bounds.beyond_lending(line, shape)
             found = [reason for reason in (self.never(number), alone, lent) if reason is not None]
             if not found:
                 return []
-            told.append(found)
-        return list(pending_reasons.hopeful(told)[0])
+            by_pool.append(found)
+        return list(pending_reasons.of_fitting_pools(by_pool)[0])
 
     def _of_pools(
         self, line: snapshots.PendingGroup, cause: BlockReason
@@ -147,8 +153,8 @@ class ReasonExplainer:
             (msgspec.structs.replace(line, shape=shape, others=()), one)
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
-        told = [self.told(*part) for part in parts]
-        return reason_text.of_pools(self.situation, [part.shape for part, _ in parts], told)
+        by_pool = [self.reasons_for(*part) for part in parts]
+        return reason_text.of_pools(self.situation, [part.shape for part, _ in parts], by_pool)
 
     def _suspended(self, queue: int) -> pending_reasons.Reason:
         queues = self.situation.queues
@@ -156,61 +162,67 @@ class ReasonExplainer:
         by = queues.suspended_by.get(name)
         if by is None:
             message = f"queue {name} is suspended"
-            unblocks = f"`muster resume queue/{name}`, or spec.suspend: false in Queue {name}"
+            unblocks = (
+                f"run `muster resume queue/{name}`, or set spec.suspend: false in Queue {name}"
+            )
         else:
             message = f"queue {name} is suspended {by}"
-            unblocks = f"`muster resume queue/{name} --override`, or its end"
-        return pending_reasons.Reason(pending_reasons.ReasonCode.HELD, message, unblocks=unblocks)
+            unblocks = f"run `muster resume queue/{name} --override`, or wait until that ends"
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.HELD,
+            message,
+            unblocks=unblocks,
+            waits_for=pending_reasons.WaitsFor.RESUME,
+        )
 
     def _main(self, line: snapshots.PendingGroup, cause: BlockReason) -> pending_reasons.Reason:
-        if cause.kind == "suspended":
+        if cause.kind == BlockKind.SUSPENDED:
             return self._suspended(cause.queue)
-        if cause.kind == "strict":
+        if cause.kind == BlockKind.STRICT:
+            name = self.situation.queues.names[cause.queue]
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.BEHIND,
-                f"{cause.subject} goes first, and {pending_reasons.NOBODY_PASSES} "
-                f"{self.situation.queues.names[cause.queue]}, which is strict",
-                unblocks=f"{cause.subject} starts, or the queue's ordering is best-effort",
+                f"{cause.subject} goes first, and nobody passes it in queue {name}, "
+                "which is strict",
+                unblocks=f"wait for the start of {cause.subject}, or set spec.ordering: "
+                f"best-effort in Queue {name}",
+                waits_for=pending_reasons.WaitsFor.FIRST_IN_QUEUE,
             )
-        if cause.kind == "array" and cause.held_back is not None:
+        if cause.kind == BlockKind.ARRAY and cause.held_back is not None:
             return cause.held_back
-        if cause.kind == "array":
+        if cause.kind == BlockKind.ARRAY:
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.ARRAY_LIMIT,
                 "as many of its elements run as its parallelism allows",
-                unblocks="one of its elements ends, or its parallelism is raised",
+                unblocks="wait for the end of a running element, or raise spec.array.parallelism",
             )
-        if cause.kind == "evictions":
+        if cause.kind == BlockKind.EVICTIONS:
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.WAITING_FOR_EVICTIONS,
                 f"room is kept for it until {reason_text.leaving(self.situation, cause.stopping)} "
                 "stopped",
-                unblocks="what is stopping has stopped",
+                unblocks="wait until the stopping work has stopped",
             )
-        if cause.kind == "kept" and self.now.plan(line.shape) is None:
+        if cause.kind == BlockKind.WOULD_DELAY and self.now.plan(line.shape) is None:
             return self._no_room(line.shape, behind=True)  # who had it reserved has started
-        if cause.kind == "kept":
+        if cause.kind == BlockKind.WOULD_DELAY:
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.RESERVED,
                 f"it would fit now, but it could still run when room is due to {cause.subject} "
                 f"at {times.format_time(cause.at)}{reason_text.reserved_from(cause.until)}",
-                unblocks=f"{cause.subject} starts, or the time limit is shorter",
+                unblocks=f"wait for the start of {cause.subject}, or set a shorter timeLimit",
             )
         if cause.excess is not None:
-            if cause.kind == "limit":
+            if cause.kind == BlockKind.LIMIT:
                 never = self.bounds.beyond_limits(line, self.situation.shapes[line.shape])
                 return self.bounds.over_limit(never or cause.excess)
-            if cause.kind == "lending":
+            if cause.kind == BlockKind.LENDING:
                 return self.bounds.over_lending(cause.excess)
             return self.bounds.over_guarantee(line, cause.excess)
         reason = self._no_room(line.shape, behind=cause.ahead)
-        if cause.kind == "reserved":
-            return pending_reasons.Reason(
-                reason.code,
-                f"{reason.message}{reason_text.reserved_from(cause.at)}",
-                reason.funnel,
-                reason.unblocks,
-            )
+        if cause.kind == BlockKind.HAS_RESERVATION:
+            message = f"{reason.message}{reason_text.reserved_from(cause.at)}"
+            return msgspec.structs.replace(reason, message=message)
         return reason
 
     def could_start(self, line: snapshots.PendingGroup) -> bool:
@@ -246,7 +258,7 @@ class ReasonExplainer:
         if never is None:
             return False
         near = never.code is not pending_reasons.ReasonCode.NEVER_FITS and bool(shape.affinities)
-        return pending_reasons.is_final(never.code, never.message) and not near
+        return never.never_fits and not near
 
     def never(self, index: int) -> pending_reasons.Reason | None:
         """Return why no element of a shape could start on an empty cluster, if so.
@@ -295,11 +307,11 @@ class ReasonExplainer:
         elif self._has_domains(shape):
             code = pending_reasons.ReasonCode.NO_TOPOLOGY_DOMAIN
             level = self._level(shape)
-            message = f"{asked} asked within one {level}; {pending_reasons.NONE_LARGE_ENOUGH}"
-            unblocks = f"a larger {level} is there, or a wider level is required"
+            message = f"{asked} asked within one {level}; none is large enough"
+            unblocks = f"require a wider level than {level}, or add nodes to one {level}"
         else:
             message = f"{asked} do not fit together, were all nodes empty"
-        return pending_reasons.Reason(code, message, empty.funnel(index), unblocks)
+        return pending_reasons.Reason(code, message, empty.funnel(index), unblocks, never=True)
 
     @staticmethod
     def _could_hold(nodes: snapshots.NodeColumns, shape: snapshots.Shape) -> snapshots.Mask:
@@ -315,8 +327,8 @@ class ReasonExplainer:
         found = [words for words, nodes in shape.mends if able is None or (nodes & able).any()]
         found = found[: pending_reasons.NAMES_MAX] + self._layouts(shape)
         some = bool(shape.eligible.any())
-        found.append(f"nodes that {'can hold it' if some else 'it may use'} are added")
-        found += ["less is asked for"] if some else []
+        found.append(f"add nodes that {'can hold it' if some else 'it may use'}")
+        found += ["ask for less"] if some else []
         return ", or ".join(found)
 
     def _layouts(self, shape: snapshots.Shape) -> list[str]:
@@ -330,7 +342,7 @@ class ReasonExplainer:
             if nodes.inner:
                 known = np.logical_or.reduce(nodes.inner[group.inner] >= 0, axis=1)
             if (able & ~known).any():
-                words = f"their pool declares nodes.gpus.{INNER_LEVELS[group.inner]}"
+                words = f"declare nodes.gpus.{INNER_LEVELS[group.inner]} in their pool"
                 found += [] if words in found else [words]
         return found
 
@@ -346,14 +358,14 @@ class ReasonExplainer:
     ) -> pending_reasons.Reason:
         names = pending_reasons.names_text(shape.missing)
         several = len(shape.missing) > 1
-        said = [step.why for step in funnel if step.why.startswith("volume ")]
-        why = f" ({'; '.join(said[: pending_reasons.NAMES_MAX])})" if said else ""
+        problems = [step.why for step in funnel if step.why.startswith("volume ")]
+        why = f" ({'; '.join(problems[: pending_reasons.NAMES_MAX])})" if problems else ""
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
             f"on the nodes that could hold {self._asked(shape)}{why}",
             funnel,
-            f"{names} {'are' if several else 'is'} mounted there as the Volume says",
+            f"mount {names} there as the Volume says",
         )
 
     def _fits_alone(self, index: int) -> bool:
@@ -363,7 +375,7 @@ class ReasonExplainer:
         if self._alone is None:
             sizes = self.now.sizes
             self._alone = quick_fit.fitting(
-                sizes, lambda one: quick_fit.kinds(nodes, shapes[one].eligible)
+                sizes, lambda number: quick_fit.kinds(nodes, shapes[number].eligible)
             )
         if self._alone[index]:
             return True
@@ -406,7 +418,7 @@ class ReasonExplainer:
         return pending_reasons.Reason(
             pending_reasons.ReasonCode.BEHIND,
             f"it would fit, but others go first: {names}",
-            unblocks=f"{self._asked(shape)} come free and nobody else goes first",
+            unblocks=f"wait until {self._asked(shape)} come free and no other job goes first",
         )
 
     def _ahead(self, eligible: snapshots.Mask) -> tuple[str, ...]:
@@ -441,43 +453,53 @@ class ReasonExplainer:
                 pending_reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
                 f"{message}; not within one {self._level(shape)}",
                 funnel,
-                f"{self._asked(shape)} come free within one {self._level(shape)}",
+                f"wait until {self._asked(shape)} come free within one {self._level(shape)}",
             )
-        one = len(shape.groups) == 1 and group.least == 1
+        single_task = len(shape.groups) == 1 and group.least == 1
         code = pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES
-        free = f"{reason_text.freed_text(self.situation, group)} come free on one node"
-        kept = [words for step in funnel for words in diagnosis.freed(shape, step.why)]
+        freed = [words for step in funnel for words in diagnosis.freed(shape, step.why)]
         if any(step.why.startswith("lack ") for step in funnel):
-            kept = []
-        if not kept and self._is_fragmented(shape):
+            freed = []
+        if not freed and self._is_fragmented(shape):
             code = pending_reasons.ReasonCode.FRAGMENTED
             message = f"enough is free, but not together: {message}"
-        if kept:
-            free = ", or ".join(kept)
-        elif not one and held >= group.least:
-            free = f"{asked} have room together"
-        elif not one:
+        if freed:
+            waits = freed
+        elif single_task:
+            waits = [f"{reason_text.freed_text(self.situation, group)} come free on one node"]
+        elif held >= group.least:
+            waits = [f"{asked} have room together"]
+        else:
             together = reason_text.together(self.situation, group)
-            free = f"{together} at once; {held} of them have room now"
-        return pending_reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
+            waits = [f"{together} at once ({held} of them have room now)"]
+        unblocks, waits_for = self._unblocks(shape, group, waits)
+        if diagnosis.NEAR in freed:
+            waits_for = pending_reasons.WaitsFor.NEARBY_JOB
+        return pending_reasons.Reason(code, message, funnel, unblocks, waits_for=waits_for)
 
-    def _unblocks(self, shape: snapshots.Shape, group: snapshots.TaskGroupShape, free: str) -> str:
+    def _unblocks(
+        self, shape: snapshots.Shape, group: snapshots.TaskGroupShape, waits: list[str]
+    ) -> tuple[str, pending_reasons.WaitsFor | None]:
         """Return what would free capacity: ends of work, of reservations, or nodes back in
         service.
+
+        ``waits``: events that free capacity on nodes in service.
         """
         nodes = self.situation.nodes
         windows = window_text.of_groups(self.situation, shape, (group,))
-        over = window_text.or_over(self.situation, windows, self._fits_beside(shape))
+        over, changes = window_text.advice(self.situation, windows, self._fits_beside(shape))
         shut = self._shut(shape.eligible)
         shut = shut[(nodes.capacity[shut] >= group.amounts).all(axis=1)]
         if not shut.size:
-            return f"{free}{over}"
+            return reason_text.advice_text([*waits, *over], changes), None
         words = [words for words, rows in diagnosis.closed(nodes) if np.isin(rows, shut).any()]
         which = f" that is {' or '.join(words)}" if words else ""
-        again = f"a node{which} {pending_reasons.WORK_AGAIN}"
+        again = f"a node{which} takes work again"
         if not (shape.eligible & nodes.accepts).any():
-            return f"{again}{over}; `muster nodes` tells why each does not"
-        return f"{free}{over}, or {again}"
+            text = reason_text.advice_text([again, *over], changes)
+            return f"{text}; `muster nodes` shows why", pending_reasons.WaitsFor.NODES
+        text = reason_text.advice_text([*waits, *over, again], changes)
+        return text, pending_reasons.WaitsFor.CAPACITY_OR_NODES
 
     def _fits_beside(self, shape: snapshots.Shape) -> Callable[[snapshots.Mask], bool]:
         """Return True if a shape barred by windows would fit on idle nodes without the windows."""

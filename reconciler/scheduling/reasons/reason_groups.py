@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.state import pending_reasons
+from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.reasons import reason_explainer
 
@@ -38,18 +39,18 @@ class Reasons:
         """
         situation = self.explainer.situation
         keys = np.full(len(situation.lines), "", dtype=object)
-        told = np.flatnonzero(blocked.cause_of >= 0)
+        rows = np.flatnonzero(blocked.cause_of >= 0)
         shared = columns.preemptible & ~self.explainer.bounds.apart[columns.queue]
-        queue = np.where(shared, -1, columns.queue)[told] + 1
-        whose = 2 * queue + columns.preemptible[told]
+        queue = np.where(shared, -1, columns.queue)[rows] + 1
+        whose = 2 * queue + columns.preemptible[rows]
         width = 2 * (len(situation.queues.names) + 1)
-        alike = blocked.cause_of[told] * len(situation.shapes) + columns.shape[told]
+        alike = blocked.cause_of[rows] * len(situation.shapes) + columns.shape[rows]
         _, first, place = np.unique(alike * width + whose, return_index=True, return_inverse=True)
         found = [
             self._key(situation.lines[index], blocked.causes[blocked.cause_of[index]])
-            for index in told[first].tolist()
+            for index in rows[first].tolist()
         ]
-        keys[told] = np.array(found, dtype=object)[place] if found else ""
+        keys[rows] = np.array(found, dtype=object)[place] if found else ""
         self.of_line = keys.tolist()
 
     def job(
@@ -60,13 +61,13 @@ class Reasons:
 
     def judged(self, line: snapshots.PendingGroup) -> None:
         """Decide for jobs of a group that do not start in this cycle if they ever could."""
-        found = reason_explainer.BlockReason("never", queue=line.queue)
-        ever = not pending_reasons.never_starts(self.explainer.told(line, found))
+        never = reason_explainer.BlockReason(BlockKind.NEVER, queue=line.queue)
+        ever = not pending_reasons.never_starts(self.explainer.reasons_for(line, never))
         for claim in line.claims:
             cause = reason_explainer.BlockReason(
-                "array", subject=claim.job, held_back=claim.held_back
+                BlockKind.ARRAY, subject=claim.job, held_back=claim.held_back
             )
-            self.of_job[claim.job] = self._key(line, cause if ever else found)
+            self.of_job[claim.job] = self._key(line, cause if ever else never)
 
     def _key(
         self,
@@ -85,7 +86,7 @@ class Reasons:
         alike = (whose, line.preemptible, line.shape, cause, own)
         key = self._keys.get(alike)
         if key is None:
-            told = self.explainer.told(line, cause)
+            reasons = self.explainer.reasons_for(line, cause)
             shape = self.explainer.situation.shapes[line.shape]
             parts = [shape.form or str(line.shape), *cause.key()]
             if own:
@@ -101,5 +102,5 @@ class Reasons:
             if cause.until is not None:
                 parts.append(f"{cause.until:.3f}")  # the subject is not who has this reservation
             key = self._keys[alike] = "/".join(parts)
-            self.found.setdefault(key, told)
+            self.found.setdefault(key, reasons)
         return key

@@ -101,6 +101,12 @@ def reserved_from(at: float | None) -> str:
     )
 
 
+def advice_text(waits: Sequence[str], changes: Sequence[str]) -> str:
+    """Return advice in the imperative: ``wait until A, or until B, or raise C``."""
+    until = [f"wait until {', or until '.join(waits)}"] if waits else []
+    return ", or ".join([*until, *changes])
+
+
 def task_text(
     situation: snapshots.Snapshot, group: snapshots.TaskGroupShape, count: int = 1
 ) -> str:
@@ -210,18 +216,18 @@ def together(situation: snapshots.Snapshot, group: snapshots.TaskGroupShape) -> 
 def of_pools(
     situation: snapshots.Snapshot,
     shapes: Sequence[int],
-    told: Sequence[tuple[pending_reasons.Reason, ...]],
+    by_pool: Sequence[tuple[pending_reasons.Reason, ...]],
 ) -> tuple[pending_reasons.Reason, ...]:
     """Return the reason over the pools in which a job could start, and those that it cannot use.
 
-    ``shapes``, ``told``: its shape and reasons in each pool.
+    ``shapes``, ``by_pool``: its shape and reasons in each pool.
     """
-    hopeful = pending_reasons.hopeful(told)
-    ways = [each for each in hopeful if not pending_reasons.is_barred(each)] or hopeful
+    fitting = pending_reasons.of_fitting_pools(by_pool)
+    ways = pending_reasons.of_open_pools(fitting)
     found = dict.fromkeys(reason for each in ways for reason in each)
-    ranked = sorted(found, key=lambda one: pending_reasons.PRECEDENCE[one.code])
-    if len(ways) < len(hopeful):
-        ranked[0] = and_barred(situation, ranked[0], shapes, told)
+    ranked = sorted(found, key=lambda reason: pending_reasons.PRECEDENCE[reason.code])
+    if len(ways) < len(fitting):
+        ranked[0] = and_barred(situation, ranked[0], shapes, by_pool)
     return tuple(ranked)
 
 
@@ -229,24 +235,22 @@ def and_barred(
     situation: snapshots.Snapshot,
     reason: pending_reasons.Reason,
     shapes: Sequence[int],
-    told: Sequence[Sequence[pending_reasons.Reason]],
+    by_pool: Sequence[Sequence[pending_reasons.Reason]],
 ) -> pending_reasons.Reason:
     """Return a reason with each pool in which a limit can never allow the request.
 
     Args:
         situation: the snapshot.
         reason: reason in the pools that are open to it.
-        shapes, told: shape and reasons in all pools.
+        shapes, by_pool: shape and reasons in all pools.
     """
     parts = [reason.message]
-    for shape, each in zip(shapes, told, strict=True):
-        said = next(
-            (one.message for one in each if pending_reasons.CAN_NOT_START in one.message), ""
-        )
-        if said:
+    for shape, each in zip(shapes, by_pool, strict=True):
+        barred = next((limit.message for limit in each if limit.is_barred), "")
+        if barred:
             pool = situation.shapes[shape].pool
             pools = situation.pools if pool >= 0 else None
             where = f"pool {pools.names[pool]}" if pools is not None else "other pools"
-            more, _, _ = said.partition(f": {pending_reasons.CAN_NOT_START}")
+            more, _, _ = barred.partition(f": {pending_reasons.CAN_NOT_START}")
             parts.append(f"it can't go to {where}: {more}")
     return msgspec.structs.replace(reason, message="; ".join(parts))

@@ -39,22 +39,24 @@ def reason(
     fits: Callable[[snapshots.Mask], bool],
 ) -> pending_reasons.Reason:
     """Return the reason of a shape that fits except for windows that begin before it could end."""
-    spans, unblocks = told(situation, of_groups(situation, shape, shape.groups), fits)
+    spans, waits, changes = describe(situation, of_groups(situation, shape, shape.groups), fits)
     return pending_reasons.Reason(
         pending_reasons.ReasonCode.RESERVED,
         f"{reason_text.shape_text(situation, shape)} asked; it could still run when nodes that it "
         f"needs are reserved for others: {spans}",
         funnel,
-        unblocks,
+        reason_text.advice_text(waits, changes),
     )
 
 
-def told(
+def describe(
     situation: snapshots.Snapshot,
     windows: Sequence[snapshots.Window],
     fits: Callable[[snapshots.Mask], bool],
-) -> tuple[str, str]:
-    """Return the times of windows, each reservation once, and what lets barred work start.
+) -> tuple[str, list[str], list[str]]:
+    """Return the times of windows, each reservation once, and the advice for barred work.
+
+    The advice is events to wait for, and changes in the imperative.
 
     Args:
         situation: the snapshot.
@@ -73,47 +75,53 @@ def told(
     several = len(first) > 1
     begun = [window for window in first.values() if window.starts_at <= situation.now]
     ahead = tuple(name for name, window in first.items() if window.starts_at > situation.now)
-    ways = [_over(situation, tuple(first))]
+    waits, changes = _over(situation, tuple(first))
     if not begun:
         begin = "they begin" if several else "it begins"
-        ways.append(f"a time limit by which it ends before {begin}")
+        changes.append(f"set a timeLimit by which it ends before {begin}")
     elif ahead and fits(~np.any([window.nodes for window in begun], axis=0)):
         verb = "begin" if len(ahead) > 1 else "begins"
         names = pending_reasons.names_text(ahead)
-        ways.append(f"a time limit by which it ends before {names} {verb}")
-    return pending_reasons.names_text(spans), ", or ".join(ways)
+        changes.append(f"set a timeLimit by which it ends before {names} {verb}")
+    return pending_reasons.names_text(spans), waits, changes
 
 
-def or_over(
+def advice(
     situation: snapshots.Snapshot,
     windows: Sequence[snapshots.Window],
     fits: Callable[[snapshots.Mask], bool],
-) -> str:
-    """Return what else helps if windows keep nodes from work; empty without windows."""
+) -> tuple[list[str], list[str]]:
+    """Return events to wait for and changes that help if windows keep nodes from work.
+
+    The first of them has the times of the windows.
+    """
     if not windows:
-        return ""
-    spans, unblocks = told(situation, windows, fits)
-    return f", or {unblocks} ({spans})"
+        return [], []
+    spans, waits, changes = describe(situation, windows, fits)
+    first = waits or changes
+    first[0] = f"{first[0]} ({spans})"
+    return waits, changes
 
 
-def _over(situation: snapshots.Snapshot, names: tuple[str, ...]) -> str:
-    """Return that reservations must end; for recurring ones, the work that fits between their
-    times.
+def _over(situation: snapshots.Snapshot, names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Return the event that reservations end, or the change that recurring ones need.
+
+    Of recurring ones, the event has the longest work that fits between their times.
     """
     gaps = {name: gap for name in names if (gap := _between(situation, name)) is not None}
     without = tuple(name for name, gap in gaps.items() if gap <= 0)
     if without:
-        verb, whose = ("leave", "their") if len(without) > 1 else ("leaves", "its")
-        return f"{pending_reasons.names_text(without)} {verb} time between two of {whose} times"
+        whose = pending_reasons.names_text(without)
+        return [], [f"leave time between two times of {whose}"]
     over = "those reservations are over" if len(names) > 1 else "that reservation is over"
     if not gaps:
-        return over
+        return [over], []
     between = " and ".join(
         f"between two {'of its times' if len(names) == 1 else f'times of {name}'} "
         f"(at most {quantities.format_duration(math.ceil(gap))})"
         for name, gap in list(gaps.items())[: pending_reasons.NAMES_MAX]
     )
-    return f"{over}, with a time limit shorter than what is {between}"
+    return [f"{over}, with a timeLimit that fits {between}"], []
 
 
 def _between(situation: snapshots.Snapshot, name: str) -> float | None:

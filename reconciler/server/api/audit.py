@@ -137,14 +137,14 @@ class Verifications(worker_processes.WorkerSlots):
             self._answered = (question, task.result())
 
     async def _verify(self, question: _Question) -> audit_log.ChainVerdict:
-        status, told = await self.run(
+        status, output = await self.run(
             verify_worker.__name__, "--log", str(self._log.path), "--first", str(question[0])
         )
         if status == verify_worker.UNREADABLE:
-            raise errors.Failure(503, told.decode(errors="replace"))
+            raise errors.Failure(503, output.decode(errors="replace"))
         if status:
-            raise errors.Failure(500, "going along the log failed; the server's log has it")
-        return _DECODE_VERDICT(told)
+            raise errors.Failure(500, "checking the audit log failed; see the server's log")
+        return _DECODE_VERDICT(output)
 
 
 def _commit_view(of: audit_entries.CommitEntry) -> CommitView:

@@ -44,15 +44,15 @@ class Replays(worker_processes.WorkerSlots):
         Raises:
             Failure: there is nothing to show, or it can't be computed now.
         """
-        status, told = await self.run(
+        status, output = await self.run(
             past_reasons.__name__, "--job", name, "--at", repr(at), "--limit", str(limit)
         )
         if status == past_reasons.DONE:
-            return _DECODE_EXPLAINED(told)
+            return _DECODE_EXPLAINED(output)
         if status in (past_reasons.NOTHING_THERE, past_reasons.UNREADABLE):
             code = 404 if status == past_reasons.NOTHING_THERE else 503
-            raise errors.Failure(code, told.decode(errors="replace"))
-        raise errors.Failure(500, "the replay failed; the server's log has it")
+            raise errors.Failure(code, output.decode(errors="replace"))
+        raise errors.Failure(500, "the replay failed; see the server's log")
 
 
 def _moment(written: str) -> float:
@@ -61,7 +61,7 @@ def _moment(written: str) -> float:
     except (ValueError, OverflowError) as error:
         raise errors.Failure(400, f"at: {error}; write a time as RFC 3339 has it") from None
     if at > time.time() + AHEAD_S:
-        raise errors.Failure(400, f"at: {written} is still to come; leave it out to ask of now")
+        raise errors.Failure(400, f"at: {written} is in the future; leave it out to ask about now")
     return at
 
 
@@ -86,18 +86,18 @@ async def explain(
     if at is None:
         return await asyncio.to_thread(_now, service, name, limit)
     replays: Replays = state.replays
-    told = await replays.explain(name, _moment(at), limit)
+    explained = await replays.explain(name, _moment(at), limit)
     return envelopes.Explanation(
-        job=told.job,
-        reasons=told.job.reasons,
-        queue=told.queue,
-        events=told.events,
-        borrowers=told.borrowers,
-        not_reclaimed=told.not_reclaimed,
-        silent=told.silent,
-        replayed=told.replayed,
-        as_of=told.replayed.decided,
-        revision=told.replayed.revision,
+        job=explained.job,
+        reasons=explained.job.reasons,
+        queue=explained.queue,
+        events=explained.events,
+        borrowers=explained.borrowers,
+        not_reclaimed=explained.not_reclaimed,
+        silent=explained.silent,
+        replayed=explained.replayed,
+        as_of=explained.replayed.decided,
+        revision=explained.replayed.revision,
     )
 
 

@@ -101,7 +101,7 @@ async def node_metrics(
     except node_metrics_pages.BusyError as error:
         raise errors.Failure(503, str(error), retry_after_s=5.0) from None
     if page is None:
-        raise errors.Failure(404, f"node {node} is not known")
+        raise errors.Failure(404, f"there is no Node/{node}")
     headers = {"Vary": "Accept-Encoding"}
     if content_negotiation.weight(request.headers.get("accept-encoding", ""), "gzip"):
         headers["Content-Encoding"] = "gzip"
@@ -154,8 +154,8 @@ async def targets(state: State, request: Request[Any, Any, Any]) -> list[ScrapeT
     Their address is the one of this request: the listening address, such as 0.0.0.0 or one behind a
     proxy, is of no use to others.
     """
-    asked = request.headers.get("host", "")
-    address = asked if _HOST.fullmatch(asked) else state.address
+    host = request.headers.get("host", "")
+    address = host if _HOST.fullmatch(host) else state.address
     service: services.Services = state.services
     nodes = await asyncio.to_thread(service.reader.nodes)
     service.node_pages.listed(node.name for node in nodes)

@@ -85,16 +85,16 @@ async def plan(
         raise errors.Failure(501, "this controller reads no repository on its own machine")
     folder, sub_path = service.repository
     plans: Plans = state.plans
-    status, told = await plans.run(
+    status, output = await plans.run(
         plan_worker.__name__,
         *("--repository", str(folder), "--path", sub_path, "--head", revision),
         *(("--base", base) if base else ()),
     )
     if status in _STATUS:
-        raise errors.Failure(_STATUS[status], told.decode(errors="replace"))
+        raise errors.Failure(_STATUS[status], output.decode(errors="replace"))
     if status:
-        raise errors.Failure(500, "the plan failed; the server's log has it")
-    found = _DECODE_PLAN(told)
+        raise errors.Failure(500, "the plan failed; see the server's log")
+    found = _DECODE_PLAN(output)
     caller = authentication.identity_of(request)
     why = await asyncio.to_thread(authorization.why_not_snapshot, service.reader, caller)
     return plan_types.without_settings(found) if why else found

@@ -72,7 +72,7 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
     found = service.reader.job(name, run)
     if found is None:
         if run is not None and service.reader.job(name) is not None:
-            raise errors.Failure(404, f"run {run} of job {name} is not known")
+            raise errors.Failure(404, f"there is no run {run} of Job/{name}")
         # those that begin alike come first; a slip may be in the second letter too
         alike = {
             job.name: None
@@ -81,7 +81,7 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
         }
         refused = job_views.stored_refused(service.reader.view(job_views.REFUSED))
         hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
-        raise errors.Failure(404, f"job {name} is not known{hint}")
+        raise errors.Failure(404, f"there is no Job/{name}{hint}")
     return found
 
 

@@ -60,14 +60,14 @@ def report(
     service: services.Services = state.services
     now = time.time()
     until = _time("to", ended, now)
-    asked = usage_reports.ReportPeriod(
+    period = usage_reports.ReportPeriod(
         _time("from", began, until - SPAN_S), until, _groups(by), now
     )
     try:
-        made = usage_reports.make(what, service.reader, asked)
+        report = usage_reports.make(what, service.reader, period)
     except usage_reports.ReportError as error:
         raise errors.Failure(400, str(error)) from None
-    return envelopes.ReportEnvelope(report=made, **envelopes.head(service))
+    return envelopes.ReportEnvelope(report=report, **envelopes.head(service))
 
 
 HANDLERS = [report]

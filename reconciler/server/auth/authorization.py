@@ -358,11 +358,11 @@ def _decision(
         if record is not None:  # an unreadable document still has an owner
             holders.append((record.spec.queue, record.spec.owner))
     if not holders:
-        told = (
-            f"no run of job {change.name} is known here, and no document of it can be read, so it "
-            "can't be told who may change it: mend the document, or change it by a commit"
+        message = (
+            f"there is no Job/{change.name} here, and its document can't be read, so nobody knows "
+            "who may change it. To fix: correct the document, or change it by a commit"
         )
-        return access.Decision(allowed=False, why=told)
+        return access.Decision(allowed=False, why=message)
     queues, owners = zip(*holders, strict=True)
     parents = {name: queue.parent for name, queue in structure.queues.items()}
     whose = access.JobOwners(after=owners) if change.verb == "submit" else access.JobOwners(owners)
@@ -380,7 +380,7 @@ def _of_node_without_pool(
     decision = access.of_kind(known, who, "drain", "NodePool")
     if decision.allowed:
         return decision
-    which = "no node of that name is known" if reader.node(node) is None else "its node is known"
+    which = f"there is no Node/{node}" if reader.node(node) is None else "the node has reported"
     return access.Decision(
         allowed=False,
         why=f"no pool in force declares it ({which}), so the right to all pools is asked: "

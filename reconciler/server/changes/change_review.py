@@ -148,14 +148,14 @@ class ChangeReview:
 
     def _told(self, verbs: Sequence[remote_changes.Verb]) -> list[str]:
         sync = job_views.stored_sync(self._service.reader.view(job_views.SYNC))
-        told = msgspec.to_builtins(
+        sync_view = msgspec.to_builtins(
             job_views.sync_view(sync, self._service.folder, self._service.branch)
         )
-        if held_changes.revision(told) or held_changes.emptied(told):
+        if held_changes.revision(sync_view) or held_changes.emptied(sync_view):
             return [HELD] * len(verbs)
         structural = ""
         if sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision:
-            held = any(one["part"] == "structure" for one in told.get("held") or ())
+            held = any(one["part"] == "structure" for one in sync_view.get("held") or ())
             structural = STRUCTURE_HELD if held else PENDING
         return [structural if verb in STRUCTURAL else "" for verb in verbs]
 

@@ -115,9 +115,9 @@ async def _push(state: State, asked: change_review.ChangesUnderReview) -> Result
     changes, refused, wanted = await _weighing(state).weigh(asked)
     together = any(one.verb != "prune" for one in changes)
     if refused and together:
-        made = iter([remote_changes.withdrawn(one.name) for one in wanted])
+        results = iter([remote_changes.withdrawn(one.name) for one in wanted])
     else:
-        made = iter(await _submitter(state).submit(wanted, together=together))
+        results = iter(await _submitter(state).submit(wanted, together=together))
         service.pushed()
     return _results(
         service,
@@ -126,7 +126,7 @@ async def _push(state: State, asked: change_review.ChangesUnderReview) -> Result
                 one.name, 403, ("" if together else STAYS) + refused[position]
             )
             if position in refused
-            else msgspec.structs.replace(next(made), warnings=one.warnings)
+            else msgspec.structs.replace(next(results), warnings=one.warnings)
             for position, one in enumerate(changes)
         ],
         together=together,
@@ -218,10 +218,10 @@ async def _judged(state: State, results: Results, verb: remote_changes.Verb) -> 
     """Return the same results, with a message on those that are committed and do not apply by
     themselves.
     """
-    told = await _weighing(state).told(verb)
-    if told:
+    weight = await _weighing(state).told(verb)
+    if weight:
         pending = [
-            msgspec.structs.replace(one, message=told) if one.commit else one
+            msgspec.structs.replace(one, message=weight) if one.commit else one
             for one in results.items
         ]
         return Results(items=pending, **envelopes.head(state.services))

@@ -94,8 +94,8 @@ async def put_overrides(
     asked_for = [remote_changes.SubmittedDocument(data.verb, owner, name) for name in data.names]
     denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, asked_for)
     if denied:
-        told = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
-        raise errors.Failure(403, f"{told}; nothing was done")
+        message = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
+        raise errors.Failure(403, f"{message}; nothing was done")
     in_vain = await asyncio.to_thread(
         authorization.uncommittable,
         service.reader,
@@ -110,7 +110,7 @@ async def put_overrides(
         queries.is_structure_refused, service
     )
     now = time.time()
-    asked = {
+    requested = {
         name: records.Override(
             *(data.verb, name, data.reason, owner, now, now + data.for_s),
             commit=commits.get(name) or "",
@@ -119,9 +119,9 @@ async def put_overrides(
         if pending or name not in commits
     }
     answers = await asyncio.gather(
-        *(service.ask(records.PutOverride(secrets.token_hex(8), one)) for one in asked.values())
+        *(service.ask(records.PutOverride(secrets.token_hex(8), one)) for one in requested.values())
     )
-    refused = [f"{name}: {why}" for name, why in zip(asked, answers, strict=True) if why]
+    refused = [f"{name}: {why}" for name, why in zip(requested, answers, strict=True) if why]
     if refused:
         done = len(data.names) - len(refused)
         raise errors.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
@@ -130,7 +130,7 @@ async def put_overrides(
         OverrideResult(
             name,
             commits.get(name),
-            job_views.override_view(asked[name], signed=signed) if name in asked else None,
+            job_views.override_view(requested[name], signed=signed) if name in requested else None,
         )
         for name in data.names
     ]
@@ -157,8 +157,8 @@ async def clear_override(
     owner = caller.name
     kind, undoing = _UNDOING[verb]
     (name,) = authorization.canonical_names(undoing, [name.removeprefix("/")])
-    asked = remote_changes.SubmittedDocument(undoing, owner, name)
-    denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, [asked])
+    document = remote_changes.SubmittedDocument(undoing, owner, name)
+    denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, [document])
     if denied:
         raise errors.Failure(403, f"{name}: {denied[0]}; nothing was done")
     why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
@@ -186,8 +186,8 @@ def _check(data: OverrideRequest) -> None:
     if not 1 <= data.for_s <= FOR_S_MAX:
         raise errors.Failure(
             400,
-            f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what is to last "
-            "longer belongs into git",
+            f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what lasts "
+            "longer belongs in git",
         )
 
 

@@ -42,7 +42,7 @@ class TimedLines:
         if piece.data and piece.offset != self._end:
             self._inside = None  # the log was cut meanwhile
         offsets = [mark.offset for mark in piece.marks]
-        told, at = [], piece.offset
+        lines, at = [], piece.offset
         for line in piece.data.splitlines(keepends=True):
             if self._inside is None:
                 place = bisect.bisect_right(offsets, at)
@@ -50,14 +50,14 @@ class TimedLines:
                 written = piece.marks[place].at if place < len(offsets) else None
                 self._inside = self._is_wanted(before, written)
                 if self._inside and self._shown:
-                    told.append(f"{_time(written)} ".encode())
+                    lines.append(f"{_time(written)} ".encode())
             if self._inside:
-                told.append(line)
+                lines.append(line)
             at += len(line)
             if line.endswith(b"\n"):
                 self._inside = None
         self._end = at if piece.data else self._end
-        return b"".join(told)
+        return b"".join(lines)
 
     def _is_wanted(self, before: float, written: float | None) -> bool:
         """Return True if a line may have been written in the requested span."""

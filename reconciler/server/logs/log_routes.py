@@ -219,7 +219,7 @@ def unreachable(service: services.Services, attempt: records.AttemptRecord) -> s
     """Return why an attempt's node can't be asked, if known; a reader that follows waits for it."""
     node = service.reader.node(attempt.node)
     if node is None:
-        return f"node {attempt.node} is not known any more, and has the output of this try"
+        return f"the output of this try is on Node/{attempt.node}, which no longer exists"
     if node.state not in {NodeState.UNKNOWN, NodeState.GONE}:
         return None
     heard = f"was last heard at {_second(node.last_report_at)}" if node.last_report_at else ""
@@ -326,7 +326,9 @@ def _check(
             404, f"job {job.name} has the elements 0 to {job.spec.element_count - 1}, not {element}"
         )
     if widely and follow:
-        raise errors.Failure(400, "one task of one element can be followed: leave `widely` out")
+        raise errors.Failure(
+            400, "only one task of one element can be followed: leave out `widely`"
+        )
     if service.relay.full:
         raise errors.Failure(
             429, f"{log_relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
@@ -410,7 +412,7 @@ async def post_log(
     try:
         piece = log_relay.decode_piece(await request.body())
     except msgspec.DecodeError as error:
-        raise errors.Failure(400, f"a piece of log {request_id} can't be read: {error}") from None
+        raise errors.Failure(400, f"part of log {request_id} can't be read: {error}") from None
     if not await service.relay.post(node, request_id, piece):
         raise errors.Failure(410, f"nobody reads log {request_id} any more")
     return Response(None, status_code=204)

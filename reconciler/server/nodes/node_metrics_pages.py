@@ -102,14 +102,14 @@ class NodePages:
         waited = self._waited.get(node)
         if waited is None:
             if len(self._waited) >= WAITED_MAX:
-                raise BusyError(f"{WAITED_MAX} pages of nodes are waited for already")
+                raise BusyError(f"{WAITED_MAX} requests already wait for pages of nodes")
             waited = self._waited[node] = asyncio.get_running_loop().create_future()
             self._wanted[node] = self._clock()
             self._asked.set()
         try:
             return await asyncio.wait_for(asyncio.shield(waited), WAIT_S)
         except TimeoutError:
-            raise BusyError(f"the page of node {node} was not made in {WAIT_S:.0f} s") from None
+            raise BusyError(f"the page of node {node} was not rendered in {WAIT_S:.0f} s") from None
 
     async def run(self) -> None:
         """Keep pages up to date until cancelled."""
@@ -165,7 +165,7 @@ class NodePages:
                 made[node] = error
             except Exception as error:  # one page must not cost the others theirs
                 _LOG.exception("the page of node %s can't be made", node)
-                made[node] = StoreError(f"the page of node {node} can't be made: {error}")
+                made[node] = StoreError(f"the page of node {node} can't be rendered: {error}")
             else:
                 made[node] = None if text is None else gzip.compress(text, _LEVEL, mtime=0)
         return made

@@ -42,8 +42,8 @@ class StoreReadBatcher(Generic[Asked, Made]):
             Failure: too many wait.
         """
         if len(self._waiting) >= WAITING_MAX:
-            told = f"{WAITING_MAX} requests wait already; come again"
-            raise errors.Failure(503, told, retry_after_s=1.0)
+            message = f"{WAITING_MAX} requests already wait; try again"
+            raise errors.Failure(503, message, retry_after_s=1.0)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Made] = loop.create_future()
         self._waiting.append((asked, future))

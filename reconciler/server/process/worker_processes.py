@@ -36,8 +36,8 @@ class WorkerSlots:
             Failure: too many wait already, or it took too long.
         """
         if self._waiting >= WAITING_MAX:
-            told = f"{WAITING_MAX} {self._what} wait already"
-            raise errors.Failure(429, told, retry_after_s=5.0)
+            message = f"{WAITING_MAX} {self._what} wait already"
+            raise errors.Failure(429, message, retry_after_s=5.0)
         self._waiting += 1
         try:
             async with self._turn:
@@ -54,13 +54,13 @@ class WorkerSlots:
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            told, _ = await asyncio.wait_for(process.communicate(), self._run_s_max)
+            output, _ = await asyncio.wait_for(process.communicate(), self._run_s_max)
         except TimeoutError:
             raise errors.Failure(
-                503, f"it took longer than {self._run_s_max:.0f} s and was ended"
+                503, f"the request took longer than {self._run_s_max:.0f} s and was stopped"
             ) from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return process.returncode or 0, told
+        return process.returncode or 0, output

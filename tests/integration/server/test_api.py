@@ -90,6 +90,8 @@ def test_jobs_have_the_shape_of_the_contract(filled: parts.Served) -> None:
             "message": "nothing is free",
             "funnel": [],
             "unblocks": "",
+            "never": False,
+            "waitsFor": None,
         }
     ]
     train = get(filled, "/v1/jobs/train")["job"]
@@ -381,7 +383,7 @@ def test_a_job_that_is_not_known_is_told_once(filled: parts.Served) -> None:
         timeout=parts.PATIENCE_S * 3,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "muster: job nosuch is not known\n"
+    assert done.stderr == "muster: there is no Job/nosuch\n"
 
 
 def test_drift_is_asked_for_of_what_there_is(filled: parts.Served) -> None:

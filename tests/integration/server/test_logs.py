@@ -196,7 +196,7 @@ def test_all_tries_are_shown_under_their_headings(served: parts.Served) -> None:
     [
         (NodeState.UNKNOWN, "muster: node n1 is Unknown, was last heard at "),
         (NodeState.GONE, "muster: node n1 is Gone, was last heard at "),
-        (None, "muster: node n1 is not known any more, and has the output of this try\n"),
+        (None, "muster: the output of this try is on Node/n1, which no longer exists\n"),
     ],
 )
 def test_a_node_that_nobody_can_ask_is_told_at_once(

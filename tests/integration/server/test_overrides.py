@@ -102,10 +102,10 @@ def test_the_longest_and_the_shortest_are_taken(served: parts.Served) -> None:
 
 
 def test_the_loop_may_refuse(served: parts.Served) -> None:
-    served.loop.answers = "no node n1 is known"
+    served.loop.answers = "there is no Node/n1"
     answer = put(served)
     assert answer.status_code == 409
-    assert answer.json()["error"]["message"] == "n1: no node n1 is known; 0 of 1 done"
+    assert answer.json()["error"]["message"] == "n1: there is no Node/n1; 0 of 1 done"
     cleared = served.client.delete("/v1/overrides/drain/n1")
     assert cleared.status_code == 404
     assert "`muster overrides` lists" in cleared.json()["error"]["message"]

@@ -137,7 +137,7 @@ def test_an_invalid_job_is_refused_with_its_problems(
         (f"{job('a')}---\n{wrong}", "1 problem; nothing was submitted"),
         ("", "no document found"),
         (POOL, "NodePool/cpu is not a Job"),
-        (f"{job('a')}---\n{job('a')}", "twice"),
+        (f"{job('a')}---\n{job('a')}", "two documents"),
         (b"\xff", "no UTF-8"),
         ("a: [", "1 problem; nothing was submitted"),
     ]

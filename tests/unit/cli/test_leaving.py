@@ -5,7 +5,15 @@ from typing import Any, cast
 import pytest
 
 from reconciler.cli import terminal
-from reconciler.cli.jobs import explain, explain_start, job_list, log_hints
+from reconciler.cli.jobs import (
+    explain,
+    explain_start,
+    job_list,
+    log_hints,
+    reason_order,
+    show,
+    wait,
+)
 from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values import times
@@ -200,77 +208,62 @@ def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
     assert explain_start.why_no_estimate(found) == told
 
 
+@pytest.mark.parametrize("event", list(pending_reasons.WaitsFor))
+def test_each_event_that_a_reason_waits_for_has_its_text(event: pending_reasons.WaitsFor) -> None:
+    found = [{"code": "InsufficientResources", "message": "m", "waitsFor": event.value}]
+    assert explain_start.why_no_estimate(found) == explain_start.NO_ESTIMATE_BY_EVENT[event]
+    assert explain_start.is_out_of_line(found) == (event.value == "FirstInQueue")
+
+
 @pytest.mark.parametrize(
-    ("unblocks", "told"),
+    ("code", "event", "told"),
     [
-        (
-            f"a node {pending_reasons.WORK_AGAIN}; so",
-            "it is unknown when its nodes take work again",
-        ),
-        (
-            f"8 GPUs come free on one node, or a node that is drained {pending_reasons.WORK_AGAIN}",
-            f"{explain_start.NO_ROOM}, or suitable nodes take no work",
-        ),
+        ("Held", "Resume", "nothing new starts before `muster resume`"),
+        ("Held", None, "the job is on hold"),
+        ("Behind", "FirstInQueue", "it is unknown when the first job of its queue starts"),
+        ("Behind", None, explain_start.NO_ROOM),
+        ("OverLimit", "TimeLimit", "other jobs may take what becomes free"),
+        ("OverLimit", "Later", "it is unknown when the limit leaves room for it"),
     ],
 )
-def test_of_nodes_that_take_no_work_nobody_expects_room(unblocks: str, told: str) -> None:
-    found = [{"code": "InsufficientResources", "message": "m", "unblocks": unblocks}]
+def test_the_event_is_more_exact_than_the_code(code: str, event: str | None, told: str) -> None:
+    found = [{"code": code, "message": "m", "never": False, "waitsFor": event}]
     assert explain_start.why_no_estimate(found) == told
 
 
-@pytest.mark.parametrize("code", ["OverLimit", "OverBudget"])
-def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None:
-    never = {"code": code, "message": f"8 GPUs asked: {pending_reasons.CAN_NOT_START} it"}
+def test_a_job_with_a_reason_that_never_ends_has_no_start_at_all() -> None:
+    never = {"code": "OverLimit", "message": "m", "never": True}
+    other = {"code": "Reserved", "message": "m", "never": False}
     assert explain_start.why_no_estimate([never]) == "it can't start as things are"
-    # where another pool is open to it, only what it waits for there is told
-    other = {"code": "Reserved", "message": "so on the same nodes"}
-    assert explain_start.why_no_estimate([never, other]) == "it can't start as things are"
+    assert explain_start.why_no_estimate([other, never]) == "it can't start as things are"
 
 
-NEAR = f"the work that it stays apart from ends, or {pending_reasons.NEAR_STARTS}"
-STRICT = f"first goes first, and {pending_reasons.NOBODY_PASSES} q, which is strict"
+def test_all_commands_lead_with_the_same_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first reason that waiting does not end, else the first."""
+    limit = {"code": "OverLimit", "message": "4 in use, 6 asked", "never": False}
+    busy = {"code": "NoTopologyDomain", "message": "m", "never": False}
+    final = {"code": "NoTopologyDomain", "message": "m", "never": True}
+    assert reason_order.leading([limit, busy]) == limit
+    assert reason_order.leading([limit, final]) == final
+    assert reason_order.leading([]) is None
+    item = _waiting([limit, final])
+    assert job_list.reason_text(item).startswith("NoTopologyDomain: m")
+    assert wait._hopeless(item) == "NoTopologyDomain: m"
+    explain._explain_job({"job": item, "reasons": item["reasons"], "queue": None}, 0.0)
+    explained = capsys.readouterr().out
+    show.facts(item, [])
+    shown = capsys.readouterr().out
+    for text in (explained, shown):
+        assert text.index("NoTopologyDomain: m") < text.index("OverLimit: 4 in use")
 
 
-@pytest.mark.parametrize(
-    ("code", "message", "unblocks", "told"),
-    [
-        (
-            *("Held", "queue top is suspended", "`muster resume queue/top`"),
-            "queue top is suspended (`muster resume` ends that)",
-        ),
-        (
-            *("Held", "the cluster is suspended: nothing new starts", "`muster resume cluster`"),
-            "the cluster is suspended (`muster resume` ends that)",
-        ),
-        (
-            *("Held", "held by its document: ada is suspended", "`muster release`, or so"),
-            "the job is on hold",
-        ),
-        ("InsufficientResources", "m", NEAR, f"it is unknown when {pending_reasons.NEAR_STARTS}"),
-        ("Behind", STRICT, "first starts, or so", "it is unknown when first starts"),
-        ("Behind", "it would fit, but others go first: a", "so", explain_start.NO_ROOM),
-    ],
-)
-def test_it_is_told_for_whom_it_waits(code: str, message: str, unblocks: str, told: str) -> None:
-    found = [{"code": code, "message": message, "unblocks": unblocks}]
-    assert explain_start.why_no_estimate(found) == told
-    assert explain_start.is_out_of_line(found) == (message == STRICT)
-
-
-def test_who_waits_for_one_that_has_a_time_limit_is_not_told_that_nobody_knows_when() -> None:
-    helps = f"the end of one of them (the time limit of a {pending_reasons.TIME_IS_UP} noon)"
-    found = [{"code": "OverLimit", "message": "m", "unblocks": helps}]
-    assert explain_start.why_no_estimate(found) == "other jobs may take what becomes free"
-
-
-def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> None:
-    busy = {"code": "NoTopologyDomain", "message": "at most 2 in one rack; not within one rack"}
-    assert explain_start.why_no_estimate([busy]) == explain_start.NO_ROOM
-    none = {"code": "NoTopologyDomain", "message": f"asked; {pending_reasons.NONE_LARGE_ENOUGH}"}
-    assert explain_start.why_no_estimate([none]) == "it can't start as things are"
-    limit = {"code": "OverLimit", "message": "4 in use, 6 asked"}
-    assert job_list.first_reason([limit, none]) == none
-    assert job_list.first_reason([limit, busy]) == limit
+def _waiting(reasons: list[dict[str, object]]) -> dict[str, Any]:
+    """Return a pending job as the API has it."""
+    return {
+        "name": "j", "run": 0, "queue": "q", "state": "Pending", "array": False, "attempts": [],
+        "place": None, "estimatedStart": None, "message": "", "reasons": reasons, "elements": {},
+        "submitted": None, "started": None, "ended": None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -88,12 +88,14 @@ def _job(**fields: object) -> dict[str, object]:
 PASSED_BY_NOBODY = {
     "code": "Behind",
     "message": "first goes first, and nobody passes it in queue q, which is strict",
-    "unblocks": "first starts",
+    "unblocks": "wait for the start of first",
+    "waitsFor": "FirstInQueue",
 }
 NEVER_WITHIN = {
     "code": "OverLimit",
     "message": "Quota q limits a to 1 GPU, and one start asks 2: it can't start under it",
     "unblocks": "that",
+    "never": True,
 }
 EXPLAINED = {
     "starts for certain": (
@@ -232,7 +234,7 @@ free.
         {
             "job": _job(place=2, estimatedStart="1970-01-01T02:00:00Z"),
             "reasons": [
-                {"code": "NeverFits", "message": "m", "funnel": [{"count": 1, "why": "w"}]}
+                {"code": "Fragmented", "message": "m", "funnel": [{"count": 1, "why": "w"}]}
             ],
             "queue": QUEUE,
             "borrowers": [BORROWER],
@@ -240,7 +242,7 @@ free.
         """\
 j is Pending.
 
-NeverFits: m
+Fragmented: m
       1 node:  w
 
 Queue vision:
@@ -443,7 +445,7 @@ No estimated start: it is unknown when the limit leaves room for it.
         {
             "job": _job(
                 place=1,
-                reasons=[{"code": "OverLimit", "unblocks": "the start of one before it, or"}],
+                reasons=[{"code": "OverLimit", "waitsFor": "EarlierStart"}],
             ),
             "reasons": [{"code": "OverLimit", "message": "m"}],
             "queue": None,
@@ -483,16 +485,16 @@ No estimated start: it can't start as things are.
 j is Pending.
 
 Behind: first goes first, and nobody passes it in queue q, which is strict
-  To fix: first starts.
+  To fix: wait for the start of first.
 
-No estimated start: it is unknown when first starts.
+No estimated start: it is unknown when the first job of its queue starts.
 """,
     ),
     "can never start": (
         {
             "job": _job(place=3, reasons=[{"code": "NeverFits"}]),
             "reasons": [{"code": "NeverFits", "message": "m", "unblocks": "that"}],
-            "queue": None,
+            "queue": QUEUE,
             "borrowers": [],
         },
         """\
@@ -500,6 +502,12 @@ j is Pending.
 
 NeverFits: m
   To fix: that.
+
+Queue vision:
+               ALLOCATED  GUARANTEED  FAIR SHARE       LIMIT
+  GPUs                 6           8           -           -
+  CPUs                 4           -           -           -
+  memory           3 GiB           -           -           -
 
 No estimated start: it can't start as things are.
 """,
@@ -1033,8 +1041,11 @@ def test_a_job_says_that_there_are_more_evictions_than_it_lists(
             ["--from", "3"],
             "no line could be verified: the log begins with line 1, before",
         ),
-        (3, [], "no line could be verified: line 1: it is number 3, and 1 is due"),
-        (1, ["--from", "9"], "without a first number (--from) it is verified from where it begins"),
+        (3, [], "no line could be verified: line 1: found number 3, expected 1"),
+        (
+            *(1, ["--from", "9"]),
+            "without a first number (--from) the log is verified from its first line",
+        ),
     ],
 )
 def test_a_log_that_begins_elsewhere_than_was_said_is_told(

@@ -200,9 +200,9 @@ def test_a_node_that_leaves_its_pool_and_comes_back_is_still_drained(world: Worl
 
 
 _REFUSED: list[tuple[records.OverrideVerb, str, float, str]] = [
-    ("cancel", "nobody", 10, "no job nobody is known"),
+    ("cancel", "nobody", 10, "there is no Job/nobody"),
     ("cancel", "done", 10, "run 1 of it is Succeeded already"),
-    ("drain", "nowhere", 10, "no node nowhere is known"),
+    ("drain", "nowhere", 10, "there is no Node/nowhere"),
     ("drain", "n0", 0, "it would end before it begins"),
 ]
 
@@ -295,7 +295,7 @@ def test_nothing_starts_in_what_is_suspended_until_that_ends(world: World, subje
     assert reason.code.value == "Held"
     what = "the cluster" if subject == "cluster" else "queue default"
     assert reason.message.startswith(f"{what} is suspended by override of alice until 1970-")
-    assert reason.unblocks == f"`muster resume {subject} --override`, or its end"
+    assert reason.unblocks == f"run `muster resume {subject} --override`, or wait until that ends"
     world.advance(101)
     world.settle()
     assert drifts(world) == []

@@ -49,11 +49,11 @@ def test_elements_that_a_quota_holds_back_say_so() -> None:
     assert then == first, "the same words in the cycle that starts some and in the next ones"
 
 
-LESS = "less is asked for"
-ADDED = "nodes that can hold it are added"
-USABLE = "nodes that it may use are added"
-LABEL = "a node gets label disk=fast, or spec.nodeSelector asks for another"
-TAINT = "spec.tolerations name taint kept=x"
+LESS = "ask for less"
+ADDED = "add nodes that can hold it"
+USABLE = "add nodes that it may use"
+LABEL = "add label disk=fast to a node, or change spec.nodeSelector"
+TAINT = "name taint kept=x in spec.tolerations"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ TAINT = "spec.tolerations name taint kept=x"
         ),
         pytest.param({"cpu": 8}, (TAINT, ADDED, LESS), id="the large node is tainted"),
         pytest.param(
-            {"pools": ("tainted",)}, ("another pool is named too", TAINT, USABLE), id="its pool is"
+            {"pools": ("tainted",)}, ("name another pool too", TAINT, USABLE), id="its pool is"
         ),
         pytest.param(
             {"pools": ("tainted",), "node_selector": {"disk": "fast"}}, (USABLE,), id="two of them"
@@ -109,11 +109,11 @@ APART_FROM_LONG = desired.JobAffinity((("job", "long"),), apart=True)
 @pytest.mark.parametrize(
     ("affinities", "told"),
     [
-        ((NEAR_SERVER,), "what it has to be near to starts"),
+        ((NEAR_SERVER,), "the work that it must be near starts"),
         ((APART_FROM_LONG,), "the work that it stays apart from ends"),
         (
             (APART_FROM_LONG, NEAR_SERVER),
-            "the work that it stays apart from ends, or what it has to be near to starts",
+            "the work that it stays apart from ends, or until the work that it must be near starts",
         ),
     ],
 )
@@ -126,7 +126,7 @@ def test_who_is_kept_from_nodes_by_other_work_is_told_of_what_it_asks_alone(
     world.commit(beside("j", *affinities))
     world.settle()
     (reason, *_) = world.memory.reasons[world.memory.jobs["j"].reason_key]
-    assert reason.unblocks == told
+    assert reason.unblocks == f"wait until {told}"
 
 
 def test_who_stays_apart_from_what_ran_before_it_came_has_room_reserved_when_that_ends() -> None:
@@ -173,4 +173,4 @@ def test_what_a_suspended_cluster_starts_again_is_told_by_its_command() -> None:
     world.commit(job("j"))
     world.settle()
     (reason,) = world.memory.reasons[world.memory.jobs["j"].reason_key]
-    assert reason.unblocks == "`muster resume cluster`, or spec.suspend: false in Cluster"
+    assert reason.unblocks == "run `muster resume cluster`, or set spec.suspend: false in Cluster"

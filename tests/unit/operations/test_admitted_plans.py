@@ -98,11 +98,11 @@ def test_without_a_controller_the_removal_is_told_and_what_is_not_known(
     plan = planner.plan(found, None, live.at)
     assert (plan.verdict, told(plan)) == ("changes", [("remove", "a")])
     shown = " ".join(text(plan).split())
-    assert "- Job/a its document is refused as it stands a run of it that was admitted" in shown
+    assert "- Job/a its document is refused a run of it that was admitted" in shown
     back = revisions.compare(repository.path, "", live.revision or "", f"{live.revision}~1")
     added = [one for one in planner.plan(back, None, live.at).changes if one.operation == "add"]
     assert [one.name for one in added] == ["a", "b"]
-    assert all("was refused as it stood" in one.note for one in added)
+    assert all("its old document was refused" in one.note for one in added)
 
 
 def test_who_asks_a_controller_without_its_records_is_told_the_same(

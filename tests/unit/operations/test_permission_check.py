@@ -161,4 +161,4 @@ def test_roles_that_can_not_be_read_allow_nothing(
     told = capsys.readouterr()
     assert "everybody" not in told.out
     assert status == (3 if answers else 1)
-    assert ("its structure is refused: access.yaml:" in told.err) is not answers
+    assert ("the structure here is refused: access.yaml:" in told.err) is not answers

@@ -213,8 +213,9 @@ def test_running_work_above_a_lowered_limit_is_told(*, in_pool: bool) -> None:
     assert int(above.used) > 1
     told = " ".join(text(plan).split())
     where = f" in pool {pool}" if in_pool else ""
-    assert f"hold {above.used} gpu{where}, above the new limit 1: they go on" in told.replace(
-        "holds", "hold"
+    assert (
+        f"hold {above.used} gpu{where}, above the new limit 1: they keep running"
+        in told.replace("holds", "hold")
     )
 
 
@@ -235,8 +236,8 @@ def test_what_a_lowered_limit_has_leave_is_told_by_name() -> None:
     assert {one.how for one in plan.impact.jobs} == {"evicted"}
     assert len(plan.impact.jobs) == plan.impact.above[0].jobs == plan.impact.jobs_ended
     told = " ".join(text(plan).split())
-    assert "the new limit 0: what may be evicted leaves, the newest first" in told
-    assert all(f"{one.job} leaves and starts elsewhere" in told for one in plan.impact.jobs)
+    assert "the new limit 0: preemptible jobs are evicted, the newest first" in told
+    assert all(f"{one.job} is evicted and starts elsewhere" in told for one in plan.impact.jobs)
 
 
 def test_without_a_new_limit_nothing_is_above_it() -> None:

@@ -165,7 +165,7 @@ def test_where_nobody_knows_what_is_near_declaring_it_helps(
     now = Situation().queue("main").node("n0", gpu=4, numa=numa).job("near", gpu=gpu, near=True)
     (told,) = reasons_of(now, now.decide(), "near")
     assert told.code == "NeverFits"
-    assert ("their pool declares nodes.gpus.numa" in told.unblocks) is declaring
+    assert ("declare nodes.gpus.numa in their pool" in told.unblocks) is declaring
 
 
 #: A GPU of a node: its NUMA node, -1 for unknown, and whether somebody has it.

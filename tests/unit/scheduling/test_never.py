@@ -36,8 +36,8 @@ def test_a_gang_larger_than_its_guarantee_and_all_that_is_lent_never_fits() -> N
         "it, and 8 GPUs that are nobody's own or that other queues lend"
     )
     assert reason.unblocks == (
-        "queue main is guaranteed more, other queues lend more, nodes are added, "
-        "or less is asked for at once"
+        "raise the guarantee of queue main, let other queues lend more, add nodes, "
+        "or ask for less at once"
     )
     assert "big" not in decisions.estimates
 
@@ -68,7 +68,7 @@ def test_whose_work_keeps_it_from_what_is_lent(own: int, ends: str) -> None:
         s.job("own", gpu=own, on=("n0",), time_limit_s=60)
     (reason,) = told(s, "some")
     assert reason.code == "WaitingForQuota"
-    assert reason.unblocks == f"{ends}, or other queues lend more"
+    assert reason.unblocks == f"wait until {ends}, or let other queues lend more"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_of_two_limits_the_one_that_never_lets_it_start_is_told() -> None:
     s.job("runs", gpu=4, on=("n",), time_limit_s=60).job("never", gpu=6)
     (reason,) = told(s, "never")
     assert reason.message.startswith("6 GPUs asked, more than the limit of queue top, 4 GPUs")
-    assert reason.unblocks.startswith("the limit of queue top is raised to 6 GPUs")
+    assert reason.unblocks.startswith("raise the limit of queue top to 6 GPUs")
 
 
 def in_racks(s: Situation, *gangs: str) -> Snapshot:

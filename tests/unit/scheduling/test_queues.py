@@ -128,7 +128,9 @@ def test_a_suspended_queue_starts_nothing_below_it() -> None:
         "queue top is suspended",
     )
     (reason,) = situations.reasons_of(s, decisions, "j")
-    assert reason.unblocks == "`muster resume queue/top`, or spec.suspend: false in Queue top"
+    assert (
+        reason.unblocks == "run `muster resume queue/top`, or set spec.suspend: false in Queue top"
+    )
 
 
 @pytest.mark.parametrize("strict", [False, True])

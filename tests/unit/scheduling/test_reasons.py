@@ -103,8 +103,8 @@ def test_a_gang_is_told_what_it_needs_in_all() -> None:
     s.job("runs", gpu=2, on=("n",)).job("rest", gpu=4, on=("m",)).job("gang", gpu=1, tasks=5)
     (reason,) = situations.reasons_of(s, s.decide(), "gang")
     assert reason.unblocks == (
-        "5 GPUs, 5 CPUs, 5Gi memory are free for 5 tasks of 1 GPU, 1 CPU, 1Gi memory at once; "
-        "2 of them have room now"
+        "wait until 5 GPUs, 5 CPUs, 5Gi memory are free for 5 tasks of 1 GPU, 1 CPU, 1Gi memory "
+        "at once (2 of them have room now)"
     )
 
 
@@ -149,7 +149,7 @@ def test_a_share_waits_for_one_gpu_and_not_for_as_much_on_several() -> None:
     s = Situation().node("n", gpu=1, cpu=64).queue("main")
     s.job("half", gpu=0.5, cpu=1, memory=1, on=("n",)).job("more", gpu=0.6, cpu=2, memory=0)
     (reason,) = situations.reasons_of(s, s.decide(), "more")
-    assert reason.unblocks == "0.6 of one GPU, 2 CPUs come free on one node"
+    assert reason.unblocks == "wait until 0.6 of one GPU, 2 CPUs come free on one node"
 
 
 def test_shares_of_several_gpus_wait_for_each() -> None:
@@ -168,7 +168,7 @@ def test_what_others_keep_nodes_from_is_not_called_fragmented() -> None:
         reason.message
         == "1 GPU, 1 CPU, 1Gi memory asked; 1 node: 1 taken exclusively by other work"
     )
-    assert reason.unblocks == "the work that has a node to itself ends"
+    assert reason.unblocks == "wait until the work that has a node to itself ends"
 
 
 def half_away(*, back: bool = False) -> Situation:

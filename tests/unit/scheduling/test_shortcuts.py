@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reconciler.scheduling.backfill import reservation_calendar
+from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.inputs import pending_groups
 from reconciler.scheduling.inputs.snapshots import PendingGroup, PendingJob, Snapshot
@@ -249,7 +250,7 @@ def test_lines_may_be_restored_one_after_the_other() -> None:
         found = []
         while (progress := queue.head()) is not None:
             found.append(progress.claim.job)
-            cycle.blocked.put(progress.line, reason_explainer.BlockReason("room"))
+            cycle.blocked.put(progress.line, reason_explainer.BlockReason(BlockKind.NO_CAPACITY))
         return found
 
     assert tried() == ["w1", "w2", "w3"]

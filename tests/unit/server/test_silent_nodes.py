@@ -64,7 +64,7 @@ AWAY = "was last heard at 1970-01-01T00:01:40Z: it has the output of this try, o
     [
         (NodeState.UNKNOWN, f"muster: node n1 is Unknown, {AWAY}"),
         (NodeState.GONE, f"muster: node n1 is Gone, {AWAY}"),
-        (None, "muster: node n1 is not known any more, and has the output of this try"),
+        (None, "muster: the output of this try is on Node/n1, which no longer exists"),
     ],
 )
 def test_a_node_that_is_known_to_be_away_is_not_waited_for(

@@ -289,12 +289,12 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
 
 NEVER = {
     "never fits": Reason(ReasonCode.NEVER_FITS, "no node could ever hold it"),
-    "too large": Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, "2 racks: none is large enough"),
-    "quota": Reason(ReasonCode.OVER_LIMIT, "Quota q: it can't start under it"),
+    "too large": Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, "2 racks: none is large enough", never=True),
+    "quota": Reason(ReasonCode.OVER_LIMIT, "Quota q: it can't start under it", never=True),
     "account": Reason(ReasonCode.NO_UNIX_USER, "nobody is called so"),
 }
 WAITS = {
-    "room": Reason(ReasonCode.INSUFFICIENT_RESOURCES, "it is told of NeverFits alone"),
+    "room": Reason(ReasonCode.INSUFFICIENT_RESOURCES, "never say never"),
     "limit": Reason(ReasonCode.OVER_LIMIT, "2 in use, 1 asked"),
 }
 

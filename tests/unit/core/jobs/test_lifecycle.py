@@ -196,8 +196,8 @@ def test_who_depends_on_what_nobody_knows_is_told_so(*, per_element: bool) -> No
     world.commit(job("second", depends_on=(dependency,), **arrays))
     world.settle()
     (told,) = world.memory.reasons["Dependency/second"]
-    assert told.message.startswith("afterOk first: no job first is known; this one waits until")
-    assert told.unblocks == "a job first is committed, or spec.dependsOn is changed"
+    assert told.message.startswith("afterOk first: there is no Job/first; this one waits until")
+    assert told.unblocks == "commit a Job first, or change spec.dependsOn"
     world.commit(job("first", **arrays))
     world.settle()
     known = [one.message for one in world.memory.reasons.get("Dependency/second", ())]
@@ -213,14 +213,14 @@ def test_elements_wait_for_their_own_element() -> None:
     )
     world.settle()
     assert not world.attempts("second")
-    assert _unblocks(world) == "the end of one of first[0], first[1], first[2]"
+    assert _unblocks(world) == "wait for the end of one of first[0], first[1], first[2]"
     world.end("first", element=1)
     assert [attempt.element for attempt in world.attempts("second")] == [1]
     world.end("second", element=1)
     world.end("first", element=0)
     world.end("second", element=0)
     world.settle()
-    assert _unblocks(world) == "the end of first[2]"
+    assert _unblocks(world) == "wait for the end of first[2]"
 
 
 def test_of_many_elements_that_are_waited_for_some_are_named() -> None:
@@ -233,7 +233,7 @@ def test_of_many_elements_that_are_waited_for_some_are_named() -> None:
     for element in range(5):
         world.end("zero", element=element)
     world.settle()
-    assert _unblocks(world) == "the end of one of first[0], first[1], first[2] and others"
+    assert _unblocks(world) == "wait for the end of one of first[0], first[1], first[2] and others"
 
 
 def _unblocks(world: World) -> str:

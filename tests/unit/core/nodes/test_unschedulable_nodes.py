@@ -52,7 +52,7 @@ def test_a_failing_check_is_named_and_its_end_is_the_advice() -> None:
         FunnelStep(1, "unhealthy (check disk failed)"),
     )
     assert reason.unblocks.endswith(
-        "come free on one node, or a node that is drained or unhealthy (check disk failed) "
+        "come free on one node, or until a node that is drained or unhealthy (check disk failed) "
         "takes work again"
     )
 
@@ -64,8 +64,8 @@ def test_where_every_node_is_closed_nothing_that_ends_would_help() -> None:
     (reason,) = situations.reasons_of(s, s.decide(), "j")
     assert "1 node: 1 unhealthy (check disk failed)" in reason.message
     assert reason.unblocks == (
-        "a node that is unhealthy (check disk failed) takes work again; `muster nodes` tells why "
-        "each does not"
+        "wait until a node that is unhealthy (check disk failed) takes work again; `muster nodes` "
+        "shows why"
     )
     too_small = Situation().queue("main").node("a", gpu=2, accepts=False).node("b", gpu=8)
     too_small.job("on-b", gpu=8, on=("b",)).job("j", gpu=8)

@@ -173,7 +173,7 @@ def test_what_waits_is_told_of_the_node_that_is_made_for_it() -> None:
     cloud.cycle()
     reasons = cloud.memory.reasons[cloud.memory.jobs["a"].reason_key]
     assert [one.code.value for one in reasons] == ["InsufficientResources"]
-    assert reasons[0].unblocks == "a node of pool c is being created"
+    assert reasons[0].unblocks == "wait for a node of pool c, which is being created"
 
 
 @pytest.mark.parametrize(

@@ -129,31 +129,31 @@ GPU_HOUR_S = 3600.0
             desired.Quota("q", user="ada", resources=desired.QuotaAmounts(cpu_milli=1000)),
             {"cpu": 2},
             "Quota q limits ada to 1 CPU, and one start asks 2 CPUs: it can't start under it",
-            "less is asked for, or a higher spec.resources of Quota q",
+            "raise spec.resources of Quota q, or ask for less",
         ),
         (
             desired.Quota("q", user="ada", running=0),
             {},
             "Quota q lets no job of ada run: it can't start under it",
-            "a higher spec.jobs.running of Quota q",
+            "raise spec.jobs.running of Quota q",
         ),
         (
             desired.Quota("q", user="ada", pending=0),
             {},
             "Quota q considers no job of ada: it can't start under it",
-            "a higher spec.jobs.pending of Quota q",
+            "raise spec.jobs.pending of Quota q",
         ),
         (
             desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
             {"gpu": 2, "time_limit_s": 3600},
             "2 (GPUs times time limit)",
-            "a shorter timeLimit, fewer GPUs, or a higher spec.budget.gpuHours of Quota q",
+            "set a shorter timeLimit, ask for fewer GPUs, or raise spec.budget.gpuHours of Quota q",
         ),
         (
             desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
             {"gpu": 1},
             "24 (GPUs times the whole window, as it has no timeLimit)",
-            "a timeLimit, fewer GPUs, or a higher spec.budget.gpuHours of Quota q",
+            "set a timeLimit, ask for fewer GPUs, or raise spec.budget.gpuHours of Quota q",
         ),
     ],
 )
@@ -240,8 +240,10 @@ def test_until_when_it_waits_for_who_runs_under_a_cap_is_told(
     (reason,) = world.memory.reasons[world.memory.jobs["waits"].reason_key]
     assert reason.code == "OverLimit"
     assert (
-        reason.unblocks == f"the end of one of them{told}, or a higher spec.jobs.running of Quota q"
+        reason.unblocks
+        == f"wait for the end of one of them{told}, or raise spec.jobs.running of Quota q"
     )
+    assert reason.waits_for == ("TimeLimit" if told else None)
 
 
 def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
@@ -312,14 +314,17 @@ def test_who_waits_for_an_amount_is_told_until_when_at_the_most(asked: int, told
     reason = world.memory.reasons[world.memory.jobs["waits"].reason_key][0]
     assert f"to 8 CPUs: 8 CPUs in use, {asked} CPU" in reason.message
     if not told:
-        assert reason.unblocks == "the end of other work, or a higher spec.resources of Quota q"
+        assert (
+            reason.unblocks == "wait for the end of other work, or raise spec.resources of Quota q"
+        )
         return
     (attempt,) = world.attempts(told)
     assert attempt.started_at is not None
     limit_s = attempt.started_at + (60 if told == "short" else 3600)
     assert reason.unblocks == (
-        f"the end of other work (the time limit of {told} is up at {times.format_time(limit_s)}, "
-        "and enough of it is back by then), or a higher spec.resources of Quota q"
+        f"wait for the end of other work (the time limit of {told} is up at "
+        f"{times.format_time(limit_s)}, and enough of it is back by then), "
+        "or raise spec.resources of Quota q"
     )
     for name in ("short", "long")[: 1 + (told == "long")]:
         assert world.state("waits").value == "Pending"
@@ -348,7 +353,7 @@ def test_who_waits_for_a_budget_is_told_when_enough_of_it_is_back() -> None:
             ends_at = (attempt.started_at or 0.0) + (3600 if after == "small" else 7200)
             back = times.format_time((ends_at // 3600 + 1) * 3600 + day_s)
             told = f" (by time limits enough of it is back by {back}, see `muster quotas`)"
-        assert (f"time{told}, or a higher spec.budget" in reason.unblocks) is (after is not None)
+        assert (f"wait{told}, or raise spec.budget" in reason.unblocks) is (after is not None)
 
 
 def test_nobody_knows_when_enough_of_a_budget_is_back_that_endless_work_holds() -> None:
@@ -361,7 +366,7 @@ def test_nobody_knows_when_enough_of_a_budget_is_back_that_endless_work_holds() 
     world.settle()
     reason = world.memory.reasons[world.memory.jobs["next"].reason_key][0]
     assert (
-        "a shorter timeLimit, time, or a higher spec.budget.gpuHours of Quota b" in reason.unblocks
+        "set a shorter timeLimit, wait, or raise spec.budget.gpuHours of Quota b" in reason.unblocks
     )
 
 
@@ -445,7 +450,7 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
         assert admitted == count, name
         if reason is not None:
             assert reason.message.endswith("for big, which has waited for 3 days")
-            assert reason.unblocks == f"the start of big, by {until} at the latest"
+            assert reason.unblocks == f"wait for the start of big, by {until} at the latest"
     assert found.admit(job("cpus", owner="ada"), 1, cpus(1)) == (1, None)
 
 
@@ -491,9 +496,13 @@ def test_nothing_is_kept_under_a_cap_that_endless_work_fills() -> None:
         (
             (),
             "1 job of ada run at once: 0 run, and wide goes first",
-            "the start and the end of wide",
+            "wait for the start and the end of wide",
         ),
-        (("runs",), "2 jobs of ada run at once: 1 runs, and wide goes first", "the end of one"),
+        (
+            ("runs",),
+            "2 jobs of ada run at once: 1 runs, and wide goes first",
+            "wait for the end of one",
+        ),
     ],
 )
 def test_who_goes_first_under_a_number_of_jobs_is_not_told_to_run(

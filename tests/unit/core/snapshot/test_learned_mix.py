@@ -105,8 +105,12 @@ def test_slices_of_a_window_are_few_and_fade() -> None:
 @pytest.mark.parametrize(
     ("limit_s", "charged", "shorter"),
     [
-        (10_800, "3 asked (GPUs times time limit)", "a shorter timeLimit, time"),
-        (None, "24 asked (GPUs times the whole window, as it has no timeLimit)", "a timeLimit, "),
+        (10_800, "3 asked (GPUs times time limit)", "set a shorter timeLimit, wait"),
+        (
+            None,
+            "24 asked (GPUs times the whole window, as it has no timeLimit)",
+            "set a timeLimit, ",
+        ),
     ],
 )
 def test_a_budget_says_what_would_be_within_it(

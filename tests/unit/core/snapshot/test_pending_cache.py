@@ -121,8 +121,8 @@ def test_the_form_of_a_shape_is_the_same_from_bytes() -> None:
 @pytest.mark.parametrize(
     ("there", "waits", "unblocks"),
     [
-        (job("a", exclusive=True), job("b"), "the work that has a node to itself ends"),
-        (job("a"), job("b", exclusive=True), "all work on one node ends"),
+        (job("a", exclusive=True), job("b"), "wait until the work that has a node to itself ends"),
+        (job("a"), job("b", exclusive=True), "wait until all work on one node ends"),
     ],
 )
 def test_who_has_a_node_to_itself_has_to_end_however_much_is_free(

@@ -43,10 +43,10 @@ TAMPERING: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int, str]] = {
         2,
         "changed after it was written",
     ),
-    "removed": (lambda x: [*x[:2], *x[3:]], 2, "is number 4, and 3 is due"),
-    "first removed": (lambda x: x[1:], 0, "is number 2, and 1 is due"),
-    "put in": (lambda x: [*x[:2], x[1], *x[2:]], 2, "is number 2, and 3 is due"),
-    "turned round": (lambda x: [x[1], x[0], *x[2:]], 0, "is number 2, and 1 is due"),
+    "removed": (lambda x: [*x[:2], *x[3:]], 2, "found number 4, expected 3"),
+    "first removed": (lambda x: x[1:], 0, "found number 2, expected 1"),
+    "put in": (lambda x: [*x[:2], x[1], *x[2:]], 2, "found number 2, expected 3"),
+    "turned round": (lambda x: [x[1], x[0], *x[2:]], 0, "found number 2, expected 1"),
     "no line": (lambda x: [*x[:4], b"{}\n"], 4, "can't be read"),
 }
 
@@ -119,7 +119,7 @@ def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) ->
     gone = audit_log.Log(parts[0]).tail(1)[0].number
     parts[0].unlink()
     assert log.verify().lines == 0
-    assert f"it is number {gone + 1}, and 1 is due" in log.verify().wrong
+    assert f"found number {gone + 1}, expected 1" in log.verify().wrong
     assert log.verify(gone + 1) == audit_log.ChainVerdict(32, log.tail(1)[0].hash)
     early = f"the log begins with line {gone + 1}, before line {gone + 2}: without a first"
     assert log.verify(gone + 2).wrong.startswith(early)
@@ -137,7 +137,7 @@ def test_parts_are_verified_from_where_they_begin(tmp_path: Path) -> None:
     (first, second, *_) = log.parts()
     assert first.name == "audit-000000000001.jsonl"
     assert "the log begins with line 1, before line 9: without" in log.verify(9).wrong
-    assert audit_log.Log(tmp_path / "none").verify(9).wrong == "line 9: there is none"
+    assert audit_log.Log(tmp_path / "none").verify(9).wrong == "there is no line 9"
     second.write_bytes(second.read_bytes().replace(b'"1"', b'"7"'))
     assert log.verify().wrong == "line 2: it was changed after it was written"
     first.unlink()

@@ -172,7 +172,7 @@ TAMPERED: dict[str, tuple[Callable[[audit_log.Log], object], str]] = {
     ),
     "a line taken out": (
         lambda log: log.parts()[0].write_bytes(log.parts()[0].read_bytes().partition(b"\n")[2]),
-        "000000000002.jsonl stays although it is over age",
+        "000000000002.jsonl is too old and is kept",
     ),
     "the next file": (lambda log: log.parts()[1].unlink(), "does not follow line 2"),
     "a line that is none": (
@@ -190,7 +190,7 @@ def test_what_was_tampered_with_stays_as_evidence(log: audit_log.Log, what: str)
     before = names(log)
     if what == "a line taken out":  # it may have been taken away by hand: from line 2 on it is fine
         assert drop(log, 99.0) is not None
-        assert "line 1: it is number 3, and 1 is due" in log.verify().wrong
+        assert "line 1: found number 3, expected 1" in log.verify().wrong
         assert whole(log, 2) == 2
         return
     with pytest.raises(ValueError, match=told):
@@ -210,13 +210,13 @@ def forge(log: audit_log.Log, day: float = 11.0, **other: Any) -> None:
 
 
 FORGED: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing says so": ({"last": 1}, "and none says that they were dropped"),
-    "of another hash": ({"hash": "f" * 64}, "and none says that they were dropped"),
-    "too young": ({"newest_at": at(1.1)}, "lines were dropped which were to be kept"),
-    "in the future": ({"last": 99}, "lines 1 to 99 were dropped, which can't be"),
-    "the wrong way round": ({"first": 3}, "lines 3 to 2 were dropped, which can't be"),
-    "not all of them": ({"begins": 2, "first": 2}, "and none says that they were dropped"),
-    "what is there": ({"last": 4}, "line 4 was dropped, which is there and another one"),
+    "nothing says so": ({"last": 1}, "and no entry records that they were dropped"),
+    "of another hash": ({"hash": "f" * 64}, "and no entry records that they were dropped"),
+    "too young": ({"newest_at": at(1.1)}, "lines as dropped that were not old enough"),
+    "in the future": ({"last": 99}, "lines 1 to 99 as dropped, which is impossible"),
+    "the wrong way round": ({"first": 3}, "lines 3 to 2 as dropped, which is impossible"),
+    "not all of them": ({"begins": 2, "first": 2}, "and no entry records that they were dropped"),
+    "what is there": ({"last": 4}, "line 4 as dropped, but that line exists with other content"),
 }
 
 
@@ -234,7 +234,7 @@ def test_lines_about_dropped_ones_follow_one_another(log: audit_log.Log) -> None
     assert fourth.number == 4
     forge(log, 12.0, first=2, last=4, hash=fourth.hash, newest_at=at(1.5))
     log.parts()[0].unlink()
-    assert "lines up to 2 were dropped, and it does not go on from there" in log.verify().wrong
+    assert "lines up to 2 were dropped, but it does not continue from there" in log.verify().wrong
 
 
 def test_a_break_is_told_where_it_is_although_older_lines_were_dropped(log: audit_log.Log) -> None:
@@ -250,13 +250,13 @@ def test_what_was_taken_away_by_hand_is_never_told_as_dropped(log: audit_log.Log
     told = drop(log, 99.0)
     assert told is not None
     assert (told.begins, told.first, told.last) == (3, 3, 4)
-    assert "line 1: it is number 5, and 1 is due" in log.verify().wrong
+    assert "line 1: found number 5, expected 1" in log.verify().wrong
     assert whole(log, 3) == 4
     log.parts()[0].unlink()
     told = drop(log, 99.0)
     assert told is not None
     assert (told.begins, told.first, told.last) == (7, 7, 8)
-    assert "line 3: it is number 9, and 3 is due" in log.verify(3).wrong
+    assert "line 3: found number 9, expected 3" in log.verify(3).wrong
     assert whole(log, 7) == 8
 
 

@@ -150,7 +150,7 @@ def test_a_mistake_in_another_file_keeps_nobody_from_a_drain(work: Path, where: 
     git(work, "commit", "--quiet", "--message", "pools, and a queue")
     drain = local_changes.Drain("drain", ("a1",), "smokes")
     if where == "pools.yaml":
-        with pytest.raises(local_changes.ChangeError, match=r"mend this first: pools\.yaml"):
+        with pytest.raises(local_changes.ChangeError, match=r"correct this first: pools\.yaml"):
             local_changes.carry_out([drain], find(work))
     else:
         (done,) = local_changes.carry_out([drain], find(work))
@@ -313,9 +313,11 @@ def test_what_is_not_committed_keeps_no_queue_from_being_checked(work: Path) -> 
         with pytest.raises(local_changes.ChangeError) as error:
             local_changes.carry_out([again], target)
         assert "nosuch" in " ".join(error.value.problems)
-        assert f"by what is in force, of {kept[:12]}: queues" in str(error.value)
+        assert f"against revision {kept[:12]}, in force: queues" in str(error.value)
         (done,) = local_changes.carry_out([local_changes.Submit(job("d", queue="team"))], target)
-        assert any(f"by what is in force, of {kept[:12]}: queues" in one for one in done.warnings)
+        assert any(
+            f"against revision {kept[:12]}, in force: queues" in one for one in done.warnings
+        )
 
 
 @pytest.mark.parametrize("follows", [True, False])

@@ -102,7 +102,7 @@ def test_changes_that_are_not_committed_are_in_the_way(clone: Path) -> None:
 def test_a_file_of_both_is_for_a_person(clone: Path) -> None:
     commit(clone, {"both.yaml": documents(queue("s"), job("s"))})
     with pytest.raises(
-        revision_rollback.RollbackError, match=r"both\.yaml holds jobs and other objects"
+        revision_rollback.RollbackError, match=r"both\.yaml has jobs and other objects"
     ):
         revision_rollback.prepare(clone, "", "HEAD~3")
 

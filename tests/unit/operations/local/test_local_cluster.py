@@ -29,7 +29,7 @@ def test_a_second_cluster_leaves_the_first_alone(tmp_path: Path) -> None:
         local_cluster.LocalClusterOptions(folder=tmp_path, repository=str(tmp_path), branch="main")
     )
     try:
-        with pytest.raises(local_cluster.ClusterError, match=r"is up in .* already"):
+        with pytest.raises(local_cluster.ClusterError, match=r"a cluster already runs in"):
             second.start()
         second.stop()
         assert (state / "tokens").read_text() == "of the first\n"
@@ -57,7 +57,7 @@ def test_what_is_no_repository_is_refused_and_nothing_is_left(tmp_path: Path, of
     if of == "below":
         git(tmp_path, "init", "--quiet")
     told = {
-        "nowhere": r"is no git repository: `muster init FOLDER` makes one",
+        "nowhere": r"is no git repository. To fix: create one with `muster init FOLDER`",
         "below": rf"is a folder inside the repository {tmp_path}: run it there",
         "missing": r"there is no folder elsewhere",
     }[of]
@@ -86,7 +86,7 @@ def test_an_address_that_is_taken_is_told_and_the_folder_let_go(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         for _ in range(2):
-            with pytest.raises(local_cluster.ClusterError, match=f"can listen on {listen}: Addr"):
+            with pytest.raises(local_cluster.ClusterError, match=f"listen on {listen}: Addr"):
                 made(tmp_path, listen=listen).start()
     assert git(tmp_path, "status", "--porcelain") == "", "git would commit tokens"
     again = made(tmp_path)
@@ -124,7 +124,7 @@ def test_a_second_up_says_nothing_of_a_start(tmp_path: Path) -> None:
     finally:
         first.stop()
     assert done.returncode == 1
-    assert done.stderr.startswith(f"muster: a cluster is up in {tmp_path} already")
+    assert done.stderr.startswith(f"muster: a cluster already runs in {tmp_path}")
     assert "start" not in done.stderr.partition("start this one")[0]
     assert "stopping" not in done.stderr
 

@@ -281,10 +281,10 @@ def test_what_is_not_looked_at_is_not_called_untouched() -> None:
     plan = planner.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at, forecast=False)
     told = " ".join(text(plan).split())
     assert "none: no GPU, guarantee, limit or running job" not in told
-    assert "who is preempted is not known without a forecast" in told
+    assert "without a forecast it is unknown which jobs are preempted" in told
     plan = planner.plan(comparison(BASE, HEAD), None, 0.0, not_allowed="no role allows snapshot")
     told = " ".join(text(plan).split())
-    assert "is not known here: no role allows snapshot" in told
+    assert "is unknown here: no role allows snapshot" in told
     assert "without a controller" not in told
 
 

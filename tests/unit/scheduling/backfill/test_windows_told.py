@@ -36,7 +36,8 @@ def test_reserved_is_not_never(gpu: int, taken: tuple[bool, ...], expected: str 
         )
         assert (
             reason.unblocks
-            == "that reservation is over, or a time limit by which it ends before it begins"
+            == "wait until that reservation is over, or set a timeLimit by which it ends before it "
+            "begins"
         )
 
 
@@ -49,7 +50,7 @@ def test_of_a_reservation_that_has_begun_no_time_limit_helps() -> None:
         "firmware from 1970-01-01T00:01:00.000Z to 1970-01-01T00:03:20.000Z, "
         "next from 1970-01-01T00:02:30.000Z to 1970-01-01T00:05:00.000Z"
     )
-    assert reason.unblocks == "those reservations are over"
+    assert reason.unblocks == "wait until those reservations are over"
 
 
 def reason_of(s: Situation) -> pending_reasons.Reason:
@@ -63,20 +64,22 @@ def reason_of(s: Situation) -> pending_reasons.Reason:
         pytest.param(
             "a",
             "soon from 1970-01-01T00:03:20.000Z to 1970-01-01T00:05:00.000Z",
-            "that reservation is over, or a time limit by which it ends before it begins",
+            "wait until that reservation is over, or set a timeLimit by which it ends before it "
+            "begins",
             id="it may use the node of one that has not begun",
         ),
         pytest.param(
             "b",
             "long from 1970-01-01T00:00:00.000Z to 1970-01-01T00:06:40.000Z",
-            "that reservation is over",
+            "wait until that reservation is over",
             id="it may use the node of one that has begun",
         ),
         pytest.param(
             None,
             "long from 1970-01-01T00:00:00.000Z to 1970-01-01T00:06:40.000Z, "
             "soon from 1970-01-01T00:03:20.000Z to 1970-01-01T00:05:00.000Z",
-            "those reservations are over, or a time limit by which it ends before soon begins",
+            "wait until those reservations are over, or set a timeLimit by which it ends before "
+            "soon begins",
             id="it may use both",
         ),
     ],
@@ -102,16 +105,16 @@ def test_who_needs_nodes_of_one_that_has_begun_is_not_told_to_end_before_another
     s = Situation().node("x", gpu=4).node("y", gpu=4).queue("main").job("j", gpu=4, tasks=2)
     s.now = 100.0
     s.window("long", 0, 400, [False, True]).window("soon", 200, 300, [True, False])
-    assert reason_of(s).unblocks == "those reservations are over"
+    assert reason_of(s).unblocks == "wait until those reservations are over"
 
 
 def test_where_no_other_node_takes_work_reservations_are_told_as_well() -> None:
     s = Situation().node("x", gpu=4).node("y", gpu=4, accepts=False).queue("main")
     s.job("j", gpu=4).window("firmware", 60, 120, [True, False])
     assert reason_of(s).unblocks == (
-        "a node takes work again, or that reservation is over, or a time limit by which it ends "
-        "before it begins (firmware from 1970-01-01T00:01:00.000Z to 1970-01-01T00:02:00.000Z); "
-        "`muster nodes` tells why each does not"
+        "wait until a node takes work again, or until that reservation is over (firmware from "
+        "1970-01-01T00:01:00.000Z to 1970-01-01T00:02:00.000Z), or set a timeLimit by which it "
+        "ends before it begins; `muster nodes` shows why"
     )
 
 
@@ -121,7 +124,7 @@ def test_of_what_recurs_it_is_told_how_long_work_fits_between(time_limit_s: floa
     s.now = 100.0
     s.window("daily", 0, 82_800, [True]).window("daily", 86_400, 169_200, [True])
     assert reason_of(s).unblocks == (
-        "that reservation is over, with a time limit shorter than what is between two of its times "
+        "wait until that reservation is over, with a timeLimit that fits between two of its times "
         "(at most 1h)"
     )
 
@@ -137,7 +140,7 @@ def test_what_leaves_no_time_between_has_to_leave_some() -> None:
     s = Situation().node("x", gpu=4).queue("main").job("j", gpu=4, time_limit_s=60)
     s.now = 100.0
     s.window("always", 0, 600, [True]).window("always", 600, 1200, [True])
-    assert reason_of(s).unblocks == "always leaves time between two of its times"
+    assert reason_of(s).unblocks == "leave time between two times of always"
 
 
 def test_of_what_recurs_the_first_time_is_told_and_that_more_come() -> None:
@@ -149,6 +152,6 @@ def test_of_what_recurs_the_first_time_is_told_and_that_more_come() -> None:
     )
     assert [step.why for step in reason.funnel] == ["reserved before it could end (daily)"]
     assert reason.unblocks == (
-        "that reservation is over, with a time limit shorter than what is between two of its times "
-        "(at most 1m40s), or a time limit by which it ends before it begins"
+        "wait until that reservation is over, with a timeLimit that fits between two of its times "
+        "(at most 1m40s), or set a timeLimit by which it ends before it begins"
     )

@@ -24,7 +24,7 @@ def test_a_store_without_a_journal_has_nothing_to_tell(tmp_path: Path) -> None:
     Store.open(url).close()
     refused = _refused(explanations.Replays(url))
     assert refused.status == 404
-    assert "before everything that the journal holds; it holds nothing" in refused.message
+    assert "before the first cycle in the journal; it holds nothing" in refused.message
 
 
 def test_a_replay_that_takes_too_long_is_ended(

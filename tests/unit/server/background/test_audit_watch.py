@@ -90,7 +90,7 @@ def make_anew(log: audit_log.Log) -> None:
         (make_anew, "was made anew"),
         (change, "it was changed after it was written"),
         (cut_short, "was there before"),
-        (take_a_part, "lines are missing or put in"),
+        (take_a_part, "lines are missing or inserted"),
     ],
 )
 def test_tampering_is_told_and_so_is_its_end(

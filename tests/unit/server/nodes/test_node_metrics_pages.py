@@ -159,4 +159,4 @@ def test_those_who_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_metrics_pages, "WAITED_MAX", 2)
     told = waiting(scene, ["n1", "n2", "n3"])
     assert isinstance(told[2], node_metrics_pages.BusyError)
-    assert "2 pages of nodes are waited for already" in str(told[2])
+    assert "2 requests already wait for pages of nodes" in str(told[2])
