@@ -29,6 +29,5 @@ def refuse_type(header: str | None, types: frozenset[str]) -> None:
     if kind not in types:
         raise Failure(
             415,
-            f"the body is said to be {header[:_SHOWN_MAX]!r}; send Content-Type: "
-            + " or ".join(sorted(types)),
+            f"Content-Type: found {header[:_SHOWN_MAX]!r}, expected " + " or ".join(sorted(types)),
         )
