@@ -59,9 +59,14 @@ def find_user(template: TaskTemplate, node: NodeContext) -> TaskUser:
     name = user_to_look_up(template, node)
     user = _own_user() if name is None else _look_up(name, node)
     if node.as_root and user.uid == 0 and not template.allow_root:
+        fix = (
+            "give the job an owner with a unixUser in Access"
+            if name is None
+            else "give the job's owner another unixUser in Access, or allow root in the pool"
+        )
         raise UnstartableError(
-            f"job {template.job} would run as root on node {node.name}, which its pool does not "
-            "allow. To fix: give the job's owner a user, or allow root in the pool"
+            f"job {template.job} would run as root on node {node.name}, which is not allowed. "
+            f"To fix: {fix}"
         )
     return user
 

@@ -391,11 +391,11 @@ def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired
 
 
 def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:
-    """Allow root in every pool if the controller was started with ``--allow-root``."""
+    """Let every pool run tasks as root, also of owners without a Unix user, by ``--allow-root``."""
     if not allowed:
         return value
     pools = {
-        name: msgspec.structs.replace(pool, allow_root=True)
+        name: msgspec.structs.replace(pool, allow_root=True, runs_unmapped=True)
         for name, pool in value.structure.pools.items()
     }
     structure = msgspec.structs.replace(value.structure, pools=pools)

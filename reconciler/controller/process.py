@@ -150,7 +150,9 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--poll", type=float, default=60.0, help="seconds between polls of git")
     options.add_argument(
-        "--allow-root", action="store_true", help="allow tasks to run as root in every pool"
+        "--allow-root",
+        action="store_true",
+        help="run tasks of owners without a Unix user as the agents' own user, root included",
     )
     options.add_argument(
         "--signing-key",

@@ -220,6 +220,7 @@ class AgentsEngine:
         group = next(group for group in spec.groups if group.name == attempt.group)
         pool = structure.pools.get(node.pool) if node else None
         checkpoint = spec.checkpoint
+        user = structure.unix_users.get(spec.owner)
         return agent_messages.TaskTemplate(
             job=spec.name,
             run=spec.run,
@@ -235,8 +236,9 @@ class AgentsEngine:
             mps=pool is not None and pool.sharing == "mps",
             grace_s=attempt.grace_s,
             lease_s=attempt.lease_s,
-            user=structure.unix_users.get(spec.owner),
-            allow_root=pool is not None and pool.allow_root,
+            user=user,
+            allow_root=pool is not None
+            and (pool.runs_unmapped if user is None else pool.allow_root),
             framework=spec.framework,
             told=_told(spec, group, structure),
             cpu_milli=group.resources.cpu_milli,

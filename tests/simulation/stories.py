@@ -123,7 +123,7 @@ def _structure(chance: random.Random, size: sizes.Size) -> desired.Structure:
             name="gpu",
             nodes=gpu_nodes,
             node_resources=Resources(8000, 64 * GI, gpus * 1000),
-            allow_root=True,
+            runs_unmapped=True,
             grace_s=plans.GRACE_S,
             gpu_memory_bytes=16 * GI,
         ),
@@ -131,7 +131,7 @@ def _structure(chance: random.Random, size: sizes.Size) -> desired.Structure:
             name="cpu",
             nodes=cpu_nodes,
             node_resources=Resources(4000, 16 * GI),
-            allow_root=True,
+            runs_unmapped=True,
             grace_s=plans.GRACE_S,
         ),
     }

@@ -882,7 +882,19 @@ TABLE: dict[str, Case] = {
     ),
     "NodePool.spec.mode": Case(("manage", "observe"), reason(), ("Running", "NeverFits"), POOL),
     "NodePool.spec.allowRoot": Case(
-        (True, False), reason(), ("Running", "NoUnixUser"), POOL, as_root=True
+        (True, False),
+        reason(),
+        ("Running", "NoUnixUser"),
+        (
+            pool(),
+            document(
+                "Access",
+                "people",
+                {"identities": [{"email": "root@example.org", "unixUser": "root"}]},
+            ),
+            job(owner="root@example.org"),
+        ),
+        as_root=True,
     ),
     "NodePool.spec.overrides[].hosts": Case(
         ("p-0", "p-1"),

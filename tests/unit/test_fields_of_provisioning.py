@@ -30,7 +30,7 @@ def cloud_of(document: Document) -> Cloud:
     of = found.structure.pools["c"]
     assert of.provisioning is not None
     cloud = Cloud(of.provisioning)
-    cloud.change_structure(pools={"c": msgspec.structs.replace(of, allow_root=True)})
+    cloud.change_structure(pools={"c": msgspec.structs.replace(of, runs_unmapped=True)})
     cloud.go()
     return cloud
 

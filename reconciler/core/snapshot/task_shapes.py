@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import cycle_cache, cycle_context
-from reconciler.core.snapshot import node_columns
+from reconciler.core.snapshot import node_columns, owner_users
+from reconciler.core.snapshot.owner_users import UserClass
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.observed.storage import VolumeState
-from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
+from reconciler.model.state.pending_reasons import FunnelStep, Reason
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 
-_NO_USER = "owner has no Unix user there"
 #: Points that a node loses for a soft taint that is not tolerated.
 _SOFT_TAINT = 1e6
 #: The most shapes that are cached. With more, the cache is cleared.
@@ -75,7 +75,8 @@ class _Known(cycle_cache.CachePart):
         #: Masks of nodes of some pools with some labels.
         self.opened: dict[tuple[tuple[str, ...], Selector], snapshots.Mask] = {}
         self.eligible: dict[tuple[object, ...], _Eligible] = {}
-        self.as_root: snapshots.Mask | None = None
+        #: By class of users, the nodes that run none of their tasks.
+        self.closed: dict[UserClass, snapshots.Mask] = {}
 
     def renew(
         self,
@@ -98,7 +99,7 @@ class _Known(cycle_cache.CachePart):
             return
         self._frame, self._selectors = frame, selectors.all
         self._facts = {name: _facts(context, name) for name in context.node_names()}
-        self.epoch, self.as_root = object(), None
+        self.epoch, self.closed = object(), {}
         for table in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
             table.clear()
 
@@ -198,9 +199,9 @@ class Shapes:
         return form
 
     def _where(self, spec: desired.Job) -> tuple[object, ...]:
-        has_user = spec.owner in self._structure.unix_users
+        user = owner_users.class_of(self._structure, spec.owner)
         selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
-        return (spec.pools, selector, has_user, spec.tolerations, spec.storage)
+        return (spec.pools, selector, user, spec.tolerations, spec.storage)
 
     def _make(
         self, spec: desired.Job, matches: tuple[int, ...], form: str
@@ -317,10 +318,11 @@ class Shapes:
             )
             mend = f"name taint {text} in spec.tolerations"
             found.keep(~tainted, f"with taint {text}, not tolerated", mend)
-        if spec.owner not in self._structure.unix_users:
+        user = owner_users.class_of(self._structure, spec.owner)
+        if user is not UserClass.OTHER:
             before = int(found.mask.sum())
-            found.keep(~self._needs_user(), _NO_USER)
-            found.without_user = before - int(found.mask.sum())
+            found.keep(~self._closed_to(user), owner_users.CLOSED[user])
+            found.closed_to = user if before > int(found.mask.sum()) else None
         return found
 
     def _lacking(self, volume: str) -> list[tuple[str, snapshots.Mask]]:
@@ -335,15 +337,16 @@ class Shapes:
                     mask[row] = True
         return sorted(found.items())
 
-    def _needs_user(self) -> snapshots.Mask:
-        """Return the mask of nodes with a root agent in pools that allow no root tasks."""
-        if self._known.as_root is None:
+    def _closed_to(self, user: UserClass) -> snapshots.Mask:
+        """Return the mask of nodes with a root agent whose pools run no tasks of such a user."""
+        closed = self._known.closed
+        if user not in closed:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
                 node = self._context.node(name)
                 mask[row] = node is not None and node.inventory.runs_as_root
-            self._known.as_root = mask & ~self._in_pools(lambda pool: pool.allow_root)
-        return self._known.as_root
+            closed[user] = mask & ~self._in_pools(owner_users.OPEN_TO[user])
+        return closed[user]
 
     def _scores(self, spec: desired.Job) -> NDArray[np.float64] | None:
         soft = self._in_pools(
@@ -366,7 +369,8 @@ class _Eligible:
     def __init__(self, count: int) -> None:
         self.mask: snapshots.Mask = np.ones(count, dtype=np.bool_)
         self.steps: tuple[FunnelStep, ...] = ()
-        self.without_user = 0
+        #: The class of users whose tasks some nodes do not run, if that narrowed the mask.
+        self.closed_to: UserClass | None = None
         #: By remedy, the nodes that only this rules out so far.
         self._alone: dict[str, snapshots.Mask] = {}
         #: Volumes that are missing on nodes that are eligible otherwise.
@@ -417,15 +421,10 @@ class _Eligible:
         return other
 
     def refusal(self, owner: str) -> Reason | None:
-        """Return why no node may run work of an owner, if only the missing user is the cause."""
-        if not self.without_user or self.mask.any():
+        """Return why no node may run work of an owner, if only its Unix user is the cause."""
+        if self.closed_to is None or self.mask.any():
             return None
-        return Reason(
-            code=ReasonCode.NO_UNIX_USER,
-            message=f"no Unix user is known for its owner {owner or '(none)'}, "
-            "and the pools do not allow root",
-            unblocks="set unixUser of an identity in Access, or allowRoot in the NodePool",
-        )
+        return owner_users.refusal(self.closed_to, owner)
 
 
 def required_levels(spec: desired.Job) -> set[str]:

@@ -138,6 +138,8 @@ class Pool(msgspec.Struct, frozen=True):
     ``remedies_at_once`` nodes. ``provisioning`` is set if nodes come and go: any of ``nodes`` may
     then be absent. ``leaving`` None: work on nodes that leave service runs to its end. ``numa`` and
     ``nvlink`` are groups of GPU numbers that are near each other, empty if agents report them.
+    ``runs_unmapped``: tasks of owners without a Unix user run as the agent's own user; no document
+    can say so, only the controller's ``--allow-root``.
     """
 
     name: str
@@ -149,6 +151,7 @@ class Pool(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     observe_only: bool = False
     allow_root: bool = False
+    runs_unmapped: bool = False
     drains: dict[str, NodeDrain] = {}
     grace_s: int = 30
     taints: tuple[Taint, ...] = ()

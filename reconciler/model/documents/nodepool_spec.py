@@ -354,9 +354,13 @@ class NodePoolSpec(DocumentPart, frozen=True):
         Literal["manage", "observe"],
         doc("`observe` watches the nodes and never starts anything there.", example="observe"),
     ] = "manage"
-    allow_root: Annotated[bool, doc("Allow tasks to run as root on these nodes.", example=True)] = (
-        False
-    )
+    allow_root: Annotated[
+        bool,
+        doc(
+            "Allow tasks to run as root on these nodes, if the owner's `unixUser` is `root`.",
+            example=True,
+        ),
+    ] = False
     drift: Annotated[
         PoolDriftSpec,
         doc(

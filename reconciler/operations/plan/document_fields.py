@@ -286,7 +286,7 @@ _UNITS: dict[str, Show] = {
 #: Fields that follow from another one, which is shown.
 _DERIVED = frozenset({(health_checks.CheckPlan, "gpus")})
 #: What is no field of a document.
-_NOT_SHOWN = frozenset({"name", "path", "hash"})
+_NOT_SHOWN = frozenset({"name", "path", "hash", "runs_unmapped"})
 #: Empty values: the same as a field that is not there.
 _NOTHING: tuple[Any, ...] = (None, "", (), {})
 

@@ -129,8 +129,10 @@ def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desir
     """Return the state with what the controller's own options add to its pools."""
     structure = wanted.structure
     changed = {
-        name: msgspec.structs.replace(
-            pool, allow_root=pool.allow_root or (name in pools and pools[name].allow_root)
+        name: (
+            msgspec.structs.replace(pool, allow_root=True, runs_unmapped=True)
+            if name in pools and pools[name].runs_unmapped
+            else pool
         )
         for name, pool in structure.pools.items()
     }

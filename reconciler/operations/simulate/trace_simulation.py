@@ -238,7 +238,7 @@ def _of_state(request: SimulationRequest) -> Prepared:
     structure = wanted.structure
     settings = _settings(request.scheduling, structure.settings)
     pools = {
-        name: msgspec.structs.replace(pool, allow_root=True, observe_only=False)
+        name: msgspec.structs.replace(pool, runs_unmapped=True, observe_only=False)
         for name, pool in structure.pools.items()
     }
     structure = msgspec.structs.replace(structure, settings=settings, pools=pools)

@@ -36,7 +36,7 @@ def build_structure(scenario: schema.Scenario, missing: dict[str, None]) -> desi
                 schema.amount("gpu", node.gpu, where),
             ),
             labels={key: str(value) for key, value in node.labels.items()},
-            allow_root=True,
+            runs_unmapped=True,
             grace_s=0,
         )
         known = pools.get(own)

@@ -66,7 +66,7 @@ def make_structure(
         name="nodes",
         nodes=tuple(f"node-{number:0{width}d}" for number in range(1, nodes + 1)),
         node_resources=Resources(cpu, _PLENTY, gpu),
-        allow_root=True,
+        runs_unmapped=True,
         grace_s=0,
     )
     queues = {

@@ -28,7 +28,7 @@ POOL = desired.Pool(
     name="pool",
     nodes=("n0", "n1"),
     node_resources=Resources(8000, 64 * GI, 4000),
-    allow_root=True,
+    runs_unmapped=True,
     levels=("rack",),
     domains={"n0": ("r0",), "n1": ("r1",)},
 )

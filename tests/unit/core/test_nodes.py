@@ -298,7 +298,7 @@ def test_losses_in_a_row_wait_longer_and_longer() -> None:
 
 def test_no_unix_user_where_root_is_not_allowed() -> None:
     world = World(nodes=1, cpu=1)
-    strict = msgspec.structs.replace(world.pool, allow_root=False)
+    strict = msgspec.structs.replace(world.pool, runs_unmapped=False)
     world.change_structure(pools={"pool": strict})
     node = world.nodes["n0"]
     report = node.report(world.now)

@@ -173,7 +173,7 @@ class Story:
             name="pool",
             nodes=names,
             node_resources=Resources(4000, 64 * GI, self.gpu * 1000),
-            allow_root=True,
+            runs_unmapped=True,
             grace_s=GRACE_S,
         )
         self.structure = desired.Structure(

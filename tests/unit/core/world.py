@@ -128,7 +128,7 @@ class World:
             name="pool",
             nodes=names,
             node_resources=Resources(cpu * 1000, 64 * GI, gpu * 1000),
-            allow_root=True,
+            runs_unmapped=True,
         )
         self.structure = desired.Structure(
             settings=settings or desired.ClusterSettings(),

@@ -500,7 +500,7 @@ def test_pictures(
     [
         (["nothing.csv"], 1, "muster: nothing.csv: no such file or folder\n"),
         (["nothing"], 1, "muster: nothing: no such file or folder\n"),
-        (["t.txt"], 1, "say --form philly or --form swf"),
+        (["t.txt"], 1, "add --form philly or --form swf"),
         (["t.txt", "--form", "slurm"], 64, "no form 'slurm'; there are philly and swf"),
         (["--policy", "magic"], 64, "no policy 'magic'"),
         (["--nodes", "0"], 64, "--nodes"),

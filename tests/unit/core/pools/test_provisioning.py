@@ -49,7 +49,7 @@ class Cloud(world.World):
             nodes=names,
             node_resources=Resources(4000, 64 * world.GI, 0),
             provisioner="exec" if asked.script else "virtual",
-            allow_root=True,
+            runs_unmapped=True,
             provisioning=asked,
         )
         pool = msgspec.structs.replace(pool, **changes)

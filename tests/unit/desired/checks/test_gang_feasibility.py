@@ -141,7 +141,7 @@ def test_told_is_what_does_not_start_on_idle_nodes() -> None:
         found = validate.check({"s.yaml": structure.encode(), "j.yaml": text.encode()})
         assert {one.severity for one in found.status.problems} <= {"warning"}, found.status.problems
         pools = {
-            name: msgspec.structs.replace(pool, allow_root=True)
+            name: msgspec.structs.replace(pool, runs_unmapped=True)
             for name, pool in found.structure.pools.items()
         }
         wanted = desired.Desired(

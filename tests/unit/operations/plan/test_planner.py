@@ -204,14 +204,15 @@ def test_what_approves_does_not_depend_on_options_of_the_controller() -> None:
 
     def state(count: int) -> desired.Desired:
         pools = {
-            name: msgspec.structs.replace(pool, nodes=pool.nodes[:count], allow_root=False)
+            name: msgspec.structs.replace(pool, nodes=pool.nodes[:count], runs_unmapped=False)
             for name, pool in BASE.structure.pools.items()
         }
         structure = msgspec.structs.replace(BASE.structure, pools=pools)
         return msgspec.structs.replace(BASE, structure=structure)
 
     rooted = tuple(
-        msgspec.structs.replace(pool, allow_root=True) for pool in state(9).structure.pools.values()
+        msgspec.structs.replace(pool, runs_unmapped=True)
+        for pool in state(9).structure.pools.values()
     )
     behind = msgspec.structs.replace(
         snapshot, live=msgspec.structs.replace(snapshot.live, pools=rooted)

@@ -16,7 +16,10 @@ from reconciler.simulation.forecast import cluster_forecast, forecast_diff
 BEGIN = 1_000_000.0
 GI = 2**30
 POOL = desired.Pool(
-    name="gpu", nodes=("n1", "n2"), node_resources=Resources(16_000, 64 * GI, 4000), allow_root=True
+    name="gpu",
+    nodes=("n1", "n2"),
+    node_resources=Resources(16_000, 64 * GI, 4000),
+    runs_unmapped=True,
 )
 STRUCTURE = desired.Structure(
     pools={"gpu": POOL},
