@@ -26,7 +26,7 @@ if __package__ in {None, ""}:
     # package.
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])
 
-from agents.host import processes
+from agents.host import processes, session_keyring
 from agents.supervisor import (
     connections,
     journal,
@@ -313,6 +313,10 @@ def main() -> int:
     for number in spawn.IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        session_keyring.join_new()  # nothing that the agent's parent has in its own is for tasks
+    except OSError as problem:
+        complain(f"tasks of the agent's own user share its session keyring: {problem}")
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)

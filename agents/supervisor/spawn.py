@@ -15,7 +15,7 @@ import select
 import signal
 from typing import Any
 
-from agents.host import failpoints, processes
+from agents.host import failpoints, processes, session_keyring
 
 Record = dict[str, Any]
 
@@ -269,6 +269,8 @@ def become(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         user = order.get("user")
         if user is not None:
+            what = "session keyring of the task"
+            session_keyring.join_new()
             what = f"user {user['name']}"
             os.setgroups(user["groups"])
             os.setgid(user["gid"])
