@@ -301,6 +301,7 @@ class Supervisor:
 
 def main() -> int:
     """Lock the root folder, recover, and run the loop. Return the exit status."""
+    os.umask(0o022)
     root = os.path.realpath(sys.argv[1])
     for folder, mode in ((root, 0o755), (f"{root}/attempts", 0o711), (f"{root}/logs", 0o711)):
         os.makedirs(folder, mode, exist_ok=True)
@@ -322,7 +323,6 @@ def main() -> int:
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    os.umask(0o022)
     supervisor = Supervisor(root)
     supervisor.recover()
     os.chdir(root)

@@ -396,7 +396,7 @@ def open_log(root: str, order: Record, stream: str) -> int:
     """Return the file that a task writes to, which belongs to its user."""
     path = f"{root}/logs/{order['id']}.{stream}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    handle = os.open(path, flags, 0o640)
+    handle = os.open(path, flags, 0o600)
     user = order.get("user")
     if user is not None:
         os.fchown(handle, user["uid"], user["gid"])
