@@ -1,6 +1,7 @@
 """``muster-agent``: parses the command line and runs the agent of one node."""
 
 import faulthandler
+import os
 import sys
 
 from agents import node_agent, settings
@@ -9,9 +10,13 @@ from agents.host.token_file import TokenFileError
 from agents.link.http_client import LinkError
 from agents.node import agent_identity
 
+#: Modes of what the agent and its helpers create are those that the code names, whoever starts it.
+UMASK = 0o022
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the agent until it is stopped. Return the exit code."""
+    os.umask(UMASK)
     words = sys.argv[1:] if arguments is None else arguments
     if "--check" in words:
         from agents.preflight import preflight_check  # noqa: PLC0415 - a running node needs none of it

@@ -243,7 +243,7 @@ class Agent:
             volumes=self.monitor.volumes, mig=self.monitor.cutter, gate=self._gate,
         )  # fmt: skip
         # After the launcher, which needs room on the disk more than the metrics of tasks do.
-        self._job_data = reported_data.JobData(self.root, shared)
+        self._job_data = reported_data.JobData(self.root, shared, as_root=node.as_root)
         self._containers = container_cleanup.ContainerRemover(
             self.root, self.say, self.attempts.may_begin, self.leaving
         )

@@ -133,7 +133,8 @@ class VirtualNodes:
         log = self.folder / f"{name}.log"
         if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))
-        with log.open("ab") as stream:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(log, flags, 0o600), "ab") as stream:
             known.agent = subprocess.Popen(
                 self.command(name),
                 stdin=subprocess.DEVNULL,

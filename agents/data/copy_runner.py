@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agents.data import copy_queue, copy_worker, worker_process
+from agents.host import session_keyring
 from reconciler.model.observed import storage
 
 #: Copies that cannot be killed beside which another one is still started.
@@ -58,6 +59,7 @@ class CopyRunner:
         """
         options: dict[str, Any] = {}
         if user is not None:
+            session_keyring.join_new()
             options = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
         options["env"] = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         with self._lock:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from agents.host import session_keyring
 from reconciler import child_process
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -179,6 +180,8 @@ class MpsDaemons:
             given=words.encode(),
         )
         try:
+            if wanted.user is not None:
+                session_keyring.join_new()
             result = child_process.run_child(program, child_process.ChildLimits(ANSWER_S))
         except FileNotFoundError:
             raise MpsError(f"{self._program} is not installed") from None

@@ -11,6 +11,8 @@ import ctypes
 import os
 from typing import Any
 
+from agents.isolation import memory_spaces
+
 _NEWNS = 0x00020000
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _SLAVE = 2, 4, 8, 4096, 16384, 1 << 19
 #: Kernel version since which each mount of ``/proc`` has its own options.
@@ -22,12 +24,17 @@ class SandboxError(OSError):
 
 
 class Sandbox:
-    """Mount namespaces for tasks. ``usable`` is True if this process may create them."""
+    """Mount namespaces for tasks. ``usable`` is True if this process may create them.
+
+    Attributes:
+        memory: the memory that processes of a task share by name.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.usable = False
         self.problem = ""
+        self.memory: memory_spaces.MemorySpaces | None = None
         self.hides_processes = _kernel() >= _OWN_PROC
         try:
             self._home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -37,15 +44,20 @@ class Sandbox:
             return
         self.leave()
         self.usable = True
+        self.memory = memory_spaces.MemorySpaces()
+        self.problem = self.memory.problem
 
-    def enter(self, view: dict[str, Any]) -> None:
+    def enter(self, view: dict[str, Any], attempt: str = "") -> None:
         """Enter a new namespace and mount what ``view`` contains.
 
         Args:
+            attempt: id of the attempt that the view is of.
             view: ``binds``: pairs of a folder, no link, and where to show it. ``shm_bytes``: size
-                of an empty ``/dev/shm``, 0 for the default; missing for the host's. ``masks``:
-                files to replace by ``/dev/null``. ``memory``: folder to keep in memory.
-                ``own_processes``: show only the user's own processes in ``/proc``.
+                of an empty ``/dev/shm``, 0 for the default; missing for the host's. ``ipc``: name
+                of the gang that shares this memory and its IPC namespace, empty for the task alone;
+                missing for the host's namespace. ``masks``: files to replace by ``/dev/null``.
+                ``memory``: folder to keep in memory. ``own_processes``: show only the user's own
+                processes in ``/proc``.
 
         Raises:
             SandboxError: it failed; this process is where it was.
@@ -55,9 +67,8 @@ class Sandbox:
             self._mount("none", "/", "", _SLAVE | _REC, "")
             for source, target in view.get("binds", ()):
                 self._bind(source, target)
-            if "shm_bytes" in view:
-                size = f",size={view['shm_bytes']}" if view["shm_bytes"] else ""
-                self._mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"mode=1777{size}")  # noqa: S108 - the task's own
+            if self.memory is not None and ("shm_bytes" in view or "ipc" in view):
+                self.memory.enter(view.get("ipc", ""), attempt, view.get("shm_bytes"))
             if "memory" in view:
                 self._keep_in_memory(view["memory"])
             for path in view.get("masks", ()):
@@ -70,7 +81,9 @@ class Sandbox:
             raise
 
     def leave(self) -> None:
-        """Return to the original namespace of this process."""
+        """Return to the original namespaces of this process."""
+        if self.memory is not None:
+            self.memory.leave()
         self._check(self._libc.setns(self._home, _NEWNS), "the way back")
 
     def _bind(self, source: str, target: str) -> None:

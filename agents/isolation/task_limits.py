@@ -6,7 +6,7 @@ Pure, except that it reads the driver's files for the device numbers of GPUs.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,20 @@ class IsolationCapabilities(msgspec.Struct, frozen=True):
     path: str = ""
 
 
+class ViewedPaths(NamedTuple):
+    """The paths that decide what a task's view replaces.
+
+    Attributes:
+        attempt: folder of the attempt.
+        node: folders of the node that must stay visible.
+        program: the task's working directory and command, which must stay visible in ``/tmp``.
+    """
+
+    attempt: str
+    node: tuple[str, ...]
+    program: tuple[str, ...]
+
+
 def limits_of(
     holding: IsolationCapabilities,
     cpu_milli: int,
@@ -57,30 +71,33 @@ def limits_of(
 
 
 def view_of(
-    holding: IsolationCapabilities, folder: str, needed: list[str], *,
-    memory_bytes: int, denied: list[str],
-    alone: bool,
+    holding: IsolationCapabilities, paths: ViewedPaths, *,
+    memory_bytes: int, denied: list[str], alone: bool, gang: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the private folders for the supervisor's order; empty if it cannot create any.
 
     Args:
-        folder: folder of the attempt.
-        needed: paths that must stay visible; shared folders above one of them are not replaced.
+        paths: shared folders above one that must stay visible are not replaced.
+        memory_bytes: what its shared memory may hold; 0 for the default.
         alone: True if the task sees only processes of its own user.
+        gang: name of the tasks on this node that it shares memory with; empty for none.
     """
     if not holding.views:
         return {}
 
-    def is_needed(shared: str) -> bool:
+    def is_needed(shared: str, needed: tuple[str, ...]) -> bool:
         return any(path == shared or path.startswith(f"{shared}/") for path in needed)
 
     binds = [
-        (f"{folder}/tmp", shared)  # noqa: S108 - nobody else's folder
+        (f"{paths.attempt}/tmp", shared)  # noqa: S108 - nobody else's folder
         for shared in TEMPORARY
-        if not is_needed(shared)
+        if not is_needed(shared, paths.node + paths.program)
     ]
     view = {"binds": binds, "masks": denied, "own_processes": alone}
-    own_memory = {} if is_needed(MEMORY) else {"shm_bytes": memory_bytes}
+    own_memory: dict[str, Any] = {"ipc": gang}
+    # nothing that a job chooses has it use the host's, where files outlive it and its limit
+    if not is_needed(MEMORY, paths.node):
+        own_memory["shm_bytes"] = memory_bytes
     return {key: value for key, value in view.items() if value} | own_memory
 
 

@@ -2,9 +2,9 @@
 
 A checkpoint is a file or folder. It is complete if its marker exists and the size that it names is
 right, or without a marker if it has not changed for a while. Rejected ones (``NAME.bad``), links,
-and empty or growing ones are skipped. The number of names read is limited. Users own these folders
-and the agent may be root: everything is opened name by name without following links, and only
-regular files are read.
+and empty or growing ones are skipped. The number of names read is limited. All is read as the job's
+user, name by name without following links. What belongs to another user does not count, because a
+program that loads a checkpoint may run code in it.
 """
 
 import contextlib
@@ -19,6 +19,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from agents.host import unix_users
+from agents.host.acting_user import ActingUser, acting_as
+from agents.job_data import checkpoint_places
 from agents.job_data.metrics import newer
 from agents.tasklib.muster import BAD, COMPLETE
 from reconciler.model.observed.task_reports import PATH_CHARACTERS_MAX, CheckpointRule, Saved
@@ -38,12 +41,35 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class _Budget:
-    """Names that may still be read: of one folder or candidate, and in all."""
+class CheckpointSearch(msgspec.Struct, frozen=True):
+    """A description of where checkpoints of an array element are, and which.
 
-    def __init__(self, whole: "_Budget | None" = None) -> None:
+    Attributes:
+        shared: the folder shared by nodes; it is trusted, but nothing below it.
+        below: path of the job's checkpoint folder below it.
+        rule: which checkpoints there are; None for only the one that was reported.
+        element: index in the array.
+        user: whose checkpoints they are; None for the agent's own user.
+    """
+
+    shared: str
+    below: str
+    rule: CheckpointRule | None
+    element: int = 0
+    user: ActingUser | None = None
+
+
+class _Budget:
+    """Names that may still be read, of one folder or candidate and in all, and their owner."""
+
+    def __init__(self, uid: int, whole: "_Budget | None" = None) -> None:
+        self.uid = uid
         self.whole = whole
         self.left: int = LOOK_NAMES_MAX if whole is None else min(NAMES_MAX, whole.left)
+
+    def part(self) -> "_Budget":
+        """Return the budget of one folder or candidate."""
+        return _Budget(self.uid, self)
 
     def take(self) -> bool:
         """Return True if one more name may be read."""
@@ -55,30 +81,25 @@ class _Budget:
         return True
 
 
-def newest(
-    shared: str,
-    below: str,
-    rule: CheckpointRule | None,
-    element: int,
-    *,
-    now: float,
-    told: str = "",
-) -> Saved | None:
+def newest(search: CheckpointSearch, *, now: float, told: str = "") -> Saved | None:
     """Return the newest complete checkpoint of an array element.
 
     Args:
-        shared: the folder shared by nodes; it is trusted, but nothing below it.
-        below: path of the job's checkpoint folder below it.
-        rule: which checkpoints there are; None for only the one that was reported.
-        element: index in the array.
+        search: where to look, and for which.
         now: time by the clock of the writer.
         told: path that a task has reported.
     """
-    rule = rule or CheckpointRule()
+    rule = search.rule or CheckpointRule()
     if rule.marker and not is_name(rule.marker):
         return None
-    with contextlib.suppress(OSError), _folder(shared, below) as folder:
-        return _newest(folder, rule, element, now, told)
+    with (
+        contextlib.suppress(OSError),
+        _folder(search.shared) as shared,
+        acting_as(search.user) as uid,
+        _below(shared, search.below) as folder,
+    ):
+        if os.fstat(folder).st_uid == uid:
+            return _newest(folder, rule, _Budget(uid), search.element, now=now, told=told)
     return None
 
 
@@ -87,8 +108,9 @@ def is_name(text: str) -> bool:
     return text not in {"", ".", ".."} and "/" not in text and text.isprintable()
 
 
-def _newest(folder: int, rule: CheckpointRule, element: int, now: float, told: str) -> Saved | None:
-    budget = _Budget()
+def _newest(
+    folder: int, rule: CheckpointRule, budget: _Budget, element: int, *, now: float, told: str
+) -> Saved | None:
     found: set[str] = set()
     parts = rule.pattern.replace("{element}", str(element)).split("/")
     if all(map(is_name, parts)):
@@ -100,7 +122,7 @@ def _newest(folder: int, rule: CheckpointRule, element: int, now: float, told: s
     for path in sorted(found, key=lambda path: _looks_new(folder, path), reverse=True):
         one = None
         with contextlib.suppress(OSError):
-            one = _judge(folder, path, rule, _Budget(budget), now=now, named=path == told)
+            one = _judge(folder, path, rule, budget.part(), now=now, named=path == told)
         if one is not None and (best is None or (one.at, one.path) > (best.at, best.path)):
             best = one
     return best
@@ -117,12 +139,11 @@ def _looks_new(folder: int, path: str) -> tuple[float, float, str]:
 
 
 @contextlib.contextmanager
-def _folder(shared: str, below: str) -> Iterator[int]:
-    """Return a handle of a folder below the shared one, whose own path may have links."""
+def _folder(shared: str) -> Iterator[int]:
+    """Return a handle of the shared folder, whose own path may have links."""
     handle = os.open(shared, _FOLDER & ~os.O_NOFOLLOW)
     try:
-        with _below(handle, below) as folder:
-            yield folder
+        yield handle
     finally:
         os.close(handle)
 
@@ -133,14 +154,15 @@ def _below(folder: int, path: str) -> Iterator[int]:
 
     So a name that is replaced by a link meanwhile misleads nobody.
     """
-    handle = os.open(".", _FOLDER, dir_fd=folder)
+    parts = [part for part in path.split("/") if part not in {"", "."}] or ["."]
+    if ".." in parts:
+        raise NotADirectoryError(f"{path!r} leads out of its folder")
+    handle = os.dup(folder)
     try:
-        for part in path.split("/") if path else ():
-            if part in {"", "."}:
-                continue
-            if part == "..":
-                raise NotADirectoryError(f"{path!r} leads out of its folder")
-            further = os.open(part, _FOLDER, dir_fd=handle)
+        for number, part in enumerate(parts, 1):
+            # what is only passed through needs not be readable
+            flags = _FOLDER if number == len(parts) else _FOLDER | os.O_PATH
+            further = os.open(part, flags, dir_fd=handle)
             os.close(handle)
             handle = further
         yield handle
@@ -167,13 +189,15 @@ def _matching(folder: int, parts: list[str], below: str, whole: _Budget) -> Iter
     Names that are not valid everywhere, such as in a report or variable, do not count.
     """
     found: list[tuple[float, str]] = []
-    budget = _Budget(whole)
+    budget = whole.part()
     with contextlib.suppress(OSError):
         for name in _scan(folder, budget):
             if not is_name(name) or not fnmatch.fnmatchcase(name, parts[0]):
                 continue
             with contextlib.suppress(OSError):
                 facts = os.lstat(name, dir_fd=folder)
+                if facts.st_uid != whole.uid:
+                    continue
                 if stat.S_ISDIR(facts.st_mode) or (len(parts) == 1 and stat.S_ISREG(facts.st_mode)):
                     found.append((facts.st_mtime, name))
     for _, name in sorted(found, reverse=True):
@@ -193,12 +217,12 @@ def _judge(
     """Return the checkpoint if it is complete. ``named``: its task has reported it."""
     above, _, name = path.rpartition("/")
     with _below(folder, above) as parent:
-        if _is_there(parent, name + BAD):
+        if _is_there(parent, name + BAD, budget.uid):
             return None
         size, changed_at = _extent(parent, name, budget)
         if size <= 0:
             return None
-        marker, own_bytes = _marker(parent, name, rule)
+        marker, own_bytes = _marker(parent, name, rule, budget.uid)
     step = _step_of(path)
     if marker is not None:
         expected, said = marker
@@ -210,17 +234,21 @@ def _judge(
     return Saved(path, changed_at, step, size)
 
 
-def _is_there(folder: int, name: str) -> bool:
+def _is_there(folder: int, name: str, uid: int) -> bool:
     try:
-        os.lstat(name, dir_fd=folder)
+        return os.lstat(name, dir_fd=folder).st_uid == uid
     except FileNotFoundError:
         return False
-    return True
 
 
 def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
-    """Return size in bytes and time of the last write; no size if it cannot be read completely."""
+    """Return size in bytes and time of the last write.
+
+    There is no size if it cannot be read completely, or a part of it belongs to another user.
+    """
     found = os.lstat(name, dir_fd=parent)
+    if found.st_uid != budget.uid:
+        return 0, 0.0
     if stat.S_ISREG(found.st_mode):
         return found.st_size, found.st_mtime
     if not stat.S_ISDIR(found.st_mode):
@@ -231,6 +259,8 @@ def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
         with _below(parent, path) as handle:
             for below in _scan(handle, budget):
                 facts = os.lstat(below, dir_fd=handle)
+                if facts.st_uid != budget.uid:
+                    return 0, 0.0
                 changed_at = max(changed_at, facts.st_mtime)
                 if not stat.S_ISDIR(facts.st_mode):
                     size += facts.st_size
@@ -242,25 +272,27 @@ def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
 
 
 def _marker(
-    parent: int, name: str, rule: CheckpointRule
+    parent: int, name: str, rule: CheckpointRule, uid: int
 ) -> tuple[tuple[int | None, float | None] | None, int]:
     """Return size and step from a marker, None without one, and the size of a marker inside the
     checkpoint.
 
     A size counted before that marker existed is smaller by its size.
     """
-    found = _said(parent, name + COMPLETE)
+    found = _said(parent, name + COMPLETE, uid)
     if not rule.marker:
         return found, 0
     within, own_bytes = None, 0
     with contextlib.suppress(OSError), _below(parent, name) as handle:
-        within = _said(handle, rule.marker)
+        within = _said(handle, rule.marker, uid)
         own_bytes = os.lstat(rule.marker, dir_fd=handle).st_size
-    return found or within or _said(parent, name + rule.marker), own_bytes
+    return found or within or _said(parent, name + rule.marker, uid), own_bytes
 
 
-def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
-    """Return size and step from a marker; None if there is no regular file of that name."""
+def _said(folder: int, name: str, uid: int) -> tuple[int | None, float | None] | None:
+    """Return size and step from a marker; None if there is no regular file of that name and
+    owner.
+    """
     try:
         # checked before opening, which makes some devices act
         if not stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
@@ -269,7 +301,8 @@ def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
     except OSError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
             return None
         said = json.loads(os.read(handle, MARKER_BYTES_MAX))
         size, step = said.get("bytes"), said.get("step")
@@ -291,17 +324,29 @@ def _step_of(path: str) -> float | None:
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A task that reports its element's checkpoints."""
+    """A task that reports its element's checkpoints.
+
+    Attributes:
+        path: ``checkpoint.path`` of its job.
+        user: name of its user; None for the agent's own.
+    """
 
     attempt: str
     shared: str
-    below: str
+    path: str
     rule: CheckpointRule
     element: int
+    user: str | None
 
 
-def watched(assignment: Assignment, template: TaskTemplate | None, shared: str) -> Watched | None:
-    """Return how to find a task's checkpoints; None if another task of its gang reports them."""
+def watched(
+    assignment: Assignment, template: TaskTemplate | None, shared: str, *, as_root: bool
+) -> Watched | None:
+    """Return how to find a task's checkpoints; None if another task of its gang reports them.
+
+    Args:
+        as_root: True if tasks run as the users of their jobs.
+    """
     if template is None or template.checkpoint_path is None:
         return None
     rank = assignment.rank
@@ -310,8 +355,28 @@ def watched(assignment: Assignment, template: TaskTemplate | None, shared: str) 
     if template.saves is None or not template.saves.pattern:
         return None
     return Watched(
-        assignment.attempt, shared, template.checkpoint_path, template.saves, assignment.element
-    )
+        assignment.attempt, shared, template.checkpoint_path, template.saves, assignment.element,
+        template.user if as_root else None,
+    )  # fmt: skip
+
+
+def _newest_of(task: Watched) -> Saved | None:
+    """Return the newest checkpoint of a running task. The user was looked up when it started."""
+    user = None
+    if task.user is not None:
+        account = unix_users.SYSTEM.find(task.user)
+        if account is None:
+            return None
+        if account.uid != os.geteuid():
+            user = ActingUser(account.name, account.uid, account.gid, account.groups)
+    try:
+        below = checkpoint_places.find(task.shared, task.path, user)
+    except (OSError, checkpoint_places.CheckpointPlaceError):
+        return None
+    if below is None:
+        return None
+    search = CheckpointSearch(task.shared, below, task.rule, task.element, user)
+    return newest(search, now=time.time())
 
 
 class CheckpointWatcher:
@@ -326,7 +391,7 @@ class CheckpointWatcher:
         # only this thread writes; readers see either value
         found = {name: saved for name, saved in self._found.items() if name in names}
         for task in tasks:
-            saved = newest(task.shared, task.below, task.rule, task.element, now=time.time())
+            saved = _newest_of(task)
             if saved is not None:
                 found[task.attempt] = saved
         self._found = found

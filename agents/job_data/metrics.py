@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from agents.job_data import metric_lines
+from agents.logs import rotation
 from agents.tasklib import muster
 from reconciler.model.observed import task_reports
 from reconciler.model.state.records import AttemptReport
@@ -228,7 +229,7 @@ class MetricsReader:
                 count += 1
             place.sorts[sort] = seen + 1, stride, count
         if series:
-            with path.open("a", encoding="utf-8") as stream:
+            with os.fdopen(rotation.append_private(path), "a", encoding="utf-8") as stream:
                 stream.writelines(series)
         while sum(count for _, _, count in place.sorts.values()) > ROWS_MAX:
             _thin(path, place)
@@ -331,6 +332,8 @@ def _thin(path: Path, place: ReadPosition) -> None:
                     continue
             kept.append(line)
     part = path.with_name(f"{path.name}.1")
-    part.write_text("".join(kept), encoding="utf-8")
+    part.unlink(missing_ok=True)
+    with os.fdopen(rotation.append_private(part), "w", encoding="utf-8") as stream:
+        stream.writelines(kept)
     part.replace(path)
     place.sorts[most] = seen, stride * 2, (number + 1) // 2

@@ -16,10 +16,16 @@ from reconciler.model.state.records import AttemptReport
 
 
 class JobData:
-    """The reported data of one agent's tasks. ``shared`` is the folder shared by all nodes."""
+    """The reported data of one agent's tasks.
 
-    def __init__(self, root: Path, shared: str) -> None:
+    Args:
+        shared: the folder shared by all nodes.
+        as_root: True if tasks run as the users of their jobs.
+    """
+
+    def __init__(self, root: Path, shared: str, *, as_root: bool) -> None:
         self.shared = shared
+        self._as_root = as_root
         self._listener = metrics.MetricsReader(root)
         self._watcher = checkpoints.CheckpointWatcher()
         self._marks = timestamps.LogMarks(root / "logs")
@@ -55,7 +61,9 @@ class JobData:
             assignment = node.assignments.get(name)
             if assignment is not None:
                 template = node.templates.get(assignment.template)
-                found = checkpoints.watched(assignment, template, self.shared)
+                found = checkpoints.watched(
+                    assignment, template, self.shared, as_root=self._as_root
+                )
                 if found is not None:
                     yield found
 

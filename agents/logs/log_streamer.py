@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from agents.link.http_client import Connection, ControllerTarget, LinkError
-from agents.logs import log_file, timestamps
+from agents.logs import log_file, log_shares, timestamps
 from agents.state import ATTEMPT_PATTERN
 from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
 
@@ -25,6 +25,8 @@ LIFETIME_S = 3600.0
 LOOK_EVERY_S = 0.2
 #: A log of more than this many times its limit is checked again soon.
 HURRIED_TIMES = 2
+#: Space that a file system may reserve for a growing log, beside twice its limit.
+RESERVED_BYTES_MAX = 2**20
 #: How often a silent log is sent anyway, to learn if anybody still reads.
 ALIVE_EVERY_S = 15.0
 #: Log files of ended tasks, however small, because listing them takes memory and time.
@@ -37,55 +39,76 @@ READABLE = (*STREAMS, "metrics")
 
 
 class Rotation(NamedTuple):
-    """Bytes that logs use, and if one has grown far beyond its limit since the last check."""
+    """Space that logs take on disk, and if one has grown far beyond its limit since the last
+    check.
+    """
 
     total: int
     hurried: bool
 
 
 def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Rotation:
-    """Rotate logs that are larger than ``limit`` bytes."""
+    """Rotate logs that are larger than ``limit`` bytes, or hold far more space than that."""
     total, hurried = 0, False
     for attempt in attempts:
         for stream in STREAMS:
             path = folder / f"{attempt}.{stream}"
             copy = log_file.copy_of(path)
             try:
-                size = path.stat().st_size
-                if size > limit:
-                    hurried = hurried or size > HURRIED_TIMES * limit
+                found = path.stat()
+                used = log_shares.disk_bytes(found)
+                if found.st_size > limit or used > HURRIED_TIMES * limit + RESERVED_BYTES_MAX:
+                    hurried = hurried or found.st_size > HURRIED_TIMES * limit
                     log_file.turn_over(path, limit)
-                    size = 0
-                total += min(size, limit)
-                total += copy.stat().st_size
+                    used = 0
+                total += used
+                total += log_shares.disk_bytes(copy.stat())
             except OSError:
                 continue
     return Rotation(total, hurried)
 
 
 def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
-    """Delete the oldest logs of attempts not in ``keep`` until the limits hold. Return what is
-    left.
+    """Delete logs of attempts not in ``keep`` until the limits hold, the oldest of each user first.
+
+    Args:
+        folder: where all logs are.
+        keep: running attempts. Their logs count, but are not deleted.
+        bytes_max: space on disk for all logs.
+        age_s_max: age at which logs are deleted in any case.
+
+    Returns:
+        Space that logs of other attempts still take.
     """
-    old: list[tuple[float, int, str]] = []  # names only: thousands of paths take megabytes
+    own = os.geteuid()
+    files: list[tuple[float, int, str]] = []  # names only: thousands of paths take megabytes
+    owners: dict[str, int] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
-            name = entry.name.removesuffix(log_file.CUT).removesuffix(timestamps.TIMES)
-            attempt = name.removesuffix(".1").rpartition(".")[0]
-            if attempt not in keep:
-                with contextlib.suppress(FileNotFoundError):
-                    found = entry.stat()
-                    old.append((found.st_mtime, found.st_size, entry.name))
-    old.sort(reverse=True)
-    total = left = 0
-    oldest = time.time() - age_s_max
-    for position, (changed_at, size, name) in enumerate(old):
-        total += size
-        if position >= FILES_MAX or total > bytes_max or changed_at < oldest:
-            (folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                files.append((found.st_mtime, log_shares.disk_bytes(found), entry.name))
+                if found.st_uid != own:  # the agent's own files beside a log are its user's, too
+                    owners[_attempt_of(entry.name)] = found.st_uid
+    ended: list[log_shares.KeptLog] = []
+    running: dict[int, int] = {}
+    for changed_at, used, name in files:
+        attempt = _attempt_of(name)
+        uid = owners.get(attempt, own)
+        if attempt in keep:
+            running[uid] = running.get(uid, 0) + used
         else:
-            left += size
-    return left
+            ended.append(log_shares.KeptLog(changed_at, used, name, uid))
+    surplus = log_shares.choose(ended, running, bytes_max, FILES_MAX, time.time() - age_s_max)
+    for name in surplus.names:
+        (folder / name).unlink(missing_ok=True)
+    return surplus.left_bytes
+
+
+def _attempt_of(name: str) -> str:
+    """Return the attempt that a file in the folder of logs belongs to."""
+    name = name.removesuffix(log_file.CUT).removesuffix(timestamps.TIMES)
+    return name.removesuffix(".1").rpartition(".")[0]
 
 
 class LogStreams:

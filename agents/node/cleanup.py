@@ -2,7 +2,8 @@
 
 One thread runs it. Logs of running tasks are rotated when they grow too large. If all logs exceed
 ``--logs-total``, and when a task has ended, the oldest logs of ended tasks are deleted within
-seconds. Reading a large folder of logs may take at most a twentieth of a core.
+seconds, those of the user who has most first. Reading a large folder of logs may take at most a
+twentieth of a core.
 """
 
 import threading
@@ -63,9 +64,8 @@ class LogCleanup:
             return False
         self._ended = False
         began_at = self._clock()
-        left = max(0, limit - used)
         self._old_bytes = log_streamer.prune(
-            self._folder, set(running), left, settings.logs_age_s_max
+            self._folder, set(running), limit, settings.logs_age_s_max
         )
         done_at = self._clock()
         self._not_before = done_at + max(ROTATE_EVERY_S, REST_TIMES * (done_at - began_at))

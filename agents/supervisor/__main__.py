@@ -26,7 +26,7 @@ if __package__ in {None, ""}:
     # package.
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])
 
-from agents.host import processes
+from agents.host import processes, session_keyring
 from agents.supervisor import (
     connections,
     journal,
@@ -301,6 +301,7 @@ class Supervisor:
 
 def main() -> int:
     """Lock the root folder, recover, and run the loop. Return the exit status."""
+    os.umask(0o022)
     root = os.path.realpath(sys.argv[1])
     for folder, mode in ((root, 0o755), (f"{root}/attempts", 0o711), (f"{root}/logs", 0o711)):
         os.makedirs(folder, mode, exist_ok=True)
@@ -313,12 +314,15 @@ def main() -> int:
     for number in spawn.IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        session_keyring.join_new()  # nothing that the agent's parent has in its own is for tasks
+    except OSError as problem:
+        complain(f"tasks of the agent's own user share its session keyring: {problem}")
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    os.umask(0o022)
     supervisor = Supervisor(root)
     supervisor.recover()
     os.chdir(root)

@@ -214,7 +214,8 @@ class SupervisorClient:
         command = [*scope(self._isolation, str(self.root)), *self._enter]
         command += [sys.executable, "-I", "-S", str(SCRIPT), str(self.root)]
         try:
-            with log.open("ab") as stream:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            with os.fdopen(os.open(log, flags, 0o600), "ab") as stream:
                 self._started = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

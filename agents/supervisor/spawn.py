@@ -15,7 +15,7 @@ import select
 import signal
 from typing import Any
 
-from agents.host import failpoints, processes
+from agents.host import failpoints, processes, session_keyring
 
 Record = dict[str, Any]
 
@@ -269,6 +269,8 @@ def become(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         user = order.get("user")
         if user is not None:
+            what = "session keyring of the task"
+            session_keyring.join_new()
             what = f"user {user['name']}"
             os.setgroups(user["groups"])
             os.setgid(user["gid"])
@@ -394,7 +396,7 @@ def open_log(root: str, order: Record, stream: str) -> int:
     """Return the file that a task writes to, which belongs to its user."""
     path = f"{root}/logs/{order['id']}.{stream}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    handle = os.open(path, flags, 0o640)
+    handle = os.open(path, flags, 0o600)
     user = order.get("user")
     if user is not None:
         os.fchown(handle, user["uid"], user["gid"])

@@ -146,6 +146,7 @@ class TaskIsolation:
         try:
             return child.wait_for_program()
         except Exception:  # whatever it is: nobody else knows of the group
+            self._forget_memory(name)
             group = self._groups.pop(name, None)
             if group is not None:
                 self._pool.remove(group)
@@ -166,12 +167,16 @@ class TaskIsolation:
         if order.get("secrets"):
             view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
         try:
-            self.sandbox.enter(view)
+            self.sandbox.enter(view, order["id"])
         except OSError as problem:
+            self._forget_memory(order["id"])
             raise spawn.refused(problem, problem.strerror or "the task's own folders") from None
         try:
             self._write_files(order)
             return self._spawn_in(order, standard, group, company)
+        except Exception:  # whatever it is, no process of it uses its memory
+            self._forget_memory(order["id"])
+            raise
         finally:
             _come_home(self.sandbox)
 
@@ -265,6 +270,7 @@ class TaskIsolation:
 
         ``unheld`` in the result is why it could not be limited and was killed.
         """
+        self._forget_memory(name)
         group = self._groups.pop(name, None)
         if group is None:
             return {}
@@ -278,6 +284,11 @@ class TaskIsolation:
         if contained:
             self.tree.drop_elsewhere(name)
         return found
+
+    def _forget_memory(self, name: str) -> None:
+        """Release the memory that an attempt has shared with its gang."""
+        if self.sandbox is not None and self.sandbox.memory is not None:
+            self.sandbox.memory.forget(name)
 
     def tidy(self) -> float | None:
         """Remove unused groups. Return in how many seconds to do so again."""

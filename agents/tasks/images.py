@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from agents.host import processes
+from agents.host import processes, session_keyring
 from agents.tasks import container_runtimes
 from reconciler import child_process
 
@@ -230,6 +230,8 @@ def execute(
         reap_s=ENDING_S,
     )
     try:
+        if user is not None:
+            session_keyring.join_new()
         result = child_process.run_child(program, limits, is_wanted=is_wanted)
     except OSError as problem:
         return 127, str(problem)

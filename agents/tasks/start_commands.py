@@ -155,13 +155,25 @@ def _process(
         "limits": _limits(template, node, resources, denied),
         "private": task_limits.view_of(
             node.isolation,
-            node.attempt_folder(assignment.attempt),
-            [node.root, node.shared, execution.cwd, execution.argv[0]],
+            task_limits.ViewedPaths(
+                node.attempt_folder(assignment.attempt),
+                (node.root, node.shared),
+                (execution.cwd, execution.argv[0]),
+            ),
             memory_bytes=template.memory_bytes,
             denied=list(denied),
             alone=resources.user.switch,
+            gang=_gang_on_node(assignment, template, resources.user),
         ),
     }
+
+
+def _gang_on_node(assignment: Assignment, template: TaskTemplate, user: TaskUser) -> str:
+    """Return a name for the tasks on this node that share memory; empty if it is only one."""
+    if assignment.rank.local_world_size <= 1:
+        return ""
+    words = (template.job, template.run, assignment.element, assignment.try_number, user.uid)
+    return "/".join(map(str, words))
 
 
 def _container(

@@ -5,7 +5,7 @@ import pwd
 
 import msgspec
 
-from agents.host import unix_users
+from agents.host import acting_user, unix_users
 from agents.supervisor.commands import Credentials
 from agents.tasks.node_context import NodeContext, UnstartableError
 from reconciler.model.protocol.agent_messages import TaskTemplate
@@ -38,6 +38,13 @@ class TaskUser(msgspec.Struct, frozen=True):
         if not self.switch:
             return None
         return {"name": self.name, "uid": self.uid, "gid": self.gid, "groups": list(self.groups)}
+
+    @property
+    def acting(self) -> acting_user.ActingUser | None:
+        """User to access files as; None for the agent's own."""
+        if not self.switch:
+            return None
+        return acting_user.ActingUser(self.name, self.uid, self.gid, self.groups)
 
     @property
     def path(self) -> str:

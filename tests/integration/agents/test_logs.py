@@ -1,6 +1,10 @@
 """Output of tasks on its way to a reader."""
 
-from reconciler.model.protocol.agent_messages import LogRequest
+import os
+
+import pytest
+
+from reconciler.model.protocol.agent_messages import LogRequest, TaskTemplate
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -115,3 +119,26 @@ def test_a_log_is_read_across_its_turning_over(node: Node, controller: Controlle
     ask(controller, LogRequest("l2", "a.1"))
     controller.wait(lambda: ended(controller, "l2"), "what is kept")
     assert text(controller, "l2") == lines[-4096:] + b"last\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change users")
+def test_nobody_has_the_logs_of_others_deleted(node: Node, controller: Controller) -> None:
+    """By a size that takes no space, or by writing much: who has most loses the oldest."""
+    node.start("--logs-total", "1Mi")
+    for folder in [node.root, *node.root.parents]:
+        if folder.stat().st_uid == 0 and str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+
+    def run(name: str, user: str, script: str) -> None:
+        template = TaskTemplate(name, 1, "g", script=script, user=user)
+        controller.assign(name, template=template)
+        assert controller.ended(name).exit_code == 0
+
+    logs = node.root / "logs"
+    run("a.1", "games", "yes ada | head -c 100000")
+    run("b.1", "news", "truncate --size 1T /proc/self/fd/1")
+    for number in range(2, 6):
+        run(f"b.{number}", "news", "yes bob | head -c 400000")
+    controller.wait(lambda: not (logs / "b.2.stdout").exists(), "the end of the oldest log")
+    assert (logs / "a.1.stdout").stat().st_size == 100_000
+    assert (logs / "b.5.stdout").exists()

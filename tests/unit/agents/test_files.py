@@ -63,11 +63,11 @@ def test_a_log_is_turned_over(tmp_path: Path) -> None:
 def test_old_logs_go_first_and_running_ones_never(tmp_path: Path) -> None:
     for age, name in enumerate(["new.stdout", "mid.stderr", "old.stdout.1", "run.stdout"]):
         path = tmp_path / name
-        path.write_bytes(b"x" * 100)
+        path.write_bytes(b"x" * 4096)
         os.utime(path, (2e9 - age, 2e9 - age))
-    log_streamer.prune(tmp_path, {"run"}, 250, 1e10)
+    log_streamer.prune(tmp_path, {"run"}, 3 * 4096, 1e10)
     assert {path.name for path in tmp_path.iterdir()} == {"new.stdout", "mid.stderr", "run.stdout"}
-    log_streamer.prune(tmp_path, {"run"}, 250, -1e10)
+    log_streamer.prune(tmp_path, {"run"}, 3 * 4096, -1e10)
     assert {path.name for path in tmp_path.iterdir()} == {"run.stdout"}
 
 
@@ -298,14 +298,15 @@ def test_a_full_disk_does_not_keep_an_end_from_being_written(tmp_path: Path) -> 
 
 def test_what_is_kept_of_a_log_is_as_private_as_the_log(tmp_path: Path) -> None:
     path = tmp_path / "a.stderr"
-    path.write_bytes(b"x" * 100)
+    limit = 10 * 4096
+    path.write_bytes(b"x" * 25 * 4096)
     path.chmod(0o640)
-    found = log_streamer.rotate(tmp_path, ["a"], 40)
-    assert (found.total, found.hurried) == (40, True)
+    found = log_streamer.rotate(tmp_path, ["a"], limit)
+    assert (found.total, found.hurried) == (limit, True)
     assert stat.S_IMODE((tmp_path / "a.stderr.1").stat().st_mode) == 0o640
-    path.write_bytes(b"x" * 50)
-    assert log_streamer.rotate(tmp_path, ["a", "gone"], 40) == log_streamer.Rotation(
-        40, hurried=False
+    path.write_bytes(b"x" * 12 * 4096)
+    assert log_streamer.rotate(tmp_path, ["a", "gone"], limit) == log_streamer.Rotation(
+        limit, hurried=False
     )
 
 

@@ -124,21 +124,23 @@ def test_folders_below_which_the_node_works_are_left_alone(
 ) -> None:
     found = task_limits.view_of(
         task_limits.IsolationCapabilities(views=True),
-        "/a",
-        needed,
+        task_limits.ViewedPaths("/a", tuple(needed[:1]), tuple(needed[1:])),
         memory_bytes=5,
         denied=[],
         alone=True,
+        gang="",
     )
     assert found == {
-        "binds": [("/a/tmp", folder) for folder in expected], "shm_bytes": 5,
+        "binds": [("/a/tmp", folder) for folder in expected], "shm_bytes": 5, "ipc": "",
         "own_processes": True,
     }  # fmt: skip
 
 
 def test_no_view_where_none_can_be_made() -> None:
     held = task_limits.IsolationCapabilities("cgroup-v1", ("memory",))
-    assert task_limits.view_of(held, "/a", [], memory_bytes=5, denied=[], alone=True) == {}
+    paths = task_limits.ViewedPaths("/a", (), ())
+    found = task_limits.view_of(held, paths, memory_bytes=5, denied=[], alone=True, gang="")
+    assert found == {}
 
 
 @pytest.mark.parametrize(
@@ -148,5 +150,14 @@ def test_shared_memory_in_which_the_node_works_is_left_alone(
     needed: list[str], *, own: bool
 ) -> None:
     holding = task_limits.IsolationCapabilities(views=True)
-    found = task_limits.view_of(holding, "/a", needed, memory_bytes=5, denied=[], alone=False)
+    paths = task_limits.ViewedPaths("/a", tuple(needed), ())
+    found = task_limits.view_of(holding, paths, memory_bytes=5, denied=[], alone=False, gang="g")
     assert ("shm_bytes" in found) is own
+    assert found["ipc"] == "g"
+
+
+def test_no_choice_of_a_job_has_it_use_the_hosts_memory() -> None:
+    holding = task_limits.IsolationCapabilities(views=True)
+    paths = task_limits.ViewedPaths("/a", ("/root",), ("/dev/shm", "/dev/shm/program"))
+    found = task_limits.view_of(holding, paths, memory_bytes=5, denied=[], alone=False, gang="")
+    assert found["shm_bytes"] == 5

@@ -37,7 +37,8 @@ def lay(tmp_path: Path) -> Lay:
 
 
 def found(folder: Path, rule: CheckpointRule, told: str = "", element: int = 0) -> str | None:
-    saved = checkpoints.newest(str(folder), "", rule, element, now=NOW, told=told)
+    search = checkpoints.CheckpointSearch(str(folder), "", rule, element)
+    saved = checkpoints.newest(search, now=NOW, told=told)
     return None if saved is None else saved.path
 
 
@@ -46,7 +47,8 @@ def test_the_newest_file_that_has_settled(tmp_path: Path, lay: Lay) -> None:
     lay("step-200.pt", 300)
     lay("step-300.pt", 10)  # still being written
     lay("other.txt", 60)
-    saved = checkpoints.newest(str(tmp_path), "", CheckpointRule("step-*.pt"), 0, now=NOW)
+    search = checkpoints.CheckpointSearch(str(tmp_path), "", CheckpointRule("step-*.pt"))
+    saved = checkpoints.newest(search, now=NOW)
     assert saved == Saved("step-200.pt", NOW - 300, 200.0, 7)
     assert found(tmp_path, CheckpointRule("step-*.pt", settle_s=5)) == "step-300.pt"
     assert found(tmp_path, CheckpointRule("nothing-*")) is None
@@ -149,7 +151,7 @@ def test_one_task_of_a_gang_looks() -> None:
         (RankPlacement(rank=1, world_size=4), 0, False),
     ):
         assignment = Assignment("a", "t", "b", index=index, rank=rank)
-        chosen = checkpoints.watched(assignment, template, "/shared")
+        chosen = checkpoints.watched(assignment, template, "/shared", as_root=False)
         assert (chosen is not None) is looks
 
 
@@ -171,9 +173,9 @@ def test_no_link_on_the_way_is_followed(tmp_path: Path, lay: Lay, marker: str) -
     (shared / "a").mkdir(parents=True)
     (shared / "a" / "b").symlink_to(tmp_path)
     for rule in (CheckpointRule("secret", marker=marker), CheckpointRule("secret")):
-        assert checkpoints.newest(str(shared), "a/b", rule, 0, now=NOW) is None
-        assert checkpoints.newest(str(shared), "a", rule, 0, now=NOW, told="b/secret") is None
-        assert checkpoints.newest(str(shared), "a/../..", rule, 0, now=NOW) is None
+        for below, told in (("a/b", ""), ("a", "b/secret"), ("a/../..", "")):
+            search = checkpoints.CheckpointSearch(str(shared), below, rule)
+            assert checkpoints.newest(search, now=NOW, told=told) is None
 
 
 def test_a_marker_that_is_no_plain_file_is_none(tmp_path: Path, lay: Lay) -> None:

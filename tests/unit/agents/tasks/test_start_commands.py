@@ -26,16 +26,17 @@ def test_an_id_that_is_no_folder_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize("path", ["/etc", "..", "a/../../b", "", "."])
 def test_a_checkpoint_path_stays_in_the_shared_folder(tmp_path: Path, path: str) -> None:
     user = task_users.TaskUser("u", os.geteuid(), os.getegid(), "/", switch=False)
+    template = TaskTemplate("j", 1, "g", checkpoint_path=path)
     with pytest.raises(UnstartableError, match="stay in it"):
-        checkpoint_folders.make_folder(str(tmp_path), path, user)
+        checkpoint_folders.checkpoint_variables(ASSIGNMENT, template, str(tmp_path), user)
 
 
 def test_a_checkpoint_folder_is_made_once(tmp_path: Path) -> None:
     user = task_users.TaskUser("u", os.geteuid(), os.getegid(), "/", switch=False)
+    template = TaskTemplate("j", 1, "g", checkpoint_path="a/./b//c")
     for _ in range(2):
-        assert (
-            checkpoint_folders.make_folder(str(tmp_path), "a/./b//c", user) == f"{tmp_path}/a/b/c"
-        )
+        found = checkpoint_folders.checkpoint_variables(ASSIGNMENT, template, str(tmp_path), user)
+        assert found == {"MUSTER_CHECKPOINT_DIR": f"{tmp_path}/a/b/c"}
     assert (tmp_path / "a/b/c").is_dir()
 
 
