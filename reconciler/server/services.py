@@ -36,7 +36,7 @@ class Services:
     ) -> None:
         self.gate = gate
         self.submitter = submitter
-        self.answers = metrics.Answers()
+        self.answers = metrics.Answers(gate.failed.counts)
         self.converted = plain_text.Converted()
         self.sessions = sessions.Sessions()
         self.relay = log_relay.Relay(self.sessions)
