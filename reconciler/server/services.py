@@ -14,7 +14,7 @@ from reconciler.operations.changes import remote_changes
 from reconciler.server import errors
 from reconciler.server.auth import authentication
 from reconciler.server.loop_link import LinkClient, LinkDownError
-from reconciler.server.nodes import log_relay, node_metrics_pages, sessions
+from reconciler.server.nodes import log_relay, node_metrics_pages, sessions, undeclared_nodes
 from reconciler.store import StoreReader
 
 #: The least time between two hints to the loop; it looks by itself soon after anyway.
@@ -39,6 +39,7 @@ class Services:
         self.answers = metrics.Answers(gate.failed.counts)
         self.converted = plain_text.Converted()
         self.sessions = sessions.Sessions()
+        self.undeclared = undeclared_nodes.UndeclaredNodes(self.sessions, lambda: self.reader)
         self.relay = log_relay.Relay(self.sessions)
         self.node_pages = node_metrics_pages.NodePages(self._node_page)
         self.stopping = asyncio.Event()
