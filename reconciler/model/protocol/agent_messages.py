@@ -44,9 +44,9 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``remedies`` are those that have ended, repeated until the node no longer has them. ``follows``
     are incarnations that worked in the same root before; the root is locked, so none of them lives.
     ``accepts_unrenewed``: the agent understands an answer that renews no lease; another agent is
-    kept waiting until the loop has decided the node's state. ``folder_proof`` is the hash of a secret
-    in the root, and goes no further than the server: only who sends the same follows an agent that
-    sent one. Empty: the agent has none.
+    kept waiting until the loop has decided the node's state. ``folder_proof`` is the hash of a
+    secret in the root, and goes no further than the server: only who sends the same follows an
+    agent that sent one. Empty: the agent has none.
     """
 
     node: str
