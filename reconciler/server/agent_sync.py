@@ -23,12 +23,13 @@ from reconciler.server import services
 from reconciler.server.auth import authentication, csrf
 from reconciler.server.errors import Failure
 from reconciler.server.loop_link import LinkDownError
-from reconciler.server.nodes import sessions
+from reconciler.server.nodes import sessions, undeclared_nodes
 
 #: The longest that a poll waits, whatever the agent asks for.
 WAIT_S_MAX = 60.0
 RETRY_AFTER_S = 1.0
 ADOPT_RETRY_AFTER_S = 5.0
+TOO_MANY_RETRY_AFTER_S = 60.0
 #: How long the loop may take to say how a node stands, where its agent knows only answers that
 #: renew its leases.
 CONFIRM_S_MAX = 20.0
@@ -262,7 +263,10 @@ async def sync(
     service: services.Services = state.services
     said = parse(node, await request.body())
     published = require_ready(service)
-    session = await service.undeclared.session_of(node)
+    try:
+        session = await service.undeclared.session_of(node)
+    except undeclared_nodes.TooManyNodesError as error:
+        raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
     who = (said.boot_id, said.incarnation)
     new = session.holder != who
     follows = said.follows[-agent_messages.FOLLOWS_MAX :]

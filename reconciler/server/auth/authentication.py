@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from reconciler.operations.audit import audit_entries
 from reconciler.server.auth import csrf, failed_calls
 from reconciler.server.auth.tokens import Caller, UnknownTokenError
 from reconciler.server.errors import Failure
@@ -71,10 +72,10 @@ class Authenticator:
         try:
             identity = self.identify(headers.get("authorization"))
         except UnauthenticatedError as error:
-            client = connection.client
-            address = "unknown" if client is None else client.host
+            address = address_of(connection)
             await self.failed.note(address, method, connection.url.path, error.reason)
             raise
+        connection.scope["state"]["identity"] = identity
         if identity.role != "admin" and identity.role not in roles:
             raise Failure(
                 403, f"{identity.name} has the role {identity.role}, which may not do this"
@@ -85,10 +86,35 @@ class Authenticator:
         if method == "POST":
             types = handler.opt.get(csrf.OPTION, csrf.JSON)
             csrf.refuse_type(headers.get("content-type"), types)
-        connection.scope["state"]["identity"] = identity
+
+
+def address_of(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+    """Return the address that a call came from."""
+    return "unknown" if connection.client is None else connection.client.host
 
 
 def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
     """Return the authenticated caller."""
     found: Caller = connection.scope["state"]["identity"]
     return found
+
+
+class AccessNotes(Protocol):
+    """Takes what is to be written down of calls."""
+
+    def note(
+        self, action: audit_entries.Action, identity: str, address: str, request: str, why: str
+    ) -> None:
+        """Have something written down."""
+        ...
+
+
+def note(
+    notes: AccessNotes,
+    action: audit_entries.Action,
+    request: ASGIConnection[Any, Any, Any, Any],
+    why: str,
+) -> None:
+    """Have a call of an authenticated caller written down."""
+    what = f"{request.scope.get('method', '')} {request.url.path}"
+    notes.note(action, identity_of(request).name, address_of(request), what, why)

@@ -56,6 +56,8 @@ class FailedCalls:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        #: Called with address, request, reason and number of what is logged.
+        self.told: Callable[[str, str, str, int], None] | None = None
         self._clock, self._sleep = clock, sleep
         self._by_address: OrderedDict[str, _Failures] = OrderedDict()
         self._waiting = 0
@@ -66,7 +68,16 @@ class FailedCalls:
         self.counts[reason] += 1
         now = self._clock()
         failures = self._of(network_of(address), now)
-        self._log(failures, now, f"{address}, the last: {method} {path[:_PATH_MAX]!r} ({reason})")
+        count = self._loggable(failures, now)
+        if count:
+            path = path[:_PATH_MAX]
+            many = "" if count == 1 else "s"
+            _LOG.warning(
+                *("%d call%s without a valid token from %s, the last: %s %r (%s)", count, many),
+                *(address, method, path, reason),
+            )
+            if self.told is not None:
+                self.told(address, f"{method} {path}", reason, count)
         if reason == MISSING:
             return
         failures.count += 1
@@ -90,18 +101,18 @@ class FailedCalls:
         failures.at = now
         return failures
 
-    def _log(self, failures: _Failures, now: float, what: str) -> None:
-        """Log a failure, or count it for the next line."""
+    def _loggable(self, failures: _Failures, now: float) -> int:
+        """Return how many failures the next line tells of; 0: it is not time for one."""
         failures.unlogged += 1
         if failures.logged_at is not None and now - failures.logged_at < LOG_EVERY_S:
-            return
+            return 0
         self._lines = [at for at in self._lines if now - at < LOG_EVERY_S]
         if len(self._lines) >= LOG_LINES_MAX:
-            return
+            return 0
         self._lines.append(now)
-        many = "" if failures.unlogged == 1 else "s"
-        _LOG.warning("%d call%s without a valid token from %s", failures.unlogged, many, what)
+        count = failures.unlogged
         failures.logged_at, failures.unlogged = now, 0
+        return count
 
 
 def network_of(address: str) -> str:

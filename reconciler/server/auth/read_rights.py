@@ -42,6 +42,10 @@ class ReadRights:
             return True
         return self._structure is not None and not self._structure.access.roles
 
+    def is_of_another(self, owner: str) -> bool:
+        """Return True if a job is somebody else's."""
+        return owner not in {"", self._caller.name}
+
     def why_not(self, job: str, queue: str, owner: str) -> str:
         """Return why the caller may not read a job; empty if it may.
 
@@ -50,7 +54,7 @@ class ReadRights:
             queue: its queue.
             owner: its owner; empty: it is everybody's.
         """
-        if self.everything or owner in {"", self._caller.name}:
+        if self.everything or not self.is_of_another(owner):
             return ""
         if self._structure is None:
             return authorization.NOTHING_IN_FORCE

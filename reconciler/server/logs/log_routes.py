@@ -374,6 +374,8 @@ async def logs(
     job = await asyncio.to_thread(queries.job_or_404, service, name, run)
     rights = await asyncio.to_thread(queries.rights_of, service, request)
     rights.require(name, job.spec.queue, job.spec.owner)
+    if rights.is_of_another(job.spec.owner):
+        authentication.note(service.access_audit, "LogsRead", request, f"of {job.spec.owner}")
     group, index = task_of(job, task)
     _check(service, job, element, follow=follow, widely=widely)
     begins, ends = _moment("since", since), _moment("until", until)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from reconciler.operations.views import job_views
-from reconciler.server import errors
 from reconciler.server.nodes import sessions
 from reconciler.store import StoreReader
 
@@ -18,6 +17,10 @@ UNDECLARED_MAX = 256
 SILENT_S = 600.0
 #: For how long the names that pools declare are not read again.
 READ_EVERY_S = 1.0
+
+
+class TooManyNodesError(Exception):
+    """Error: a node is one too many; the message says how it gets in."""
 
 
 class UndeclaredNodes:
@@ -46,7 +49,7 @@ class UndeclaredNodes:
         """Return the session of a node that reports.
 
         Raises:
-            Failure: it is one too many.
+            TooManyNodesError: it is one too many.
             StoreError: the store can't be read.
         """
         found = self._sessions.get(node)
@@ -61,7 +64,7 @@ class UndeclaredNodes:
             self._undeclared[node] = None
         session = self._sessions.of(node)
         if session is None:
-            raise errors.Failure(429, f"node {node}: {sessions.NODES_MAX} nodes are known already")
+            raise TooManyNodesError(f"node {node}: {sessions.NODES_MAX} nodes are known already")
         return session
 
     def _names(self) -> frozenset[str]:
@@ -77,7 +80,7 @@ class UndeclaredNodes:
         """Forget undeclared nodes that are declared now, or were silent for long.
 
         Raises:
-            Failure: there is no room for one more.
+            TooManyNodesError: there is no room for one more.
         """
         for name in list(self._undeclared):
             session = self._sessions.get(name)
@@ -87,9 +90,7 @@ class UndeclaredNodes:
                 del self._undeclared[name]
                 self._sessions.forget(name)
         if len(self._undeclared) >= UNDECLARED_MAX:
-            raise errors.Failure(
-                429,
+            raise TooManyNodesError(
                 f"node {node}: no pool declares it, and {UNDECLARED_MAX} such nodes report "
-                "already. To fix: add it to the `hosts` of a NodePool",
-                retry_after_s=60.0,
+                "already. To fix: add it to the `hosts` of a NodePool"
             )

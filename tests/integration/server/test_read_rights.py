@@ -107,3 +107,40 @@ def test_no_other_page_tells_what_a_task_wrote(served: parts.Served, path: str) 
 
 def test_pages_for_prometheus_are_not_for_users(served: parts.Served) -> None:
     assert ask(served, "eve", "/metrics/nodes/n1").status_code == 403
+
+
+def test_who_was_refused_and_who_read_is_written_down(served: parts.Served) -> None:
+    assert ask(served, "nobodys-token", "/v1/jobs").status_code == 401
+    assert ask(served, "eve", "/v1/snapshot/records").status_code == 403
+    assert ask(served, "eve", "/v1/jobs/train/logs").status_code == 403
+    assert ask(served, "lead", "/v1/jobs/train/logs").status_code == 200
+    assert ask(served, "ada", "/v1/jobs/train/logs").status_code == 200
+    assert ask(served, "root", "/v1/snapshot/records").status_code == 200
+    body = {"verb": "drain", "names": ["n1"], "reason": "smoke"}
+    for who, status in (("eve", 403), ("root", 200)):
+        headers = {"Authorization": f"Bearer {who}"}
+        put = served.client.post("/v1/overrides", json=body, headers=headers)
+        assert put.status_code == status, put.text
+    assert ask(served, "eve", "/v1/audit/access").status_code == 403
+    wanted = {
+        ("Unauthenticated", "", "GET /v1/jobs"),
+        ("Forbidden", "eve@x.org", "GET /v1/snapshot/records"),
+        ("Forbidden", "eve@x.org", "GET /v1/jobs/train/logs"),
+        ("Forbidden", "eve@x.org", "POST /v1/overrides"),
+        ("Forbidden", "eve@x.org", "GET /v1/audit/access"),
+        ("LogsRead", "lead@x.org", "GET /v1/jobs/train/logs"),
+        ("SnapshotRead", "root@x.org", "GET /v1/snapshot/records"),
+        ("OverrideChanged", "root@x.org", "POST /v1/overrides"),
+    }
+
+    def items() -> list[dict[str, str]]:
+        found: list[dict[str, str]] = ask(served, "root", "/v1/audit/access").json()["items"]
+        return found
+
+    def seen() -> set[tuple[str, str, str]]:
+        return {(one["action"], one["identity"], one["request"]) for one in items()}
+
+    served.until(lambda: wanted <= seen())
+    assert ("LogsRead", "ada@x.org", "GET /v1/jobs/train/logs") not in seen(), "they are her own"
+    assert "nobodys-token" not in str(items())
+    assert {one["address"] for one in items()} == {"127.0.0.1"}
