@@ -297,7 +297,8 @@ class Agent:
             stages=self.launcher.stages,
             helpers=lambda: (self.supervisor.pid, self.monitor.probe.pid),
         )
-        life = reports.AgentLife(self.boot_id, self.incarnation, follows)
+        proof = agent_identity.proof_of(self.root)
+        life = reports.AgentLife(self.boot_id, self.incarnation, follows, proof)
         self.dialogue = controller_dialogue.ControllerDialogue(
             self.lock,
             self.state,

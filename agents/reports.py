@@ -23,11 +23,15 @@ from reconciler.model.state.states import AttemptState
 
 
 class AgentLife(msgspec.Struct, frozen=True):
-    """Identity of an agent: its node's boot, its incarnation, and those that it follows."""
+    """Identity of an agent: its node's boot, its incarnation, and those that it follows.
+
+    ``folder_proof`` is known to the agents of its root alone.
+    """
 
     boot_id: str
     incarnation: str
     follows: tuple[str, ...]
+    folder_proof: str
 
 
 class AssignedAttempt(msgspec.Struct, frozen=True):
@@ -128,6 +132,7 @@ class Reports:
             task_use=uses.news(),
             follows=self._life.follows,
             accepts_unrenewed=True,
+            folder_proof=self._life.folder_proof,
         )
 
     def answered(

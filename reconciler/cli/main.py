@@ -36,6 +36,7 @@ COMMANDS = {
     "repository.review": ("validate", "plan", "snapshot"),
     "cluster.simulate": ("scenario", "simulate"),
     "cluster.backups": ("backup", "restore", "adopt"),
+    "cluster.tokens": ("token",),
     "repository.schema": ("schema",),
     "repository.access": ("access",),
     "repository.history": ("history", "audit"),
@@ -58,7 +59,7 @@ SECTIONS = {
     ),
     "Operate": (
         *("up", "demo", "init", "controller", "agent", "version"),
-        *("backup", "restore", "adopt"),
+        *("token", "backup", "restore", "adopt"),
     ),
 }
 

@@ -45,8 +45,8 @@ from reconciler.model.values import addresses, log_lines, revision_names
 from reconciler.notifications import delivery, triggers
 from reconciler.operations.audit import audit_log
 from reconciler.operations.local import log_files
+from reconciler.operations.tokens import token_file
 from reconciler.provisioning import runner
-from reconciler.server.auth import tokens
 from reconciler.store import errors, sql_store
 
 log = logging.getLogger("muster.controller")
@@ -180,10 +180,17 @@ def parser() -> argparse.ArgumentParser:
         "history)",
     )
     _add_log_options(options)
+    _add_parent_options(options)
+    return options
+
+
+def _add_parent_options(options: argparse.ArgumentParser) -> None:
+    """Add the options for a program that starts a controller."""
     options.add_argument(
         "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
     )
-    return options
+    # of `muster up`, whose nodes are all on this machine: a node token may be for `*`
+    options.add_argument("--any-node-token", action="store_true", help=argparse.SUPPRESS)
 
 
 def _add_log_options(options: argparse.ArgumentParser) -> None:
@@ -238,6 +245,8 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     ]
     if options.signing_key is not None:
         command += ["--signing-key", str(options.signing_key.resolve())]
+    if options.any_node_token:
+        command.append("--any-node-token")
     return command
 
 
@@ -441,7 +450,9 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     lines = log_format.configure(options.log_format, options.log_level, "loop")
     try:
         addresses.parse(options.listen)
-        _prepare_tokens(options)
+        options.token_file = token_file.prepare(
+            options.token_file, options.state, any_node=options.any_node_token
+        )
     except ValueError as error:  # TokenError is one as well
         parser().error(str(error))
     try:
@@ -457,27 +468,6 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
         _say_last(options, f"{error}; make room on the disk of {options.state}")
         _wait_for_room(options)
         sys.exit(1)
-
-
-def _prepare_tokens(options: argparse.Namespace) -> None:
-    """Read the tokens; create the default file if it is missing.
-
-    Raises:
-        TokenError: they can't be read or created.
-    """
-    if options.token_file is None:
-        options.token_file = options.state.resolve() / "tokens"
-        try:
-            options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError:
-            return  # ``run`` says what is wrong with the folder
-        if tokens.ensure(options.token_file, tokens.ADMIN):
-            log.info(
-                "created %s with one admin token; commands take it by --token-file %s",
-                options.token_file,
-                options.token_file.with_name("token"),
-            )
-    tokens.load(options.token_file)
 
 
 def _wait_for_room(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ make series.
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from reconciler.metrics import exposition
@@ -33,9 +34,13 @@ class Answers:
     """Counts of requests by handler, method and status class.
 
     ``audit`` is the last verification of the audit log, None before the first.
+
+    Args:
+        unauthenticated: counts of calls without a valid token, by the reason; somebody else counts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unauthenticated: Mapping[str, int] | None = None) -> None:
+        self._unauthenticated = {} if unauthenticated is None else unauthenticated
         self.audit: AuditLook | None = None
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[str, Histogram] = {}
@@ -56,6 +61,8 @@ class Answers:
             page.put("muster_api_requests_total", count, *labels)
         for handler, durations in sorted(self._durations.items()):
             page.put_histogram("muster_api_request_duration_seconds", durations, handler)
+        for reason, count in sorted(self._unauthenticated.items()):
+            page.put("muster_api_unauthenticated_total", count, reason)
         page.put("muster_api_sessions", open_sessions, "open")
         page.put("muster_api_sessions", other_sessions, "waiting")
         if self.audit is not None:

@@ -82,7 +82,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         raise WordsError(f"{verb} what? give Kind/name, such as Queue/default")
     kind = {one.lower(): one for one in kinds.KINDS}.get(word.lower(), word)
     subject = f"{kind}/{name}"
-    if known in {"submit", "manage"}:
+    if known in {"submit", "manage", "read"}:
         if kind != "Queue":
             raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:

@@ -16,6 +16,7 @@ import uvicorn
 from reconciler import log_format
 from reconciler.model.values import addresses, log_lines
 from reconciler.operations.changes import pusher, remote_changes, submission_repository
+from reconciler.operations.tokens import token_file
 from reconciler.operations.views import job_views
 from reconciler.server import app, services
 from reconciler.server.auth import authentication, authorization, tokens
@@ -47,6 +48,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--link", required=True, type=pathlib.Path, metavar="PATH")
     parser.add_argument("--listen", default="127.0.0.1:7070", metavar="HOST:PORT")
     parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE", required=True)
+    parser.add_argument(
+        "--any-node-token", action="store_true", help="a token may be for all nodes (`*`)"
+    )
     parser.add_argument("--state", required=True, type=pathlib.Path, metavar="DIR")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this process ends")
     parser.add_argument("--repository", metavar="URL", help="where submissions are pushed")
@@ -96,9 +100,9 @@ def main(arguments: list[str]) -> int:
         die_with_parent(options.parent)
     log_format.configure(options.log_format, options.log_level, "server")
     try:
-        known = tokens.load(options.token_file)
+        known = tokens.WatchedTokens(options.token_file, any_node=options.any_node_token)
         listener = _listen(options.host, options.port)
-    except tokens.TokenError as error:
+    except token_file.TokenError as error:
         log.critical("%s", error)
         return 1
     except OSError as error:

@@ -23,12 +23,13 @@ from reconciler.server import services
 from reconciler.server.auth import authentication, csrf
 from reconciler.server.errors import Failure
 from reconciler.server.loop_link import LinkDownError
-from reconciler.server.nodes import sessions
+from reconciler.server.nodes import sessions, undeclared_nodes
 
 #: The longest that a poll waits, whatever the agent asks for.
 WAIT_S_MAX = 60.0
 RETRY_AFTER_S = 1.0
 ADOPT_RETRY_AFTER_S = 5.0
+TOO_MANY_RETRY_AFTER_S = 60.0
 #: How long the loop may take to say how a node stands, where its agent knows only answers that
 #: renew its leases.
 CONFIRM_S_MAX = 20.0
@@ -76,6 +77,9 @@ def parse(node: str, body: bytes) -> agent_messages.SyncRequest:
         )
     if request.node != node:
         raise Failure(400, f"the path says node {node}, the body {request.node!r}")
+    proof = request.folder_proof
+    if proof and not (len(proof) == agent_messages.PROOF_DIGITS and proof.isascii()):
+        raise Failure(400, f"node {node}: found a folder_proof that is no hash; update the agent")
     return _plausible(request, time.time())
 
 
@@ -261,27 +265,18 @@ async def sync(
     service: services.Services = state.services
     said = parse(node, await request.body())
     published = require_ready(service)
-    session = service.sessions.of(node)
-    if session is None:
-        raise Failure(429, f"node {node}: {sessions.NODES_MAX} nodes are known already")
+    try:
+        session = await service.undeclared.session_of(node)
+    except undeclared_nodes.TooManyNodesError as error:
+        raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
     who = (said.boot_id, said.incarnation)
     new = session.holder != who
     follows = said.follows[-agent_messages.FOLLOWS_MAX :]
-    entered = session.enter(who, published.poll_s, service.sessions.clock(), follows)
+    now, proof = service.sessions.clock(), said.folder_proof
+    entered = session.enter(who, published.poll_s, now, follows, proof)
     if isinstance(entered, sessions.Busy):
         raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
-    session.reported_at = time.time()
-    if said.usage is not None:
-        session.usage = said.usage
-    if said.gpu_usage is not None:
-        session.gpu_usage = said.gpu_usage
-        said = msgspec.structs.replace(said, gpu_usage=None)
-    if said.task_metrics is not None:
-        session.hear(said.task_metrics)
-        said = msgspec.structs.replace(said, task_metrics=None)
-    if said.task_use is not None:
-        session.hear_use(said.task_use, session.reported_at)
-        said = msgspec.structs.replace(said, task_use=None)
+    said = _kept_here(session, said)
     service.node_pages.told(node)
     closed = False
     talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))
@@ -304,6 +299,24 @@ async def sync(
                 task.cancel()
         session.leave(entered, service.sessions.clock(), closed=closed)
     return Response(body, media_type="application/msgpack")
+
+
+def _kept_here(
+    session: sessions.Session, said: agent_messages.SyncRequest
+) -> agent_messages.SyncRequest:
+    """Take over what goes no further than the server; returns the rest, which is for the loop."""
+    session.reported_at = time.time()
+    if said.usage is not None:
+        session.usage = said.usage
+    if said.gpu_usage is not None:
+        session.gpu_usage = said.gpu_usage
+    if said.task_metrics is not None:
+        session.hear(said.task_metrics)
+    if said.task_use is not None:
+        session.hear_use(said.task_use, session.reported_at)
+    return msgspec.structs.replace(
+        said, folder_proof="", gpu_usage=None, task_metrics=None, task_use=None
+    )
 
 
 async def _disconnected(request: Request[Any, Any, State]) -> None:

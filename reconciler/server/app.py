@@ -31,6 +31,7 @@ async def _linked(service: services.Services) -> AsyncIterator[None]:
         asyncio.create_task(service.node_pages.run()),
         asyncio.create_task(prune_timer.Housekeeping(service).run()),
         asyncio.create_task(audit_watch.AuditWatch(service).run()),
+        asyncio.create_task(service.access_audit.run()),
     ]
     if service.submitter is not None:
         tasks.append(asyncio.create_task(service.submitter.run()))

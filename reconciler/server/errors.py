@@ -88,9 +88,15 @@ def body(status: int, message: str) -> bytes:
     return msgspec.json.encode(ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message)))
 
 
-def on_failure(_request: Request[Any, Any, Any], failure: Failure) -> Response[ErrorAnswer]:
-    """Return the answer of a `Failure`."""
+def on_failure(request: Request[Any, Any, Any], failure: Failure) -> Response[ErrorAnswer]:
+    """Return the answer of a `Failure`. One that forbids something is written down."""
     headers = None
+    caller = request.scope.get("state", {}).get("identity")
+    if failure.status == 403 and caller is not None:
+        address = "unknown" if request.client is None else request.client.host
+        what = f"{request.method} {request.url.path}"
+        audit = request.app.state.services.access_audit
+        audit.note("Forbidden", caller.name, address, what, failure.message)
     if failure.retry_after_s is not None:
         headers = {"Retry-After": str(max(1, round(failure.retry_after_s)))}
     return answer(failure.status, failure.message, failure.problems, headers)

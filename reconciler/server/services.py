@@ -9,12 +9,12 @@ from reconciler import metrics
 from reconciler.metrics import plain_text
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import records
-from reconciler.operations.audit import audit_log
+from reconciler.operations.audit import access_audit, audit_log
 from reconciler.operations.changes import remote_changes
 from reconciler.server import errors
 from reconciler.server.auth import authentication
 from reconciler.server.loop_link import LinkClient, LinkDownError
-from reconciler.server.nodes import log_relay, node_metrics_pages, sessions
+from reconciler.server.nodes import log_relay, node_metrics_pages, sessions, undeclared_nodes
 from reconciler.store import StoreReader
 
 #: The least time between two hints to the loop; it looks by itself soon after anyway.
@@ -36,9 +36,10 @@ class Services:
     ) -> None:
         self.gate = gate
         self.submitter = submitter
-        self.answers = metrics.Answers()
+        self.answers = metrics.Answers(gate.failed.counts)
         self.converted = plain_text.Converted()
         self.sessions = sessions.Sessions()
+        self.undeclared = undeclared_nodes.UndeclaredNodes(self.sessions, lambda: self.reader)
         self.relay = log_relay.Relay(self.sessions)
         self.node_pages = node_metrics_pages.NodePages(self._node_page)
         self.stopping = asyncio.Event()
@@ -62,10 +63,20 @@ class Services:
         self.branch = ""
         #: The log of what became of revisions.
         self.audit_path = link_path.with_name(audit_log.FILE)
+        self.access_audit = access_audit.AccessAudit(
+            audit_log.Log(link_path.with_name(access_audit.FILE))
+        )
+        gate.failed.told = self._unauthenticated
         self.store_url = store_url
         self._reader: StoreReader | None = None
         self._hinted_at = -HINT_EVERY_S
         self._hint_later: asyncio.TimerHandle | None = None
+
+    def _unauthenticated(self, address: str, request: str, reason: str, count: int) -> None:
+        many = f"{count} calls" if count > 1 else "a call"
+        self.access_audit.note(
+            *("Unauthenticated", "", address, request, f"{many} without a valid token ({reason})")
+        )
 
     def _published(self, _message: loop_messages.Published) -> None:
         # waiters hold the old event; the next wait gets the new one

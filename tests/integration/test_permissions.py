@@ -297,6 +297,14 @@ def test_of_files_to_prune_those_of_others_stay_and_say_so(signed: Signed) -> No
     assert (stays["status"], stays["commit"], goes["status"]) == (403, None, 200)
     assert stays["message"].startswith("its file stays: no role of bob@x.org allows submit on")
     assert (goes["message"], len(goes["commit"])) == ("", 40)
+    signed.bed.until(
+        lambda: [
+            one
+            for one in signed.bed.get("/v1/audit/access")["items"]
+            if (one["action"], one["identity"], one["request"])
+            == ("Forbidden", "bob@x.org", "prune adas")
+        ]
+    )
 
 
 def test_what_also_stands_where_the_controllers_key_does_not_count_is_not_cancelled(

@@ -33,7 +33,8 @@ def can(
     verb: Annotated[
         str,
         typer.Argument(
-            help="What to do: submit, manage, change, drain, approve, snapshot or impersonate."
+            help="What to do: submit, manage, read, change, drain, approve, snapshot or "
+            "impersonate."
         ),
     ],
     subject: Annotated[

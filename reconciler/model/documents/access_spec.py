@@ -93,12 +93,17 @@ class RuleSpec(DocumentPart, frozen=True):
     """One rule of a role."""
 
     verbs: Annotated[
-        list[Literal["submit", "manage", "change", "drain", "approve", "snapshot", "impersonate"]],
+        list[
+            Literal[
+                "submit", "manage", "read", "change", "drain", "approve", "snapshot", "impersonate"
+            ]
+        ],
         doc(
-            "`submit`: own jobs in `queues`. `manage`: everybody's jobs there. `change`: "
-            "`objects`. `drain`: nodes of pools among `objects`. `approve`: held changes. "
-            "`snapshot`: download the records of everybody's jobs, as `muster plan` does. "
-            "`impersonate`: submit jobs of `owners`, which run as them.",
+            "`submit`: own jobs in `queues`. `manage`: everybody's jobs there. `read`: logs, "
+            "metrics and checkpoints of everybody's jobs there. `change`: `objects`. `drain`: "
+            "nodes of pools among `objects`. `approve`: held changes. `snapshot`: download the "
+            "records of everybody's jobs, as `muster plan` does. `impersonate`: submit jobs of "
+            "`owners`, which run as them.",
             example=["submit"],
         ),
     ]

@@ -251,6 +251,8 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "Requests that were answered."),
     ("muster_api_request_duration_seconds", "histogram", "seconds", ("handler",), "server",
      "Time to answer a request; syncs, followed logs and events wait on purpose."),
+    ("muster_api_unauthenticated_total", "counter", "", ("reason",), "server",
+     "Requests without a valid token: `missing`, `unknown` or `expired`."),
     ("muster_api_sessions", "gauge", "", ("state",), "server",
      "Agents that the server has heard of: with an open poll, or between two."),
     ("muster_audit_intact", "gauge", "", (), "server",

@@ -14,11 +14,12 @@ import msgspec
 from reconciler.model.policy import queue_paths
 
 #: ``submit``: add, change and remove one's own jobs in a queue. ``manage``: those of everybody.
+#: ``read``: logs, metrics and checkpoints of everybody's jobs in a queue.
 #: ``change``: add, change and remove structural objects. ``drain``: the overrides of a pool.
 #: ``approve``: let changes apply that safety holds. ``snapshot``: take the records of everybody's
 #: jobs away, as a plan made elsewhere needs them. ``impersonate``: name somebody else as a job's
 #: owner, as whom it then runs.
-Verb = Literal["submit", "manage", "change", "drain", "approve", "snapshot", "impersonate"]
+Verb = Literal["submit", "manage", "read", "change", "drain", "approve", "snapshot", "impersonate"]
 #: Whom a commit counts as that is signed with a key: its holder; the person that its
 #: ``Muster-Submitter`` line names (the controller's own key); its author (a forge's key).
 Acts = Literal["self", "submitter", "author"]
@@ -112,16 +113,16 @@ class Decision(msgspec.Struct, frozen=True):
 def of_queue(
     access: Access, who: str, verb: Verb, queue: str, above: Sequence[str] = ()
 ) -> Decision:
-    """Decide if somebody may submit to a queue, or manage its jobs.
+    """Decide if somebody may submit to a queue, or manage or read its jobs.
 
     Args:
         access: identities and roles.
         who: an address.
-        verb: ``submit`` or ``manage``; ``manage`` includes ``submit``.
+        verb: ``submit``, ``manage`` or ``read``; ``manage`` includes the others.
         queue: name of the queue.
         above: its ancestors: a rule for one of them holds for it too.
     """
-    verbs = ("submit", "manage") if verb == "submit" else (verb,)
+    verbs = tuple(dict.fromkeys((verb, "manage")))
     names = (queue, *above)
     asked = _Asked(who, verb, f"Queue/{queue}", verbs)
     return _decide(access, asked, lambda rule: _any(rule.queues, names))

@@ -28,6 +28,8 @@ SYNC_BYTES_MAX = 8 * 2**20
 REMEDIES_MAX = 256
 #: The most agents before it that one tells to follow.
 FOLLOWS_MAX = 8
+#: The length of a ``folder_proof``, in hex digits.
+PROOF_DIGITS = 64
 
 
 class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +44,9 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``remedies`` are those that have ended, repeated until the node no longer has them. ``follows``
     are incarnations that worked in the same root before; the root is locked, so none of them lives.
     ``accepts_unrenewed``: the agent understands an answer that renews no lease; another agent is
-    kept waiting until the loop has decided the node's state.
+    kept waiting until the loop has decided the node's state. ``folder_proof`` is the hash of a
+    secret in the root, and goes no further than the server: only who sends the same follows an
+    agent that sent one. Empty: the agent has none.
     """
 
     node: str
@@ -62,6 +66,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     task_use: tuple[task_usage.TaskUse, ...] | None = None
     follows: tuple[str, ...] = ()
     accepts_unrenewed: bool = False
+    folder_proof: str = ""
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):

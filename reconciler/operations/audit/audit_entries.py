@@ -62,6 +62,28 @@ class Dropped(msgspec.Struct, frozen=True):
     keep_s: int
 
 
+#: What an entry about access says: two kinds of refusal, and what was done.
+Action = Literal["Unauthenticated", "Forbidden", "LogsRead", "SnapshotRead", "OverrideChanged"]
+
+
+class AccessEntry(msgspec.Struct, frozen=True):
+    """A call that was refused, or one that reads or overrides what is not the caller's own.
+
+    Attributes:
+        action: what happened.
+        identity: of the caller; empty if it is unknown.
+        address: of the caller.
+        request: method and path, without its parameters.
+        count: how often it came since the last entry about the same.
+    """
+
+    action: Action
+    identity: str
+    address: str
+    request: str
+    count: int = 1
+
+
 class AuditEntry(msgspec.Struct, frozen=True):
     """Result of one revision, or lines that were dropped from this log.
 
@@ -76,11 +98,12 @@ class AuditEntry(msgspec.Struct, frozen=True):
         objects: the first of them with ``+``, ``~`` or ``-`` in front.
         message, problems: of what was refused or held.
         dropped: lines of this log that were dropped; unset if the entry is about a revision.
+        access: a call; unset in the log of revisions.
     """
 
     at: float
     revision: str
-    result: Literal["Synced", "OutOfSync", "Unknown", "Dropped"]
+    result: Literal["Synced", "OutOfSync", "Unknown", "Dropped", "Access"]
     structure_revision: str | None = None
     jobs_revision: str | None = None
     duration_s: float = 0.0
@@ -92,6 +115,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
     message: str = ""
     problems: tuple[ProblemEntry, ...] = ()
     dropped: Dropped | msgspec.UnsetType = msgspec.UNSET
+    access: AccessEntry | msgspec.UnsetType = msgspec.UNSET
 
 
 def entry_of(

@@ -6,7 +6,6 @@ one state folder; stopping ends every process that was started.
 
 import fcntl
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from reconciler.desired.git import git_commands
 from reconciler.model import desired
 from reconciler.model.values import quantities
 from reconciler.operations.client import api_client, endpoints
-from reconciler.operations.local import local_controller, local_nodes, log_files
+from reconciler.operations.local import local_controller, local_nodes, local_tokens, log_files
 
 #: How long a controller may take until it answers.
 READY_S_MAX = 60.0
@@ -227,7 +226,7 @@ class LocalCluster:
         """
         if self._lock is None:
             self.claim()
-        self._write_tokens()
+        local_tokens.write(self.state, self.options.identity)
         self._begin_network()
         self.start_controller()
         endpoints.write(self.folder, self.endpoint)
@@ -440,19 +439,6 @@ class LocalCluster:
             (self.folder / endpoints.ENDPOINT_FILE).unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = None
-
-    def _write_tokens(self) -> None:
-        user, node = secrets.token_hex(24), secrets.token_hex(24)
-        for name, text in (
-            ("token", f"{user}\n"),
-            ("node-token", f"{node}\n"),
-            ("tokens", f"{user} {self.options.identity} admin\n{node} * node\n"),
-        ):
-            path = self.state / name
-            path.unlink(missing_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as output:
-                output.write(text)
 
 
 def obstacle(sync: dict[str, Any]) -> str:

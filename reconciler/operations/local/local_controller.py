@@ -33,7 +33,7 @@ class ControllerProcess:
         self._command = [
             *interpreter.module_command(module),
             *("--state", str(state), *options),
-            *("--token-file", str(state / "tokens"), "--allow-root"),
+            *("--token-file", str(state / "tokens"), "--allow-root", "--any-node-token"),
         ]
         self._process: subprocess.Popen[bytes] | None = None
         #: Where in its log the controller that was started last begins.

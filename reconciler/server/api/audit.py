@@ -13,6 +13,7 @@ from reconciler.operations.audit import audit_entries, audit_log, verify_worker
 from reconciler.operations.views import json_format
 from reconciler.server import errors, services
 from reconciler.server.api import envelopes
+from reconciler.server.auth import authentication
 from reconciler.server.process import worker_processes
 
 #: The most entries of one answer.
@@ -83,6 +84,26 @@ class Entries(envelopes.Envelope, frozen=True, kw_only=True):
     """Entries, newest first."""
 
     items: list[EntryView]
+
+
+class AccessView(json_format.View, frozen=True):
+    """A call that was refused, or that read or overrode what is not the caller's own."""
+
+    number: int
+    hash: str
+    at: str
+    action: str
+    identity: str
+    address: str
+    request: str
+    count: int
+    message: str
+
+
+class AccessEntries(envelopes.Envelope, frozen=True, kw_only=True):
+    """Entries about calls, newest first."""
+
+    items: list[AccessView]
 
 
 class Verified(json_format.View, frozen=True):
@@ -174,6 +195,13 @@ def _view(line: audit_log.ChainEntry) -> EntryView:
     )
 
 
+def _access_view(line: audit_log.ChainEntry, of: audit_entries.AccessEntry) -> AccessView:
+    return AccessView(
+        *(line.number, line.hash, times.format_time(line.entry.at), of.action, of.identity),
+        *(of.address, of.request, of.count, line.entry.message),
+    )
+
+
 def _dropped_view(of: audit_entries.Dropped) -> DroppedView:
     return DroppedView(
         begins=of.begins,
@@ -224,4 +252,24 @@ def _log(service: services.Services) -> audit_log.Log:
     return audit_log.Log(service.audit_path)
 
 
-HANDLERS = [entries, verify]
+@get(
+    "/v1/audit/access",
+    status_code=200,
+    opt={authentication.OPTION: frozenset()},
+    responses=errors.responses(400, 401, 403, 500),
+    summary="Who was refused, read other people's output, or made overrides, the newest first",
+)
+async def access(
+    state: State, limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100
+) -> AccessEntries:
+    """Return entries for admins. What repeats within a minute is one of them, with its number."""
+    service: services.Services = state.services
+    try:
+        found = await asyncio.to_thread(service.access_audit.log.tail, limit)
+    except ValueError as error:
+        raise errors.Failure(500, str(error)) from None
+    items = [_access_view(line, line.entry.access) for line in found if line.entry.access]
+    return AccessEntries(items=items, **envelopes.head(service))
+
+
+HANDLERS = [entries, verify, access]

@@ -7,10 +7,10 @@ with a time limit.
 
 import asyncio
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from litestar import get
+from litestar import Request, get
 from litestar.datastructures import State
 from litestar.params import Parameter
 
@@ -21,6 +21,7 @@ from reconciler.operations.history import past_reasons
 from reconciler.operations.views import job_views
 from reconciler.server import errors, services
 from reconciler.server.api import envelopes, queries
+from reconciler.server.auth import read_rights
 from reconciler.server.process import worker_processes
 
 #: The longest that one replay may take.
@@ -73,6 +74,7 @@ def _moment(written: str) -> float:
 async def explain(
     name: queries.Name,
     state: State,
+    request: Request[Any, Any, State],
     at: Annotated[
         str | None,
         Parameter(
@@ -81,17 +83,21 @@ async def explain(
     ] = None,
     limit: queries.Limit = 100,
 ) -> envelopes.Explanation:
-    """Reasons in order of precedence, and the newest events."""
+    """Reasons in order of precedence, and the newest events.
+
+    What its tasks write is shown as in the list of jobs.
+    """
     service: services.Services = state.services
+    rights = await asyncio.to_thread(queries.rights_of, service, request)
     if at is None:
-        return await asyncio.to_thread(_now, service, name, limit)
+        return await asyncio.to_thread(_now, service, name, limit, rights)
     replays: Replays = state.replays
     explained = await replays.explain(name, _moment(at), limit)
     return envelopes.Explanation(
-        job=explained.job,
+        job=rights.job(explained.job),
         reasons=explained.job.reasons,
         queue=explained.queue,
-        events=explained.events,
+        events=await asyncio.to_thread(rights.events, explained.events),
         borrowers=explained.borrowers,
         not_reclaimed=explained.not_reclaimed,
         silent=explained.silent,
@@ -101,21 +107,24 @@ async def explain(
     )
 
 
-def _now(service: services.Services, name: str, limit: int) -> envelopes.Explanation:
+def _now(
+    service: services.Services, name: str, limit: int, rights: read_rights.ReadRights
+) -> envelopes.Explanation:
     refused = queries.refused_or_none(service, name)
     if refused is not None:
         return envelopes.Explanation(
             job=refused, reasons=refused.reasons, queue=None, events=[], **envelopes.head(service)
         )
     found = queries.job_or_404(service, name, None)
-    (shown,) = queries.show_jobs(service, [found], job_views.ATTEMPTS_IN_JOB)
+    (shown,) = queries.show_jobs(service, [found], job_views.ATTEMPTS_IN_JOB, rights)
+    events = map(job_views.event_view, service.reader.events(job=name, limit=limit))
     usages = job_views.stored_queues(service.reader.view(job_views.QUEUES))
     queue = next((job_views.queue_view(one) for one in usages if one.name == shown.queue), None)
     return envelopes.Explanation(
         job=shown,
         reasons=shown.reasons,
         queue=queue,
-        events=[job_views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
+        events=rights.events(events),
         borrowers=past_reasons.borrowers(usages, shown.queue) if shown.reasons else [],
         not_reclaimed=past_reasons.not_reclaimed(found.spec, shown, usages),
         silent=[] if found.finished else _silent(service, found),

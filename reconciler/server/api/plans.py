@@ -54,6 +54,7 @@ async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[
     why = await asyncio.to_thread(authorization.why_not_snapshot, service.reader, caller)
     if why:
         raise errors.Failure(403, why)
+    authentication.note(service.access_audit, "SnapshotRead", request, "records of all jobs")
     plans: Plans = state.plans
     status, body = await plans.run(snapshot_worker.__name__)
     if status:

@@ -18,7 +18,7 @@ from reconciler.model.values import suggestions, times
 from reconciler.operations.views import attempt_views, job_views, quota_views, view_types
 from reconciler.server import errors, services
 from reconciler.server.api import envelopes
-from reconciler.server.auth import authentication, authorization, tokens
+from reconciler.server.auth import authentication, authorization, read_rights, tokens
 from reconciler.server.loop_link import LinkDownError
 from reconciler.store.statements import cursor, parse_cursor
 
@@ -37,10 +37,20 @@ _NOT_FOUND = errors.responses(400, 401, 403, 404, 503)
 FAILS = errors.responses(400, 401, 403, 503)
 
 
+def rights_of(
+    service: services.Services, request: Request[Any, Any, State]
+) -> read_rights.ReadRights:
+    """Return what the caller of a request may read."""
+    return read_rights.ReadRights(service.reader, authentication.identity_of(request))
+
+
 def show_jobs(
-    service: services.Services, jobs: Sequence[records.JobRecord], attempts_max: int
+    service: services.Services,
+    jobs: Sequence[records.JobRecord],
+    attempts_max: int,
+    rights: read_rights.ReadRights,
 ) -> list[view_types.JobView]:
-    """Jobs with their reasons, places and attempts."""
+    """Jobs with their reasons, places and attempts, as far as the caller may read them."""
     reader = service.reader
     reasons = reader.reasons([job.reason_key for job in jobs])
     attempts = reader.attempts_of(jobs, attempts_max)
@@ -49,13 +59,15 @@ def show_jobs(
     expected = job_views.stored_expected(reader.view(job_views.EXPECTED)) if places else {}
     undecided = undecided_jobs(service)
     return [
-        job_views.job_view(
-            job,
-            attempts=attempts.get(job.key, ()),
-            reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
-            place=places.get(job.name),
-            expected=expected.get(job.name),
-            running=running.get(job.key, 0),
+        rights.job(
+            job_views.job_view(
+                job,
+                attempts=attempts.get(job.key, ()),
+                reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
+                place=places.get(job.name),
+                expected=expected.get(job.name),
+                running=running.get(job.key, 0),
+            )
         )
         for job in jobs
     ]
@@ -124,6 +136,7 @@ def parse_labels(labels: list[str] | None) -> dict[str, str]:
 def jobs(
     *,
     state: State,
+    request: Request[Any, Any, State],
     job_state: Annotated[
         list[JobState] | None,
         QueryParameter(name="state", description="Only jobs in these states."),
@@ -137,7 +150,11 @@ def jobs(
     limit: Limit = 200,
     after: Filter = None,
 ) -> envelopes.Jobs:
-    """Return the newest run of each job."""
+    """Return the newest run of each job.
+
+    With roles in ``Access``, checkpoints, metrics and messages of tasks are shown only to the owner
+    of a job and to callers with a role that allows ``read`` in its queue.
+    """
     service: services.Services = state.services
     if after is not None:
         try:
@@ -153,7 +170,8 @@ def jobs(
         limit=limit,
         after=after,
     )
-    shown = show_jobs(service, found, job_views.ATTEMPTS_IN_LIST)
+    rights = rights_of(service, request)
+    shown = show_jobs(service, found, job_views.ATTEMPTS_IN_LIST, rights)
     if not (after or job_state or queue or owner or label):
         shown = show_refused(service, prefix or "") + shown
     return envelopes.Jobs(
@@ -165,15 +183,20 @@ def jobs(
 
 @get("/v1/jobs/{name:str}", sync_to_thread=True, responses=_NOT_FOUND, summary="One job")
 def job(
+    *,
     name: Name,
     state: State,
+    request: Request[Any, Any, State],
     run: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
     element: Annotated[
         int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
     ] = None,
     attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = job_views.ATTEMPTS_IN_JOB,
 ) -> envelopes.JobEnvelope:
-    """Return one run of a job, the newest unless ``run`` is given."""
+    """Return one run of a job, the newest unless ``run`` is given.
+
+    What its tasks write is shown as in the list of jobs.
+    """
     service: services.Services = state.services
     refused = refused_or_none(service, name, run)
     if refused is not None:
@@ -203,6 +226,7 @@ def job(
         expected=job_views.stored_expected(service.reader.view(job_views.EXPECTED)).get(name),
         running=service.reader.tasks_running([found]).get(found.key, 0),
     )
+    shown = rights_of(service, request).job(shown)
     return envelopes.JobEnvelope(job=shown, **envelopes.head(service))
 
 
@@ -322,8 +346,10 @@ def git_sync(state: State, request: Request[Any, Any, State]) -> envelopes.Sync:
 def snapshot(state: State, request: Request[Any, Any, State]) -> envelopes.SnapshotEnvelope:
     """Everything that is shown elsewhere; of jobs those submitted last."""
     service: services.Services = state.services
+    found = service.reader.jobs(limit=LIMIT_MAX)
+    rights = rights_of(service, request)
     return envelopes.SnapshotEnvelope(
-        jobs=show_jobs(service, service.reader.jobs(limit=LIMIT_MAX), job_views.ATTEMPTS_IN_LIST),
+        jobs=show_jobs(service, found, job_views.ATTEMPTS_IN_LIST, rights),
         nodes=show_nodes(service),
         queues=show_queues(service),
         pools=show_pools(service),
@@ -337,13 +363,17 @@ def snapshot(state: State, request: Request[Any, Any, State]) -> envelopes.Snaps
 async def events(
     *,
     state: State,
+    request: Request[Any, Any, State],
     after: Annotated[int | None, Parameter(ge=0, le=2**62)] = None,
     job_name: Annotated[str | None, QueryParameter(name="job", max_length=253)] = None,
     node: Filter = None,
     limit: Limit = 200,
     wait_s: Annotated[float, Parameter(ge=0, le=FOLLOW_S_MAX)] = 0.0,
 ) -> envelopes.Events:
-    """Return the newest events, or those after ``after``, waiting up to ``wait_s`` for them."""
+    """Return the newest events, or those after ``after``, waiting up to ``wait_s`` for them.
+
+    What a task said at its end is shown as in the list of jobs.
+    """
     service: services.Services = state.services
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + wait_s
@@ -359,9 +389,10 @@ async def events(
     last = found[-1].sequence if found else after
     if last is None:
         last = await asyncio.to_thread(service.reader.last_event)
-    return envelopes.Events(
-        items=[job_views.told_event(one) for one in found], next=last, **envelopes.head(service)
+    shown = await asyncio.to_thread(
+        lambda: rights_of(service, request).events(map(job_views.told_event, found))
     )
+    return envelopes.Events(items=shown, next=last, **envelopes.head(service))
 
 
 class Hooked(msgspec.Struct, frozen=True):

@@ -3,18 +3,16 @@
 There is no way in without a token but to the few handlers that are open to everybody.
 """
 
-import hmac
-from typing import Any
+from typing import Any, Protocol
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from reconciler.server.auth import csrf
-from reconciler.server.auth.tokens import Caller
+from reconciler.operations.audit import audit_entries
+from reconciler.server.auth import csrf, failed_calls
+from reconciler.server.auth.tokens import Caller, UnknownTokenError
 from reconciler.server.errors import Failure
 
-#: Identity of a node's token that any node may use.
-ANY_NODE = "*"
 #: A handler's option: which roles may call it, beside ``admin``; None is everybody.
 OPTION = "roles"
 USERS = frozenset({"user"})
@@ -23,30 +21,46 @@ NODES = frozenset({"node"})
 SCRAPERS = frozenset({"metrics"})
 
 
+class KnownTokens(Protocol):
+    """The tokens that count now."""
+
+    def find(self, token: bytes) -> Caller:
+        """Return whose token it is; raise ``UnknownTokenError`` if it is nobody's."""
+        ...
+
+
+class UnauthenticatedError(Failure):
+    """Answer to a call without a valid token; ``reason`` is a word for a metric."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(401, message)
+        self.reason = reason
+
+
 class Authenticator:
     """Tells who calls, and refuses who may not."""
 
-    def __init__(self, tokens: dict[bytes, Caller]) -> None:
+    def __init__(self, tokens: KnownTokens, failed: failed_calls.FailedCalls | None = None) -> None:
         self._tokens = tokens
+        self.failed = failed or failed_calls.FailedCalls()
 
     def identify(self, header: str | None) -> Caller:
         """Return the identity of an ``Authorization`` header.
 
         Raises:
-            Failure: 401, if there is none.
+            UnauthenticatedError: there is none.
         """
         kind, _, token = (header or "").partition(" ")
-        given = token.strip().encode(errors="replace")
-        found = None
-        for known, identity in self._tokens.items():
-            # every token is compared, so that the time reveals nothing
-            if hmac.compare_digest(known, given):
-                found = identity
-        if kind.lower() != "bearer" or found is None:
-            raise Failure(401, "no valid token; send `Authorization: Bearer TOKEN`")
-        return found
+        if kind.lower() != "bearer" or not token.strip():
+            raise UnauthenticatedError(
+                failed_calls.MISSING, "no valid token; send `Authorization: Bearer TOKEN`"
+            )
+        try:
+            return self._tokens.find(token.strip().encode(errors="replace"))
+        except UnknownTokenError as error:
+            raise UnauthenticatedError(error.reason, str(error)) from None
 
-    def guard(
+    async def guard(
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
         """Let a call through, or raise; runs before each handler and before its body is read."""
@@ -54,21 +68,53 @@ class Authenticator:
         roles = handler.opt.get(OPTION, USERS)
         if roles is None:
             return
-        identity = self.identify(headers.get("authorization"))
+        method = str(connection.scope.get("method", ""))
+        try:
+            identity = self.identify(headers.get("authorization"))
+        except UnauthenticatedError as error:
+            address = address_of(connection)
+            await self.failed.note(address, method, connection.url.path, error.reason)
+            raise
+        connection.scope["state"]["identity"] = identity
         if identity.role != "admin" and identity.role not in roles:
             raise Failure(
                 403, f"{identity.name} has the role {identity.role}, which may not do this"
             )
         node = connection.path_params.get("node")
-        if identity.role == "node" and identity.name not in {ANY_NODE, node}:
+        if identity.role == "node" and not identity.may_be(node):
             raise Failure(403, f"this token is for node {identity.name}, not for {node}")
-        if connection.scope.get("method") == "POST":
+        if method == "POST":
             types = handler.opt.get(csrf.OPTION, csrf.JSON)
             csrf.refuse_type(headers.get("content-type"), types)
-        connection.scope["state"]["identity"] = identity
+
+
+def address_of(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+    """Return the address that a call came from."""
+    return "unknown" if connection.client is None else connection.client.host
 
 
 def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
     """Return the authenticated caller."""
     found: Caller = connection.scope["state"]["identity"]
     return found
+
+
+class AccessNotes(Protocol):
+    """Takes what is to be written down of calls."""
+
+    def note(
+        self, action: audit_entries.Action, identity: str, address: str, request: str, why: str
+    ) -> None:
+        """Have something written down."""
+        ...
+
+
+def note(
+    notes: AccessNotes,
+    action: audit_entries.Action,
+    request: ASGIConnection[Any, Any, Any, Any],
+    why: str,
+) -> None:
+    """Have a call of an authenticated caller written down."""
+    what = f"{request.scope.get('method', '')} {request.url.path}"
+    notes.note(action, identity_of(request).name, address_of(request), what, why)

@@ -1,19 +1,23 @@
-"""Tokens of users and nodes, as a file holds them: a line each, a token, whose it is and its role.
+"""Tokens that the server knows, looked up by their hash, as the token file has them now.
 
-It is read before anything else is begun: a controller whose file can't be read has no one to serve.
+The file is looked at again at most once a second. A file that is wrong or gone changes nothing: the
+last good one counts until it is mended.
 """
 
-import os
+import logging
 import pathlib
-import secrets
-import stat
+import time
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-#: ``metrics``: reads the pages for Prometheus and nothing else.
-ROLES = frozenset({"admin", "user", "node", "metrics"})
-ADMIN = "admin"
-TOKENS_MAX = 10_000
+from reconciler.model.values import times
+from reconciler.operations.tokens import token_file
+
+_LOG = logging.getLogger(__name__)
+
+#: The least time between two looks at the file.
+LOOK_S = 1.0
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -21,80 +25,120 @@ class Caller(msgspec.Struct, frozen=True):
 
     name: str
     role: str
+    #: The nodes that a node's token is for.
+    hosts: frozenset[str] = frozenset()
+
+    def may_be(self, node: str | None) -> bool:
+        """Return True if the caller may speak for a node."""
+        return self.name == token_file.ANY_NODE or node in self.hosts
 
 
-class TokenError(ValueError):
-    """Error: the token file can't be used."""
+class UnknownTokenError(Exception):
+    """Error: a token is nobody's, or nobody's any more; ``reason`` is a word for a metric."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
-def load(path: pathlib.Path) -> dict[bytes, Caller]:
-    """Tokens to identities.
+class TokenTable:
+    """Callers by the hash of their token.
 
-    Raises:
-        TokenError: it can't be read, others may read it, or a line is wrong.
+    Args:
+        lines: of a token file.
+        wall: seconds since the epoch.
     """
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise TokenError(
-                    f"token file {path} has mode {mode:04o}: others may read it; chmod 600 it"
-                )
-            lines = file.read().decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenError(f"token file {path} can't be read: {error}") from None
-    tokens: dict[bytes, Caller] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        parts = line.split()
-        if len(parts) != 3 or parts[2] not in ROLES:
-            raise TokenError(
-                f"token file {path}:{number}: found {len(parts)} words; expected "
-                "`TOKEN IDENTITY ROLE` with role admin, user, node or metrics"
+
+    def __init__(
+        self, lines: Iterable[token_file.TokenLine], wall: Callable[[], float] = time.time
+    ) -> None:
+        self._wall = wall
+        self._by_digest = {
+            one.digest: (Caller(one.identity, one.role, one.hosts), one.expires_at) for one in lines
+        }
+
+    def find(self, token: bytes) -> Caller:
+        """Return whose token it is.
+
+        The time that this takes depends neither on the number of tokens nor on how much of one was
+        guessed: hashes are looked up, not tokens.
+
+        Raises:
+            UnknownTokenError: it is nobody's, or it has expired.
+        """
+        found = self._by_digest.get(token_file.digest_of(token))
+        if found is None:
+            raise UnknownTokenError("unknown", "no valid token; send `Authorization: Bearer TOKEN`")
+        caller, expires_at = found
+        if expires_at is not None and self._wall() >= expires_at:
+            raise UnknownTokenError(
+                "expired",
+                f"this token of {caller.name} expired at {times.format_time(expires_at)}. To fix: "
+                "ask who runs the controller for a new one (muster token create)",
             )
-        tokens[parts[0].encode()] = Caller(parts[1], parts[2])
-    if not tokens:
-        raise TokenError(f"token file {path} holds no token: nobody could call")
-    if len(tokens) > TOKENS_MAX:
-        raise TokenError(f"token file {path} holds {len(tokens)} tokens; at most {TOKENS_MAX}")
-    return tokens
+        return caller
 
 
-def ensure(path: pathlib.Path, identity: str) -> bool:
-    """Create a token file with one admin token if there is none.
-
-    The token alone is also written beside it, into ``token``, as commands take it. Both files have
-    mode 0600.
+class WatchedTokens:
+    """The tokens of a file, read again when it changes.
 
     Args:
         path: the token file.
-        identity: whose token it is.
-
-    Returns:
-        True if the files were created.
+        any_node: whether a token may be for all nodes.
+        clock: seconds that only grow.
+        wall: seconds since the epoch.
 
     Raises:
-        TokenError: they can't be created.
+        TokenError: the file can't be used now.
     """
-    token = secrets.token_hex(24)
-    try:
-        if path.exists():
-            return False
-        _write_private(path.with_name("token"), f"{token}\n")
-        _write_private(path, f"{token} {identity} {ADMIN}\n")
-    except OSError as error:
-        raise TokenError(f"token file {path} can't be created: {error}") from None
-    return True
 
+    def __init__(
+        self,
+        path: pathlib.Path,
+        *,
+        any_node: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = path
+        self._any_node = any_node
+        self._clock, self._wall = clock, wall
+        self._seen = self._signature()
+        self._looked_at = clock()
+        self._wrong = ""
+        self._table = TokenTable(token_file.load(path, any_node=any_node), wall)
 
-def _write_private(path: pathlib.Path, text: str) -> None:
-    """Write a whole file that nobody else may read."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    def find(self, token: bytes) -> Caller:
+        """Return whose token it is, by the file as it is now.
+
+        Raises:
+            UnknownTokenError: it is nobody's, or it has expired.
+        """
+        if self._clock() - self._looked_at >= LOOK_S:
+            self._looked_at = self._clock()
+            self._look()
+        return self._table.find(token)
+
+    def _signature(self) -> tuple[int, ...]:
+        """Return what changes with the file; empty if it can't be looked at."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return (found.st_ino, found.st_dev, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+    def _look(self) -> None:
+        """Read the file again if it has changed, or was wrong."""
+        signature = self._signature()
+        if signature == self._seen and signature and not self._wrong:
+            return
+        try:
+            lines = token_file.load(self._path, any_node=self._any_node)
+        except token_file.TokenError as error:
+            if str(error) != self._wrong:
+                _LOG.error("%s; the tokens that were read before count until it is mended", error)
+            self._wrong = str(error)
+            return
+        self._seen, self._wrong = signature, ""
+        self._table = TokenTable(lines, self._wall)
+        _LOG.info("read %s again: %d tokens", self._path, len(lines))

@@ -114,6 +114,10 @@ async def _push(state: State, asked: change_review.ChangesUnderReview) -> Result
     service: services.Services = state.services
     changes, refused, wanted = await _weighing(state).weigh(asked)
     together = any(one.verb != "prune" for one in changes)
+    if not together:  # else the answer is a refusal, which is written down as such
+        for position, why in refused.items():
+            what = f"{changes[position].verb} {changes[position].name}"
+            service.access_audit.note("Forbidden", asked.caller.name, "", what, why)
     if refused and together:
         results = iter([remote_changes.withdrawn(one.name) for one in wanted])
     else:

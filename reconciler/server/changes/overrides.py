@@ -96,6 +96,8 @@ async def put_overrides(
     if denied:
         message = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
         raise errors.Failure(403, f"{message}; nothing was done")
+    what = f"{data.verb} {', '.join(data.names[:20])}: {data.reason}"
+    authentication.note(service.access_audit, "OverrideChanged", request, what)
     in_vain = await asyncio.to_thread(
         authorization.uncommittable,
         service.reader,
@@ -161,6 +163,8 @@ async def clear_override(
     denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, [document])
     if denied:
         raise errors.Failure(403, f"{name}: {denied[0]}; nothing was done")
+    told = f"ends {kind} {name}"
+    authentication.note(service.access_audit, "OverrideChanged", request, told)
     why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
     if why:
         raise errors.Failure(404, f"{why}; `muster overrides` lists those in force")

@@ -345,6 +345,7 @@ async def logs(
     *,
     name: queries.Name,
     state: State,
+    request: Request[Any, Any, State],
     task: queries.Filter = None,
     element: Annotated[int | None, Parameter(ge=0, le=2**31)] = None,
     attempt: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
@@ -365,13 +366,18 @@ async def logs(
 
     ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading, with its
     lines of that time; with ``widely`` at any task of any element, unless one is named.
-    ``timestamps``: lines begin with the time at which they were written.
+    ``timestamps``: lines begin with the time at which they were written. With roles in ``Access``,
+    output of other people's jobs takes a role that allows ``read`` in their queue.
     """
     service: services.Services = state.services
     refused = await asyncio.to_thread(queries.refused_or_none, service, name, run)
     if refused is not None:
         raise errors.Failure(404, f"nothing of job {name} has run: {refused.message}")
     job = await asyncio.to_thread(queries.job_or_404, service, name, run)
+    rights = await asyncio.to_thread(queries.rights_of, service, request)
+    rights.require(name, job.spec.queue, job.spec.owner)
+    if rights.is_of_another(job.spec.owner):
+        authentication.note(service.access_audit, "LogsRead", request, f"of {job.spec.owner}")
     group, index = task_of(job, task)
     _check(service, job, element, follow=follow, widely=widely)
     begins, ends = _moment("since", since), _moment("until", until)

@@ -2,10 +2,12 @@
 
 One session a node: the agent that holds it is known by boot id and incarnation. Another agent is
 refused while the holder is connected or was a short while ago, unless it follows the holder in the
-same root, whose lock proves that the holder is gone. `Session.is_sure` decides on lease renewals.
+same root, whose lock makes sure that the holder is gone. A secret of the root proves that it is the
+same; who can't prove it also waits for the leases. `Session.is_sure` decides on lease renewals.
 """
 
 import asyncio
+import hmac
 import time
 from collections.abc import Callable
 
@@ -50,6 +52,8 @@ class Session:
         self.acknowledged: dict[str, None] = {}
         self.log_requests: dict[str, agent_messages.LogRequest] = {}
         self.holder: tuple[str, str] | None = None
+        #: What the holder proves its root by; empty: it is of a version that can't.
+        self.proof = ""
         self.exchange = 0
         #: The first sync of the holder; earlier ones are another agent's.
         self.first = 0
@@ -128,32 +132,55 @@ class Session:
         return bool(self.acknowledged or self.log_requests) or self.has_set_for(have)
 
     def enter(
-        self, who: tuple[str, str], poll_s: float, now: float, follows: tuple[str, ...] = ()
+        self,
+        who: tuple[str, str],
+        poll_s: float,
+        now: float,
+        follows: tuple[str, ...] = (),
+        proof: str = "",
     ) -> int | Busy:
         """Begin an exchange; returns its number, or why the agent is turned away.
 
-        ``follows`` are incarnations that are known to be gone.
+        ``follows`` are incarnations that are known to be gone, if ``proof`` is the holder's.
         """
-        held = self.holder is not None and self.holder[1] not in follows
-        if self.holder is not None and self.holder != who and held and not self.closed:
-            silent_s = now - self.heard_at
-            left_s = SILENT_POLLS * poll_s - silent_s
-            if self.open or left_s > 0:
-                state = "has an open connection" if self.open else f"was here {silent_s:.0f} s ago"
-                return Busy(
-                    f"node {self.node}: another agent of this name (incarnation "
-                    f"{self.holder[1]}, boot {self.holder[0]}) {state}; stop it, or give this "
-                    "one a name of its own",
-                    max(left_s, 1.0),
-                )
+        if self.holder is not None and self._is_kept(who, poll_s, now, follows, proof):
+            return Busy(
+                f"node {self.node}: another agent has this name. To fix: stop it, or give this one "
+                "a name of its own",
+                max(poll_s, 1.0),
+            )
         self.exchange += 1
         if self.holder != who:
-            self.holder, self.first = who, self.exchange
+            self.holder, self.first, self.proof = who, self.exchange, proof
         self.open, self.closed = True, False
         self.heard_at = now
         # an older exchange of the same agent that still waits has nothing more to wait for
         self.changed.set()
         return self.exchange
+
+    def _is_kept(
+        self,
+        who: tuple[str, str],
+        poll_s: float,
+        now: float,
+        follows: tuple[str, ...],
+        proof: str,
+    ) -> bool:
+        """Return True if the session stays with its holder.
+
+        Without the proof of a holder that has one, nobody speaks for its node while it may be
+        there or its tasks may run: what such a report leaves out would count as lost.
+        """
+        proven = bool(self.proof) and hmac.compare_digest(self.proof, proof)
+        silent_s = SILENT_POLLS * poll_s
+        if self.proof and not proven:
+            silent_s = max(silent_s, self.lease_s or 0.0)
+            return self.open or now - self.heard_at < silent_s
+        if self.holder is None or self.holder == who or self.closed:
+            return False
+        if proven and self.holder[1] in follows:
+            return False
+        return self.open or now - self.heard_at < silent_s
 
     def leave(self, exchange: int, now: float, *, closed: bool) -> None:
         """End an exchange; ``closed`` where its connection was cut."""
@@ -276,6 +303,10 @@ class Sessions:
         if session is None and len(self._by_node) < NODES_MAX:
             session = self._by_node[node] = Session(node)
         return session
+
+    def forget(self, node: str) -> None:
+        """Forget a node. If it comes again, it gets a new session."""
+        self._by_node.pop(node, None)
 
     def update(self, message: loop_messages.NodeUpdate) -> None:
         """Take over what the loop has to tell a node."""

@@ -17,7 +17,7 @@ from reconciler.model.state.states import JobState
 from reconciler.operations.changes import pusher, remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import services
-from reconciler.server.auth import authentication
+from reconciler.server.auth import authentication, tokens
 from reconciler.server.background import prune_timer
 from reconciler.store import periodic
 from tests.integration.server.test_submission import Repository, job
@@ -53,7 +53,9 @@ class Scene:
         """What a controller with a folder of its own has, over the one store."""
         link_path = self.state.with_name(name) / "loop.sock"
         return services.Services(
-            store_url=self.url, link_path=link_path, gate=authentication.Authenticator({})
+            store_url=self.url,
+            link_path=link_path,
+            gate=authentication.Authenticator(tokens.TokenTable(())),
         )
 
     def _last_run(self, name: str) -> pusher.LastRun | None:

@@ -111,9 +111,9 @@ def test_following_goes_on_with_the_next_attempt(served: parts.Served) -> None:
 def test_an_agent_that_starts_again_is_asked_for_the_rest(served: parts.Served) -> None:
     served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN, state=AttemptState.RUNNING),))
     with parts.in_background(lambda: read(served, attempt=1, follow="true")) as text:
-        first = asked(served)
+        first = asked(served, folder_proof="a" * 64)
         post(served, first, agent_messages.LogChunk(b"one\n"))
-        again = asked(served, incarnation="two", follows=("one",))
+        again = asked(served, incarnation="two", follows=("one",), folder_proof="a" * 64)
         assert (again.attempt, again.offset) == (first.attempt, 4)
         assert post(served, first, agent_messages.LogChunk(b"late\n", offset=4)) == 410
         post(

@@ -144,7 +144,7 @@ def test_without_a_loop_nothing_is_promised(tmp_path: pathlib.Path) -> None:
 def test_a_node_may_not(tmp_path: pathlib.Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
-    tokens.write_text("n * node\nu alice user\n")
+    tokens.write_text("n n1 node\nu alice user\n")
     made = parts.Served(tmp_path, "--token-file", str(tokens))
     try:
         made.ready().commit(nodes=(samples.node(),))

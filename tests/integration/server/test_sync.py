@@ -117,9 +117,33 @@ def test_a_second_agent_of_a_name_is_turned_away(served: parts.Served) -> None:
         served.loop.wait(lambda _: len(served.loop.reports("n1")) == 2)
         second = served.sync(incarnation="two")
         assert second.status_code == 409
-        assert "another agent of this name (incarnation one" in second.text
+        assert "another agent has this name. To fix: stop it" in second.text
+        assert not any(word in second.text for word in ("incarnation", "boot-1", "one,"))
+        told: dict[str, Any] = {"incarnation": "two", "follows": ("one",)}
+        assert served.sync(**told).status_code == 409, "whoever says so is not believed"
         served.loop.send(update(1))
         assert parts.answer(first()).set == SET
+
+
+def test_a_root_that_proves_itself_takes_over_and_its_proof_stays_here(
+    served: parts.Served,
+) -> None:
+    proof = "a" * 64
+    served.loop.publish(poll_s=600)
+    with parts.in_background(
+        lambda: served.sync(wait_s=15, usage=records.NodeUsage(), folder_proof=proof)
+    ) as first:
+        served.loop.wait(lambda _: served.loop.reports("n1"))
+        told: dict[str, Any] = {"incarnation": "two", "follows": ("one",)}
+        for wrong in ("", "b" * 64):
+            assert served.sync(**told, folder_proof=wrong).status_code == 409
+        assert served.sync(**told, folder_proof="ä" * 64).status_code == 400
+        assert served.sync(**told, folder_proof=proof).status_code == 200
+        first()
+    served.loop.wait(
+        lambda _: [one for one in served.loop.reports("n1") if one.incarnation == "two"]
+    )
+    assert {one.folder_proof for one in served.loop.reports("n1")} == {""}
 
 
 def test_the_newcomer_takes_over_when_the_connection_is_cut(served: parts.Served) -> None:

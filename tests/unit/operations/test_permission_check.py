@@ -29,6 +29,7 @@ spec:
       allow:
         - {verbs: [submit], queues: [research]}
         - {verbs: [manage], queues: [vision]}
+        - {verbs: [read], queues: [ops]}
         - {verbs: [drain], objects: [NodePool/a]}
         - {verbs: [change], objects: [Quota, Queue/vision]}
 ---
@@ -57,6 +58,9 @@ YES, NO = True, False
         ("submit", "Queue/ops", YES, NO, NO),  # ada by manage
         ("manage", "Queue/research", YES, NO, NO),
         ("manage", "Queue/vision", YES, YES, NO),
+        ("read", "Queue/research", YES, NO, NO),  # of everybody's jobs: to submit is not enough
+        ("read", "Queue/vision", YES, YES, NO),  # by manage
+        ("read", "Queue/ops", YES, YES, NO),
         ("drain", "NodePool/a", YES, YES, NO),
         ("drain", "NodePool/b", YES, NO, NO),
         ("change", "NodePool/a", YES, NO, NO),

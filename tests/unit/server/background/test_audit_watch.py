@@ -9,7 +9,7 @@ import pytest
 
 from reconciler.operations.audit import audit_entries, audit_log
 from reconciler.server import services
-from reconciler.server.auth import authentication
+from reconciler.server.auth import authentication, tokens
 from reconciler.server.background import audit_watch
 
 NOW = 1_800_000_000.0
@@ -19,7 +19,9 @@ NOW = 1_800_000_000.0
 def service(tmp_path: Path) -> services.Services:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     return services.Services(
-        store_url=store, link_path=tmp_path / "link", gate=authentication.Authenticator({})
+        store_url=store,
+        link_path=tmp_path / "link",
+        gate=authentication.Authenticator(tokens.TokenTable(())),
     )
 
 

@@ -1,0 +1,1 @@
+"""Token files: read by the controller, changed by ``muster token``."""

@@ -1,0 +1,40 @@
+"""Views of jobs for people who may not read them: names, states and reasons, but nothing of what a
+task writes, and nothing that says what it runs.
+
+Agents put what a program said, or its name, behind how a task ended. That part is left out here.
+"""
+
+import msgspec
+
+from reconciler.operations.views import view_types
+
+_DETAIL = ": "
+#: How the message of a job begins that says how one of its tasks ended.
+_OF_TASK = "task "
+
+
+def job_view(of: view_types.JobView) -> view_types.JobView:
+    """Return a job without its metrics, checkpoints, and what its tasks said at their end."""
+    attempts = [
+        msgspec.structs.replace(one, message="", checkpoint=None, metrics=None)
+        for one in of.attempts
+    ]
+    return msgspec.structs.replace(of, attempts=attempts, message=_without_detail(of.message, 1))
+
+
+def event_view(of: view_types.EventView) -> view_types.EventView:
+    """Return an event of a job without what a task said at its end."""
+    parts = 2 if of.kind == "AttemptEnded" else 1
+    return msgspec.structs.replace(of, message=_without_detail(of.message, parts))
+
+
+def has_detail(of: view_types.EventView) -> bool:
+    """Return True if an event tells what a task said at its end."""
+    return bool(of.job) and event_view(of) != of
+
+
+def _without_detail(message: str, parts: int) -> str:
+    """Return a message about a task's end without what stands behind so many parts of it."""
+    if not message.startswith(_OF_TASK):
+        return message
+    return _DETAIL.join(message.split(_DETAIL)[:parts])

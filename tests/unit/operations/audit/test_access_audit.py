@@ -1,0 +1,97 @@
+"""Who was refused or read other people's output is written down once a minute, in a chain."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations.audit import access_audit, audit_entries, audit_log
+
+
+class Bed:
+    """An audit with a time that a test moves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1000.0
+        self.log = audit_log.Log(folder / access_audit.FILE)
+        self.audit = access_audit.AccessAudit(self.log, lambda: self.now, lambda: self.now)
+
+    def forbid(self, who: str = "eve", path: str = "/v1/jobs/train/logs") -> None:
+        """Refuse a call."""
+        self.audit.note("Forbidden", who, "10.0.0.1", f"GET {path}", "no role allows it")
+
+    def written(self) -> list[audit_entries.AccessEntry]:
+        """Return what is written, oldest first."""
+        self.audit.write()
+        lines = reversed(self.log.tail(10_000))
+        return [line.entry.access for line in lines if line.entry.access]
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    return Bed(tmp_path)
+
+
+def test_an_entry_says_who_what_and_why(bed: Bed) -> None:
+    bed.forbid()
+    (entry,) = bed.written()
+    assert entry == audit_entries.AccessEntry(
+        "Forbidden", "eve", "10.0.0.1", "GET /v1/jobs/train/logs", 1
+    )
+    (line,) = bed.log.tail(10)
+    assert (line.entry.message, line.entry.at) == ("no role allows it", 1000.0)
+    assert bed.log.verify().wrong == ""
+
+
+def test_what_repeats_is_one_entry_a_minute_with_its_number(bed: Bed) -> None:
+    for _ in range(50):
+        bed.forbid()
+    bed.forbid("mallory")
+    bed.now += access_audit.REPEAT_S
+    bed.forbid()
+    assert [(one.identity, one.count) for one in bed.written()] == [
+        *(("eve", 1), ("mallory", 1), ("eve", 50))
+    ]
+
+
+def test_nobody_fills_the_disk_by_being_refused(bed: Bed) -> None:
+    for number in range(5000):
+        bed.forbid(path=f"/v1/jobs/{number}/logs" + "x" * 10_000)
+    assert len(bed.written()) == access_audit.ENTRIES_MAX
+    assert bed.log.path.stat().st_size < access_audit.ENTRIES_MAX * 1500
+    assert len(bed.audit._by_key) == access_audit.KEYS_MAX
+
+
+def test_a_changed_entry_breaks_the_chain(bed: Bed) -> None:
+    for who in ("eve", "mallory", "bob"):
+        bed.forbid(who)
+    bed.written()
+    text = bed.log.path.read_bytes()
+    bed.log.path.write_bytes(text.replace(b"mallory", b"someone"))
+    assert "changed after it was written" in bed.log.verify().wrong
+
+
+def test_what_waits_at_the_end_is_written(bed: Bed) -> None:
+    async def scene() -> None:
+        running = asyncio.create_task(bed.audit.run())
+        await asyncio.sleep(0)
+        bed.forbid()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scene())
+    assert len(bed.log.tail(10)) == 1
+
+
+def test_a_full_disk_is_told_once_and_stops_nothing(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_entry: audit_entries.AuditEntry) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(bed.log, "append", full)
+    for who in ("eve", "mallory", "bob"):
+        bed.forbid(who)
+    bed.audit.write()
+    (told,) = caplog.messages
+    assert "no space left" in told
