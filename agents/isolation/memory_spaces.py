@@ -59,20 +59,21 @@ class MemorySpaces:
         except OSError as problem:
             self.problem = f"IPC namespaces: {problem.strerror}"
 
-    def enter(self, group: str, member: str, size_bytes: int | None) -> None:
+    def enter(self, group: str | None, member: str, size_bytes: int | None) -> None:
         """Enter the memory of a task, in a mount namespace that is the task's already.
 
         Args:
-            group: name of the gang that shares it on this node; empty for the task alone.
+            group: name of the gang that shares it on this node; empty for the task alone; None to
+                stay in the host's IPC namespace.
             member: id of the attempt.
             size_bytes: what ``/dev/shm`` may hold for it, 0 for the default; None for the host's.
 
         Raises:
             OSError: it failed; :meth:`leave` goes back.
         """
-        space = self._by_group.get(group)
+        space = self._by_group.get(group) if group else None
         if space is None:
-            if self.usable:
+            if group is not None and self.usable:
                 self._unshare()
             if size_bytes is not None:
                 self._mount("tmpfs", _NOSUID | _NODEV, size_bytes)

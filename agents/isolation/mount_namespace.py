@@ -68,7 +68,7 @@ class Sandbox:
             for source, target in view.get("binds", ()):
                 self._bind(source, target)
             if self.memory is not None and ("shm_bytes" in view or "ipc" in view):
-                self.memory.enter(view.get("ipc", ""), attempt, view.get("shm_bytes"))
+                self.memory.enter(view.get("ipc"), attempt, view.get("shm_bytes"))
             if "memory" in view:
                 self._keep_in_memory(view["memory"])
             for path in view.get("masks", ()):

@@ -72,7 +72,7 @@ def limits_of(
 
 def view_of(
     holding: IsolationCapabilities, paths: ViewedPaths, *,
-    memory_bytes: int, denied: list[str], alone: bool, gang: str,
+    memory_bytes: int, denied: list[str], alone: bool, gang: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the private folders for the supervisor's order; empty if it cannot create any.
 
@@ -80,7 +80,8 @@ def view_of(
         paths: shared folders above one that must stay visible are not replaced.
         memory_bytes: what its shared memory may hold; 0 for the default.
         alone: True if the task sees only processes of its own user.
-        gang: name of the tasks on this node that it shares memory with; empty for none.
+        gang: name of the tasks on this node that it shares memory with; empty for none; None to
+            leave it in the host's IPC namespace.
     """
     if not holding.views:
         return {}
@@ -94,7 +95,7 @@ def view_of(
         if not is_needed(shared, paths.node + paths.program)
     ]
     view = {"binds": binds, "masks": denied, "own_processes": alone}
-    own_memory: dict[str, Any] = {"ipc": gang}
+    own_memory: dict[str, Any] = {} if gang is None else {"ipc": gang}
     # nothing that a job chooses has it use the host's, where files outlive it and its limit
     if not is_needed(MEMORY, paths.node):
         own_memory["shm_bytes"] = memory_bytes

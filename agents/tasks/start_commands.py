@@ -163,7 +163,10 @@ def _process(
             memory_bytes=template.memory_bytes,
             denied=list(denied),
             alone=resources.user.switch,
-            gang=_gang_on_node(assignment, template, resources.user),
+            # a daemon of MPS and its clients have to be in one IPC namespace
+            gang=None
+            if resources.shared_gpu is not None
+            else _gang_on_node(assignment, template, resources.user),
         ),
     }
 

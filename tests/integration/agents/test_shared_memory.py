@@ -95,6 +95,14 @@ def test_tasks_of_a_gang_share_it_and_nobody_else_does(bed: Bed, user: str | Non
     assert bed.output(again.id) == "False False\n"
 
 
+def test_a_client_of_mps_stays_with_its_daemon(bed: Bed) -> None:
+    """Its order names no IPC namespace. It has its own ``/dev/shm`` all the same."""
+    script = "readlink /proc/self/ns/ipc; df --output=size -B1 /dev/shm | tail -n 1"
+    report = bed.run(script, user="games", private={"shm_bytes": 8 * MIB})
+    here = Path("/proc/self/ns/ipc").readlink()
+    assert bed.output(report.id).split() == [str(here), str(8 * MIB)]
+
+
 def test_a_gang_has_the_memory_of_all_its_tasks(bed: Bed) -> None:
     gang = {"private": {"shm_bytes": 8 * MIB, "ipc": "g"}}
     bed.start("rank0", "echo up; exec sleep 999", user="games", **gang)

@@ -156,6 +156,14 @@ def test_shared_memory_in_which_the_node_works_is_left_alone(
     assert found["ipc"] == "g"
 
 
+def test_a_task_can_be_left_in_the_hosts_ipc_namespace() -> None:
+    holding = task_limits.IsolationCapabilities(views=True)
+    paths = task_limits.ViewedPaths("/a", (), ())
+    found = task_limits.view_of(holding, paths, memory_bytes=5, denied=[], alone=False, gang=None)
+    assert "ipc" not in found
+    assert found["shm_bytes"] == 5
+
+
 def test_no_choice_of_a_job_has_it_use_the_hosts_memory() -> None:
     holding = task_limits.IsolationCapabilities(views=True)
     paths = task_limits.ViewedPaths("/a", ("/root",), ("/dev/shm", "/dev/shm/program"))
