@@ -75,8 +75,8 @@ def create(
 
     Example: muster token create 'gpu[001-064]' --role node --tokens /etc/muster/tokens
     """
-    path = _file(tokens)
     expires_at = None if expires is None else time.time() + _duration(expires)
+    path = _file(tokens)
     try:
         token, line = token_changes.create(path, identity, role.value, expires_at)
     except token_file.TokenError as error:

@@ -114,27 +114,24 @@ async def _push(state: State, asked: change_review.ChangesUnderReview) -> Result
     service: services.Services = state.services
     changes, refused, wanted = await _weighing(state).weigh(asked)
     together = any(one.verb != "prune" for one in changes)
-    if not together:  # else the answer is a refusal, which is written down as such
-        for position, why in refused.items():
-            what = f"{changes[position].verb} {changes[position].name}"
-            service.access_audit.note("Forbidden", asked.caller.name, "", what, why)
     if refused and together:
         results = iter([remote_changes.withdrawn(one.name) for one in wanted])
     else:
         results = iter(await _submitter(state).submit(wanted, together=together))
         service.pushed()
-    return _results(
-        service,
-        [
-            remote_changes.RemoteChangeResult(
-                one.name, 403, ("" if together else STAYS) + refused[position]
-            )
-            if position in refused
-            else msgspec.structs.replace(next(results), warnings=one.warnings)
-            for position, one in enumerate(changes)
-        ],
-        together=together,
-    )
+    answers = [
+        remote_changes.RemoteChangeResult(
+            one.name, 403, ("" if together else STAYS) + refused[position]
+        )
+        if position in refused
+        else msgspec.structs.replace(next(results), warnings=one.warnings)
+        for position, one in enumerate(changes)
+    ]
+    for change, result in zip(changes, answers, strict=True):
+        if result.status == 403 and not together:  # else the whole answer is a refusal
+            what = f"{change.verb} {change.name}"
+            service.access_audit.note("Forbidden", asked.caller.name, "", what, result.message)
+    return _results(service, answers, together=together)
 
 
 def _weighing(state: State) -> change_review.ChangeReview:

@@ -42,6 +42,7 @@ WRONG = {
     "--timeout": SPAN,
     "--horizon": SPAN,
     "--older-than": SPAN,
+    "--expires": [*SPAN, "0"],
     "--cycle-every": SPAN,
     "--checkpoint-every": SPAN,
     "--time": [*SPAN, "0"],
@@ -74,7 +75,7 @@ WRONG_NUMBERS = {
     **{name: ["nan", "inf"] for name in ("--every", "--load", "--speed-up", "--over-estimate")},
 }
 #: What is judged with something else that has to be there.
-BESIDE = {"--form": ["trace.csv"]}
+BESIDE = {"--form": ["trace.csv"], "--expires": ["a", "--role", "user"]}
 
 
 def _options(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
