@@ -39,7 +39,7 @@ from reconciler.controller.quarantine import cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits
 from reconciler.desired.apply import last_good, loader
-from reconciler.desired.git import git_commands, source, watch
+from reconciler.desired.git import git_commands, remote_urls, source, watch
 from reconciler.model.state import outcome, records, states
 from reconciler.model.values import addresses, log_lines, revision_names
 from reconciler.notifications import delivery, triggers
@@ -221,12 +221,7 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         str(options.token_file),
         "--state",
         str(options.state),
-        "--repository",
-        options.repo,
-        "--branch",
-        options.branch,
-        "--path",
-        options.path,
+        *("--repository", options.repo, "--branch", options.branch, "--path", options.path),
         "--parent",
         str(os.getpid()),
         "--log-format",
@@ -439,6 +434,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     lines = log_format.configure(options.log_format, options.log_level, "loop")
     try:
         addresses.parse(options.listen)
+        remote_urls.require_no_password(options.repo)
         _prepare_tokens(options)
     except ValueError as error:  # TokenError is one as well
         parser().error(str(error))
