@@ -174,8 +174,8 @@ def parser() -> argparse.ArgumentParser:
         "--accept-revision",
         type=_revision,
         metavar="COMMIT",
-        help="apply this revision once although it does not follow the last one (rewritten "
-        "history)",
+        help="apply this revision once as it is, with no look at what leads to it: for rewritten "
+        "history, or a commit that is too large",
     )
     _add_log_options(options)
     options.add_argument(
