@@ -16,7 +16,7 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.changes import notes
-from reconciler.controller import loop_inbox
+from reconciler.controller import loop_inbox, unread_head
 from reconciler.controller.quarantine import cycle_rescue, defects
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, source, watch
@@ -88,6 +88,8 @@ class GitWatcher(threading.Thread):
         self._tidied_at = -TIDY_EVERY_S
         self._repository = repository
         self._loader = reading
+        self._unread = unread_head.UnreadHead(self._tell_unread)
+        reading.on_head = self._unread.begin
         self._told: tuple[object, ...] = ()
         self._notes: dict[str, _Note] = {}
         self._notices: deque[tuple[desired.Desired, messages.Notice]] = deque(maxlen=NOTES_MAX)
@@ -167,7 +169,10 @@ class GitWatcher(threading.Thread):
         began = time.monotonic()
         self._take_back()
         self._polling.begin()
-        value = bounded(self._loader.load())
+        try:
+            value = bounded(self._loader.load())
+        finally:
+            self._unread.end()
         self._loaded_at = time.monotonic()
         self._polling.polled(reached=value.status.sync != "Unknown")
         took_s = time.monotonic() - began
@@ -181,6 +186,11 @@ class GitWatcher(threading.Thread):
             self._note(value)
             self._notify(value)
         self._tidy(value)
+
+    def _tell_unread(self, head: str, seen_at: float) -> None:
+        """Show that a head is not read yet. Called while the loader reads, in another thread."""
+        self._last = unread_head.described(self._last or desired.Desired(), head, seen_at)
+        self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
 
     def _take_back(self) -> None:
         """Undo what the loop could not apply.

@@ -39,7 +39,7 @@ from reconciler.controller.quarantine import cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits
 from reconciler.desired.apply import last_good, loader
-from reconciler.desired.git import git_commands, source, watch
+from reconciler.desired.git import git_commands, remote_urls, source, watch
 from reconciler.model.state import outcome, records, states
 from reconciler.model.values import addresses, log_lines, revision_names
 from reconciler.notifications import delivery, triggers
@@ -176,8 +176,8 @@ def parser() -> argparse.ArgumentParser:
         "--accept-revision",
         type=_revision,
         metavar="COMMIT",
-        help="apply this revision once although it does not follow the last one (rewritten "
-        "history)",
+        help="apply this revision once as it is, with no look at what leads to it: for rewritten "
+        "history, or a commit that is too large",
     )
     _add_log_options(options)
     _add_parent_options(options)
@@ -230,12 +230,7 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         str(options.token_file),
         "--state",
         str(options.state),
-        "--repository",
-        options.repo,
-        "--branch",
-        options.branch,
-        "--path",
-        options.path,
+        *("--repository", options.repo, "--branch", options.branch, "--path", options.path),
         "--parent",
         str(os.getpid()),
         "--log-format",
@@ -450,6 +445,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     lines = log_format.configure(options.log_format, options.log_level, "loop")
     try:
         addresses.parse(options.listen)
+        remote_urls.require_no_password(options.repo)
         options.token_file = token_file.prepare(
             options.token_file, options.state, any_node=options.any_node_token
         )

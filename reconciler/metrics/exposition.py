@@ -158,6 +158,7 @@ def _put_sync(page: MetricPage, counters: Counters, status: desired.SyncStatus) 
         ("muster_sync_last_success_timestamp_seconds", read_at),
         ("muster_sync_in_force_timestamp_seconds", counters.in_force_at),
         ("muster_sync_commit_timestamp_seconds", counters.committed_at),
+        ("muster_sync_unread_timestamp_seconds", status.unread_since),
     ):
         if at is not None:
             page.put(name, at)

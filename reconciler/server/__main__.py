@@ -64,6 +64,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     try:
         options.host, options.port = addresses.parse(options.listen)
+        submission_repository.require_no_password(options.repository or "")
     except ValueError as error:
         parser.error(str(error))
     return options

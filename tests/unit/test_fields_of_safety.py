@@ -5,11 +5,13 @@ The cases are of the form of ``test_fields_honoured``.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from reconciler.core.safety import sync_limits
+from reconciler.desired.documents import revision_limits
 from reconciler.model import desired
 from reconciler.model.rules import recurrence
 from reconciler.notifications import messages
@@ -51,6 +53,23 @@ def safe(**sync: Json) -> tuple[Document, ...]:
     return (test_fields_honoured.document("Cluster", "c", {"sync": sync}), *EIGHT_GPUS[1:])
 
 
+class _Blobs:
+    """A repository whose blobs are all the same two documents."""
+
+    def blobs(self, ids: list[str]) -> list[bytes]:
+        return [b"a: 1\n---\na: 2\n" for _ in ids]
+
+
+def is_read(run: Run, _: Path) -> Json:
+    """Whether a revision of two files with two documents each is read."""
+    blobs: Any = _Blobs()
+    budget = revision_limits.ReadingBudget(run.structure.settings.revision)
+    try:
+        return len(budget.read(blobs, ["1", "2"]))
+    except revision_limits.RevisionTooLargeError:
+        return None
+
+
 OPEN = {"limits": {"gpuShare": None}}
 OVER = ["over-limit"]
 
@@ -67,6 +86,8 @@ TABLE: dict[str, Case] = {
     ),
     "Cluster.spec.sync.limits.jobFloor": Case((1, 2), held("Job/j"), (OVER, []), EIGHT_GPUS),
     "Cluster.spec.sync.limits.gpuHours": Case((0.5, 2), held("Job/j"), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.revision.documents": Case((4, 3), is_read, (2, None), EIGHT_GPUS),
+    "Cluster.spec.sync.revision.bytes": Case((28, 27), is_read, (2, None), EIGHT_GPUS),
     "Cluster.spec.sync.approval": Case(
         (["Queue"], ["NodePool/p"]), held("Queue/q"), (["needs-approval"], []), EIGHT_GPUS
     ),

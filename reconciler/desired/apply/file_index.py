@@ -32,6 +32,7 @@ class FileChange(msgspec.Struct, frozen=True):
 class _Entry(msgspec.Struct, frozen=True):
     blob: str
     file: document_reader.File
+    size: int = 0
 
 
 class FileIndex:
@@ -40,6 +41,7 @@ class FileIndex:
     Attributes:
         entries: by path.
         count: documents in all of them.
+        size: bytes of all of them.
         structural: paths of those that hold structural objects.
         candidates: documents of each job's name, as path and number of the document.
         problems: problems of each file by itself, by path.
@@ -51,7 +53,7 @@ class FileIndex:
         #: The file that was read last: most of what is wrong is wrong with many objects of one.
         self._last: tuple[str, bytes] = ("", b"")
         self.entries: dict[str, _Entry] = {}
-        self.count = 0
+        self.count = self.size = 0
         self.structural: dict[str, None] = {}
         self.candidates: dict[str, list[tuple[str, int]]] = {}
         self.problems: dict[str, Problems] = {}
@@ -107,6 +109,12 @@ class FileIndex:
         before = _labels(replaced)
         return len(before) > 1 and not before & _labels(brought)
 
+    def kept(self, changed: Iterable[str]) -> tuple[int, int]:
+        """Return documents and bytes of all files except some, by their paths."""
+        left = [self.entries[path] for path in changed if path in self.entries]
+        documents = self.count - sum(entry.file.count for entry in left)
+        return documents, self.size - sum(entry.size for entry in left)
+
     def apply(
         self,
         files: Iterable[tuple[FileChange, document_reader.File]],
@@ -136,6 +144,7 @@ class FileIndex:
         structural = file.opaque
         if old is not None:
             self.count -= old.file.count
+            self.size -= old.size
             structural |= old.file.opaque
             for document in old.file.documents:
                 if document.kind != "Job":
@@ -151,8 +160,9 @@ class FileIndex:
         self.problems.pop(path, None)
         if change.data is None:
             return structural
-        self.entries[path] = _Entry(change.blob, file)
+        self.entries[path] = _Entry(change.blob, file, len(change.data))
         self.count += file.count
+        self.size += len(change.data)
         faulty = file.error is not None
         for document in file.documents:
             faulty |= bool(document.faults)

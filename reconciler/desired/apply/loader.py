@@ -22,6 +22,7 @@ from reconciler.desired.apply import (
 )
 from reconciler.desired.apply.last_good import LastGood
 from reconciler.desired.authorize import commit_walk, history, provenance
+from reconciler.desired.documents import revision_limits
 from reconciler.desired.git import commit_log, git_commands, source, tree_diff
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
@@ -43,7 +44,8 @@ class Loader:
         clock: seconds since the epoch.
         begun: returns those jobs whose newest run has begun or ended, with its key. A later
             structure does not make an error of them.
-        read: cache of parsed blobs, for callers that read many revisions; it is filled.
+        read: cache of parsed blobs, for callers that read many revisions; it is filled. None: one
+            that remembers a bounded number of documents.
     """
 
     def __init__(
@@ -60,17 +62,20 @@ class Loader:
         self._source = repository
         self._clock = clock
         self._lineage = lineage = history.Lineage(repository, accept_revision, incumbents.accepted)
-        self._provenance = provenance.Provenance(repository, clock)
+        parsed = revision_limits.ParsedBlobs() if read is None else read
+        self._provenance = provenance.Provenance(repository, clock, parsed)
         self._resting = job_quarantine.QuarantineTimers()
         self._quarantine = head_quarantine.HeadQuarantine()
         self._report = sync_report.SyncReport(incumbents.generation)
 
         def begin(before: LastGood) -> applied.Applied:
-            return applied.Applied(before, self._blob, gate, lineage.first, begun, read=read)
+            return applied.Applied(before, self._blob, gate, lineage.first, begun, read=parsed)
 
         self._in_force = revision_in_force.RevisionInForce(
             repository, lineage, self._resting, clock, begin=begin, start=incumbents
         )
+        #: Called with each new head before anything of it is read.
+        self.on_head: Callable[[str], None] = lambda _: None
         #: Digests that the commits of the last new head approve, as far as that counts.
         self.approved: tuple[str, ...] = ()
 
@@ -170,6 +175,7 @@ class Loader:
             attempted = head
             if head != before:
                 self._lineage.forget()
+                self.on_head(head)
             self._in_force.state.now = now
             self._catch_up(attempted)
         except tree_diff.BrokenTreeError as error:

@@ -63,10 +63,13 @@ def changed(
         changes: the files.
         read: cache of parsed blobs, which is filled; None: no cache.
     """
-    known = {} if read is None else read
+    cache = {} if read is None else read
     unread = {one.blob: one.data for one in changes if one.data is not None}
+    known = {blob: cache[blob] for blob in unread if blob in cache}
     wanted = [blob for blob in unread if blob not in known]
-    known.update(zip(wanted, files([unread[blob] or b"" for blob in wanted]), strict=True))
+    found = zip(wanted, files([unread[blob] or b"" for blob in wanted]), strict=True)
+    known.update(found)
+    cache.update((blob, known[blob]) for blob in wanted)
     return [
         (one, document_reader.File() if one.data is None else known[one.blob]) for one in changes
     ]

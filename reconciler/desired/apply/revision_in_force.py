@@ -6,13 +6,14 @@ and by whom, is decided before.
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from reconciler.desired.apply import applied, file_index, job_quarantine
 from reconciler.desired.apply.last_good import LastGood
 from reconciler.desired.authorize import authority, commit_walk, history, provenance, trust_state
+from reconciler.desired.documents import revision_limits
 from reconciler.desired.git import git_commands, source
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
@@ -101,6 +102,7 @@ class RevisionInForce:
             self.authority(),
             waits=bool(self.state.held),
             origins=self.state.origins,
+            limits=structure.settings.revision,
         )
 
     def resume(self, now: float) -> None:
@@ -148,7 +150,7 @@ class RevisionInForce:
             as_written: take its people and keys as they are.
 
         Raises:
-            HeldError: it would leave nothing in force.
+            HeldError: it would leave nothing in force, or is too large to be read.
             GitError: it cannot be read.
         """
         as_written |= trust is None and self.start.trust is None
@@ -179,13 +181,15 @@ class RevisionInForce:
         if self.head is not None and not self._half_way and self._source.has(self.head):
             changes = self._source.changes(self.head, head)
             gone: set[str] = set()
+            kept = self.state.filed.kept(change.path for change in changes.files)
         else:
             changes = self._source.files(head)
             gone = set(self.state.paths) - {change.path for change in changes.files}
+            kept = (0, 0)
         present = [change for change in changes.files if change.blob is not None]
         gone.update(change.path for change in changes.files if change.blob is None)
         with _collector_paused(len(present) >= _MANY_FILES):
-            blobs = self._source.blobs([change.blob or "" for change in present])
+            blobs = self._read(head, [change.blob or "" for change in present], kept)
             files = [
                 file_index.FileChange(change.path, change.blob or "", data)
                 for change, data in zip(present, blobs, strict=True)
@@ -204,6 +208,29 @@ class RevisionInForce:
             )
         self._half_way = False
         return taken
+
+    def _read(self, head: str, blobs: Sequence[str], kept: tuple[int, int]) -> list[bytes]:
+        """Return the bytes of a revision's changed files.
+
+        What was in force before a restart is read whatever its size, and so is what an operator
+        accepted.
+
+        Args:
+            head: the revision.
+            blobs: of its changed files.
+            kept: documents and bytes of its other files.
+
+        Raises:
+            HeldError: the revision is larger than the limits in force allow.
+        """
+        is_known = head == self.start.head or head in self._lineage.taken
+        limits = self.state.basis.structure.settings.revision
+        if is_known or self._lineage.is_accepted(head):
+            return self._source.blobs(blobs)
+        try:
+            return revision_limits.ReadingBudget(limits, *kept).read(self._source, blobs)
+        except revision_limits.RevisionTooLargeError as error:
+            raise history.too_large(head, error) from None
 
 
 def _suspended(

@@ -249,6 +249,12 @@ def _settings(
         retain_files=_files(retention.files, faults),
         retain_audit_s=_audit(retention.audit, faults),
         safety=_safety(spec.sync, faults),
+        revision=desired.RevisionLimits(
+            spec.sync.revision.documents,
+            faults.amount(
+                "memory", spec.sync.revision.bytes, *("spec", "sync", "revision", "bytes")
+            ),
+        ),
         drift=pools.drift_policy(spec.drift.policy, faults),
         remediation=desired.Remediation(
             attempts=spec.drift.remediation.attempts,

@@ -4,11 +4,13 @@ The state in force and the result of a look at the branch come in. A value goes 
 with a fresh status if nothing else changed, else one of the next generation.
 """
 
+import collections
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from reconciler.desired.apply import applied, revision_in_force, sync_holds
+from reconciler.desired.documents import document_reader
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
 
@@ -99,10 +101,30 @@ def _status(in_force: revision_in_force.RevisionInForce, look: BranchLook) -> de
         jobs_revision=in_force.head if in_force.head is not None else in_force.start.head,
         message=look.message,
         checked_at=look.at,
-        problems=look.extra + problems,
+        problems=look.extra + _listed(problems),
         held=held,
         suspended=in_force.suspended,
     )
+
+
+def _listed(problems: tuple[desired.Problem, ...]) -> tuple[desired.Problem, ...]:
+    """Return problems with at most ``LISTED_MAX`` errors of each file, and the number of others."""
+    if len(problems) <= document_reader.LISTED_MAX:
+        return problems
+    found: list[desired.Problem] = []
+    errors: collections.Counter[str] = collections.Counter()
+    for one in problems:
+        errors[one.path] += one.severity == "error"
+        if one.severity != "error" or errors[one.path] <= document_reader.LISTED_MAX + 1:
+            found.append(one)
+    for path, count in errors.items():
+        left = count - document_reader.LISTED_MAX - 1  # with the one that counts faults
+        if left > 0:
+            message = (
+                f"and {left} more errors in this file: `muster validate` in a clone tells them"
+            )
+            found.append(desired.Problem(document_reader.MORE_FAULTS, "error", path, message))
+    return tuple(found)
 
 
 def _summary(state: applied.Applied, errors: int) -> str:

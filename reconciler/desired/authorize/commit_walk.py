@@ -18,6 +18,7 @@ class WalkStart(msgspec.Struct, frozen=True):
         measure: authority in force in addition to the written one; None: nothing is in force.
         waits: something is held that an approval may bring into force.
         origins: file of each structural object in force, by label.
+        limits: of the size of one commit's change; None: no limit.
     """
 
     parents: Mapping[str, str | None] = {}
@@ -26,6 +27,7 @@ class WalkStart(msgspec.Struct, frozen=True):
     measure: authority.Authority | None = None
     waits: bool = False
     origins: Mapping[str, str] = {}
+    limits: desired.RevisionLimits | None = None
 
     def by_path(self) -> dict[str, list[str]]:
         """Labels of objects in force, by file."""

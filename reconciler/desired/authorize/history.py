@@ -8,12 +8,14 @@ it.
 from collections.abc import Callable, Mapping, Sequence
 
 from reconciler.desired.authorize import commit_walk, provenance, trust_state
-from reconciler.desired.documents import name_owners
+from reconciler.desired.documents import name_owners, revision_limits
 from reconciler.desired.git import commit_log, source, tree_diff
 from reconciler.model.values import revision_names
 
 #: Heads that were accepted and are remembered.
 TAKEN_MAX = 100
+#: The rule that holds a head because of its size.
+TOO_LARGE = "revision-too-large"
 
 
 class HeldError(Exception):
@@ -99,9 +101,8 @@ class Lineage:
     ) -> commit_walk.CommitWalk:
         """Authorize the commits that lead from ``base`` to ``head``.
 
-        The first revision is taken as it is, and so is one that an operator accepted and that does
-        not follow, or not within the number of commits that can be judged. Its people and keys are
-        the authority for later ones.
+        The first revision is taken as it is, and so is one that an operator accepted: nothing is
+        walked. Its people and keys are the authority for later ones.
 
         Args:
             head: the new one. base: state in force; None: none.
@@ -111,7 +112,7 @@ class Lineage:
         Raises:
             HeldError: more commits lead there than can be judged.
         """
-        if base is None or not self._source.log.descends(head, base):
+        if base is None or self.is_accepted(head) or not self._source.log.descends(head, base):
             self.take_alone(head, judge, trust)
             return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
         known = before()
@@ -123,18 +124,18 @@ class Lineage:
             line = self._source.log.between(base, last, newest=unasked)
         except commit_log.TooManyCommitsError as error:
             self.take_alone(head, judge, trust)
-            if not self.is_accepted(head):
-                raise HeldError(
-                    "too-many-commits",
-                    f"{error}, and who signed each can't be judged at once: look at what they "
-                    f"change, and {how_to_accept(head)}",
-                ) from None
-            return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
+            raise HeldError(
+                "too-many-commits",
+                f"{error}, and who signed each can't be judged at once: look at what they "
+                f"change, and {how_to_accept(head)}",
+            ) from None
         self.line, self._alone = tuple(line), False
         try:
             found = judge.walk(line, trust, known, whole=self.is_merge(head))
         except tree_diff.BrokenTreeError as error:
-            return self._accepted_alone(head, judge, trust, error)
+            raise broken(head, error) from None
+        except revision_limits.RevisionTooLargeError as error:
+            raise too_large(head, error) from None
         self.signers = found.signers
         return found
 
@@ -150,24 +151,11 @@ class Lineage:
         try:
             found = judge.walk(self.line[ids.index(until) + 1 :], trust, before)
         except tree_diff.BrokenTreeError as error:
-            return self._accepted_alone(ids[-1], judge, trust, error)
+            raise broken(ids[-1], error) from None
+        except revision_limits.RevisionTooLargeError as error:
+            raise too_large(ids[-1], error) from None
         self.signers = {**self.signers, **found.signers}
         return found
-
-    def _accepted_alone(
-        self,
-        head: str,
-        judge: provenance.Provenance,
-        trust: trust_state.Trust,
-        error: tree_diff.BrokenTreeError,
-    ) -> commit_walk.CommitWalk:
-        """Return the result for a head whose history cannot be judged: only an accepted one is
-        taken.
-        """
-        if not self.is_accepted(head):
-            raise broken(head, error) from None
-        self.take_alone(head, judge, trust)
-        return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trust_state.Trust) -> None:
         """Take a head that no judgeable commits lead to."""
@@ -202,6 +190,16 @@ def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:
         f"{error}; nothing of {head[:12]} is applied. Find out who pushed it, take it out of the "
         f"branch, or look at what it holds now, and where that is right, {how_to_accept(head)}. "
         "`receive.fsckObjects=true` on the server refuses such a push",
+    )
+
+
+def too_large(head: str, error: revision_limits.RevisionTooLargeError) -> HeldError:
+    """Return the error about a head that is larger than what is read."""
+    return HeldError(
+        TOO_LARGE,
+        f"{head[:12]} is too large and was not read: {error}. To fix: revert it, or raise "
+        "`spec.sync.revision` of Cluster in a commit before it; where it is right as it is, "
+        f"{how_to_accept(head)}",
     )
 
 

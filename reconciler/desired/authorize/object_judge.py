@@ -4,7 +4,7 @@ A commit's change of an object and the identity of the commit come in; the trust
 in which a change without the right is denied.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 import msgspec
 
@@ -42,9 +42,14 @@ class ObjectJudge:
         parents: parent of each queue as of the last commit that counts.
     """
 
-    def __init__(self, repository: source.GitSource, start: commit_walk.WalkStart) -> None:
+    def __init__(
+        self,
+        repository: source.GitSource,
+        start: commit_walk.WalkStart,
+        parsed: MutableMapping[str, document_reader.File] | None = None,
+    ) -> None:
         prefix = f"{repository.sub_path}/" if repository.sub_path else ""
-        self._touched = object_changes.Touched(repository, start.by_path)
+        self._touched = object_changes.Touched(repository, start.by_path, parsed, start.limits)
         self._rights = change_rights.ChangeRights(f"{prefix}{JOBS_FOLDER}/", start.jobs)
         self._trusted = trusted_files.TrustedFiles(self._touched, start.places)
         self.parents: Mapping[str, str | None] = start.parents

@@ -6,7 +6,7 @@ itself. Objects whose last change nobody with the right has signed go out (they 
 and the approvals that count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -27,10 +27,19 @@ STOPS_MAX = 100
 
 
 class Provenance:
-    """A walker along the commits of one repository. Close it when done."""
+    """A walker along the commits of one repository. Close it when done.
 
-    def __init__(self, repository: source.GitSource, clock: Callable[[], float]) -> None:
+    ``parsed``: cache of parsed blobs, which is filled; None: no cache.
+    """
+
+    def __init__(
+        self,
+        repository: source.GitSource,
+        clock: Callable[[], float],
+        parsed: MutableMapping[str, document_reader.File] | None = None,
+    ) -> None:
         self._source = repository
+        self._parsed = parsed
         self._clock = clock
         self._signers = commit_signers.CommitSigners(repository, clock)
 
@@ -64,6 +73,7 @@ class Provenance:
 
         Raises:
             GitError: a commit cannot be read, or git cannot verify at all.
+            RevisionTooLargeError: a commit changes more than is read at once.
         """
         unasked = trust.mode == "off" and (before.measure is None or before.measure.mode == "off")
         if unasked and not self._turns_on(line):
@@ -71,7 +81,7 @@ class Provenance:
                 digest for commit in line for digest in commit.trailer(commit_signers.APPROVE)
             )
             return commit_walk.CommitWalk(trust, tuple(approvals))
-        judge = object_judge.ObjectJudge(self._source, before)
+        judge = object_judge.ObjectJudge(self._source, before, self._parsed)
         steps = _WalkSteps(self._signers, judge, before, trust, whole=whole)
         for commit in line:
             if not steps.judge(commit):
@@ -92,7 +102,7 @@ class Provenance:
             GitError: a commit cannot be read, or git cannot verify at all.
         """
         denied = dict(trust.denied)
-        judge = object_judge.ObjectJudge(self._source, before)
+        judge = object_judge.ObjectJudge(self._source, before, self._parsed)
         queries: dict[str, authority.AuthorityQuery | None] = {}
         for label, (sha, denial) in trust.due(self._clock()).items():
             if sha not in queries:

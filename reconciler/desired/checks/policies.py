@@ -22,6 +22,13 @@ from reconciler.model.values.resources import Resources
 
 #: How deep a schema may be.
 DEPTH_MAX = 40
+#: An object on which a schema is tried before its policy comes into force.
+_SAMPLE = {
+    "apiVersion": fields.API_VERSION,
+    "kind": "Job",
+    "metadata": {"name": "sample"},
+    "spec": {"command": ["sample"]},
+}
 #: So long before a waiver ends it is said to end.
 ENDING_S = 14 * 86_400.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -72,11 +79,26 @@ def _check_schema(schema: dict[str, Any], faults: FaultCollector) -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
         for wrong in safe_patterns.faults(schema):
             faults.add("bad-schema", wrong, "spec", "schema")
+        if not faults.found:
+            _try(schema, faults)
     except jsonschema.SchemaError as error:
         path: Path = ("spec", "schema", *error.absolute_path)
         faults.add("bad-schema", f"this is not a JSON Schema: {error.message}", *path)
     except RecursionError:
         faults.add("bad-schema", f"deeper than {DEPTH_MAX} levels", "spec", "schema")
+
+
+def _try(schema: dict[str, Any], faults: FaultCollector) -> None:
+    """Refuse a schema that does not come to an end."""
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as jsonschema above
+
+    try:
+        with safe_patterns.bounded():
+            safe_patterns.validator(schema).is_valid(_SAMPLE)
+    except safe_patterns.TooManyReferencesError as error:
+        faults.add("bad-schema", str(error), "spec", "schema")
+    except (Unresolvable, RecursionError, safe_patterns.SlowPatternError):
+        return  # told of the objects that it is applied to
 
 
 def _references(value: Any, depth: int) -> Iterator[str]:
@@ -142,6 +164,8 @@ class PolicyRules:
             for kind in one.kinds:
                 self._by_kind.setdefault(kind, []).append((one, validator))
         self.until = math.inf
+        #: Faults of policies that can't be applied: no other object is tried.
+        self._endless: dict[str, Fault] = {}
 
     def faults(
         self,
@@ -159,10 +183,25 @@ class PolicyRules:
                 continue
             if seen is None:
                 seen = view(part, job)
-            fault = _judge(rule, validator, seen)
+            fault = self._judge(rule, validator, seen)
             if fault is not None:
                 found.append(self._waived(rule, fault, f"{kind}/{name}", now))
         return found
+
+    def _judge(
+        self, rule: desired.AdmissionPolicy, validator: Any, seen: dict[str, Any]
+    ) -> Fault | None:
+        """Return the fault of one object; at once if the policy has come to no end before."""
+        if rule.name in self._endless:
+            return self._endless[rule.name]
+        try:
+            with safe_patterns.bounded():
+                return _judge(rule, validator, seen)
+        except safe_patterns.TooManyReferencesError as error:
+            told = f"the policy cannot be applied: {error}"
+            severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
+            self._endless[rule.name] = Fault(f"policy/{rule.name}", told, severity=severity)
+            return self._endless[rule.name]
 
     def _waived(self, rule: desired.AdmissionPolicy, fault: Fault, label: str, now: float) -> Fault:
         """Return the fault, or a warning if a waiver covers it."""

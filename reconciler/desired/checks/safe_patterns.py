@@ -1,11 +1,13 @@
-"""JSON Schemas of policies with bounded regular expressions.
+"""JSON Schemas of policies with bounded regular expressions and references.
 
 A schema comes in and a validator goes out that searches with a time limit and lets other threads
 run meanwhile. With ``re``, nested repetitions and thirty characters could block the process for
-years.
+years; a few dozen references that each lead to two others are as bad.
 """
 
+import contextlib
 import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,8 @@ import regex
 
 #: The longest that one search may take.
 SEARCH_S_MAX = 0.5
+#: The most references that are followed to judge one object.
+REFERENCES_MAX = 10_000
 #: Keywords that search by themselves, which nothing here stops.
 _UNBOUNDED = ("unevaluatedProperties", "patternProperties")
 _PATTERNS_MAX = 1_000
@@ -26,6 +30,35 @@ class SlowPatternError(Exception):
             f"its pattern {pattern!r} takes longer than {SEARCH_S_MAX:g} s on what is written "
             "here, as a repetition within a repetition does: write it without one"
         )
+
+
+class TooManyReferencesError(Exception):
+    """A schema leads to more references than are followed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"its schema leads to more than {REFERENCES_MAX} references, as references do that "
+            "each lead to several others: write it without them"
+        )
+
+
+class _References(threading.local):
+    """The references that may still be followed, in each thread."""
+
+    left = REFERENCES_MAX
+
+
+_references = _References()
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Judge one object inside the block: :class:`TooManyReferencesError` ends it."""
+    _references.left = REFERENCES_MAX
+    try:
+        yield
+    finally:
+        _references.left = REFERENCES_MAX
 
 
 @functools.lru_cache(maxsize=_PATTERNS_MAX)
@@ -79,14 +112,28 @@ def _kind() -> Any:
     import jsonschema  # noqa: PLC0415 - it takes long to import, and most clusters have no policy
 
     extend: Any = jsonschema.validators.extend
+    usual: Any = jsonschema.Draft202012Validator
     return extend(
-        jsonschema.Draft202012Validator,
+        usual,
         {
+            **{name: _counted(usual.VALIDATORS[name]) for name in ("$ref", "$dynamicRef")},
             "pattern": _pattern,
             "patternProperties": _pattern_properties,
             "additionalProperties": _additional_properties,
         },
     )
+
+
+def _counted(follow: Any) -> Any:
+    """Return a keyword's function that counts how often it is called."""
+
+    def counted(validator: Any, reference: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _references.left -= 1
+        if _references.left < 0:
+            raise TooManyReferencesError
+        yield from follow(validator, reference, instance, schema) or ()
+
+    return counted
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:

@@ -48,6 +48,12 @@ EXECUTION_FIELDS = (
     "stage",
 )
 _HASH_CHARACTERS = 16
+#: The most documents of a file whose faults are explained; of the others one is told, in short.
+EXPLAINED_MAX = 50
+#: The most faults of a file that are listed; the others are counted.
+LISTED_MAX = 50
+#: The rule of the problem that counts them.
+MORE_FAULTS = "more-faults"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -116,7 +122,12 @@ def read(data: bytes) -> File:
 
 def of_raw(raw: Sequence[yaml_reader.RawDocument]) -> File:
     """Return the documents of a file with these plain values."""
-    return File(tuple([_document(index, item) for index, item in enumerate(raw)]))
+    documents: list[Document] = []
+    refused = 0
+    for index, item in enumerate(raw):
+        documents.append(_document(index, item, explained=refused < EXPLAINED_MAX))
+        refused += bool(documents[-1].faults)
+    return File(tuple(documents))
 
 
 def sound(index: int, line: int, kind: str, digest: str, value: msgspec.Raw) -> Document:
@@ -125,13 +136,13 @@ def sound(index: int, line: int, kind: str, digest: str, value: msgspec.Raw) -> 
     return Document(index, line, kind, part.metadata.name, part, digest)
 
 
-def _document(index: int, raw: yaml_reader.RawDocument) -> Document:
+def _document(index: int, raw: yaml_reader.RawDocument, *, explained: bool) -> Document:
     value = raw.value
     try:
         kind = value["kind"]
         part = _BUILT[kind](value)
     except (msgspec.ValidationError, KeyError, TypeError) as error:
-        return _refused(index, raw, str(error))
+        return _refused(index, raw, str(error), explained=explained)
     digest = execution_hash(value["spec"]) if kind == "Job" else ""
     return Document(index, raw.line, kind, value["metadata"]["name"], part, digest)
 
@@ -150,8 +161,10 @@ _UNPACK = {
 }
 
 
-def _refused(index: int, raw: yaml_reader.RawDocument, refusal: str) -> Document:
-    """Return the document with all its faults."""
+def _refused(
+    index: int, raw: yaml_reader.RawDocument, refusal: str, *, explained: bool
+) -> Document:
+    """Return the document with all its faults, or only the first one if it is not explained."""
     value = raw.value
     if not isinstance(value, dict):
         fault = Fault(
@@ -163,7 +176,8 @@ def _refused(index: int, raw: yaml_reader.RawDocument, refusal: str) -> Document
     kind, name = _identity(value)
     faults = _head_faults(value)
     if not faults:
-        faults = schema_errors.faults(kind, value, refusal)
+        explain = schema_errors.faults if explained else schema_errors.first_fault
+        faults = explain(kind, value, refusal)
     return Document(index, raw.line, kind, name, faults=tuple(faults))
 
 
@@ -269,13 +283,30 @@ def problem(
 
 
 def problems(path: str, data: bytes, file: File) -> tuple[desired.Problem, ...]:
-    """Return everything that refuses the file or one of its documents."""
+    """Return what refuses the file or its documents: at most ``LISTED_MAX``, then their number."""
     if file.error is not None:
         return (file_problem(path, file.error),)
-    return tuple(
+    faults = [(document, fault) for document in file.documents for fault in document.faults]
+    found = [
         problem(fault, data=data, path=path, document=document)
-        for document in file.documents
-        for fault in document.faults
+        for document, fault in faults[:LISTED_MAX]
+    ]
+    if len(faults) > LISTED_MAX:
+        found.append(_uncounted(path, faults[LISTED_MAX:]))
+    return tuple(found)
+
+
+def _uncounted(path: str, faults: Sequence[tuple[Document, Fault]]) -> desired.Problem:
+    """Return the number of faults that are not listed."""
+    wrong = len({document.index for document, _ in faults})
+    return desired.Problem(
+        MORE_FAULTS,
+        "error",
+        path,
+        f"and {len(faults)} more faults in {wrong} documents of this file. To fix: correct those "
+        "that are listed and run `muster validate`, which then lists the next ones",
+        line=faults[0][0].line,
+        column=1,
     )
 
 

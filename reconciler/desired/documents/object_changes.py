@@ -3,12 +3,13 @@
 Blobs of changed files come in; questions about a change that access rules depend on are answered.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 import msgspec
 
-from reconciler.desired.documents import document_reader
+from reconciler.desired.documents import document_reader, revision_limits
 from reconciler.desired.git import commit_log, source
+from reconciler.model import desired
 from reconciler.model.documents import job_spec, nodepool_spec
 
 Documents = tuple[document_reader.Document, ...]
@@ -61,11 +62,21 @@ class Touched:
         repository: of the commits.
         in_force: returns labels of objects in force by path; called once, and only if a file cannot
             be read.
+        parsed: cache of parsed blobs, which is filled; None: no cache.
+        limits: of what is read of one commit; None: no limit.
     """
 
     def __init__(
-        self, repository: source.GitSource, in_force: Callable[[], Mapping[str, Iterable[str]]]
+        self,
+        repository: source.GitSource,
+        in_force: Callable[[], Mapping[str, Iterable[str]]],
+        parsed: MutableMapping[str, document_reader.File] | None = None,
+        limits: desired.RevisionLimits | None = None,
     ) -> None:
+        self._parsed = {} if parsed is None else parsed
+        self._keeps = parsed is not None
+        self._limits = limits
+        self._budget = revision_limits.ReadingBudget(limits)
         self._source = repository
         self._in_force = in_force
         self._from: Mapping[str, Iterable[str]] | None = None
@@ -107,13 +118,23 @@ class Touched:
     def forget(self) -> None:
         """Forget what was read for another commit."""
         self._read, self._opaque = {}, set()
+        self._budget = revision_limits.ReadingBudget(self._limits)
 
     def fill(self, blobs: Iterable[str | None]) -> None:
-        """Read files that are not read yet."""
-        missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
-        for blob, data in zip(missing, self._source.blobs(missing), strict=True):
+        """Read files that are not read yet.
+
+        Raises:
+            RevisionTooLargeError: they hold more than is read of one commit.
+        """
+        missing = dict.fromkeys(b for b in blobs if b is not None and b not in self._read)
+        files = {blob: self._parsed[blob] for blob in missing if blob in self._parsed}
+        unread = [blob for blob in missing if blob not in files]
+        for blob, data in zip(unread, self._budget.read(self._source, unread), strict=True):
+            files[blob] = document_reader.read(data)
+            if self._keeps:
+                self._parsed[blob] = files[blob]
+        for blob, file in files.items():
             by_label: dict[str, Documents] = {}
-            file = document_reader.read(data)
             if file.opaque:
                 self._opaque.add(blob)
             for document in file.documents:

@@ -18,6 +18,8 @@ from yaml import _yaml
 
 #: A file with more bytes is refused before it is parsed.
 FILE_BYTES_MAX = 4 * 2**20
+#: The most documents of one file, counted before it is parsed.
+FILE_DOCUMENTS_MAX = 5_000
 #: The most text that a file comes to, once for each alias of it.
 TEXT_CHARACTERS_MAX = 2 * FILE_BYTES_MAX
 #: The most nodes of one file, aliases expanded.
@@ -32,6 +34,8 @@ NUMBER_CHARACTERS_MAX = 40
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Where a tag could begin. Text of a script may match, too: then the events say.
 _MAYBE_TAG = re.compile(rb"(?:^|[\s\[{,:?-])!")
+#: A line that begins or ends a document. Nothing else may begin a line like this, not even text.
+_MARKER = re.compile(rb"(?:\A|[\r\n]|\xc2\x85|\xe2\x80[\xa8\xa9])(?:---|\.\.\.)(?=\s|\Z|\xc2|\xe2)")
 #: How a NUL may be written: as an escape between double quotes.
 _MAYBE_NUL = re.compile(rb"\\(?:0|x00|u0000|U00000000)")
 _WORDS: dict[str, bool | None] = {
@@ -241,6 +245,13 @@ class _Builder:
         raise YamlError("yaml-duplicate-key", "a key occurs twice")
 
 
+def count_documents(data: bytes) -> int:
+    """Return the number of documents of a file, without parsing it: never too low."""
+    if not data:
+        return 0
+    return 1 + sum(1 for _ in _MARKER.finditer(data))
+
+
 def _checked(data: bytes) -> bytes:
     """Return the bytes to parse: not too many, UTF-8, without byte order mark, without tags."""
     if len(data) > FILE_BYTES_MAX:
@@ -249,6 +260,11 @@ def _checked(data: bytes) -> bytes:
             f"the file has more than {FILE_BYTES_MAX} bytes; split it",
         )
     data = data.removeprefix(_BYTE_ORDER_MARK)
+    if count_documents(data) > FILE_DOCUMENTS_MAX:
+        _refuse(
+            "yaml-too-large",
+            f"the file has more than {FILE_DOCUMENTS_MAX} documents. To fix: split it",
+        )
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:

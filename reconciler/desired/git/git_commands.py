@@ -2,6 +2,7 @@
 
 Starting git costs milliseconds, so objects and references are read through one long-lived
 ``cat-file --batch``. No command asks for a password, reads replaced objects, or waits for ever.
+What git says of a remote URL comes out without its password.
 """
 
 import os
@@ -12,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reconciler.desired.git import subprocesses
+from reconciler.desired.git import remote_urls, subprocesses
 
 #: How long a git command on local files may take.
 LOCAL_TIMEOUT_S = 60.0
@@ -35,7 +36,10 @@ _ELSEWHERE = (
 
 
 class GitError(RuntimeError):
-    """A git command failed; the message is what git printed."""
+    """A git command failed; the message is what git printed, without passwords of URLs."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(remote_urls.redacted(message))
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -63,7 +67,8 @@ def _ending(printed: bytes) -> str:
     """Return the end of a program's output, from the beginning of a line, with a mark of
     the cut.
     """
-    text = printed.decode("utf-8", "replace").strip()
+    # redacted before the cut, which could fall between a URL's scheme and its password
+    text = remote_urls.redacted(printed.decode("utf-8", "replace")).strip()
     if len(text) <= _MESSAGE_CHARACTERS_MAX:
         return text
     rest = text[-_MESSAGE_CHARACTERS_MAX:]
@@ -80,6 +85,8 @@ def run(
     good: Sequence[int] = (0,),
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one git command in ``folder``.
+
+    Its messages, and all that a command prints which reaches other machines, are redacted.
 
     Raises:
         GitError: it failed, took longer than ``timeout_s``, or there is no git.
@@ -100,6 +107,9 @@ def run(
     if done.returncode not in good:
         message = _ending(done.stderr)
         raise GitError(f"`git {_verb(arguments)}` failed: {message or f'status {done.returncode}'}")
+    done.stderr = remote_urls.redacted_bytes(done.stderr)
+    if _verb(arguments) in _REMOTE:
+        done.stdout = remote_urls.redacted_bytes(done.stdout)
     return done
 
 

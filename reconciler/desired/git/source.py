@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from reconciler.desired.git import commit_log, git_commands, tree_diff, tree_entries
+from reconciler.desired.git import commit_log, git_commands, remote_urls, tree_diff, tree_entries
 from reconciler.desired.git.git_commands import GitError
 
 _LOG = logging.getLogger("muster.source")
@@ -40,6 +40,9 @@ class GitSource:
         sub_path: folder in the repository, ``""`` for all of it.
         state: folder for mirrors of remote repositories, and for files kept beside them.
         timeout_s: time limit of a fetch.
+
+    Raises:
+        PasswordInUrlError: the address holds a password.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class GitSource:
         if ".." in self.sub_path.split("/"):
             raise ValueError(f"sub-path {sub_path!r} leaves the repository")
         self.local = is_local(address)
+        if not self.local:
+            remote_urls.require_no_password(address)
         self.state = state
         self._timeout_s = timeout_s
         self._objects: git_commands.Objects | None = None

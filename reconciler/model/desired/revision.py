@@ -144,6 +144,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     ``sync`` is ``Synced`` (the head is in force), ``OutOfSync`` (the head, or a part of it, was
     refused or is held) or ``Unknown`` (the repository cannot be read). Times are seconds since the
     epoch. ``suspended`` maps ``Cluster`` and ``Queue/name`` to the start of their suspension.
+    ``unread_since`` is when a head was seen that is not read yet; None: there is none.
     """
 
     sync: Literal["Synced", "OutOfSync", "Unknown"] = "Unknown"
@@ -155,6 +156,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
     held: tuple[HeldPart, ...] = ()
     suspended: dict[str, float] = {}
+    unread_since: float | None = None
 
 
 class Desired(msgspec.Struct, frozen=True):

@@ -104,6 +104,13 @@ class SafetyLimits(msgspec.Struct, frozen=True):
     windows: tuple[SyncWindow, ...] = ()
 
 
+class RevisionLimits(msgspec.Struct, frozen=True):
+    """Size of the largest revision that is read: its documents, and bytes of all its files."""
+
+    documents: int = 200_000
+    size: int = 128 * 2**20
+
+
 class Remediation(msgspec.Struct, frozen=True):
     """Rate limits of remediation.
 
@@ -175,6 +182,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     retain_audit_s: int | None = None
     scheduling: Scheduling = Scheduling()
     safety: SafetyLimits = SafetyLimits()
+    revision: RevisionLimits = RevisionLimits()
     drift: dict[str, Action] = {}
     remediation: Remediation = Remediation()
     verification: Literal["off", "warn", "required"] = "off"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from reconciler.model.documents.drift_spec import DriftSpec
-from reconciler.model.documents.fields import DocumentPart, Duration, Metadata, Weight, doc
+from reconciler.model.documents.fields import DocumentPart, Duration, Memory, Metadata, Weight, doc
 from reconciler.model.documents.job_spec import Placement
 
 
@@ -275,6 +275,27 @@ class SyncLimitsSpec(DocumentPart, frozen=True):
     ] = None
 
 
+class RevisionLimitsSpec(DocumentPart, frozen=True):
+    """Size of the largest revision that is read."""
+
+    documents: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=10_000_000)],
+        doc(
+            "Most documents in all files of a revision. They are counted before any is read. "
+            "One file has 5,000 at most.",
+            example=500_000,
+        ),
+    ] = 200_000
+    bytes: Annotated[
+        Memory,
+        doc(
+            "Most bytes in all YAML files of a revision. One file has 4 MiB at most.",
+            example="256Mi",
+            unit="bytes",
+        ),
+    ] = "128Mi"
+
+
 class SyncWindowSpec(DocumentPart, frozen=True):
     """A time at which disruptive changes of the structure may, or may not, apply."""
 
@@ -303,6 +324,14 @@ class SyncSpec(DocumentPart, frozen=True):
         SyncLimitsSpec,
         doc("Limits of disruption without approval.", example={"gpus": 64}),
     ] = SyncLimitsSpec()
+    revision: Annotated[
+        RevisionLimitsSpec,
+        doc(
+            "Limits of the size of a revision. A larger one is held, and what is in force "
+            "stays. The limits in force judge it, not its own.",
+            example={"documents": 500_000},
+        ),
+    ] = RevisionLimitsSpec()
     approval: Annotated[
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]],
         doc(

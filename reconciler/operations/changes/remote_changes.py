@@ -41,6 +41,8 @@ Verb = Literal["submit"] | ChangeVerb
 
 #: The documents of one object as they are written in git.
 Documents = object_changes.Documents
+#: Those of some names that are names of jobs.
+Known = submission_checks.Known
 #: Checks submissions against a structure.
 SubmissionValidator = submission_checks.SubmissionValidator
 
@@ -187,7 +189,7 @@ def read(
     now: float = 0.0,
     owner: str = "",
     *,
-    known: submission_checks.Known | None = None,
+    known: Known | None = None,
     basis: str = "",
 ) -> list[SubmittedDocument]:
     """Return the jobs in a YAML or JSON text, each checked by itself.

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reconciler.changes.writer import signing
-from reconciler.desired.git import source
+from reconciler.desired.git import remote_urls, source
 
 
 def open_mirror(address: str, *, branch: str, sub_path: str, state: Path) -> source.GitSource:
@@ -16,6 +16,11 @@ def open_mirror(address: str, *, branch: str, sub_path: str, state: Path) -> sou
         state: folder of a mirror for this process only; the loop fetches into another one.
     """
     return source.GitSource(address, branch=branch, sub_path=sub_path, state=state)
+
+
+def require_no_password(address: str) -> None:
+    """Raise ValueError if the URL of a repository holds a password."""
+    remote_urls.require_no_password(address)
 
 
 def local_folder(address: str) -> Path | None:

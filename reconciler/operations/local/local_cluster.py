@@ -17,7 +17,7 @@ import msgspec
 from agents import virtual
 from agents.host import processes
 from agents.isolation import network_namespaces
-from reconciler.desired.git import git_commands
+from reconciler.desired.git import git_commands, remote_urls
 from reconciler.model import desired
 from reconciler.model.values import quantities
 from reconciler.operations.client import api_client, endpoints
@@ -93,6 +93,7 @@ def require_repository(address: str) -> None:
     """Raise ClusterError where a path of this machine is no repository; of others git will say."""
     if not Path(address).exists():
         if ":" in address:
+            _require_no_password(address)
             return
         raise ClusterError(f"there is no folder {address}: name your repository with --repo")
     if Path(address).is_file():
@@ -115,6 +116,14 @@ def require_repository(address: str) -> None:
             f"{address} is no git repository{why}. To fix: create one with `muster init FOLDER`, "
             "or name one with --repo"
         ) from None
+
+
+def _require_no_password(address: str) -> None:
+    """Raise ClusterError if a URL holds a password."""
+    try:
+        remote_urls.require_no_password(address)
+    except remote_urls.PasswordInUrlError as error:
+        raise ClusterError(f"--repo: {error}") from None
 
 
 class LocalClusterOptions(msgspec.Struct, kw_only=True):

@@ -223,6 +223,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
     (desired.ClusterSettings, "safety"): ("sync", None),
     (desired.SafetyLimits, "windows"): ("windows", _windows),
+    (desired.RevisionLimits, "size"): ("bytes", quantities.format_memory),
     (desired.SafetyLimits, "gpu_share"): ("limits.gpuShare", None),
     (desired.SafetyLimits, "gpus"): ("limits.gpus", None),
     (desired.SafetyLimits, "gpu_floor"): ("limits.gpuFloor", None),

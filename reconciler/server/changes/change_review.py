@@ -16,10 +16,13 @@ from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server import services
 from reconciler.server.auth import authorization, tokens
+from reconciler.server.changes import text_worker
 from reconciler.server.process import batching
 
 #: A larger text is reviewed by itself, so that other callers do not wait for it.
 SHARED_BYTES_MAX = 32 * 2**10
+#: A larger text is read in a process of its own: one document holds the interpreter meanwhile.
+APART_BYTES_MAX = 128 * 2**10
 #: More changes of existing objects are reviewed alone too: each is looked up.
 SHARED_CHANGES_MAX = 50
 PENDING = (
@@ -74,6 +77,7 @@ class ChangeReview:
         self._judge: tuple[desired.Structure, remote_changes.SubmissionValidator] | None = None
         self._before = batching.StoreReadBatcher(self._weigh)
         self._large = batching.StoreReadBatcher(self._weigh)
+        self._apart = batching.StoreReadBatcher(self._weigh)
         self._after = batching.StoreReadBatcher(self._told)
 
     async def weigh(self, asked: ChangesUnderReview) -> Weighed:
@@ -85,6 +89,8 @@ class ChangeReview:
             StoreError: the store can't be read.
         """
         is_large = len(asked.text) > SHARED_BYTES_MAX or len(asked.changes) > SHARED_CHANGES_MAX
+        if len(asked.text) > APART_BYTES_MAX:
+            return await self._apart.ask(asked)
         return await (self._large if is_large else self._before).ask(asked)
 
     async def told(self, verb: remote_changes.Verb) -> str:
@@ -125,25 +131,40 @@ class ChangeReview:
         self, asked: ChangesUnderReview, known: authorization.Once
     ) -> list[remote_changes.SubmittedDocument]:
         """Return the jobs of a text, checked against the structure in force if there is one."""
-        structure = job_views.stored_structure(known.view(job_views.STRUCTURE))
+        view = known.view(job_views.STRUCTURE)
+        basis = _basis(job_views.stored_sync(known.view(job_views.SYNC)))
+        now = time.time()
+        if len(asked.text) > APART_BYTES_MAX:
+            request = text_worker.TextRequest(
+                asked.text, asked.caller.name, now, asked.owner, basis, view or b""
+            )
+            found = text_worker.read(request, self._service.reader.newest_states)
+        else:
+            found = self._read_here(asked, view, now, basis)
+        return (
+            [msgspec.structs.replace(one, dry_run=True) for one in found]
+            if asked.dry_run
+            else found
+        )
+
+    def _read_here(
+        self, asked: ChangesUnderReview, view: bytes | None, now: float, basis: str
+    ) -> list[remote_changes.SubmittedDocument]:
+        """Return the jobs of a small text, read in this process."""
+        structure = job_views.stored_structure(view)
         judge = None
         if structure is not None and structure.queues:
             if self._judge is None or self._judge[0] is not structure:
                 self._judge = structure, remote_changes.SubmissionValidator(structure)
             judge = self._judge[1]
-        found = remote_changes.read(
+        return remote_changes.read(
             asked.text,
             asked.caller.name,
             judge,
-            time.time(),
+            now,
             owner=asked.owner,
             known=self._service.reader.newest_states,
-            basis=_basis(job_views.stored_sync(known.view(job_views.SYNC))),
-        )
-        return (
-            [msgspec.structs.replace(one, dry_run=True) for one in found]
-            if asked.dry_run
-            else found
+            basis=basis,
         )
 
     def _told(self, verbs: Sequence[remote_changes.Verb]) -> list[str]:

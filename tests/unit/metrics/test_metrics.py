@@ -144,7 +144,10 @@ def _count(
 
 def _wanted() -> desired.Desired:
     status = desired.SyncStatus(
-        "Synced", "a", "b", "c", checked_at=99.0, suspended={"Queue/default": 9.0}
+        *("Synced", "a", "b", "c"),
+        checked_at=99.0,
+        suspended={"Queue/default": 9.0},
+        unread_since=98.0,
     )
     return desired.Desired(
         structure=desired.Structure(
