@@ -168,7 +168,6 @@ class Agent:
 
     def _parent_ended(self) -> None:
         """Stop with all tasks, because the process that started this agent has ended."""
-        self._skew = clock_skew.ClockSkew()
         self._is_orphaned = True
         self.say("the process that started this agent has ended; stopping with all tasks")
         self.leave()

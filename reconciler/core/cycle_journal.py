@@ -15,7 +15,8 @@ import msgspec
 
 from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
-from reconciler.model.state import instance_records, outcome, records
+from reconciler.model.policy import drift_kinds
+from reconciler.model.state import events, instance_records, outcome, pending_reasons, records
 
 #: A snapshot is due after so many calls of ``reconcile``, or seconds that they took together, or
 #: bytes of their inputs, which bounds a replay. It is also due after a time, because the inputs
@@ -37,6 +38,8 @@ WAITING_REPORTS_MAX = 10_000
 _LEVEL = 1
 
 Value = TypeVar("Value")
+#: Values with a message for people.
+Messaged = TypeVar("Messaged", records.AttemptRecord, events.Event, drift_kinds.DriftRemedy)
 
 
 class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,7 +140,28 @@ def _node_states(nodes: Iterable[records.NodeRecord]) -> list[tuple[str, str, st
 
 def _without_notes(jobs: Iterable[records.JobRecord]) -> list[records.JobRecord]:
     # notes are left out: an array may have ten thousand
-    return [msgspec.structs.replace(job, notes={}) if job.notes else job for job in jobs]
+    return [
+        msgspec.structs.replace(job, notes={}, message="") if job.notes or job.message else job
+        for job in jobs
+    ]
+
+
+def _without_messages(values: Iterable[Messaged]) -> list[Messaged]:
+    return [msgspec.structs.replace(one, message="") if one.message else one for one in values]
+
+
+def _codes(
+    reasons: Mapping[str, tuple[pending_reasons.Reason, ...]],
+) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """Return codes and counts of reasons, without the words that explain them."""
+    return {
+        key: [(one.code.value, tuple(step.count for step in one.funnel)) for one in each]
+        for key, each in reasons.items()
+    }
+
+
+def _accepted(answers: Mapping[str, str]) -> dict[str, bool]:
+    return {request: not refusal for request, refusal in answers.items()}
 
 
 #: The parts of an outcome that are compared, by name.
@@ -159,19 +183,23 @@ PARTS = (
 
 
 def checksums(result: outcome.Outcome) -> tuple[int, ...]:
-    """Return a checksum of each of ``PARTS`` of an outcome; 0 if it is empty."""
+    """Return a checksum of each of ``PARTS`` of an outcome; 0 if it is empty.
+
+    Prose is left out, so that a new version of Muster may word it anew: messages, and what reasons
+    say besides their codes and counts.
+    """
     parts: tuple[object, ...] = (
         _without_notes(result.jobs),
-        result.attempts,
+        _without_messages(result.attempts),
         (*_node_states(result.nodes), *result.left_nodes),
         (result.new_runs, result.left_jobs) if result.new_runs or result.left_jobs else (),
-        result.reasons,
+        _codes(result.reasons),
         result.actions,
-        result.events,
-        result.drift,
-        result.remedies,
+        _without_messages(result.events),
+        [msgspec.structs.replace(one, message="", remedy="") for one in result.drift],
+        _without_messages(result.remedies),
         result.provisions,
-        (result.overrides, result.answers) if result.overrides or result.answers else (),
+        (result.overrides, _accepted(result.answers)) if result.overrides or result.answers else (),
         (result.queues, result.expected) if result.queues or result.expected else (),
         (
             *(
