@@ -352,7 +352,7 @@ class Loop:
         with self._defects.suppress("notices"):
             self._outputs.happened(result, self._state, desired_state)
         self._state.absorb(result)
-        self._commits.journal.told(result)
+        self._commits.journal.note_durable(result)
         self._wake_at = result.wake_at
         if result.actions:
             failpoints.reach("committed-not-sent")

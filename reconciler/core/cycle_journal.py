@@ -13,10 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from reconciler.core import observed_state, reconcile
+from reconciler.core import observed_state, outcome_checksums, reconcile
 from reconciler.model import desired
-from reconciler.model.policy import drift_kinds
-from reconciler.model.state import events, instance_records, outcome, pending_reasons, records
+from reconciler.model.state import instance_records, outcome, records
 
 #: A snapshot is due after so many calls of ``reconcile``, or seconds that they took together, or
 #: bytes of their inputs, which bounds a replay. It is also due after a time, because the inputs
@@ -38,8 +37,6 @@ WAITING_REPORTS_MAX = 10_000
 _LEVEL = 1
 
 Value = TypeVar("Value")
-#: Values with a message for people.
-Messaged = TypeVar("Messaged", records.AttemptRecord, events.Event, drift_kinds.DriftRemedy)
 
 
 class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +65,7 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         wanted: the change of the desired state; None: as before.
         adopted: runs that somebody declared done just before.
-        checks: checksums of the outcome, in the order of ``PARTS``.
+        checks: checksums of the outcome, in the order of ``outcome_checksums.PARTS``.
     """
 
     now: float
@@ -131,88 +128,6 @@ _decode_snapshot = msgspec.msgpack.Decoder(JournalSnapshot).decode
 
 #: For a commit whose inputs can't be recorded.
 NOTHING = Written(zlib.compress(_encode(()), _LEVEL), None)
-
-
-def _node_states(nodes: Iterable[records.NodeRecord]) -> list[tuple[str, str, str]]:
-    # times and usage of nodes change with every report and decide nothing
-    return [(node.name, node.state.value, node.boot_id) for node in nodes]
-
-
-def _without_notes(jobs: Iterable[records.JobRecord]) -> list[records.JobRecord]:
-    # notes are left out: an array may have ten thousand
-    return [
-        msgspec.structs.replace(job, notes={}, message="") if job.notes or job.message else job
-        for job in jobs
-    ]
-
-
-def _without_messages(values: Iterable[Messaged]) -> list[Messaged]:
-    return [msgspec.structs.replace(one, message="") if one.message else one for one in values]
-
-
-def _codes(
-    reasons: Mapping[str, tuple[pending_reasons.Reason, ...]],
-) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
-    """Return codes and counts of reasons, without the words that explain them."""
-    return {
-        key: [(one.code.value, tuple(step.count for step in one.funnel)) for one in each]
-        for key, each in reasons.items()
-    }
-
-
-def _accepted(answers: Mapping[str, str]) -> dict[str, bool]:
-    return {request: not refusal for request, refusal in answers.items()}
-
-
-#: The parts of an outcome that are compared, by name.
-PARTS = (
-    "jobs",
-    "attempts",
-    "nodes",
-    "runs",
-    "reasons",
-    "actions",
-    "events",
-    "drift",
-    "remedies",
-    "provisions",
-    "overrides",
-    "queues",
-    "times",
-)
-
-
-def checksums(result: outcome.Outcome) -> tuple[int, ...]:
-    """Return a checksum of each of ``PARTS`` of an outcome; 0 if it is empty.
-
-    Prose is left out, so that a new version of Muster may word it anew: messages, and what reasons
-    say besides their codes and counts.
-    """
-    parts: tuple[object, ...] = (
-        _without_notes(result.jobs),
-        _without_messages(result.attempts),
-        (*_node_states(result.nodes), *result.left_nodes),
-        (result.new_runs, result.left_jobs) if result.new_runs or result.left_jobs else (),
-        _codes(result.reasons),
-        result.actions,
-        _without_messages(result.events),
-        [msgspec.structs.replace(one, message="", remedy="") for one in result.drift],
-        _without_messages(result.remedies),
-        result.provisions,
-        (result.overrides, _accepted(result.answers)) if result.overrides or result.answers else (),
-        (result.queues, result.expected) if result.queues or result.expected else (),
-        (
-            *(
-                result.now,
-                result.desired_generation,
-                result.nominations,
-                result.schedule_inputs,
-                result.next_order,
-            ),
-            *(result.wake_at, result.forget_at, result.scheduler_state),
-        ),
-    )
-    return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
 
 
 def _changes(
@@ -382,7 +297,7 @@ class Recorder:
                 adopted=adopted,
                 provisioned=observed.provisioned,
                 unheard=observed.unheard,
-                checks=checksums(result),
+                checks=outcome_checksums.checksums(result),
             )
         )
         self._wanted = wanted
@@ -390,11 +305,11 @@ class Recorder:
         self._calls += 1
         self._decide_s += decide_s
 
-    def told(self, result: outcome.Outcome) -> None:
+    def note_durable(self, result: outcome.Outcome) -> None:
         """Note that an outcome is durable, recorded or not. Nobody saw it before."""
         self._told = self._told.after(result)
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """Restart with a snapshot, because a call raised.
 
         The waiting inputs would have to be replayed through that call.
@@ -480,7 +395,7 @@ class Replay:
         if one.adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)
         self._told = self._told.after(result)
-        found = checksums(result)
+        found = outcome_checksums.checksums(result)
         return JournalledCycle(
             wanted=self._wanted,
             observed=observed,
@@ -490,7 +405,7 @@ class Replay:
             told=self._told,
             disagreements=tuple(
                 part
-                for part, then, now in zip(PARTS, one.checks, found, strict=True)
+                for part, then, now in zip(outcome_checksums.PARTS, one.checks, found, strict=True)
                 if then != now
             ),
         )

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from reconciler.controller import control_loop, cycle_decider, loop_inbox, wall_clock
-from reconciler.core import cycle_journal
+from reconciler.core import cycle_journal, outcome_checksums
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
 from reconciler.model import desired
@@ -494,8 +494,8 @@ def test_every_part_of_an_outcome_is_checked() -> None:
     assert set(other) == set(outcome.Outcome.__struct_fields__)
     for field, value in other.items():
         changed = msgspec.structs.replace(empty, **{field: value})
-        assert cycle_journal.checksums(changed) != cycle_journal.checksums(empty), field
-    assert len(cycle_journal.checksums(empty)) == len(cycle_journal.PARTS)
+        assert outcome_checksums.checksums(changed) != outcome_checksums.checksums(empty), field
+    assert len(outcome_checksums.checksums(empty)) == len(outcome_checksums.PARTS)
 
 
 def _worded(text: str) -> outcome.Outcome:
@@ -519,13 +519,13 @@ def _worded(text: str) -> outcome.Outcome:
 
 def test_words_for_people_may_change_between_versions() -> None:
     before, after = _worded(""), _worded("other words")
-    assert cycle_journal.checksums(before) == cycle_journal.checksums(after)
+    assert outcome_checksums.checksums(before) == outcome_checksums.checksums(after)
     step = Reason(ReasonCode.WAITING_FOR_QUOTA, "", (FunnelStep(5, ""),))
     for reason in (step, Reason(ReasonCode.INSUFFICIENT_RESOURCES, "", (FunnelStep(4, ""),))):
         changed = msgspec.structs.replace(before, reasons={"key": (reason,)})
-        assert cycle_journal.checksums(changed) != cycle_journal.checksums(before)
+        assert outcome_checksums.checksums(changed) != outcome_checksums.checksums(before)
     accepted = msgspec.structs.replace(before, answers={"id": ""})
-    assert cycle_journal.checksums(accepted) != cycle_journal.checksums(before)
+    assert outcome_checksums.checksums(accepted) != outcome_checksums.checksums(before)
 
 
 @pytest.mark.parametrize(
