@@ -31,9 +31,8 @@ ALIVE_EVERY_S = 15.0
 FILES_MAX = 20_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
-STREAMS = timestamps.STREAMS
 #: Other readable streams: the history of a task's metrics, which limits itself.
-READABLE = (*STREAMS, "metrics")
+READABLE = (*timestamps.STREAMS, "metrics")
 
 
 class Rotation(NamedTuple):
@@ -47,7 +46,7 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Rotation:
     """Rotate logs that are larger than ``limit`` bytes."""
     total, hurried = 0, False
     for attempt in attempts:
-        for stream in STREAMS:
+        for stream in timestamps.STREAMS:
             path = folder / f"{attempt}.{stream}"
             copy = log_file.copy_of(path)
             try:

@@ -243,7 +243,7 @@ def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known:
 
 
 def _revision(text: str) -> str:
-    """Parse a commit of ``--accept`` for argparse."""
+    """Parse a commit of ``--accept-revision`` for argparse."""
     try:
         return revision_names.accepted(text)
     except ValueError as error:
@@ -270,12 +270,12 @@ def _begun(store: sql_store.Store, names: Collection[str]) -> dict[str, str]:
     return {name: key for name, (key, state) in found.items() if state not in waiting}
 
 
-def _watch(address: str, reading: git_watcher.GitWatcher) -> watch.LocalWatch | None:
+def _watch(address: str, watcher: git_watcher.GitWatcher) -> watch.LocalWatch | None:
     """Watch a repository on this machine. Return None if it has to be polled."""
     if not source.is_local(address):
         return None
     try:
-        return watch.LocalWatch(Path(address), reading.changed)
+        return watch.LocalWatch(Path(address), watcher.changed)
     except (git_commands.GitError, OSError) as error:
         log.warning("%s can't be watched and is polled instead: %s", address, error)
         return None
@@ -291,7 +291,7 @@ def _notifier(options: argparse.Namespace) -> delivery.Notifier:
     )
 
 
-def _reading(
+def _git_watcher(
     options: argparse.Namespace,
     store: sql_store.Store,
     repository: source.GitSource,
@@ -370,10 +370,10 @@ def _lead(
     before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
     notifier = _notifier(options)
-    reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
-    reading.watching = _watch(options.repo, reading)
+    watcher = _git_watcher(options, store, repository, before, inbox=inbox, notifier=notifier)
+    watcher.watching = _watch(options.repo, watcher)
     scripts = options.provisioners.resolve() if options.provisioners else None
-    running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
+    provisioner = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
     loop = control_loop.Loop(
         led=sql_store.LedStore(store, epoch),
         socket_path=options.state / "loop.sock",
@@ -384,12 +384,12 @@ def _lead(
             adopting=_is_adoption(store, repository, known=packed is not None),
         ),
         outputs=control_loop.LoopOutputs(
-            provision=running.want,
+            provision=provisioner.want,
             event_lines=lines,
-            told=notifier,
-            happened=functools.partial(triggers.tell, notifier),
-            refuse=reading.refuse,
-            hint=reading.hint,
+            notice_counts=notifier,
+            on_outcome=functools.partial(triggers.tell, notifier),
+            refuse=watcher.refuse,
+            on_hint=watcher.hint,
         ),
         core=cycle_decider.CoreOptions(decide, contained=True),
     )
@@ -397,31 +397,31 @@ def _lead(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())
     notifier.start()
-    reading.start()
+    watcher.start()
     server.start()
     gc_tuning.settle()
     _tell_start(epoch, options)
     try:
         loop.run()
     finally:
-        _end(server, reading, notifier, running)
+        _end(server, watcher, notifier, provisioner)
 
 
 def _end(
     server: ServerProcess,
-    reading: git_watcher.GitWatcher,
+    watcher: git_watcher.GitWatcher,
     notifier: delivery.Notifier,
-    running: runner.Runner,
+    provisioner: runner.Runner,
 ) -> None:
     """Stop everything that runs beside the loop."""
     log.info("controller stops; tasks on nodes continue")
     server.stop()
-    reading.stop()
-    reading.join(timeout=STOP_S_MAX)
+    watcher.stop()
+    watcher.join(timeout=STOP_S_MAX)
     notifier.stop()
-    running.stop()
-    if reading.watching is not None:
-        reading.watching.close()
+    provisioner.stop()
+    if watcher.watching is not None:
+        watcher.watching.close()
 
 
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:

@@ -28,7 +28,7 @@ def apply(
     decided: decisions.Decisions,
 ) -> None:
     """Write the decisions into the context: new attempts, stop orders, reasons."""
-    given = _Allocator(context, built)
+    allocator = _Allocator(context, built)
     touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
@@ -37,7 +37,7 @@ def apply(
         draft = context.draft(job)
         if draft is not None:
             touched[job] = draft
-            _place(context, draft, parts, given)
+            _place(context, draft, parts, allocator)
     for eviction in decided.evictions:
         draft = context.draft(eviction.job)
         if draft is not None:
@@ -138,26 +138,26 @@ def _place(
     context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     parts: list[decisions.Placement],
-    given: _Allocator,
+    allocator: _Allocator,
 ) -> None:
     spec = draft.spec
     element = parts[0].element
     tasks = sorted(
         (task for part in parts for task in part.tasks), key=lambda task: (task.group, task.index)
     )
-    names = given.nodes.names
+    names = allocator.nodes.names
     grows = parts[0].action == "grow"
     present = context.attempts.of_element(spec.name, element) if grows else []
     note = draft.note(element)
     if not grows and note.verdict is not None:  # older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
     number = 1 + max(note.tries, cycle_context.try_number_of(present, note) if present else 0)
-    ranks = _ranks(context, spec, tasks, names, given)
+    ranks = _ranks(context, spec, tasks, names, allocator)
     for task, rank in zip(tasks, ranks, strict=True):
         name = names[task.node]
         node = context.node(name)
         group = spec.groups[task.group].name
-        profile, instances = given.instances(task)
+        profile, instances = allocator.instances(task)
         context.add_attempt(
             records.AttemptRecord(
                 id=identifiers.attempt_id(spec, element, group, task.index, number),
@@ -215,7 +215,7 @@ def _ranks(
     spec: desired.Job,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
-    given: _Allocator,
+    allocator: _Allocator,
 ) -> list[records.RankPlacement]:
     """Number the tasks so that neighbours by number are neighbours by network.
 
@@ -232,7 +232,7 @@ def _ranks(
     base = records.RankPlacement(
         world_size=len(tasks),
         master_address=first.inventory.address if first else "127.0.0.1",
-        master_port=given.port(ports),
+        master_port=allocator.port(ports),
         hosts=hosts,
         tasks_per_host=hostlists.fold_counts(sizes.values()),
         ports=ports,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from reconciler.changes.clone import working_clone
+from reconciler.changes.clone import files
 from reconciler.model import desired
 from reconciler.model.documents import kinds
 from reconciler.model.policy import access, queue_paths
@@ -27,7 +27,7 @@ def folder_around(here: Path) -> Path:
     """
     try:
         return object_folders.clone_of(here, None, None).state
-    except working_clone.CloneError as error:
+    except files.CloneError as error:
         raise QuestionError(f"{error}; or name the folder with --folder") from None
 
 

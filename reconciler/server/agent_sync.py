@@ -40,7 +40,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``wire.SyncResponse`` with the assignments as the loop encoded them."""
+    """``agent_messages.SyncResponse`` with the assignments as the loop encoded them."""
 
     epoch: int
     version: int

@@ -17,16 +17,17 @@ import msgspec
 import pytest
 
 from reconciler.controller import control_loop, cycle_decider, loop_inbox, wall_clock
-from reconciler.core import cycle_journal
+from reconciler.core import cycle_journal, outcome_checksums
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome, records, scheduler_state
+from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
 from reconciler.model.state.states import NodeState
 from reconciler.operations.history import cycle_replay
-from reconciler.store import StoreReader, journal_entries, sql_store
+from reconciler.store import StoreReader, journal_entries, schema, sql_store
 from tests.unit.core import test_storm
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -398,6 +399,25 @@ def test_what_is_not_in_the_journal_is_told(tmp_path: Path) -> None:
     leader.close()
 
 
+def test_a_cycle_in_an_older_format_is_refused(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    leader = Leader(tmp_path, world.now)
+    leader.want(desired.Desired(1, world.structure))
+    leader.cycle()
+    assert schema.JOURNAL_FORMAT == 6
+    with leader.store._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE journal SET format = 5")
+        connection.exec_driver_sql("UPDATE snapshots SET format = 5")
+    expected = (
+        "cycle 1, .*, can't be replayed: an earlier version of Muster recorded it in journal "
+        "format 5, and this one replays format 6; it holds nothing that can be replayed"
+    )
+    for which in ({"cycle": 1}, {"at": world.now}):
+        with pytest.raises(cycle_replay.ReplayError, match=expected):
+            cycle_replay.replay(leader.store.reader, **which)
+    leader.close()
+
+
 def test_differences_are_applied_as_they_were_found() -> None:
     a, b, c = (job(name) for name in "abc")
     other = job("b", priority=1)
@@ -474,8 +494,38 @@ def test_every_part_of_an_outcome_is_checked() -> None:
     assert set(other) == set(outcome.Outcome.__struct_fields__)
     for field, value in other.items():
         changed = msgspec.structs.replace(empty, **{field: value})
-        assert cycle_journal.checksums(changed) != cycle_journal.checksums(empty), field
-    assert len(cycle_journal.checksums(empty)) == len(cycle_journal.PARTS)
+        assert outcome_checksums.checksums(changed) != outcome_checksums.checksums(empty), field
+    assert len(outcome_checksums.checksums(empty)) == len(outcome_checksums.PARTS)
+
+
+def _worded(text: str) -> outcome.Outcome:
+    """An outcome whose words for people are ``text``."""
+    run = samples.job()
+    reason = Reason(
+        ReasonCode.WAITING_FOR_QUOTA, text, (FunnelStep(4, text),), text, never=bool(text)
+    )
+    return outcome.Outcome(
+        now=1.0,
+        desired_generation=1,
+        jobs=(msgspec.structs.replace(run, message=text),),
+        attempts=(msgspec.structs.replace(samples.attempt(run), message=text),),
+        reasons={"key": (reason,)},
+        events=(msgspec.structs.replace(samples.event("x"), message=text),),
+        drift=(drift_kinds.Drift("k", "s", text, "info", "report", 1.0, remedy=text),),
+        remedies=(drift_kinds.DriftRemedy("i", "tell", "c", "p", 1.0, message=text),),
+        answers={"id": f"no {text}"},
+    )
+
+
+def test_words_for_people_may_change_between_versions() -> None:
+    before, after = _worded(""), _worded("other words")
+    assert outcome_checksums.checksums(before) == outcome_checksums.checksums(after)
+    step = Reason(ReasonCode.WAITING_FOR_QUOTA, "", (FunnelStep(5, ""),))
+    for reason in (step, Reason(ReasonCode.INSUFFICIENT_RESOURCES, "", (FunnelStep(4, ""),))):
+        changed = msgspec.structs.replace(before, reasons={"key": (reason,)})
+        assert outcome_checksums.checksums(changed) != outcome_checksums.checksums(before)
+    accepted = msgspec.structs.replace(before, answers={"id": ""})
+    assert outcome_checksums.checksums(accepted) != outcome_checksums.checksums(before)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def _moment(written: str) -> str:
     try:
         return times.format_time(times.parse_time(written))
     except ValueError as error:
-        why = f" ({error})" if "offset" in str(error) else ""
+        why = f" ({error})" if isinstance(error, times.OffsetError) else ""
         terminal.fail(
             f"--at: found {written!r}{why}, expected a time such as 2026-11-20T23:30:00Z, a clock "
             "time such as 05:08:00, or a span before now such as 10m or 1d",

@@ -21,15 +21,16 @@ from reconciler.cli.changes import submit, submit_options
 from reconciler.cli.jobs import wait
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import job_document, local_changes
+    from reconciler.operations.changes import change_requests, job_document, local_changes, targets
     from reconciler.operations.client import api_client
 else:
     job_document = lazy_import.module("reconciler.operations.changes.job_document")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
     api_client = lazy_import.module("reconciler.operations.client.api_client")
+    change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
 
-#: Exit codes of `muster run`: time limit, and an error of Muster itself.
-TIMED_OUT, MUSTER_FAILED = wait.TIMED_OUT, 125
+#: Exit code of `muster run` for an error of Muster itself.
+MUSTER_FAILED = 125
 #: Within this time the same signal twice is one request.
 ONCE_S = 0.2
 #: How long a cancelled job may take to end before this command exits.
@@ -151,7 +152,7 @@ def _carry_through(
             return leaving.status(_attend(patient, options.name))
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
-    except local_changes.ChangeError as error:
+    except change_requests.ChangeError as error:
         return leaving.without_a_job(options.name, error)
     except wait.VanishedError as refusal:
         terminal.note(str(refusal))
@@ -186,7 +187,7 @@ def _carry_through(
 
 def _find_target(
     clone: Path | None, server: str | None, token_file: str | None
-) -> local_changes.Target:
+) -> targets.ChangeTarget:
     """Return where the job is submitted. Exit if nobody could be asked about it later.
 
     Raises:
@@ -204,7 +205,7 @@ def _find_target(
 
 def _submit(
     options: job_document.JobOptions,
-    to: local_changes.Target,
+    to: targets.ChangeTarget,
     leaving: _Leaving,
     place: tuple[str | None, str | None],
 ) -> None:
@@ -214,9 +215,9 @@ def _submit(
         ChangeError: it was not submitted.
         _Interrupted: it existed before, and a signal came.
     """
-    request = local_changes.Submit(job_document.job_text(options), context.identity())
+    request = change_requests.Submit(job_document.job_text(options), context.identity())
     results = local_changes.carry_out([request], to)
-    is_mine = not any(map(local_changes.is_there, results))
+    is_mine = not any(map(change_requests.is_there, results))
     terminal.note(f"submitted {options.name}" if is_mine else _found_there(options.name, *place))
     leaving.submitted(is_mine=is_mine)
     for warning in (warning for result in results for warning in result.warnings):
@@ -238,7 +239,7 @@ def _found_there(name: str, server: str | None, token_file: str | None) -> str:
                 raise
             state = ""
     if state in wait.FINISHED:
-        raise local_changes.ChangeError(
+        raise change_requests.ChangeError(
             f"job {name} already exists and its run has ended ({state}); nothing was submitted. "
             "To fix: use another --name, or run it again: "
             f"muster rerun {name} && muster wait {name}"
@@ -346,7 +347,7 @@ class _Leaving:
         self._cancelled.wait(END_S_MAX)
         return MUSTER_FAILED if self._failed else 128 + self._signal
 
-    def without_a_job(self, name: str, error: local_changes.ChangeError) -> int:
+    def without_a_job(self, name: str, error: change_requests.ChangeError) -> int:
         """Return the exit code after a submission that failed or seems to have failed.
 
         Raises:
@@ -393,12 +394,12 @@ class _Leaving:
             signal.pthread_kill(main, signal.SIGINT)
 
 
-def _cancel(name: str, to: local_changes.Target, reason: str) -> bool:
+def _cancel(name: str, to: targets.ChangeTarget, reason: str) -> bool:
     """Cancel a job that nobody waits for any more. Return True if that succeeded."""
     terminal.note(f"cancelling {name}")
     try:
-        local_changes.carry_out([local_changes.Act("cancel", name, reason)], to)
-    except local_changes.ChangeError as error:
+        local_changes.carry_out([change_requests.Act("cancel", name, reason)], to)
+    except change_requests.ChangeError as error:
         terminal.note(f"{name} could not be cancelled and may run on: {error}")
         return False
     return True
@@ -457,7 +458,7 @@ def status_of(job: Json) -> int:
     if job["state"] == "Succeeded":
         return 0
     if job["state"] == "TimedOut":
-        return TIMED_OUT
+        return wait.TIMED_OUT
     if job["state"] == "Cancelled":
         return 128 + signal.SIGTERM
     ended = [a for a in job["attempts"] if a["state"] == "Ended"]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from reconciler.changes import yaml_edit
-from reconciler.changes.clone import working_clone
+from reconciler.changes.clone import files, working_clone
 from reconciler.desired.checks import submission_checks
 from reconciler.desired.documents import document_reader
 from reconciler.operations.changes import change_requests, job_document, remote_changes, targets
@@ -65,8 +65,8 @@ def submit(
                 if earlier is None
                 else clone.push_again(earlier, path)
             )
-        except working_clone.CloneError as error:
-            raise change_requests.ChangeError(str(error), unreachable=error.unreachable) from error
+        except files.CloneError as error:
+            raise change_requests.of_clone(error) from error
         return [_said(one, outcome, told, unchecked)]
 
     return change_requests.each(jobs, put)

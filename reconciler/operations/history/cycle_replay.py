@@ -2,7 +2,7 @@
 
 A moment or the number of a cycle leads to a journal entry, the entry to the nearest snapshot of
 its leader; from there every call of ``reconcile`` is made again until the one that is asked for.
-Between two snapshots there are ``journal.SNAPSHOT_CALLS`` calls: no replay has more to do.
+Between two snapshots there are ``cycle_journal.SNAPSHOT_CALLS`` calls: no replay has more to do.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.core import cycle_journal
 from reconciler.model.values import times
-from reconciler.store import StoreReader, journal_entries
+from reconciler.store import StoreReader, journal_entries, schema
 
 
 class ReplayError(Exception):
@@ -102,8 +102,9 @@ def _through(reader: StoreReader, entry: journal_entries.JournalEntry) -> Iterat
     which = f"cycle {entry.cycle}, of {times.format_time(entry.at)},"
     if not entry.replayable:
         raise ReplayError(
-            f"{which} can't be replayed: an earlier version of Muster recorded it without the "
-            f"desired state{_reach(reader)}"
+            f"{which} can't be replayed: an earlier version of Muster recorded it in journal "
+            f"format {entry.format}, and this one replays format {schema.JOURNAL_FORMAT}"
+            f"{_reach(reader)}"
         )
     start = journal_entries.snapshot_place(reader, entry)
     if start is None:

@@ -90,8 +90,13 @@ def show_refused(service: services.Services, prefix: str) -> list[view_types.Job
     refused = job_views.stored_refused(service.reader.view(job_views.REFUSED))
     names = sorted(name for name in refused if name.startswith(prefix))[:LIMIT_MAX]
     known = {name for name in names if service.reader.job(name) is not None}
-    at = job_views.stored_sync(service.reader.view(job_views.SYNC)).checked_at or 0.0
-    return [job_views.refused_view(name, refused[name], at) for name in names if name not in known]
+    sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
+    at, undecided = sync.checked_at or 0.0, job_views.undecided_jobs(sync)
+    return [
+        job_views.refused_view(name, refused[name], at, is_undecided=name in undecided)
+        for name in names
+        if name not in known
+    ]
 
 
 def is_structure_refused(service: services.Services) -> bool:

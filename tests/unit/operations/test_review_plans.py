@@ -8,6 +8,7 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.state import records
+from reconciler.operations import scratch_repository
 from reconciler.operations.plan import (
     cluster_snapshot,
     plan_text,
@@ -188,7 +189,7 @@ def test_a_waiver_that_ends_later_is_a_change(repository: Repository) -> None:
 def test_a_revision_that_is_not_there_is_named_with_one_like_it(repository: Repository) -> None:
     repository.commit(FOUR)
     with pytest.raises(
-        revisions.RevisionError, match=r"there is no revision maim in .*mean main\?"
+        scratch_repository.RevisionError, match=r"there is no revision maim in .*mean main\?"
     ):
         revisions.compare(repository.path, "", "main", "maim")
 
@@ -249,7 +250,7 @@ def test_without_a_new_limit_nothing_is_above_it() -> None:
 
 
 def test_a_plan_of_a_clone_that_is_none_says_where(tmp_path: Path) -> None:
-    with pytest.raises(revisions.RevisionError, match="is no git repository"):
+    with pytest.raises(scratch_repository.RevisionError, match="is no git repository"):
         revisions.compare(tmp_path, "", "main", "main")
 
 

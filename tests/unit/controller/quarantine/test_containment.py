@@ -382,7 +382,7 @@ def fail(*_: object) -> Any:
     raise LookupError("it can't be told")
 
 
-class Uncounted(publisher.Nobody):
+class Uncounted(publisher.NoNotices):
     """Notices that can't be counted."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:

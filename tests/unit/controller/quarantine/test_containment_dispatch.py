@@ -106,13 +106,13 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
     cycle()
     (attempt,) = leader.loop._state.attempts.values()
     leader.world.nodes[attempt.node].end(attempt.id, leader.now, exit_code=0)
-    leader.loop._commits.journal.anew()
+    leader.loop._commits.journal.restart()
     with monkeypatch.context() as broken:
         broken.setattr(cycle_journal, "pack_snapshot", fail)
         cycle()
     assert leader.counts == {"journal": 1}
     cycle()
-    leader.loop._commits.journal.anew()
+    leader.loop._commits.journal.restart()
     cycle()
     leader.store.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
