@@ -198,7 +198,7 @@ def submit(
     is_command = not all(map(submit_options.is_document, arguments))
     if not is_command:
         submit_options.require_files_alone(at, arguments)
-        submissions = _from_files(arguments)
+        submissions = _from_files(arguments, context.identity(clone))
     else:
         submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
         together, placement = submit_options.spread(nodes, tasks, most)
@@ -223,7 +223,7 @@ def submit(
         )
         text = job_document.job_text(options)
         submit_options.require_values(text, problems)
-        submissions = [local_changes.Submit(text, context.identity())]
+        submissions = [local_changes.Submit(text, context.identity(clone))]
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
             submissions,
@@ -233,9 +233,8 @@ def submit(
         )
 
 
-def _from_files(names: list[str]) -> list[local_changes.Submit]:
+def _from_files(names: list[str], owner: str | None) -> list[local_changes.Submit]:
     """Return the text of each file, or of standard input. Exit if any can't be read."""
-    owner = context.identity()
     submissions: list[local_changes.Submit] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):
@@ -269,7 +268,8 @@ def _submit(
     for result in results:
         report_change(result, to, dry_run=dry_run, among=len(results))
         for warning in result.warnings:
-            terminal.note(f"warning: {result.name}: {warning}")
+            is_named = warning.startswith(f"{result.name} ")
+            terminal.note(f"warning: {'' if is_named else f'{result.name}: '}{warning}")
     exit_if_withheld(results)
 
 

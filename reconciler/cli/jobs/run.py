@@ -214,7 +214,7 @@ def _submit(
         ChangeError: it was not submitted.
         _Interrupted: it existed before, and a signal came.
     """
-    request = local_changes.Submit(job_document.job_text(options), context.identity())
+    request = local_changes.Submit(job_document.job_text(options), _owner(to))
     results = local_changes.carry_out([request], to)
     is_mine = not any(map(local_changes.is_there, results))
     terminal.note(f"submitted {options.name}" if is_mine else _found_there(options.name, *place))
@@ -222,6 +222,11 @@ def _submit(
     for warning in (warning for result in results for warning in result.warnings):
         terminal.note(f"warning: {warning}")
     submit.report_withheld(results)
+
+
+def _owner(to: local_changes.Target) -> str | None:
+    """Return the owner of a job that is submitted there, or None."""
+    return context.identity(None if to.clone is None else to.clone.root)
 
 
 def _found_there(name: str, server: str | None, token_file: str | None) -> str:

@@ -215,7 +215,8 @@ def test_who_is_refused_by_a_policy_alone_is_told_so(work: Path, queue: str, ref
 
 def test_a_rehearsed_job_is_not_submitted(work: Path) -> None:
     before = head(work)
-    (done,) = local_changes.carry_out([local_changes.Submit(job("new"))], find(work), dry_run=True)
+    new = local_changes.Submit(job("new"), "ada@example.org")
+    (done,) = local_changes.carry_out([new], find(work), dry_run=True)
     assert done == local_changes.Done("new", "would be submitted")
     assert head(work) == before
     assert not (work / "jobs" / "new.yaml").exists()
