@@ -287,7 +287,8 @@ def report_change(
     terminal.out.print(done.name, markup=False)
     where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
     of = f"{done.name}: " if among > 1 else ""
-    terminal.note(f"{of}{done.message} ({where})")
+    but = f", but {done.but}" if done.but else ""
+    terminal.note(f"{of}{done.message} ({where}){but}")
 
 
 def report_withheld(results: list[local_changes.Done]) -> None:

@@ -218,6 +218,8 @@ def _submit(
     results = local_changes.carry_out([request], to)
     is_mine = not any(map(local_changes.is_there, results))
     terminal.note(f"submitted {options.name}" if is_mine else _found_there(options.name, *place))
+    for but in (one.but for one in results if one.but):
+        terminal.note(f"but {but}")
     leaving.submitted(is_mine=is_mine)
     for warning in (warning for result in results for warning in result.warnings):
         terminal.note(f"warning: {warning}")

@@ -90,6 +90,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
 
     ``withheld`` is why the commit does not apply by itself; empty if nothing is known about that.
     ``refused`` is True if that is a refusal, and not a controller that can't read git now.
+    ``but`` is why the commit, though it applies, starts nothing; empty if it does or nobody knows.
     """
 
     name: str
@@ -99,6 +100,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     withheld: str = ""
     refused: bool = False
+    but: str = ""
 
 
 def each(
