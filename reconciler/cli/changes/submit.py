@@ -285,6 +285,9 @@ def report_change(
         terminal.note(f"{done.name}: {done.message}")
         return
     terminal.out.print(done.name, markup=False)
+    if done.message == local_changes.SUBMITTED_ALREADY:
+        terminal.note(f"{done.name}{':' if among > 1 else ' is'} {done.message}")
+        return
     where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
     of = f"{done.name}: " if among > 1 else ""
     but = f", but {done.but}" if done.but else ""

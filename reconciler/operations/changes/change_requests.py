@@ -81,6 +81,7 @@ class DrainRequest(msgspec.Struct, frozen=True):
 
 Change = Submit | Act | DrainRequest
 UNCHANGED = "it is so already"
+SUBMITTED_ALREADY = requests.IS_THERE
 #: Part of the message of a submission with problems, after their number.
 INVALID = remote_changes.INVALID
 

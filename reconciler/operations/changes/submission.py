@@ -60,7 +60,7 @@ def submit(
             if path and earlier is None:
                 return [
                     change_requests.ChangeResult(
-                        one.name, change_requests.UNCHANGED, warnings=one.warnings
+                        one.name, change_requests.SUBMITTED_ALREADY, warnings=one.warnings
                     )
                 ]
             message = f"Submit Job/{one.name}"
@@ -82,7 +82,8 @@ def _said(
     told: str,
     more: tuple[str, ...],
 ) -> change_requests.ChangeResult:
-    done = change_requests.said(job.name, outcome, told)
+    already = change_requests.SUBMITTED_ALREADY
+    done = change_requests.said(job.name, outcome, told, already)
     return msgspec.structs.replace(done, warnings=(*job.warnings, *more))
 
 

@@ -83,12 +83,12 @@ def test_a_job_of_a_file_belongs_to_who_submits_it(work: Path) -> None:
     for name, owner in (("x", "test"), ("y", "ada"), ("z", "test")):
         assert f"owner: {owner}@example.org" in written(work, f"jobs/{name}.yaml")
     again = local_changes.carry_out([submit], target)
-    assert {one.message for one in again} == {local_changes.UNCHANGED}
+    assert {one.message for one in again} == {local_changes.SUBMITTED_ALREADY}
     # what stands there without an owner stays so
     (as_is,) = local_changes.carry_out(
         [local_changes.Submit(job("train"), "test@example.org")], target
     )
-    assert as_is.message == local_changes.UNCHANGED
+    assert as_is.message == local_changes.SUBMITTED_ALREADY
 
 
 def test_a_hold_says_why_and_a_release_takes_it_out(work: Path) -> None:

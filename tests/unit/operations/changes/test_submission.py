@@ -40,7 +40,7 @@ def test_a_file_of_the_clone_is_committed_itself(work: Path, path: str, *, stage
     said = remote(work, path)
     assert said.startswith("# two\n")
     assert (said.count(f"owner: {OWNER}"), said.count("owner: ada@example.org")) == (1, 1)
-    assert {one.message for one in submit(work, file)} == {local_changes.UNCHANGED}
+    assert {one.message for one in submit(work, file)} == {local_changes.SUBMITTED_ALREADY}
 
 
 def test_a_file_that_was_changed_is_committed_as_it_is_now(work: Path) -> None:
@@ -138,7 +138,7 @@ def test_what_could_not_be_pushed_is_by_the_same_command_again(
     git(tmp_path / "state.git", "merge-base", "--is-ancestor", done.commit or "", "main")
     assert "name: b" in remote(work, "jobs/b.yaml")
     assert git(work, "rev-parse", "main") == git(tmp_path / "state.git", "rev-parse", "main")
-    assert submit(work, file)[0].message == local_changes.UNCHANGED
+    assert submit(work, file)[0].message == local_changes.SUBMITTED_ALREADY
 
 
 def test_a_job_without_an_owner_is_told_because_no_quota_of_a_user_counts_it(
