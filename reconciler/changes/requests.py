@@ -142,7 +142,7 @@ class RequestGroup(msgspec.Struct, frozen=True):
 
 
 #: What is said of a job whose very document is in the repository.
-IS_THERE = "it is there already"
+IS_THERE = "submitted already, unchanged"
 #: What is said where a job is held that is so already, for the reason that it was.
 IS_HELD = "it is held already"
 #: What keeps requests that go together with one from being done.

@@ -139,10 +139,15 @@ def test_a_job_that_comes_back_as_it_was_starts_nothing_and_says_so(up: Up) -> N
     assert muster(up.folder, "wait", "back").stdout == "back: Cancelled\n"
     back = muster(up.folder, *asked)
     assert back.returncode == 0
-    assert (
-        "warning: back: run 1 is Cancelled already, and a run happens once, so nothing starts. To "
-        "run it again: `muster rerun back`"
-    ) in back.stderr.splitlines()
+    assert re.fullmatch(
+        r"committed \([0-9a-f]{12}, in cluster/\), but nothing starts: run 1 is Cancelled "
+        "already, and a run happens once. To fix: muster rerun back",
+        back.stderr.splitlines()[0],
+    )
+    told, deadline = "", time.monotonic() + LONG_S
+    while "its YAML is back" not in told and time.monotonic() < deadline:
+        told = json.loads(muster(up.folder, "job", "back", "-o", "json").stdout)["message"]
+    assert told == "cancelled; its YAML is back in git: run `muster rerun back`"
     other = muster(up.folder, "cancel", "back")
     assert other.returncode == 0
     changed = muster(up.folder, "submit", "--name", "back", "--", "true")

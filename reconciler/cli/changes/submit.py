@@ -205,7 +205,7 @@ def submit(
     is_command = not all(map(submit_options.is_document, arguments))
     if not is_command:
         submit_options.require_files_alone(at, arguments)
-        submissions = _from_files(arguments)
+        submissions = _from_files(arguments, context.identity(clone))
     else:
         submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
         together, placement = submit_options.spread(nodes, tasks, most)
@@ -230,7 +230,7 @@ def submit(
         )
         text = job_document.job_text(options)
         submit_options.require_values(text, problems)
-        submissions = [change_requests.Submit(text, context.identity())]
+        submissions = [change_requests.Submit(text, context.identity(clone))]
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
             submissions,
@@ -240,9 +240,8 @@ def submit(
         )
 
 
-def _from_files(names: list[str]) -> list[change_requests.Submit]:
+def _from_files(names: list[str], owner: str | None) -> list[change_requests.Submit]:
     """Return the text of each file, or of standard input. Exit if any can't be read."""
-    owner = context.identity()
     submissions: list[change_requests.Submit] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):
@@ -276,7 +275,8 @@ def _submit(
     for result in results:
         report_change(result, to, dry_run=dry_run, among=len(results))
         for warning in result.warnings:
-            terminal.note(f"warning: {result.name}: {warning}")
+            is_named = warning.startswith(f"{result.name} ")
+            terminal.note(f"warning: {'' if is_named else f'{result.name}: '}{warning}")
     exit_if_withheld(results)
 
 
@@ -292,9 +292,13 @@ def report_change(
         terminal.note(f"{done.name}: {done.message}")
         return
     terminal.out.print(done.name, markup=False)
+    if change_requests.is_submitted(done):
+        terminal.note(f"{done.name}{':' if among > 1 else ' is'} {done.message}")
+        return
     where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
     of = f"{done.name}: " if among > 1 else ""
-    terminal.note(f"{of}{done.message} ({where})")
+    but = f", but {done.but}" if done.but else ""
+    terminal.note(f"{of}{done.message} ({where}){but}")
 
 
 def report_withheld(results: list[change_requests.ChangeResult]) -> None:

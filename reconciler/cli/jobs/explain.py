@@ -1,6 +1,7 @@
 """The command `muster explain`: why a job is in its state, now or at a moment in the past."""
 
 import contextlib
+import re
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -43,6 +44,9 @@ NOT_OF_QUEUES = frozenset(
 OF_ITS_OWN = frozenset({"OverLimit", "OverBudget"})
 #: Reasons that are found before nodes are checked.
 BEFORE_ROOM = frozenset({"OverLimit", "OverBudget", "WaitingForQuota"})
+BELOW_LIMIT = "the queue is below its limit"
+#: Reasons of Quotas have the code of those of queues, and begin with the name of the Quota.
+_QUOTA = re.compile(r"Quota (\S+) ")
 #: Ends of tries in which nothing ran, so that there is no output.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
@@ -185,14 +189,22 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
 
 
 def _explain_room(item: Json) -> None:
-    """Print that nodes were not checked yet, for a job that its queue's limits keep back.
+    """Print that nodes were not checked yet, for a job that limits of a queue or user keep back.
 
     This is left out for a job that never starts: free nodes change nothing for it.
     """
     found = item.get("reasons") or []
     codes = {one["code"] for one in found}
     if codes and codes <= BEFORE_ROOM and not reason_order.never_starts(found):
-        _say("  Free nodes are checked once the queue is below its limit.")
+        allowed = list(dict.fromkeys(map(_allows, found)))
+        _say(f"  Free nodes are checked once {' and '.join(allowed)}.")
+
+
+def _allows(reason: Json) -> str:
+    """Return the event that ends a reason of `BEFORE_ROOM`: a Quota is the message's subject."""
+    if quota := _QUOTA.match(reason["message"]):
+        return f"Quota {quota[1]} allows it"
+    return "its queue may use more" if reason["code"] == "WaitingForQuota" else BELOW_LIMIT
 
 
 def _explain_elements(job: Json) -> None:

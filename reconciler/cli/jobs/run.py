@@ -215,14 +215,21 @@ def _submit(
         ChangeError: it was not submitted.
         _Interrupted: it existed before, and a signal came.
     """
-    request = change_requests.Submit(job_document.job_text(options), context.identity())
+    request = change_requests.Submit(job_document.job_text(options), _owner(to))
     results = local_changes.carry_out([request], to)
     is_mine = not any(map(change_requests.is_there, results))
     terminal.note(f"submitted {options.name}" if is_mine else _found_there(options.name, *place))
+    for but in (one.but for one in results if one.but):
+        terminal.note(f"but {but}")
     leaving.submitted(is_mine=is_mine)
     for warning in (warning for result in results for warning in result.warnings):
         terminal.note(f"warning: {warning}")
     submit.report_withheld(results)
+
+
+def _owner(to: targets.ChangeTarget) -> str | None:
+    """Return the owner of a job that is submitted there, or None."""
+    return context.identity(None if to.clone is None else to.clone.root)
 
 
 def _found_there(name: str, server: str | None, token_file: str | None) -> str:

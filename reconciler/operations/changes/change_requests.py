@@ -93,6 +93,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
 
     ``withheld`` is why the commit does not apply by itself; empty if nothing is known about that.
     ``refused`` is True if that is a refusal, and not a controller that can't read git now.
+    ``but`` is why the commit, though it applies, starts nothing; empty if it does or nobody knows.
     """
 
     name: str
@@ -102,6 +103,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     withheld: str = ""
     refused: bool = False
+    but: str = ""
 
 
 def each(
@@ -177,6 +179,11 @@ def said(
         return ChangeResult(name, message)
     message_text = message + (LOCAL if outcome.status == "local" else "")
     return ChangeResult(name, message_text, outcome.commit, pushed=outcome.status == "pushed")
+
+
+def is_submitted(one: ChangeResult) -> bool:
+    """Return True if the same job was submitted before, so that nothing was done."""
+    return one.message == requests.IS_THERE
 
 
 def is_there(one: ChangeResult) -> bool:

@@ -104,12 +104,13 @@ def _judged(
     if standing and not held_changes.elsewhere(standing, branch):
         learned = object_folders.learned(to.endpoint, to.clone, commit, standing)
     is_read = learned is not standing or (standing or {}).get("attemptedRevision") == commit
-    over = previous_runs.warnings(been, to.endpoint) if is_read else {}
+    over = previous_runs.without_start(been, to.endpoint) if is_read else {}
 
     def judged(one: change_requests.ChangeResult) -> change_requests.ChangeResult:
-        more = (over[one.name],) if one.commit and one.name in over else ()
+        if one.commit and one.name in over:
+            return msgspec.structs.replace(one, message="committed", but=over[one.name])
         message = change_requests.placed(one.message, commit, learned)
-        one = msgspec.structs.replace(one, message=message, warnings=one.warnings + more)
+        one = msgspec.structs.replace(one, message=message)
         if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
             return _if_approved(one, learned if is_read else None)
         why = held_changes.elsewhere(standing, branch)

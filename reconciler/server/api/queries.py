@@ -81,7 +81,7 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
         }
         refused = job_views.stored_refused(service.reader.view(job_views.REFUSED))
         hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
-        raise errors.Failure(404, f"there is no Job/{name}{hint}")
+        raise errors.Failure(404, f"there is no Job/{name}{hint or '; `muster jobs` lists them'}")
     return found
 
 

@@ -447,14 +447,16 @@ No estimated start: it is unknown when the limit leaves room for it.
                 place=1,
                 reasons=[{"code": "OverLimit", "waitsFor": "EarlierStart"}],
             ),
-            "reasons": [{"code": "OverLimit", "message": "m"}],
+            "reasons": [
+                {"code": "OverLimit", "message": "Quota ada considers 1 job of ada@x at a time"}
+            ],
             "queue": None,
         },
         """\
 j is Pending.
 
-OverLimit: m
-  Free nodes are checked once the queue is below its limit.
+OverLimit: Quota ada considers 1 job of ada@x at a time
+  Free nodes are checked once Quota ada allows it.
 
 Place in its queue: 1.
 No estimated start: a job before it must start first, and it is unknown when.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from reconciler.changes import requests
 from reconciler.operations.changes import change_requests, local_changes, remote_changes, targets
 from reconciler.operations.client import endpoints
 from tests.unit.desired.repositories import documents, git, job, queue
@@ -85,12 +86,12 @@ def test_a_job_of_a_file_belongs_to_who_submits_it(work: Path) -> None:
     for name, owner in (("x", "test"), ("y", "ada"), ("z", "test")):
         assert f"owner: {owner}@example.org" in written(work, f"jobs/{name}.yaml")
     again = local_changes.carry_out([submit], target)
-    assert {one.message for one in again} == {change_requests.UNCHANGED}
+    assert {one.message for one in again} == {requests.IS_THERE}
     # what stands there without an owner stays so
     (as_is,) = local_changes.carry_out(
         [change_requests.Submit(job("train"), "test@example.org")], target
     )
-    assert as_is.message == change_requests.UNCHANGED
+    assert as_is.message == requests.IS_THERE
 
 
 def test_a_hold_says_why_and_a_release_takes_it_out(work: Path) -> None:
@@ -223,9 +224,8 @@ def test_who_is_refused_by_a_policy_alone_is_told_so(work: Path, queue: str, ref
 
 def test_a_rehearsed_job_is_not_submitted(work: Path) -> None:
     before = head(work)
-    (done,) = local_changes.carry_out(
-        [change_requests.Submit(job("new"))], find(work), dry_run=True
-    )
+    new = change_requests.Submit(job("new"), "ada@example.org")
+    (done,) = local_changes.carry_out([new], find(work), dry_run=True)
     assert done == change_requests.ChangeResult("new", "would be submitted")
     assert head(work) == before
     assert not (work / "jobs" / "new.yaml").exists()

@@ -1,9 +1,11 @@
 """Jobs that are submitted in a clone, from files in it and beside it."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from reconciler.changes import requests
 from reconciler.operations.changes import change_requests, local_changes
 from tests.unit.desired.repositories import documents, git, job, queue
 
@@ -39,7 +41,7 @@ def test_a_file_of_the_clone_is_committed_itself(work: Path, path: str, *, stage
     said = remote(work, path)
     assert said.startswith("# two\n")
     assert (said.count(f"owner: {OWNER}"), said.count("owner: ada@example.org")) == (1, 1)
-    assert {one.message for one in submit(work, file)} == {change_requests.UNCHANGED}
+    assert {one.message for one in submit(work, file)} == {requests.IS_THERE}
 
 
 def test_a_file_that_was_changed_is_committed_as_it_is_now(work: Path) -> None:
@@ -137,4 +139,40 @@ def test_what_could_not_be_pushed_is_by_the_same_command_again(
     git(tmp_path / "state.git", "merge-base", "--is-ancestor", done.commit or "", "main")
     assert "name: b" in remote(work, "jobs/b.yaml")
     assert git(work, "rev-parse", "main") == git(tmp_path / "state.git", "rev-parse", "main")
-    assert submit(work, file)[0].message == change_requests.UNCHANGED
+    assert submit(work, file)[0].message == requests.IS_THERE
+
+
+def test_a_job_without_an_owner_is_told_because_no_quota_of_a_user_counts_it(
+    work: Path, tmp_path: Path
+) -> None:
+    target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
+    text = documents(job("b"), job("c", owner="ada@example.org"))
+    b, c = local_changes.carry_out([change_requests.Submit(text)], target)
+    fix = "To fix: git config user.email YOU@HOST"
+    assert b.warnings == (f"b has no owner, so quotas of users do not count it. {fix}",)
+    assert c.warnings == ()
+    file = work / "jobs" / "a.yaml"
+    file.write_text(documents(job("train"), job("d")))
+    _, d = submit(work, file)
+    fix = f"To fix: write `owner: {OWNER}` below its spec"
+    assert d.warnings == (f"d has no owner, so quotas of users do not count it. {fix}",)
+    new = tmp_path / "e.yaml"
+    new.write_text(job("e"))
+    assert submit(work, new)[0].warnings == ()
+
+
+def test_a_commit_without_an_identity_says_what_to_do(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("GIT_AUTHOR", "GIT_COMMITTER"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    git(work, "config", "user.useConfigOnly", "true")
+    target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
+    with pytest.raises(change_requests.ChangeError) as told:
+        local_changes.carry_out([change_requests.Submit(job("b"))], target)
+    assert str(told.value).endswith(
+        "git does not know who you are. To fix: git config --global user.name NAME; "
+        "git config --global user.email YOU@HOST"
+    )
+    assert git(work, "status", "--porcelain") == ""
