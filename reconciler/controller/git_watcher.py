@@ -167,7 +167,7 @@ class GitWatcher(threading.Thread):
         began = time.monotonic()
         self._take_back()
         self._polling.begin()
-        value = bounded(self._loader.load())
+        value = limit_warnings(self._loader.load())
         self._loaded_at = time.monotonic()
         self._polling.polled(reached=value.status.sync != "Unknown")
         took_s = time.monotonic() - began
@@ -177,7 +177,7 @@ class GitWatcher(threading.Thread):
             _log_outcome(value.status)
             self._last = value
             packed = last_good.encode(self._loader.incumbents())
-            self._inbox.put_desired(rooted(value, allowed=self._allow_root), packed)
+            self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
         self._tidy(value)
@@ -287,7 +287,7 @@ class GitWatcher(threading.Thread):
         message = defects.describe_unread(defect)
         status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
         self._last = msgspec.structs.replace(last, status=status)
-        self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
+        self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
         """Queue a note about a revision's result, once for each result."""
@@ -373,7 +373,7 @@ def wait_s(again_at: float | None, now: float, looked_s: float) -> float:
     return max(0.0, min(max(left_s, JUDGE_EVERY_S - looked_s), SLEEP_S_MAX))
 
 
-def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired:
+def limit_warnings(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired:
     """Return a revision with at most ``WARNINGS_MAX`` warnings. All errors stay."""
     problems = value.status.problems
     left = sum(one.severity == "warning" for one in problems) - most
@@ -384,13 +384,13 @@ def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired
         warnings += one.severity == "warning"
         if one.severity != "warning" or warnings <= most:
             shown.append(one)
-    note = f"and {left} more warnings: `muster validate` in a clone tells them"
+    note = f"and {left} more warnings: `muster validate` in a clone lists them"
     shown.append(desired.Problem(MORE_WARNINGS, "warning", "", note))
     status = msgspec.structs.replace(value.status, problems=tuple(shown))
     return msgspec.structs.replace(value, status=status)
 
 
-def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:
+def allow_root_everywhere(value: desired.Desired, *, allowed: bool) -> desired.Desired:
     """Allow root in every pool if the controller was started with ``--allow-root``."""
     if not allowed:
         return value

@@ -137,16 +137,46 @@ def parser() -> argparse.ArgumentParser:
         "`muster up` runs one with virtual nodes on this machine.",
     )
     options.add_argument("--repo", required=True, help="URL or path of the git repository")
-    options.add_argument("--branch", default="main", help="branch to apply")
-    options.add_argument("--path", default="", help="folder of the repository to read")
+    options.add_argument(
+        "--branch", default="main", metavar="NAME", help="branch to apply. Default: main"
+    )
+    options.add_argument(
+        "--path",
+        default="",
+        metavar="FOLDER",
+        help="folder of the repository to read. Default: all of it",
+    )
     options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
-    options.add_argument("--store", help="URL of the store; default: SQLite in the state folder")
-    options.add_argument("--listen", default="127.0.0.1:7420", help="address and port of the API")
-    options.add_argument("--token-file", type=Path, help="file with tokens of users and nodes")
-    options.add_argument("--poll", type=float, default=60.0, help="seconds between polls of git")
+    options.add_argument("--store", help="URL of the store. Default: SQLite in the state folder")
+    options.add_argument(
+        "--listen",
+        default="127.0.0.1:7420",
+        metavar="HOST:PORT",
+        help="address and port of the API. Default: 127.0.0.1:7420",
+    )
+    options.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file with tokens of users and nodes"
+    )
+    options.add_argument(
+        "--poll",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="seconds between polls of git. Default: 60",
+    )
     options.add_argument(
         "--allow-root", action="store_true", help="allow tasks to run as root in every pool"
     )
+    _add_file_options(options)
+    _add_late_options(options)
+    options.add_argument(
+        "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
+    )
+    return options
+
+
+def _add_file_options(options: argparse.ArgumentParser) -> None:
+    """Add the options that name files and folders besides the state folder."""
     options.add_argument(
         "--signing-key",
         type=Path,
@@ -157,7 +187,8 @@ def parser() -> argparse.ArgumentParser:
         "--provisioners",
         type=Path,
         metavar="FOLDER",
-        help="folder of scripts for pools with `provisioner: exec`; only root may write there",
+        help="folder of scripts for pools with `provisioner: exec`; only root may write there. "
+        "Default: none",
     )
     options.add_argument(
         "--notify-secrets",
@@ -165,6 +196,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="keys and tokens of notifications. Default: `notify` in the state folder",
     )
+
+
+def _add_late_options(options: argparse.ArgumentParser) -> None:
+    """Add the options for recovery and logs."""
     options.add_argument(
         "--accept-revision",
         type=_revision,
@@ -184,10 +219,6 @@ def parser() -> argparse.ArgumentParser:
         default="info",
         help="the lowest level that is logged. Default: info",
     )
-    options.add_argument(
-        "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
-    )
-    return options
 
 
 def die_with(parent: int) -> None:
@@ -379,7 +410,9 @@ def _lead(
         socket_path=options.state / "loop.sock",
         inbox=inbox,
         start=control_loop.LoopStart(
-            before=git_watcher.rooted(cycle_rescue.accepted_in(before), allowed=options.allow_root),
+            before=git_watcher.allow_root_everywhere(
+                cycle_rescue.accepted_in(before), allowed=options.allow_root
+            ),
             accepted=packed or b"",
             adopting=_is_adoption(store, repository, known=packed is not None),
         ),

@@ -66,7 +66,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
     known = verbs.get(verb)
     if known is None:
         raise WordsError(
-            f"there is no verb {verb}{suggestions.hint(verb, verbs)}; there are {', '.join(verbs)}"
+            f"there is no verb {verb}{suggestions.hint(verb, verbs)}; known: {', '.join(verbs)}"
         )
     if known == "approve":
         return access.of_approval(structure.access, who)
@@ -90,7 +90,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
     if kind not in kinds.STRUCTURAL_KINDS:
         hint = suggestions.hint(kind, sorted(kinds.STRUCTURAL_KINDS))
         there = ", ".join(sorted(kinds.STRUCTURAL_KINDS))
-        raise WordsError(f"there is no kind {kind} that rules are about{hint}; there are {there}")
+        raise WordsError(f"there is no kind {kind} that rules are about{hint}; known: {there}")
     if known == "drain" and kind != "NodePool":
         raise WordsError(f"nodes of pools are drained: drain NodePool/NAME, not {subject}")
     return access.of_object(structure.access, who, known, subject)

@@ -28,6 +28,7 @@ from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCod
 from reconciler.model.state.states import NodeState
 from reconciler.operations.history import cycle_replay
 from reconciler.store import StoreReader, journal_entries, schema, sql_store
+from tests.unit import replays
 from tests.unit.core import test_storm
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -169,7 +170,7 @@ class Lived(test_storm.Story):
 
 def _compare(reader: StoreReader, decided: list[tuple[int, int, int, outcome.Outcome]]) -> None:
     """Check that every cycle is replayed as it was."""
-    again = list(cycle_replay.replay_all(reader))
+    again = list(replays.replay_all(reader))
     assert [(one.epoch, one.cycle, one.step) for one in again] == [one[:3] for one in decided]
     for one, (_, _, _, result) in zip(again, decided, strict=True):
         assert one.call.result == result
@@ -219,9 +220,9 @@ def test_another_process_comes_to_the_same(tmp_path: Path) -> None:
     story.end()
     program = (
         "import sys\n"
-        "from reconciler.operations.history import cycle_replay\n"
+        "from tests.unit import replays\n"
         "from reconciler.store import StoreReader\n"
-        "calls = [one.call for one in cycle_replay.replay_all(StoreReader.open(sys.argv[1]))]\n"
+        "calls = [one.call for one in replays.replay_all(StoreReader.open(sys.argv[1]))]\n"
         "print(len(calls), *{part for call in calls for part in call.disagreements})\n"
     )
     for seed in ("1", "2"):
@@ -293,7 +294,7 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     leader.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, leader.decided)
-        first, second, _ = cycle_replay.replay_all(reader)
+        first, second, _ = replays.replay_all(reader)
     assert "muster adopt" in first.call.wanted.refused["new"]
     assert second.call.adopted == (jobs["done"].key, jobs["old"].key)
 
@@ -346,7 +347,7 @@ def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             decided += leader.decided
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, decided)
-        wanted = [one.call.wanted for one in cycle_replay.replay_all(reader)]
+        wanted = [one.call.wanted for one in replays.replay_all(reader)]
     limits = [one.structure.queues["research"].limit.cpu_milli for one in wanted]
     assert limits == [3000, 3000, 3000, 3000, 3000, 2000]
     assert [one.status.sync for one in wanted[1:3]] == ["OutOfSync"] * 2

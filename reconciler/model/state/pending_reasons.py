@@ -100,12 +100,12 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_barred(self) -> bool:
-        """Whether one start exceeds a whole limit, which bars it from a pool, or from all."""
+        """True if one start exceeds a whole limit, which bars it from a pool, or from all."""
         return self.never and self.code in _OF_LIMITS
 
     @property
     def never_fits(self) -> bool:
-        """Whether no nodes or guarantees could ever hold the job."""
+        """True if no nodes or guarantees could ever hold the job."""
         return self.never and self.code in _OF_NODES
 
 

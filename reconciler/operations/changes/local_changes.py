@@ -366,7 +366,7 @@ def _require_unfinished(
         return  # a clone can be worked in without a controller
     if known["run"] == run and known["state"] in states.FINISHED_JOB_STATES:
         last = pusher.LastRun(run, known["state"])
-        raise change_requests.ChangeError(f"{name}: {pusher.finished(last)}")
+        raise change_requests.ChangeError(pusher.finished(name, last))
 
 
 def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:

@@ -249,7 +249,7 @@ class GitPusher:
         return last
 
     def _require_over(self, name: str, found: object_changes.Documents) -> None:
-        """Refuse to take out what asks for another run than that which has ended.
+        """Refuse to delete documents of another run than the one that has ended.
 
         Raises:
             ConflictError: it does: somebody wants it to run, and nobody has read that yet.
@@ -283,16 +283,16 @@ class GitPusher:
         def revise(document: _Document) -> requests.Fields:
             last = self._last_runs(name)
             if last is not None and last.finished_as and last.run == run_of(document):
-                raise requests.ConflictError(finished(last))
+                raise requests.ConflictError(finished(name, last))
             return hold_fields(document, reason)
 
         return revise
 
 
-def finished(last: LastRun) -> str:
-    """Return why a run can't be held."""
+def finished(name: str, last: LastRun) -> str:
+    """Return why a run of a job can't be held."""
     return (
-        f"run {last.run} of it is {last.finished_as} already, and can't be held; "
+        f"run {last.run} of Job/{name} is {last.finished_as} already, and can't be held; "
         "`muster rerun` starts another"
     )
 

@@ -65,22 +65,6 @@ def replay(
     return found
 
 
-def replay_all(reader: StoreReader) -> Iterator[ReplayedCall]:
-    """Every call that the journal holds and that can be replayed, in order.
-
-    The ``observed`` of a call is that of the call until the next one is asked for.
-
-    Raises:
-        ReplayError: an entry is missing between two others.
-        StoreError: the store can't be read.
-    """
-    places = journal_entries.snapshots(reader)
-    for number, (epoch, cycle) in enumerate(places):
-        following = places[number + 1] if number + 1 < len(places) else None
-        last = following[1] - 1 if following is not None and following[0] == epoch else None
-        yield from _calls(reader, journal_entries.JournalPosition(epoch, cycle), last)
-
-
 def _entry_at(reader: StoreReader, at: float) -> tuple[journal_entries.JournalEntry, int | None]:
     """Return the entry and the step of the last call at or before a moment; None: its last step."""
     across = journal_entries.entry_across(reader, at)
