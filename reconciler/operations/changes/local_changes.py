@@ -40,6 +40,7 @@ Change = change_requests.Change
 Done = change_requests.ChangeResult
 DONE = change_requests.DONE
 UNCHANGED = change_requests.UNCHANGED
+LOCAL = change_requests.LOCAL
 SUBMITTED_ALREADY = change_requests.SUBMITTED_ALREADY
 is_there = change_requests.is_there
 
