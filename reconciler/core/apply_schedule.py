@@ -12,7 +12,7 @@ from reconciler.core.jobs import lifecycle
 from reconciler.core.snapshot import pending_cache, snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
-from reconciler.model.state.pending_reasons import ReasonCode, never_starts
+from reconciler.model.state.pending_reasons import NO_NODE, ReasonCode, never_starts
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values import hostlists, quantities, times
 from reconciler.model.values.resources import Resources
@@ -192,10 +192,10 @@ def _place(
     why = f" ({parts[0].why})" if parts[0].why else ""
     which = "" if spec.array_count is None else f"element {element}, "
     what = f"{which}growth by" if grows else f"{which}try {number}:"
-    context.event("JobPlaced", f"{what} {places}{why}{_last_reason(context, draft)}", job=spec.name)
+    context.event("JobPlaced", f"{what} {places}{why}{last_reason(context, draft)}", job=spec.name)
 
 
-def _last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
+def last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
     """Return the last pending reason for the event of a start; empty for arrays.
 
     Later only a replay would know it. In an array it would be repeated for each element.
@@ -203,8 +203,11 @@ def _last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft)
     last_reasons = context.observed.reasons.get(draft.reason_key, ())
     if not last_reasons or draft.spec.array_count is not None:
         return ""
-    if last_reasons[0].code is ReasonCode.NEVER_FITS and last_reasons[0].funnel:
+    last = last_reasons[0]
+    if last.code is ReasonCode.NEVER_FITS and last.funnel:
         return "; until now no node that had joined could hold it"
+    if last.code is ReasonCode.NEVER_FITS and last.message.startswith(NO_NODE):
+        return "; until now no node had joined"  # else the funnel would count them
     # a reason that waiting does not end was ended by another commit, or by other nodes
     verb = "could not start at all" if never_starts(last_reasons) else "waited"
     return f"; until now it {verb}: {last_reasons[0].code}: {last_reasons[0].message}"

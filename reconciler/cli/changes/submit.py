@@ -295,10 +295,18 @@ def report_change(
     if change_requests.is_submitted(done):
         terminal.note(f"{done.name}{':' if among > 1 else ' is'} {done.message}")
         return
-    where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
+    where = submitted_as(done, to) if done.commit else to.describe()
     of = f"{done.name}: " if among > 1 else ""
     but = f", but {done.but}" if done.but else ""
     terminal.note(f"{of}{done.message} ({where}){but}")
+
+
+def submitted_as(done: change_requests.ChangeResult, to: targets.ChangeTarget) -> str:
+    """Return the commit of a change, and where it is unless the controller reads this clone."""
+    commit = (done.commit or "")[:12]
+    is_read_here = to.clone is not None and not done.pushed
+    is_read_here = is_read_here and not done.message.endswith(change_requests.LOCAL)
+    return commit if is_read_here else f"{commit}, {to.way}"
 
 
 def report_withheld(results: list[change_requests.ChangeResult]) -> None:

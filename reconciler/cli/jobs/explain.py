@@ -32,6 +32,8 @@ STORY = {
     "AttemptLost": "lost",
 }
 STORY_MAX = 12
+#: Characters of a time down to its second.
+SECOND = len("2026-11-20T23:30:00")
 #: The reason of a job that failed and is retried.
 BACKING_OFF = "BackingOff"
 #: Reasons independent of the queue's amounts, and those that no other queue can end.
@@ -180,12 +182,21 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     if job["state"] in job_list.WAITING:
         _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
     elif job["state"] in job_list.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
-        last = _last(job["attempts"])
-        if last.get("endReason") not in NEVER_RAN and last.get("started", True):
-            which = f"--task {last['task']}"
-            if last.get("element") is not None:
-                which += f" --element {last['element']}"
-            _say(f"\nOutput: muster logs {job['name']} {which} --stderr")
+        _tell_output(job)
+
+
+def _tell_output(job: Json) -> None:
+    """Print which output has the cause of a bad end, if anything has run."""
+    last = _last(job["attempts"])
+    if last.get("endReason") in NEVER_RAN or not last.get("started", True):
+        return
+    if job["state"] == "Cancelled":  # its stderr does not have the cause
+        _say(f"\nOutput: muster logs {job['name']}")
+        return
+    which = f"--task {last['task']}"
+    if last.get("element") is not None:
+        which += f" --element {last['element']}"
+    _say(f"\nOutput: muster logs {job['name']} {which} --stderr")
 
 
 def _explain_room(item: Json) -> None:
@@ -306,7 +317,10 @@ def _tell_story(item: Json) -> None:
     tries = [one for one in item["job"]["attempts"] if one.get("ended")]
     if tries:
         _say("")
-    for one in sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]:
+    newest = sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]
+    # tasks of a gang end together, so those of one second are in the order of their ranks
+    newest.sort(key=lambda found: (found["ended"][:SECOND], run.place_of(found["task"])))
+    for one in newest:
         terminal.print_line(f"  {terminal.format_clock(one['ended'])}  {_end_of(one)}", 12)
 
 

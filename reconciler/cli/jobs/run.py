@@ -218,7 +218,10 @@ def _submit(
     request = change_requests.Submit(job_document.job_text(options), _owner(to))
     results = local_changes.carry_out([request], to)
     is_mine = not any(map(change_requests.is_there, results))
-    terminal.note(f"submitted {options.name}" if is_mine else _found_there(options.name, *place))
+    made = next((f" ({submit.submitted_as(one, to)})" for one in results if one.commit), "")
+    terminal.note(
+        f"submitted {options.name}{made}" if is_mine else _found_there(options.name, *place)
+    )
     for but in (one.but for one in results if one.but):
         terminal.note(f"but {but}")
     leaving.submitted(is_mine=is_mine)
@@ -415,7 +418,7 @@ def _cancel(name: str, to: targets.ChangeTarget, reason: str) -> bool:
 def _attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
     job = wait.wait_until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
-    first = min((one["task"] for one in job["attempts"]), key=_place, default="")
+    first = min((one["task"] for one in job["attempts"]), key=place_of, default="")
     if job["state"] in wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
         return status_of(job)
@@ -434,14 +437,14 @@ def _attend(api: retries.Patient, name: str) -> int:
             terminal.note(f"{stream} can't be read: {error}")
         if stream == "stdout":
             job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
-    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=_place):
+    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=place_of):
         _print_rest(api, name, task)
     if job["state"] != "Succeeded":
         terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
     return status_of(job)
 
 
-def _place(task: str) -> tuple[str, int]:
+def place_of(task: str) -> tuple[str, int]:
     """Return the order of a task in its job: by group, then by number."""
     group, _, number = task.rpartition("-")
     return group, int(number)

@@ -34,6 +34,8 @@ class ReasonCode(StrEnum):
 
 #: Wording of messages about one start that exceeds a whole limit.
 CAN_NOT_START = "it can't start under"
+#: Subject of the message about a job that no node could hold.
+NO_NODE = "no node that has joined"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
 #: Codes of reasons that only another commit ends.

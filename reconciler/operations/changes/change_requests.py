@@ -161,10 +161,8 @@ def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
     )
 
 
-#: Where a commit is that was pushed nowhere: so far as the clone can tell, and where the
-#: controller is seen to have read it.
+#: Where a commit is that was pushed nowhere, unless the controller is seen to have read it.
 LOCAL = "; committed locally; this clone has no remote"
-READ_HERE = "; committed locally; the controller reads this clone"
 
 
 def said(
@@ -201,4 +199,4 @@ def placed(message: str, commit: str, told: Mapping[str, Any] | None) -> str:
         told: the controller's sync status; None: unknown.
     """
     is_read = told is not None and told.get("attemptedRevision") == commit
-    return message.replace(LOCAL, READ_HERE) if is_read else message
+    return message.replace(LOCAL, "") if is_read else message

@@ -537,6 +537,30 @@ task main-1 ended with status 3 on n1
 Output: muster logs j --task main-1 --stderr
 """,
     ),
+    "cancelled": (
+        {
+            "job": _job(
+                state="Cancelled",
+                message="m",
+                attempts=[
+                    _attempt(task=f"main-{rank}", ended=f"1970-01-01T00:02:00.{9 - rank}Z")
+                    for rank in (0, 2, 1)
+                ],
+            ),
+            "queue": QUEUE,
+        },
+        """\
+j is Cancelled.
+
+m
+
+  1970-01-01 00:02  main-0, try 1 on n1, after 1m00s: status 0
+  1970-01-01 00:02  main-1, try 1 on n1, after 1m00s: status 0
+  1970-01-01 00:02  main-2, try 1 on n1, after 1m00s: status 0
+
+Output: muster logs j
+""",
+    ),
     "an element failed": (
         {
             "job": _job(
