@@ -19,7 +19,7 @@ RETRY_S = 10.0
 
 
 class SupervisorEvents(NamedTuple):
-    """What the loop calls, in the main thread and without the agent's lock.
+    """The callbacks of the loop, made in the main thread and without the agent's lock.
 
     Attributes:
         connected: called with the reports of all attempts that the supervisor knows.

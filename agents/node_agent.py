@@ -58,7 +58,7 @@ class Agent:
         self.leaving = threading.Event()
         #: Set if there is something to report, and if there is something to delete.
         self.changed = threading.Event()
-        self._clean = threading.Event()
+        self._delete_due = threading.Event()
         self.incarnation = os.urandom(8).hex()
         token = token_file.read_token(settings.token_file) if settings.token_file else ""
         self.target = ControllerTarget(settings.server, token)
@@ -133,7 +133,7 @@ class Agent:
             *self._metrics_threads,
         ):
             self._keep_running(work)
-        self._clean.set()
+        self._delete_due.set()
         loop.run()
         stops = self._is_orphaned or (self.settings.stop_tasks_on_exit and not self._is_restarting)
         self._events.leaves(len(self.attempts.running()), stops=stops)
@@ -149,7 +149,7 @@ class Agent:
         """Make every thread end."""
         self.leaving.set()
         self.changed.set()
-        self._clean.set()
+        self._delete_due.set()
         self._wake.set()
 
     def restart(self) -> None:
@@ -168,7 +168,6 @@ class Agent:
 
     def _parent_ended(self) -> None:
         """Stop with all tasks, because the process that started this agent has ended."""
-        self._skew = clock_skew.ClockSkew()
         self._is_orphaned = True
         self.say("the process that started this agent has ended; stopping with all tasks")
         self.leave()
@@ -222,7 +221,7 @@ class Agent:
             self.state.remedies = None
         self._cleanup = cleanup.Cleanup(
             self.settings, self._trash, self.attempts.running, self.refresh_host,
-            clean=self._clean, leaving=self.leaving,
+            clean=self._delete_due, leaving=self.leaving,
         )  # fmt: skip
 
     def _build_task_parts(self, shared: str) -> None:
@@ -279,7 +278,7 @@ class Agent:
             ),
             steps=self.steps,
             report_now=self.changed.set,
-            delete_now=self._clean.set,
+            delete_now=self._delete_due.set,
         )  # fmt: skip
 
     def _discard(self, attempts: tuple[str, ...]) -> None:

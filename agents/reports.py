@@ -43,7 +43,7 @@ class AssignedAttempt(msgspec.Struct, frozen=True):
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True):
-    """What is known of the node at one moment, for its metrics page.
+    """The state of the node at one moment, for its metrics page.
 
     Attributes:
         pool: as the controller says.

@@ -21,7 +21,7 @@ from reconciler.model.state.states import EndReason
 
 
 class StepEffects(NamedTuple):
-    """What steps do beside commands to the supervisor.
+    """The effects of steps beside commands to the supervisor.
 
     Attributes:
         set_check_plan: makes these checks from now on.

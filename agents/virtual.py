@@ -28,7 +28,7 @@ LOG_BYTES_MAX = 2**20
 
 
 class VirtualNode(msgspec.Struct, frozen=True):
-    """What a virtual node offers, as options of its agent.
+    """The properties of a virtual node, as options of its agent.
 
     Attributes:
         address: address in a network of its own; empty without one.
@@ -143,11 +143,6 @@ class VirtualNodes:
                 start_new_session=True,
             )
         known.started_at = time.monotonic()
-
-    def start_all(self) -> None:
-        """Start every node."""
-        for name in self._nodes:
-            self.start(name)
 
     def command(self, name: str) -> list[str]:
         """Return the command line of the node's agent."""

@@ -25,7 +25,7 @@ _READ_BYTES = 65_536
 
 
 class ChildOutput(enum.Enum):
-    """What happens to one of a program's two outputs."""
+    """The treatment of one of a program's two outputs."""
 
     DISCARD = "discard"
     READ = "read"
@@ -34,7 +34,7 @@ class ChildOutput(enum.Enum):
 
 
 class Leftovers(enum.Enum):
-    """What happens to the process group of a program that has ended by itself."""
+    """The treatment of the process group of a program that has ended by itself."""
 
     KEEP = "keep"
     KILL = "kill"
@@ -43,7 +43,7 @@ class Leftovers(enum.Enum):
 
 
 class Excess(enum.Enum):
-    """What happens if a program writes more than is kept."""
+    """The treatment of a program that writes more than is kept."""
 
     #: the program is ended
     END_PROGRAM = "end-program"

@@ -78,8 +78,8 @@ def configure(form: str, level: str, source: str) -> EventLines | None:
     """Send all loggers to standard error; what writes events, None where the level leaves them out.
 
     Args:
-        form: one of ``loglines.FORMS``.
-        level: one of ``loglines.LEVELS``; below it nothing is written.
+        form: one of ``log_lines.FORMS``.
+        level: one of ``log_lines.LEVELS``; below it nothing is written.
         source: who says it, such as ``loop``.
     """
     handler = logging.StreamHandler(sys.stderr)

@@ -36,7 +36,7 @@ Key = tuple[int, str]
 
 
 class CacheNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is remembered of an attempt: the entries that it needs, and what is copied out of it.
+    """The memory of an attempt: the entries that it needs, and what is copied out of it.
 
     Attributes:
         outs: order to copy out, without credentials; None for nothing.

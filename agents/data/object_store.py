@@ -28,7 +28,7 @@ class Bucket:
     """A bucket, with a prefix of its objects' names.
 
     Args:
-        store: ``staging.ObjectStore`` as a mapping.
+        store: ``storage.ObjectStore`` as a mapping.
         keys: access key and secret key; empty for access without credentials.
 
     Raises:

@@ -42,7 +42,7 @@ class Driver(Protocol):
 
 
 class _Made(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What Muster has changed on a GPU: instances by id, and MIG mode.
+    """The changes by Muster on a GPU: instances by id, and MIG mode.
 
     Attributes:
         open: True while a change runs; then all instances but ``others`` are Muster's.

@@ -79,7 +79,9 @@ class MpsDaemons:
         #: By daemon, the control program that not even SIGKILL ended.
         self._stuck = child_process.StuckChildren()
         #: Folder of the daemon that each attempt needs, also under earlier agents.
-        self._of = {path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")}
+        self._folder_of_attempt = {
+            path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")
+        }
 
     def want(self, attempt: str, wanted: MpsShare) -> None:
         """Start the daemon that an attempt needs, if it does not run.
@@ -90,7 +92,7 @@ class MpsDaemons:
         folder = self._folder / wanted.name
         with self._turn(folder):
             with self._lock:
-                self._of[attempt] = folder
+                self._folder_of_attempt[attempt] = folder
             try:
                 self._make(folder, wanted)
                 (folder / "tasks" / attempt).touch()
@@ -103,7 +105,7 @@ class MpsDaemons:
     def keep(self, alive: Collection[str]) -> None:
         """Stop daemons that no live attempt needs."""
         with self._lock:
-            gone = [name for name in self._of if name not in alive]
+            gone = [name for name in self._folder_of_attempt if name not in alive]
         for attempt in gone:
             self.leave(attempt)
 
@@ -111,11 +113,11 @@ class MpsDaemons:
         """Note that an attempt has ended, and stop its daemon if nobody else needs it, in
         a thread.
         """
-        if attempt in self._of:
+        if attempt in self._folder_of_attempt:
             threading.Thread(target=self._leave, args=(attempt,), daemon=True).start()
 
     def _leave(self, attempt: str) -> None:
-        folder = self._of.get(attempt)
+        folder = self._folder_of_attempt.get(attempt)
         if folder is None:
             return
         with self._turn(folder):
@@ -132,11 +134,11 @@ class MpsDaemons:
     def _drop(self, attempt: str) -> bool:
         """Forget what an attempt needs. Return True if nobody needs its daemon any more."""
         with self._lock:
-            folder = self._of.pop(attempt, None)
+            folder = self._folder_of_attempt.pop(attempt, None)
             if folder is None:
                 return False
             (folder / "tasks" / attempt).unlink(missing_ok=True)
-            return folder not in self._of.values()
+            return folder not in self._folder_of_attempt.values()
 
     def _make(self, folder: Path, wanted: MpsShare) -> None:
         if len(os.fsencode(folder)) > PATH_BYTES_MAX:

@@ -33,9 +33,8 @@ ALIVE_EVERY_S = 15.0
 FILES_MAX = 20_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
-STREAMS = timestamps.STREAMS
 #: Other readable streams: the history of a task's metrics, which limits itself.
-READABLE = (*STREAMS, "metrics")
+READABLE = (*timestamps.STREAMS, "metrics")
 
 
 class Rotation(NamedTuple):
@@ -51,7 +50,7 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Rotation:
     """Rotate logs that are larger than ``limit`` bytes, or hold far more space than that."""
     total, hurried = 0, False
     for attempt in attempts:
-        for stream in STREAMS:
+        for stream in timestamps.STREAMS:
             path = folder / f"{attempt}.{stream}"
             copy = log_file.copy_of(path)
             try:

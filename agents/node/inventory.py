@@ -13,12 +13,13 @@ from agents.gpus import gpu_inventory, gpu_watcher
 from agents.host import host_info
 from agents.link import controller_address
 from agents.settings import AgentSettings
+from reconciler import __version__
 from reconciler.model.observed.host_facts import Host
 from reconciler.model.state.records import Inventory, NodeUsage
 from reconciler.model.values import addresses
 from reconciler.model.values.resources import Resources
 
-VERSION = "0.1.0"
+VERSION = __version__
 SAMPLE_EVERY_S = 15.0
 
 

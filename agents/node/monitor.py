@@ -26,7 +26,7 @@ from reconciler.model.state.records import Gpu, Inventory, Isolation
 
 
 class MonitorHooks(NamedTuple):
-    """What a monitor needs to know of the agent, and calls when it has found something.
+    """The agent as a monitor sees it: lookups, and callbacks for findings.
 
     Attributes:
         running: returns the attempts that have not ended.

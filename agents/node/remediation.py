@@ -47,7 +47,7 @@ class RemediationError(Exception):
 
 
 class NodeActions(NamedTuple):
-    """What remediation may ask of the agent and have it do.
+    """The agent as remediation sees it: lookups and actions.
 
     Attributes:
         foreign_processes: returns processes on GPUs that belong to no task, as last seen.

@@ -216,7 +216,7 @@ def _not_started(record: Record, problem: Exception) -> NotStartedError:
 
 
 class StartHooks(NamedTuple):
-    """What the supervisor does about attempts that start.
+    """The callbacks to the supervisor about attempts that start.
 
     Attributes:
         is_known: returns True if an attempt has a record.

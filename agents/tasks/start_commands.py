@@ -25,7 +25,7 @@ from reconciler.model.values import exec_limits
 
 
 class StartResources(msgspec.Struct, frozen=True):
-    """What the launcher has prepared for one attempt before its command is built.
+    """The preparations of the launcher for one attempt, made before its command is built.
 
     Attributes:
         image: the container's image; None for a plain process.
@@ -46,7 +46,7 @@ class StartResources(msgspec.Struct, frozen=True):
 
 
 class _Execution(msgspec.Struct, frozen=True):
-    """What a task executes, and files that the supervisor writes for it."""
+    """The command line of a task, and files that the supervisor writes for it."""
 
     argv: list[str]
     script: str | None

@@ -12,7 +12,7 @@ from reconciler.desired.documents.yaml_reader import Path
 #: Why something may not be done, by the documents of the object that it acts upon, as they stand
 #: below what is committed in the end; empty: it may.
 Permit = Callable[[object_changes.Documents], str]
-#: Where in a document, and what is to stand there; ``edit.REMOVED`` takes a field away.
+#: Where in a document, and what is to stand there; ``yaml_edit.REMOVED`` takes a field away.
 Fields = tuple[tuple[Path, Any], ...]
 
 
@@ -142,7 +142,7 @@ class RequestGroup(msgspec.Struct, frozen=True):
 
 
 #: What is said of a job whose very document is in the repository.
-IS_THERE = "it is there already"
+IS_THERE = "submitted already, unchanged"
 #: What is said where a job is held that is so already, for the reason that it was.
 IS_HELD = "it is held already"
 #: What keeps requests that go together with one from being done.

@@ -155,23 +155,26 @@ OPTION_ADVICE: dict[str, str] = {
     "--container-image": "containers are in YAML: muster schema job.spec.container",
     "--image": "containers are in YAML: muster schema job.spec.container",
     "--dependency": "dependencies are in YAML: muster schema job.spec.dependencies",
+    "--owner": "the owner is your git identity",
     "--env": "variables are in YAML: muster schema job.spec.env",
     "--export": "variables are in YAML: muster schema job.spec.env",
 }
 #: Commands that take no further word, and where that word belongs.
 EXTRA_WORD_ADVICE: dict[str, str] = {
     "nodes": "muster node {word}",
-    "node": "muster node takes one name; muster nodes lists all",
-    "job": "muster job takes one name; muster jobs lists several",
-    "explain": "muster explain takes one name",
-    "queues": "muster queues lists all queues; muster jobs --queue {word}",
-    "events": "muster events --job {word}, or --node {word}",
-    "drift": "muster drift --node {word}, or --pool {word}",
+    "node": "muster node {first}, or muster nodes (lists all)",
+    "job": "muster jobs {first} {word}",
+    "explain": "muster explain {first}, then muster explain {word}",
+    "queues": "muster queues (lists all), or muster jobs --queue {word}",
+    "events": "muster events --job {word}, or muster events --node {word}",
+    "drift": "muster drift --node {word}, or muster drift --pool {word}",
     "status": "muster job {word}, or muster node {word}",
     "top": "muster job {word}, or muster node {word}",
     "plan": "muster plan {word} --base {first}",
-    "history": "muster history lists all; git log {word}",
-    "init": "muster init takes one folder",
+    "history": "muster history (lists all), or git log {word}",
+    "init": "muster init {first}",
+    "logs": "muster logs {first}, then muster logs {word}",
+    "plot": "muster plot {first}, then muster plot {word}",
 }
 #: Kinds that are written before a name, as in `queue/default`.
 _KINDS = frozenset({"cluster", "queue", "job", "node", "nodepool", "quota", "policy", "volume"})
@@ -226,5 +229,5 @@ def describe_extra_word(command: str, first: str, word: str) -> str:
         return f"unexpected argument {word}; did you mean {first}/{word}?"
     advice = EXTRA_WORD_ADVICE.get(command, "").format(word=word, first=first)
     if not advice:
-        return f"unexpected argument {word}"
+        return f"unexpected argument {word}" + ("" if first else f"; muster {command} takes none")
     return f"unexpected argument {word}. Use: {advice}"

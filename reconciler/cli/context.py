@@ -167,6 +167,6 @@ def parse_clock_time(text: str, now: float) -> float | None:
     return moment.timestamp()
 
 
-def identity() -> str | None:
-    """Return the e-mail address of this person's commits, or None."""
-    return local_git.user_email()
+def identity(clone: Path | None = None) -> str | None:
+    """Return the e-mail address of this person's commits in a clone, or None."""
+    return local_git.user_email(clone)

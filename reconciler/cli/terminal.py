@@ -73,6 +73,7 @@ STYLES = {
     "Drained": "yellow",
     "OutOfSync": "red",
     "Failed": "red",
+    "Invalid": "red",
     "TimedOut": "red",
     "Unhealthy": "red",
     "Unknown": "red",

@@ -4,6 +4,7 @@ An error of the parser comes in; a message goes out. Anything else keeps the par
 """
 
 import re
+import shlex
 
 import typer
 
@@ -15,12 +16,17 @@ ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 #: What the parser calls a type, and a person.
 _TYPE_WORDS = {
-    "float": "a number",
-    "float range": "a number",
-    "integer": "a whole number",
-    "int": "a whole number",
-    "int range": "a whole number",
+    "float": "a number such as 2",
+    "float range": "a number such as 2",
+    "integer": "a whole number such as 2",
+    "int": "a whole number such as 2",
+    "int range": "a whole number such as 2",
 }
+_MISSING = re.compile(r"Missing (argument|option) '(.*?)'.*?\.(?: Choose from: (.*))?")
+_INVALID = re.compile(r"Invalid value for '(.*?)'(?: / '.*?')*: (.*)")
+_NOT_OF_TYPE = re.compile(r"'(.*)' is not a valid ([a-z ]+)\.")
+_NOT_A_CHOICE = re.compile(r"'(.*)' is not one of (.*)\.")
+_NOT_IN_RANGE = re.compile(r"(\S+) is not in the range (?:(\S+)<=)?x(?:(>=|<=)(\S+))?\.")
 _NO_COMMAND = re.compile(r"No such command '(.*?)'\.")
 _NO_OPTION = "No such option"
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
@@ -30,11 +36,13 @@ def describe(error: Exception) -> str:
     """Return the message about wrong usage."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     message = " ".join(message.split())
-    for type_name, words in _TYPE_WORDS.items():
-        message = message.replace(f"is not a valid {type_name}.", f"is not {words}.")
     context = getattr(error, "ctx", None)
+    if found := _INVALID.match(message):
+        return f"{found[1]}: {_describe_value(found[2])}"
     if context is None:
         return message
+    if found := _MISSING.match(message):
+        return _describe_missing(context, *found.groups())
     if found := _NO_COMMAND.match(message):
         return command_hints.describe_command(found[1], context.command.commands)
     word = getattr(error, "option_name", None)
@@ -52,3 +60,41 @@ def describe(error: Exception) -> str:
         extra = found[1].split()[0]
         return command_hints.describe_extra_word(context.command.name, first, extra)
     return message
+
+
+def _describe_value(problem: str) -> str:
+    """Return what is wrong with a value, as Muster says it of a field."""
+    if (found := _NOT_OF_TYPE.match(problem)) and found[2] in _TYPE_WORDS:
+        return f'found "{found[1]}", expected {_TYPE_WORDS[found[2]]}'
+    if found := _NOT_A_CHOICE.match(problem):
+        return f'found "{found[1]}", expected {_one_of(found[2])}'
+    if found := _NOT_IN_RANGE.match(problem):
+        least = found[2] or (found[4] if found[3] == ">=" else None)
+        most = found[4] if found[3] == "<=" else None
+        bounds = [f"{least} or more"] if least else []
+        bounds += [f"{most} or less"] if most else []
+        return f'found "{found[1]}", expected {" and ".join(bounds)}'
+    return problem
+
+
+def _describe_missing(context: typer.Context, what: str, name: str, choices: str | None) -> str:
+    """Return which word a command line lacks, with the command to type if it is an option."""
+    command = context.command_path.removeprefix("muster ")
+    if choices:
+        return f"{command} needs {_one_of(choices)}"
+    if what == "argument":
+        return f"{command} needs {name}"
+    words = [
+        word
+        for parameter in context.command.params
+        if parameter.param_type_name == "argument"
+        for word in context.params.get(parameter.name or "") or ()
+    ]
+    noun = name.lstrip("-")
+    return f'{command} needs a {noun}: {shlex.join(["muster", command, *words])} {name} "why"'
+
+
+def _one_of(choices: str) -> str:
+    """Return `a, b or c` from the parser's list of values."""
+    *others, last = choices.replace("'", "").split(", ")
+    return f"{', '.join(others)} or {last}" if others else last

@@ -78,21 +78,21 @@ class LoopOutputs(NamedTuple):
         provision: given all open orders of provisioned pools whenever they change. It returns at
             once and puts results into the inbox.
         event_lines: where events are written, if anywhere.
-        told: counts notices to people, and those that can't be sent.
-        happened: given each outcome once it is durable, with the state before it and the desired
+        notice_counts: counts notices to people, and those that can't be sent.
+        on_outcome: given each outcome once it is durable, with the state before it and the desired
             state. It returns at once.
         refuse: given each desired state that was not applied as a whole.
-        hint: called if the repository may have changed.
+        on_hint: called if the repository may have changed.
     """
 
     provision: Callable[[Iterable[instance_records.Order]], None] = lambda _: None
     event_lines: log_format.EventLines | None = None
-    told: publisher.Told = publisher.Nobody()
-    happened: Callable[[outcome.Outcome, observed_state.ObservedState, desired.Desired], None] = (
+    notice_counts: publisher.NoticeCounts = publisher.NoNotices()
+    on_outcome: Callable[[outcome.Outcome, observed_state.ObservedState, desired.Desired], None] = (
         lambda *_: None
     )
     refuse: Callable[[cycle_rescue.RevisionRefusal], None] = lambda _: None
-    hint: Callable[[], None] = lambda: None
+    on_hint: Callable[[], None] = lambda: None
 
 
 _START = LoopStart()
@@ -154,7 +154,7 @@ class Loop:
             commits=self._commits,
             counters=counters,
             defects=self._defects,
-            adopt=inbox.adopt,
+            on_durable=inbox.adopt,
         )
         self._containment = containment.Containment(
             self._track,
@@ -175,13 +175,13 @@ class Loop:
     def _publisher_to_server(
         self, led: sql_store.LedStore, state_folder: Path
     ) -> publisher.Publisher:
-        told, clock = self._outputs.told, self._clock
+        notice_counts, clock = self._outputs.notice_counts, self._clock
         page = publisher.MetricsPage(
             counters=self._counters,
             defects=self._defects,
             led=led,
             state_folder=state_folder,
-            told=told,
+            notice_counts=notice_counts,
             clock=clock,
         )
         return publisher.Publisher(
@@ -190,7 +190,7 @@ class Loop:
             counters=self._counters,
             page=page,
             led=led,
-            told=told,
+            notice_counts=notice_counts,
             clock=clock,
         )
 
@@ -247,7 +247,7 @@ class Loop:
                     due = True
             elif key.data == "listener":
                 if self._link.accept():
-                    structure = (self._track.current).structure
+                    structure = self._track.current.structure
                     self._dispatcher.dispatch_all(structure, self._state)
                     self._publish(anew=True)
             else:
@@ -289,7 +289,7 @@ class Loop:
                 self._state.answered[node] = at
                 return False
             case loop_messages.Hint():
-                self._outputs.hint()
+                self._outputs.on_hint()
                 return False
             case loop_messages.Adopt():
                 return self._adoption.choose(message, self._track.desired, self._state)
@@ -350,9 +350,9 @@ class Loop:
     def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
         """Absorb an outcome that is durable, and dispatch it."""
         with self._defects.suppress("notices"):
-            self._outputs.happened(result, self._state, desired_state)
+            self._outputs.on_outcome(result, self._state, desired_state)
         self._state.absorb(result)
-        self._commits.journal.told(result)
+        self._commits.journal.note_durable(result)
         self._wake_at = result.wake_at
         if result.actions:
             failpoints.reach("committed-not-sent")

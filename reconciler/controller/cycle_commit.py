@@ -71,7 +71,7 @@ class Committer:
             try:
                 yield
             except Exception:
-                self.journal.anew()
+                self.journal.restart()
                 raise
 
     def take(
@@ -93,12 +93,12 @@ class Committer:
         if self._must_commit(result, desired_state):
             self._commit(result, desired_state, view)
         else:
-            self._use(result)
+            self._meter_outcome(result)
 
     def undo(self) -> None:
         """Revert what a cycle left that raised."""
         self._state.rebuild_cache()
-        self.journal.anew()
+        self.journal.restart()
         nodes = self._state.nodes
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
 
@@ -129,7 +129,7 @@ class Committer:
             log.warning(cycle_journal.TOO_LARGE, len(snapshot), cycle_journal.SNAPSHOT_BYTES_MAX)
             snapshot = None
         with self._meter.trying():
-            self._use(result)
+            self._meter_outcome(result)
             self._led.store.commit(
                 self._led.epoch,
                 self.cycle + 1,
@@ -148,7 +148,7 @@ class Committer:
         self.incumbents = None
         self._shown = desired_state.status
 
-    def _use(self, result: outcome.Outcome) -> None:
+    def _meter_outcome(self, result: outcome.Outcome) -> None:
         with self._defects.suppress("usage"):
             self._meter.cycle(result, self._state)
 

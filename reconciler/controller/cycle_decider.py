@@ -48,7 +48,7 @@ class CycleDecider:
         commits: writes outcomes.
         counters: times of phases.
         defects: nodes whose reports can't be processed.
-        adopt: given the generation of each desired state that is durable.
+        on_durable: given the generation of each desired state that is durable.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class CycleDecider:
         commits: cycle_commit.Committer,
         counters: metrics.Counters,
         defects: defects.Defects,
-        adopt: Callable[[int], None],
+        on_durable: Callable[[int], None],
     ) -> None:
         self.decide_by = decide
         self._in_force = in_force
@@ -70,7 +70,7 @@ class CycleDecider:
         self._commits = commits
         self._counters = counters
         self._defects = defects
-        self._adopt = adopt
+        self._on_durable = on_durable
 
     def decide(
         self, desired_state: desired.Desired, received: cycle_input.CycleInput, now: float
@@ -107,7 +107,7 @@ class CycleDecider:
         self._commits.take(result, desired_state, self._adoption.view)
         phases("commit")
         self._adoption.runs = ()
-        self._adopt(self._track.note_passed(desired_state, incumbents))
+        self._on_durable(self._track.note_passed(desired_state, incumbents))
         return DurableOutcome(result, decide_s, time.perf_counter() - decided_at)
 
     def would_pass(

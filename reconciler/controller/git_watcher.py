@@ -170,7 +170,7 @@ class GitWatcher(threading.Thread):
         self._take_back()
         self._polling.begin()
         try:
-            value = bounded(self._loader.load())
+            value = limit_warnings(self._loader.load())
         finally:
             self._unread.end()
         self._loaded_at = time.monotonic()
@@ -182,7 +182,7 @@ class GitWatcher(threading.Thread):
             _log_outcome(value.status)
             self._last = value
             packed = last_good.encode(self._loader.incumbents())
-            self._inbox.put_desired(rooted(value, allowed=self._allow_root), packed)
+            self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
         self._tidy(value)
@@ -190,7 +190,7 @@ class GitWatcher(threading.Thread):
     def _tell_unread(self, head: str, seen_at: float) -> None:
         """Show that a head is not read yet. Called while the loader reads, in another thread."""
         self._last = unread_head.described(self._last or desired.Desired(), head, seen_at)
-        self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
+        self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _take_back(self) -> None:
         """Undo what the loop could not apply.
@@ -297,7 +297,7 @@ class GitWatcher(threading.Thread):
         message = defects.describe_unread(defect)
         status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
         self._last = msgspec.structs.replace(last, status=status)
-        self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
+        self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
         """Queue a note about a revision's result, once for each result."""
@@ -383,7 +383,7 @@ def wait_s(again_at: float | None, now: float, looked_s: float) -> float:
     return max(0.0, min(max(left_s, JUDGE_EVERY_S - looked_s), SLEEP_S_MAX))
 
 
-def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired:
+def limit_warnings(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired:
     """Return a revision with at most ``WARNINGS_MAX`` warnings. All errors stay."""
     problems = value.status.problems
     left = sum(one.severity == "warning" for one in problems) - most
@@ -394,13 +394,13 @@ def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired
         warnings += one.severity == "warning"
         if one.severity != "warning" or warnings <= most:
             shown.append(one)
-    note = f"and {left} more warnings: `muster validate` in a clone tells them"
+    note = f"and {left} more warnings: `muster validate` in a clone lists them"
     shown.append(desired.Problem(MORE_WARNINGS, "warning", "", note))
     status = msgspec.structs.replace(value.status, problems=tuple(shown))
     return msgspec.structs.replace(value, status=status)
 
 
-def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:
+def allow_root_everywhere(value: desired.Desired, *, allowed: bool) -> desired.Desired:
     """Let every pool run tasks as root, also of owners without a Unix user, by ``--allow-root``."""
     if not allowed:
         return value

@@ -137,41 +137,43 @@ def parser() -> argparse.ArgumentParser:
         "`muster up` runs one with virtual nodes on this machine.",
     )
     options.add_argument("--repo", required=True, help="URL or path of the git repository")
-    options.add_argument("--branch", default="main", help="branch to apply")
-    options.add_argument("--path", default="", help="folder of the repository to read")
+    options.add_argument(
+        "--branch", default="main", metavar="NAME", help="branch to apply. Default: main"
+    )
+    options.add_argument(
+        "--path",
+        default="",
+        metavar="FOLDER",
+        help="folder of the repository to read. Default: all of it",
+    )
     options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
-    options.add_argument("--store", help="URL of the store; default: SQLite in the state folder")
-    options.add_argument("--listen", default="127.0.0.1:7420", help="address and port of the API")
+    options.add_argument("--store", help="URL of the store. Default: SQLite in the state folder")
+    options.add_argument(
+        "--listen",
+        default="127.0.0.1:7420",
+        metavar="HOST:PORT",
+        help="address and port of the API. Default: 127.0.0.1:7420",
+    )
     options.add_argument(
         "--token-file",
         type=Path,
-        help="file with tokens of users and nodes; default: `tokens` in the state folder, created "
+        metavar="FILE",
+        help="file with tokens of users and nodes. Default: `tokens` in the state folder, created "
         "with one admin token if it is missing",
     )
-    options.add_argument("--poll", type=float, default=60.0, help="seconds between polls of git")
+    options.add_argument(
+        "--poll",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="seconds between polls of git. Default: 60",
+    )
     options.add_argument(
         "--allow-root",
         action="store_true",
         help="run tasks of owners without a Unix user as the agents' own user, root included",
     )
-    options.add_argument(
-        "--signing-key",
-        type=Path,
-        metavar="FILE",
-        help="SSH key that signs the controller's commits for people",
-    )
-    options.add_argument(
-        "--provisioners",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of scripts for pools with `provisioner: exec`; only root may write there",
-    )
-    options.add_argument(
-        "--notify-secrets",
-        type=Path,
-        metavar="FOLDER",
-        help="keys and tokens of notifications. Default: `notify` in the state folder",
-    )
+    _add_file_options(options)
     options.add_argument(
         "--accept-revision",
         type=_revision,
@@ -182,6 +184,29 @@ def parser() -> argparse.ArgumentParser:
     _add_log_options(options)
     _add_parent_options(options)
     return options
+
+
+def _add_file_options(options: argparse.ArgumentParser) -> None:
+    """Add the options that name files and folders besides the state folder."""
+    options.add_argument(
+        "--signing-key",
+        type=Path,
+        metavar="FILE",
+        help="SSH key that signs the controller's commits for people",
+    )
+    options.add_argument(
+        "--provisioners",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of scripts for pools with `provisioner: exec`; only root may write there. "
+        "Default: none",
+    )
+    options.add_argument(
+        "--notify-secrets",
+        type=Path,
+        metavar="FOLDER",
+        help="keys and tokens of notifications. Default: `notify` in the state folder",
+    )
 
 
 def _add_parent_options(options: argparse.ArgumentParser) -> None:
@@ -257,7 +282,7 @@ def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known:
 
 
 def _revision(text: str) -> str:
-    """Parse a commit of ``--accept`` for argparse."""
+    """Parse a commit of ``--accept-revision`` for argparse."""
     try:
         return revision_names.accepted(text)
     except ValueError as error:
@@ -284,12 +309,12 @@ def _begun(store: sql_store.Store, names: Collection[str]) -> dict[str, str]:
     return {name: key for name, (key, state) in found.items() if state not in waiting}
 
 
-def _watch(address: str, reading: git_watcher.GitWatcher) -> watch.LocalWatch | None:
+def _watch(address: str, watcher: git_watcher.GitWatcher) -> watch.LocalWatch | None:
     """Watch a repository on this machine. Return None if it has to be polled."""
     if not source.is_local(address):
         return None
     try:
-        return watch.LocalWatch(Path(address), reading.changed)
+        return watch.LocalWatch(Path(address), watcher.changed)
     except (git_commands.GitError, OSError) as error:
         log.warning("%s can't be watched and is polled instead: %s", address, error)
         return None
@@ -305,7 +330,7 @@ def _notifier(options: argparse.Namespace) -> delivery.Notifier:
     )
 
 
-def _reading(
+def _git_watcher(
     options: argparse.Namespace,
     store: sql_store.Store,
     repository: source.GitSource,
@@ -384,26 +409,28 @@ def _lead(
     before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
     notifier = _notifier(options)
-    reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
-    reading.watching = _watch(options.repo, reading)
+    watcher = _git_watcher(options, store, repository, before, inbox=inbox, notifier=notifier)
+    watcher.watching = _watch(options.repo, watcher)
     scripts = options.provisioners.resolve() if options.provisioners else None
-    running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
+    provisioner = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
     loop = control_loop.Loop(
         led=sql_store.LedStore(store, epoch),
         socket_path=options.state / "loop.sock",
         inbox=inbox,
         start=control_loop.LoopStart(
-            before=git_watcher.rooted(cycle_rescue.accepted_in(before), allowed=options.allow_root),
+            before=git_watcher.allow_root_everywhere(
+                cycle_rescue.accepted_in(before), allowed=options.allow_root
+            ),
             accepted=packed or b"",
             adopting=_is_adoption(store, repository, known=packed is not None),
         ),
         outputs=control_loop.LoopOutputs(
-            provision=running.want,
+            provision=provisioner.want,
             event_lines=lines,
-            told=notifier,
-            happened=functools.partial(triggers.tell, notifier),
-            refuse=reading.refuse,
-            hint=reading.hint,
+            notice_counts=notifier,
+            on_outcome=functools.partial(triggers.tell, notifier),
+            refuse=watcher.refuse,
+            on_hint=watcher.hint,
         ),
         core=cycle_decider.CoreOptions(decide, contained=True),
     )
@@ -411,31 +438,31 @@ def _lead(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())
     notifier.start()
-    reading.start()
+    watcher.start()
     server.start()
     gc_tuning.settle()
     _tell_start(epoch, options)
     try:
         loop.run()
     finally:
-        _end(server, reading, notifier, running)
+        _end(server, watcher, notifier, provisioner)
 
 
 def _end(
     server: ServerProcess,
-    reading: git_watcher.GitWatcher,
+    watcher: git_watcher.GitWatcher,
     notifier: delivery.Notifier,
-    running: runner.Runner,
+    provisioner: runner.Runner,
 ) -> None:
     """Stop everything that runs beside the loop."""
     log.info("controller stops; tasks on nodes continue")
     server.stop()
-    reading.stop()
-    reading.join(timeout=STOP_S_MAX)
+    watcher.stop()
+    watcher.join(timeout=STOP_S_MAX)
     notifier.stop()
-    running.stop()
-    if reading.watching is not None:
-        reading.watching.close()
+    provisioner.stop()
+    if watcher.watching is not None:
+        watcher.watching.close()
 
 
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:

@@ -1,5 +1,6 @@
 """Sends the server the loop's state and metrics after each cycle."""
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from reconciler.model.protocol import loop_messages
 from reconciler.store import sql_store
 
 
-class Told(Protocol):
+class NoticeCounts(Protocol):
     """A count of sent and of unsendable notices and git notes."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -26,7 +27,7 @@ class Told(Protocol):
         ...
 
 
-class Nobody:
+class NoNotices:
     """An empty count, for a controller without channels."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -46,7 +47,7 @@ class MetricsPage:
         defects: suppresses errors while the page is rendered.
         led: the store; its size is published.
         state_folder: its disk is measured.
-        told: counts notices to people.
+        notice_counts: counts notices to people.
         clock: seconds since the epoch.
     """
 
@@ -57,14 +58,14 @@ class MetricsPage:
         defects: defects.Defects,
         led: sql_store.LedStore,
         state_folder: Path,
-        told: Told,
+        notice_counts: NoticeCounts,
         clock: Callable[[], float],
     ) -> None:
         self._counters = counters
         self._defects = defects
         self._led = led
         self._state_folder = state_folder
-        self._told = told
+        self._notice_counts = notice_counts
         self._clock = clock
         self._rendered = b""
 
@@ -82,7 +83,7 @@ class MetricsPage:
                 epoch=self._led.epoch,
                 now=self._clock(),
                 disk=metrics.disk_of(self._state_folder, self._led.store.reader.path),
-                told=self._told.counts(),
+                told=self._notice_counts.counts(),
             )
         return self._rendered
 
@@ -96,7 +97,7 @@ class Publisher:
         counters: count them.
         page: the metrics page.
         led: the store; its newest event is published.
-        told: the channels that can't be reached.
+        notice_counts: the channels that can't be reached.
         clock: seconds since the epoch.
     """
 
@@ -108,7 +109,7 @@ class Publisher:
         counters: metrics.Counters,
         page: MetricsPage,
         led: sql_store.LedStore,
-        told: Told,
+        notice_counts: NoticeCounts,
         clock: Callable[[], float],
     ) -> None:
         self._server = server
@@ -116,7 +117,7 @@ class Publisher:
         self._counters = counters
         self._page = page
         self._led = led
-        self._told = told
+        self._notice_counts = notice_counts
         self._clock = clock
         self._timer = PageTimer()
 
@@ -150,8 +151,9 @@ class Publisher:
         if desired_state is not None:
             for look in self._inbox.take_looks():
                 self._counters.look(look)
-            desired_, known = desired_state, state
-            page = self._timer.render_if_due(lambda: self._page.render(desired_, known))
+            page = self._timer.render_if_due(
+                functools.partial(self._page.render, desired_state, state)
+            )
         elif not anew:
             return
         settings = desired_state.structure.settings if desired_state else desired.ClusterSettings()
@@ -167,7 +169,7 @@ class Publisher:
                 revision=desired_state.status.jobs_revision if desired_state else None,
                 events=self._led.store.last_event_sequence,
                 adopting=adopting,
-                untold=self._told.untold(),
+                untold=self._notice_counts.untold(),
             )
         )
 

@@ -12,7 +12,7 @@ from reconciler.core.jobs import lifecycle
 from reconciler.core.snapshot import pending_cache, snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
-from reconciler.model.state.pending_reasons import ReasonCode, never_starts
+from reconciler.model.state.pending_reasons import NO_NODE, ReasonCode, never_starts
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values import hostlists, quantities, times
 from reconciler.model.values.resources import Resources
@@ -28,7 +28,7 @@ def apply(
     decided: decisions.Decisions,
 ) -> None:
     """Write the decisions into the context: new attempts, stop orders, reasons."""
-    given = _Allocator(context, built)
+    allocator = _Allocator(context, built)
     touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
@@ -37,7 +37,7 @@ def apply(
         draft = context.draft(job)
         if draft is not None:
             touched[job] = draft
-            _place(context, draft, parts, given)
+            _place(context, draft, parts, allocator)
     for eviction in decided.evictions:
         draft = context.draft(eviction.job)
         if draft is not None:
@@ -138,26 +138,26 @@ def _place(
     context: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     parts: list[decisions.Placement],
-    given: _Allocator,
+    allocator: _Allocator,
 ) -> None:
     spec = draft.spec
     element = parts[0].element
     tasks = sorted(
         (task for part in parts for task in part.tasks), key=lambda task: (task.group, task.index)
     )
-    names = given.nodes.names
+    names = allocator.nodes.names
     grows = parts[0].action == "grow"
     present = context.attempts.of_element(spec.name, element) if grows else []
     note = draft.note(element)
     if not grows and note.verdict is not None:  # older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
     number = 1 + max(note.tries, cycle_context.try_number_of(present, note) if present else 0)
-    ranks = _ranks(context, spec, tasks, names, given)
+    ranks = _ranks(context, spec, tasks, names, allocator)
     for task, rank in zip(tasks, ranks, strict=True):
         name = names[task.node]
         node = context.node(name)
         group = spec.groups[task.group].name
-        profile, instances = given.instances(task)
+        profile, instances = allocator.instances(task)
         context.add_attempt(
             records.AttemptRecord(
                 id=identifiers.attempt_id(spec, element, group, task.index, number),
@@ -192,10 +192,10 @@ def _place(
     why = f" ({parts[0].why})" if parts[0].why else ""
     which = "" if spec.array_count is None else f"element {element}, "
     what = f"{which}growth by" if grows else f"{which}try {number}:"
-    context.event("JobPlaced", f"{what} {places}{why}{_last_reason(context, draft)}", job=spec.name)
+    context.event("JobPlaced", f"{what} {places}{why}{last_reason(context, draft)}", job=spec.name)
 
 
-def _last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
+def last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
     """Return the last pending reason for the event of a start; empty for arrays.
 
     Later only a replay would know it. In an array it would be repeated for each element.
@@ -203,8 +203,11 @@ def _last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft)
     last_reasons = context.observed.reasons.get(draft.reason_key, ())
     if not last_reasons or draft.spec.array_count is not None:
         return ""
-    if last_reasons[0].code is ReasonCode.NEVER_FITS and last_reasons[0].funnel:
+    last = last_reasons[0]
+    if last.code is ReasonCode.NEVER_FITS and last.funnel:
         return "; until now no node that had joined could hold it"
+    if last.code is ReasonCode.NEVER_FITS and last.message.startswith(NO_NODE):
+        return "; until now no node had joined"  # else the funnel would count them
     # a reason that waiting does not end was ended by another commit, or by other nodes
     verb = "could not start at all" if never_starts(last_reasons) else "waited"
     return f"; until now it {verb}: {last_reasons[0].code}: {last_reasons[0].message}"
@@ -215,7 +218,7 @@ def _ranks(
     spec: desired.Job,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
-    given: _Allocator,
+    allocator: _Allocator,
 ) -> list[records.RankPlacement]:
     """Number the tasks so that neighbours by number are neighbours by network.
 
@@ -232,7 +235,7 @@ def _ranks(
     base = records.RankPlacement(
         world_size=len(tasks),
         master_address=first.inventory.address if first else "127.0.0.1",
-        master_port=given.port(ports),
+        master_port=allocator.port(ports),
         hosts=hosts,
         tasks_per_host=hostlists.fold_counts(sizes.values()),
         ports=ports,

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from reconciler.core import observed_state, reconcile
+from reconciler.core import observed_state, outcome_checksums, reconcile
 from reconciler.model import desired
 from reconciler.model.state import instance_records, outcome, records
 
@@ -65,7 +65,7 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         wanted: the change of the desired state; None: as before.
         adopted: runs that somebody declared done just before.
-        checks: checksums of the outcome, in the order of ``PARTS``.
+        checks: checksums of the outcome, in the order of ``outcome_checksums.PARTS``.
     """
 
     now: float
@@ -128,63 +128,6 @@ _decode_snapshot = msgspec.msgpack.Decoder(JournalSnapshot).decode
 
 #: For a commit whose inputs can't be recorded.
 NOTHING = Written(zlib.compress(_encode(()), _LEVEL), None)
-
-
-def _node_states(nodes: Iterable[records.NodeRecord]) -> list[tuple[str, str, str]]:
-    # times and usage of nodes change with every report and decide nothing
-    return [(node.name, node.state.value, node.boot_id) for node in nodes]
-
-
-def _without_notes(jobs: Iterable[records.JobRecord]) -> list[records.JobRecord]:
-    # notes are left out: an array may have ten thousand
-    return [msgspec.structs.replace(job, notes={}) if job.notes else job for job in jobs]
-
-
-#: The parts of an outcome that are compared, by name.
-PARTS = (
-    "jobs",
-    "attempts",
-    "nodes",
-    "runs",
-    "reasons",
-    "actions",
-    "events",
-    "drift",
-    "remedies",
-    "provisions",
-    "overrides",
-    "queues",
-    "times",
-)
-
-
-def checksums(result: outcome.Outcome) -> tuple[int, ...]:
-    """Return a checksum of each of ``PARTS`` of an outcome; 0 if it is empty."""
-    parts: tuple[object, ...] = (
-        _without_notes(result.jobs),
-        result.attempts,
-        (*_node_states(result.nodes), *result.left_nodes),
-        (result.new_runs, result.left_jobs) if result.new_runs or result.left_jobs else (),
-        result.reasons,
-        result.actions,
-        result.events,
-        result.drift,
-        result.remedies,
-        result.provisions,
-        (result.overrides, result.answers) if result.overrides or result.answers else (),
-        (result.queues, result.expected) if result.queues or result.expected else (),
-        (
-            *(
-                result.now,
-                result.desired_generation,
-                result.nominations,
-                result.schedule_inputs,
-                result.next_order,
-            ),
-            *(result.wake_at, result.forget_at, result.scheduler_state),
-        ),
-    )
-    return tuple(zlib.crc32(_encode(part)) if part else 0 for part in parts)
 
 
 def _changes(
@@ -354,7 +297,7 @@ class Recorder:
                 adopted=adopted,
                 provisioned=observed.provisioned,
                 unheard=observed.unheard,
-                checks=checksums(result),
+                checks=outcome_checksums.checksums(result),
             )
         )
         self._wanted = wanted
@@ -362,11 +305,11 @@ class Recorder:
         self._calls += 1
         self._decide_s += decide_s
 
-    def told(self, result: outcome.Outcome) -> None:
+    def note_durable(self, result: outcome.Outcome) -> None:
         """Note that an outcome is durable, recorded or not. Nobody saw it before."""
         self._told = self._told.after(result)
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """Restart with a snapshot, because a call raised.
 
         The waiting inputs would have to be replayed through that call.
@@ -452,7 +395,7 @@ class Replay:
         if one.adopted:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)
         self._told = self._told.after(result)
-        found = checksums(result)
+        found = outcome_checksums.checksums(result)
         return JournalledCycle(
             wanted=self._wanted,
             observed=observed,
@@ -462,7 +405,7 @@ class Replay:
             told=self._told,
             disagreements=tuple(
                 part
-                for part, then, now in zip(PARTS, one.checks, found, strict=True)
+                for part, then, now in zip(outcome_checksums.PARTS, one.checks, found, strict=True)
                 if then != now
             ),
         )

@@ -1,5 +1,6 @@
 """Git on this machine, for commands: the user's address and the branch of a clone."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,9 +12,18 @@ def environment() -> dict[str, str]:
     return git_commands.environment()
 
 
-def user_email() -> str | None:
-    """Return the e-mail address of this person's commits, or None."""
-    return _output("config", "user.email") or None
+def user_email(folder: Path | None = None) -> str | None:
+    """Return the e-mail address of the author of this person's commits in ``folder``, or None.
+
+    Git takes it from its environment or configuration. An address that git would only guess from
+    the names of user and machine is none. A name is not needed here, so one is supplied.
+    """
+    given = ["-c", "user.name=unknown"]
+    if not os.environ.get("EMAIL"):  # git takes it before a guess, unless only its own count
+        given += ["-c", "user.useConfigOnly=true"]
+    where = () if folder is None else ("-C", str(folder))
+    identity = _output(*where, *given, "var", "GIT_AUTHOR_IDENT")
+    return identity.rpartition("<")[2].partition(">")[0].strip() or None
 
 
 def current_branch(address: str) -> str:

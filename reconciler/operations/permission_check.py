@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from reconciler.changes.clone import working_clone
+from reconciler.changes.clone import files
 from reconciler.model import desired
 from reconciler.model.documents import kinds
 from reconciler.model.policy import access, queue_paths
@@ -27,7 +27,7 @@ def folder_around(here: Path) -> Path:
     """
     try:
         return object_folders.clone_of(here, None, None).state
-    except working_clone.CloneError as error:
+    except files.CloneError as error:
         raise QuestionError(f"{error}; or name the folder with --folder") from None
 
 
@@ -67,7 +67,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
     known = verbs.get(verb)
     if known is None:
         raise WordsError(
-            f"there is no verb {verb}{suggestions.hint(verb, verbs)}; there are {', '.join(verbs)}"
+            f"there is no verb {verb}{suggestions.hint(verb, verbs)}; known: {', '.join(verbs)}"
         )
     if known == "approve":
         return access.of_approval(structure.access, who)
@@ -95,7 +95,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
     if kind not in kinds.STRUCTURAL_KINDS:
         hint = suggestions.hint(kind, sorted(kinds.STRUCTURAL_KINDS))
         there = ", ".join(sorted(kinds.STRUCTURAL_KINDS))
-        raise WordsError(f"there is no kind {kind} that rules are about{hint}; there are {there}")
+        raise WordsError(f"there is no kind {kind} that rules are about{hint}; known: {there}")
     if known == "drain" and kind != "NodePool":
         raise WordsError(f"nodes of pools are drained: drain NodePool/NAME, not {subject}")
     return access.of_object(structure.access, who, known, subject)

@@ -41,6 +41,7 @@ class Runner:
         self._state = state
         self._tell = tell
         self._lock = threading.Lock()
+        self._stuck = child_process.StuckChildren()
         #: Orders that were begun, by key; those of them that run, by request; those that wait.
         self._known: set[str] = set()
         self._running: dict[tuple[str, str], threading.Thread] = {}
@@ -103,6 +104,7 @@ class Runner:
                 order,
                 stopped=self._stopping.is_set,
                 began=lambda pid: _remember(note, pid),
+                stuck=self._stuck,
             )
         except scripts.ScriptError as error:
             return _failed(order, str(error))
@@ -156,7 +158,7 @@ def _remember(note: Path, pid: int) -> None:
         note.write_text(f"{pid} {began or 0}\n")
     except OSError as error:
         raise scripts.ScriptError(
-            f"was not begun, since {note} can't be written: {error.strerror}"
+            f"was not begun, because {note} can't be written: {error.strerror}"
         ) from None
 
 

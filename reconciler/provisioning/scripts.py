@@ -112,6 +112,7 @@ def run(
     *,
     stopped: Callable[[], bool] = lambda: False,
     began: Callable[[int], None] = lambda _: None,
+    stuck: child_process.StuckChildren | None = None,
 ) -> instance_records.OrderResult:
     """Run a script once and return its answer.
 
@@ -121,6 +122,8 @@ def run(
         stopped: polled; True stops the script.
         began: called with its process id, which is that of its group, before the script itself
             starts.
+        stuck: notes a script that was killed and waits in the kernel, as for a file server that is
+            away.
 
     Raises:
         ScriptError: it failed, took too long, printed too much, or printed something that is no
@@ -156,7 +159,8 @@ def run(
             raise ScriptError(f"{path} can't be started: {error.strerror}") from None
         except ScriptError as error:  # of ``began``
             raise ScriptError(f"{path} {order.verb} {error}") from None
-        _STUCK.note(None, result)
+        if stuck is not None:
+            stuck.note(None, result)
         problem = _problem(order, result)
         if problem:
             raise ScriptError(f"{path} {order.verb} {problem}{_last_words(errors)}")
@@ -168,7 +172,7 @@ def _problem(order: instance_records.Order, result: child_process.ChildResult) -
     """Return why a script did not end well; empty if it did."""
     match result.end:
         case child_process.ChildEnd.UNWANTED:
-            return "was ended since the controller leaves"
+            return "was ended because the controller ends"
         case child_process.ChildEnd.TIMED_OUT:
             return f"took longer than {order.timeout_s} s and was ended"
         case child_process.ChildEnd.TOO_MUCH_OUTPUT:
@@ -177,10 +181,6 @@ def _problem(order: instance_records.Order, result: child_process.ChildResult) -
         return ""
     how = f"status {result.status}" if result.status > 0 else f"signal {-result.status}"
     return f"ended with {how}"
-
-
-#: Scripts that were killed and wait in the kernel, as for a file server that is away.
-_STUCK = child_process.StuckChildren()
 
 
 def _last_words(errors: IO[bytes]) -> str:

@@ -41,7 +41,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``wire.SyncResponse`` with the assignments as the loop encoded them."""
+    """``agent_messages.SyncResponse`` with the assignments as the loop encoded them."""
 
     epoch: int
     version: int
@@ -239,7 +239,7 @@ async def converse(
 def _is_told(
     service: services.Services, session: sessions.Session, entered_at: float, *, superseded: bool
 ) -> bool:
-    """Have the loop know of an answer; whether it will in time for what the answer renews.
+    """Send word of an answer to the loop. Return True if it knows in time for what that renews.
 
     Raises:
         LinkDownError: it could not be told.
@@ -255,7 +255,7 @@ def _is_told(
     status_code=200,
     opt={authentication.OPTION: authentication.NODES, csrf.OPTION: csrf.MSGPACK},
     request_max_body_size=agent_messages.SYNC_BYTES_MAX,
-    summary="Agents: say what is, hear what has to be (msgpack)",
+    summary="Report the node's state, and get its assignments",
     include_in_schema=False,
 )
 async def sync(
@@ -320,7 +320,7 @@ def _kept_here(
 
 
 async def _disconnected(request: Request[Any, Any, State]) -> None:
-    """Until the client's connection is closed."""
+    """Wait until the client's connection is closed."""
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":

@@ -24,7 +24,7 @@ ANSWER_S_MAX = 15.0
 
 
 class Services:
-    """Made once for an application."""
+    """The collaborators of an application, made once."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Services:
             answer.set_result(message.refused)
 
     async def ask(self, request: records.OverrideRequest) -> str:
-        """Tell the loop of an override; why it was refused, or nothing once it is durable.
+        """Send an override to the loop. Return why it was refused; empty once it is durable.
 
         Raises:
             Failure: the loop can't be told, or does not answer in time.
@@ -142,7 +142,7 @@ class Services:
         return self._reader
 
     async def wait_any(self, changed: asyncio.Event, timeout_s: float) -> None:
-        """Until ``changed``, the server stops, or the time is up."""
+        """Wait until ``changed``, the server stops, or the time is up."""
         waits = [asyncio.ensure_future(one.wait()) for one in (changed, self.stopping)]
         try:
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -175,7 +175,7 @@ class Services:
         self.pushed()
 
     def pushed(self) -> None:
-        """Something was pushed: the loop need not wait for its next look at the repository."""
+        """Have the loop look at the repository now, because something was pushed."""
         with contextlib.suppress(LinkDownError):  # then it looks by itself
             self.hint()
 

@@ -82,7 +82,7 @@ NOTES = sa.Table(
     sqlite_with_rowid=False,
 )
 
-#: Digests of the keys of every run that there ever was (``model.runs``).
+#: Digests of the keys of every run that there ever was (``model.values.run_set``).
 RUNS = sa.Table("run_digests", METADATA, _integer("digest", key=True), sqlite_with_rowid=False)
 
 #: ``concluded`` is 1 when nothing hangs on the attempt any more (``AttemptRecord.concluded``).
@@ -159,13 +159,13 @@ OVERRIDES = sa.Table("overrides", METADATA, _integer("position", key=True), _bod
 REMEDIES = sa.Table("remedies", METADATA, _integer("position", key=True), _body())
 #: What is known of the instances of each pool whose nodes come and go.
 PROVISIONS = sa.Table("provisions", METADATA, _text("pool", key=True), _body())
-#: When what comes round by a schedule was last done (``store.chores``).
+#: When what comes round by a schedule was last done (``store.periodic``).
 CHORES = sa.Table("chores", METADATA, _text("name", key=True), _time("at"))
-#: How ``core.journal`` writes. Rows of format 1 lack the desired state, and those of format 2 have
-#: other checksums, those of format 3 other keys of reasons, those of format 4 other words of
-#: reasons and events: nothing replays them.
-JOURNAL_FORMAT = 5
-#: The inputs of each cycle, as ``core.journal`` packs them; ``at`` is the time of the last.
+#: How ``core.cycle_journal`` writes. Rows of format 1 lack the desired state, and those of format 2
+#: have other checksums, those of format 3 other keys of reasons, those of format 4 other words of
+#: reasons and events, those of format 5 checksums that cover such words: nothing replays them.
+JOURNAL_FORMAT = 6
+#: The inputs of each cycle, as ``core.cycle_journal`` packs them; ``at`` is the time of the last.
 JOURNAL = sa.Table(
     "journal",
     METADATA,
@@ -201,7 +201,7 @@ def _sums(name: str, keys: dict[str, bool], sums: tuple[str, ...]) -> sa.Table:
     )
 
 
-#: Sums for reports (``model.rollups``), in the order of its structs' fields.
+#: Sums for reports (``model.state.usage_rollups``), in the order of its structs' fields.
 USAGE_HOURS = _sums(
     "usage_hours",
     {"hour": True, "queue": False, "owner": False, "pool": False, "model": False},

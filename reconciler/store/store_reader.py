@@ -204,16 +204,6 @@ class StoreReader:
             found |= {row.name: int(row.place) for row in rows}
         return found
 
-    def job_state_counts(self) -> dict[tuple[str, str], int]:
-        """Return the number of newest runs by (queue, state)."""
-        table = schema.JOBS.c
-        rows = self.rows(
-            sa.select(table.queue, table.state, sa.func.count())
-            .where(table.newest == 1)
-            .group_by(table.queue, table.state)
-        )
-        return {(queue, state): int(count) for queue, state, count in map(tuple, rows)}
-
     def nodes(self) -> list[records.NodeRecord]:
         """Return all nodes by name."""
         with self._connected() as connection:

@@ -10,7 +10,6 @@ from reconciler.notifications import messages
 from tests.integration import beds
 from tests.unit.notifications import test_delivery
 
-Receiver = test_delivery.Receiver
 SPEC = (
     "spec: {{{{lease: 5s, nodeSilence: 3s, sync: {{{{limits: {{{{gpus: 2}}}}}}}}, notifications: "
     "[{{{{name: chat, kind: webhook, url: '{url}/hook', secret: key}}}}, "
@@ -19,8 +18,8 @@ SPEC = (
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
+def receiver() -> Iterator[test_delivery.Receiver]:
+    made = test_delivery.Receiver()
     yield made
     made.close()
 
@@ -36,7 +35,7 @@ def bed(tmp_path: Path) -> Iterator[beds.Bed]:
     made.stop()
 
 
-def told(receiver: Receiver, reason: str, revision: str) -> list[dict[str, object]]:
+def told(receiver: test_delivery.Receiver, reason: str, revision: str) -> list[dict[str, object]]:
     found = []
     for path, headers, body in list(receiver.got):
         if path == "/hook":
@@ -48,12 +47,12 @@ def told(receiver: Receiver, reason: str, revision: str) -> list[dict[str, objec
     return found
 
 
-def statuses(receiver: Receiver, revision: str) -> list[str]:
+def statuses(receiver: test_delivery.Receiver, revision: str) -> list[str]:
     where = f"/repos/o/r/statuses/{revision}"
     return [json.loads(body)["state"] for path, _, body in list(receiver.got) if path == where]
 
 
-def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: Receiver) -> None:
+def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: test_delivery.Receiver) -> None:
     old = "spec: {{lease: {lease}, nodeSilence: {silence}}}"
     assert old in beds.POOL
     bound = bed.cluster.state / "notify" / "key.hosts"
@@ -111,7 +110,7 @@ WATCH = (
 )
 
 
-def of_objects(receiver: Receiver) -> list[tuple[str, str]]:
+def of_objects(receiver: test_delivery.Receiver) -> list[tuple[str, str]]:
     """What was told, in order: object and reason."""
     found = []
     for _, headers, body in list(receiver.got):
@@ -122,7 +121,9 @@ def of_objects(receiver: Receiver) -> list[tuple[str, str]]:
     return found
 
 
-def test_jobs_nodes_and_drift_are_told_to_who_asked(bed: beds.Bed, receiver: Receiver) -> None:
+def test_jobs_nodes_and_drift_are_told_to_who_asked(
+    bed: beds.Bed, receiver: test_delivery.Receiver
+) -> None:
     old = "spec: {{lease: {lease}, nodeSilence: {silence}}}"
     text = beds.POOL.replace(old, WATCH.format(url=receiver.url))
     bed.commit({"cluster.yaml": text.format(nodes=4, cpus=4, gpus=2)})

@@ -150,7 +150,7 @@ def test_what_makes_no_sense_is_an_error(bed: beds.Bed) -> None:
         _, told = muster(bed, "cancel", "quikc", *clone, code=1)
         assert "did you mean quick?" in told
         _, told = muster(bed, "hold", "quick", *clone, code=1)
-        assert "run 1 of it is Succeeded already, and can't be held" in told
+        assert "is Succeeded already, and can't be held" in told
         for verb in ("cancel", "hold", "rerun", "release"):
             muster(bed, verb, "quikc", "--dry-run", *clone, code=1)
         said = muster(bed, "rerun", "quick", "--dry-run", *clone)

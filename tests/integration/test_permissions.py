@@ -10,7 +10,7 @@ import typer
 
 from reconciler.changes.clone import working_clone
 from reconciler.cli.changes import approve
-from reconciler.operations.changes import local_changes
+from reconciler.operations.changes import change_requests, local_changes, targets
 from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.plan import cluster_snapshot
 from reconciler.operations.validate import object_folders
@@ -169,19 +169,19 @@ def test_who_submits_what_does_not_count_is_told_at_once(
     bed.git("branch", "--quiet", "--set-upstream-to=origin/main", folder=bed.clone)
     endpoint = endpoints.Endpoint(bed.cluster.url, str(bed.cluster.state / "token"))
 
-    def made(*changes: local_changes.Change) -> local_changes.Done:
+    def made(*changes: change_requests.Change) -> change_requests.ChangeResult:
         standing = object_folders.standing(endpoint)
-        there = local_changes.Target(
+        there = targets.ChangeTarget(
             clone=working_clone.Clone(bed.clone), endpoint=endpoint, standing=standing
         )
         (found,) = local_changes.carry_out(list(changes), there)
         return found
 
-    done = made(local_changes.Submit(beds.job("told", TRUE.format(queue="research"))))
+    done = made(change_requests.Submit(beds.job("told", TRUE.format(queue="research"))))
     assert done.message.startswith("submit not applied yet")
     assert f"commit {(done.commit or '')[:12]} changes it, and it has no" in done.withheld
     assert done.refused
-    done = made(local_changes.Act("cancel", "told"))
+    done = made(change_requests.Act("cancel", "told"))
     assert (done.withheld, done.refused) == ("", False), "as it was"
 
 
@@ -243,10 +243,10 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
             lambda: signed.bed.get("/v1/sync")["sync"]["structureRevision"] == revision or None
         )
 
-    def submitted(name: str) -> local_changes.Done:
+    def submitted(name: str) -> change_requests.ChangeResult:
         text = beds.job(name, TRUE.format(queue="research"))
-        target = local_changes.Target(endpoint=signed.mine)
-        (done,) = local_changes.carry_out([local_changes.Submit(text)], target)
+        target = targets.ChangeTarget(endpoint=signed.mine)
+        (done,) = local_changes.carry_out([change_requests.Submit(text)], target)
         return done
 
     in_force(alone)
@@ -258,7 +258,7 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
     assert done.refused
     in_force(unlisted)
     with pytest.raises(
-        local_changes.ChangeError, match="is nobody's in the Access in force"
+        change_requests.ChangeError, match="is nobody's in the Access in force"
     ) as refused:
         submitted("never")
     assert refused.value.refused, "before it is committed, where that is known"
@@ -277,8 +277,8 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
 def test_a_job_through_the_api_is_of_whom_the_token_stands_for(signed: Signed) -> None:
     """Whatever git on the machine of who sends it says: carol's address is no right of bob's."""
     texts = [beds.job(name, TRUE.format(queue="research")) for name in ("of-token", "of-curl")]
-    target = local_changes.Target(endpoint=signed.mine)
-    (made,) = local_changes.carry_out([local_changes.Submit(texts[0], "carol@x.org")], target)
+    target = targets.ChangeTarget(endpoint=signed.mine)
+    (made,) = local_changes.carry_out([change_requests.Submit(texts[0], "carol@x.org")], target)
     assert made.message == "submitted"
     signed.bob.post("/v1/jobs", content=texts[1].encode(), kind="application/yaml")
     for name in ("of-token", "of-curl"):
@@ -410,10 +410,10 @@ def test_who_approves_what_he_may_not_is_told_so(
     (found,) = bed.until(held)
     endpoint = endpoints.Endpoint(bed.cluster.url, str(bed.cluster.state / "token"))
     standing = object_folders.standing(endpoint)
-    there = local_changes.Target(
+    there = targets.ChangeTarget(
         clone=working_clone.Clone(bed.clone), endpoint=endpoint, standing=standing
     )
-    (done,) = local_changes.carry_out([local_changes.Act("approve", found["digest"])], there)
+    (done,) = local_changes.carry_out([change_requests.Act("approve", found["digest"])], there)
     assert done.message.startswith("approval does not count")
     assert done.withheld.startswith(
         f"{found['digest']} is still held: the signer of the commit may not"

@@ -15,6 +15,7 @@ from typing import IO
 
 import pytest
 
+from reconciler.cli import terminal
 from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.local import local_cluster
 from tests.integration import beds
@@ -107,14 +108,17 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def test_it_says_where_it_is_what_there_is_and_what_to_do_next(up: Up) -> None:
     assert up.process.poll() is None, up.said
     begun, *others = up.said
-    assert begun == (f"starting a controller over {up.folder} (main), API at http://{up.address}")
+    assert begun == f"starting a controller over {up.folder} (main)"
     bearer = '"Authorization: Bearer $(cat .muster/token)"'
     assert others == [
+        f"API at http://{up.address}",
         "virtual nodes: virtual-0, virtual-1",
         "GPUs of virtual nodes are simulated. In another terminal: muster status",
-        f"metrics: curl -H {bearer} http://{up.address}/metrics",
+        f"metrics: curl -H {bearer} \\",
+        f"  http://{up.address}/metrics",
         READY,
     ]
+    assert max(map(len, others)) <= terminal.PIPE_WIDTH
     own = endpoints.Endpoint(f"http://{up.address}", str(up.folder / ".muster" / "token"))
     with api_client.ApiClient(own) as api:
         assert b"muster_nodes" in b"".join(api.stream("/metrics", {}))
@@ -124,8 +128,8 @@ def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     done = muster(up.folder, "submit", "--name", "here", "--", "true")
     assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
     # as the controller tells that it has read it within the time that is waited for that, or not
-    which = "(the controller reads this clone|this clone has no remote)"
-    told = rf"submitted; committed locally; {which} \([0-9a-f]{{12}}, in cluster/\)"
+    unread = r"; committed locally; this clone has no remote \([0-9a-f]{12}, in cluster/\)"
+    told = rf"submitted( \([0-9a-f]{{12}}\)|{unread})"
     assert re.fullmatch(told, done.stderr.splitlines()[0])
     # what was committed a moment ago is waited for
     waited = muster(up.folder, "wait", "here")
@@ -139,10 +143,15 @@ def test_a_job_that_comes_back_as_it_was_starts_nothing_and_says_so(up: Up) -> N
     assert muster(up.folder, "wait", "back").stdout == "back: Cancelled\n"
     back = muster(up.folder, *asked)
     assert back.returncode == 0
-    assert (
-        "warning: back: run 1 is Cancelled already, and a run happens once, so nothing starts. To "
-        "run it again: `muster rerun back`"
-    ) in back.stderr.splitlines()
+    assert re.fullmatch(
+        r"committed \([0-9a-f]{12}\), but nothing starts: run 1 is Cancelled "
+        "already, and a run happens once. To fix: muster rerun back",
+        back.stderr.splitlines()[0],
+    )
+    told, deadline = "", time.monotonic() + LONG_S
+    while "its YAML is back" not in told and time.monotonic() < deadline:
+        told = json.loads(muster(up.folder, "job", "back", "-o", "json").stdout)["message"]
+    assert told == "cancelled; its YAML is back in git: run `muster rerun back`"
     other = muster(up.folder, "cancel", "back")
     assert other.returncode == 0
     changed = muster(up.folder, "submit", "--name", "back", "--", "true")

@@ -17,16 +17,18 @@ import msgspec
 import pytest
 
 from reconciler.controller import control_loop, cycle_decider, loop_inbox, wall_clock
-from reconciler.core import cycle_journal
+from reconciler.core import cycle_journal, outcome_checksums
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome, records, scheduler_state
+from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
 from reconciler.model.state.states import NodeState
 from reconciler.operations.history import cycle_replay
-from reconciler.store import StoreReader, journal_entries, sql_store
+from reconciler.store import StoreReader, journal_entries, schema, sql_store
+from tests.unit import replays
 from tests.unit.core import test_storm
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -168,7 +170,7 @@ class Lived(test_storm.Story):
 
 def _compare(reader: StoreReader, decided: list[tuple[int, int, int, outcome.Outcome]]) -> None:
     """Check that every cycle is replayed as it was."""
-    again = list(cycle_replay.replay_all(reader))
+    again = list(replays.replay_all(reader))
     assert [(one.epoch, one.cycle, one.step) for one in again] == [one[:3] for one in decided]
     for one, (_, _, _, result) in zip(again, decided, strict=True):
         assert one.call.result == result
@@ -218,9 +220,9 @@ def test_another_process_comes_to_the_same(tmp_path: Path) -> None:
     story.end()
     program = (
         "import sys\n"
-        "from reconciler.operations.history import cycle_replay\n"
+        "from tests.unit import replays\n"
         "from reconciler.store import StoreReader\n"
-        "calls = [one.call for one in cycle_replay.replay_all(StoreReader.open(sys.argv[1]))]\n"
+        "calls = [one.call for one in replays.replay_all(StoreReader.open(sys.argv[1]))]\n"
         "print(len(calls), *{part for call in calls for part in call.disagreements})\n"
     )
     for seed in ("1", "2"):
@@ -292,7 +294,7 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     leader.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, leader.decided)
-        first, second, _ = cycle_replay.replay_all(reader)
+        first, second, _ = replays.replay_all(reader)
     assert "muster adopt" in first.call.wanted.refused["new"]
     assert second.call.adopted == (jobs["done"].key, jobs["old"].key)
 
@@ -345,7 +347,7 @@ def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             decided += leader.decided
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, decided)
-        wanted = [one.call.wanted for one in cycle_replay.replay_all(reader)]
+        wanted = [one.call.wanted for one in replays.replay_all(reader)]
     limits = [one.structure.queues["research"].limit.cpu_milli for one in wanted]
     assert limits == [3000, 3000, 3000, 3000, 3000, 2000]
     assert [one.status.sync for one in wanted[1:3]] == ["OutOfSync"] * 2
@@ -395,6 +397,25 @@ def test_what_is_not_in_the_journal_is_told(tmp_path: Path) -> None:
         connection.exec_driver_sql("DELETE FROM snapshots")
     with pytest.raises(cycle_replay.ReplayError, match=r"cycle 1, .* snapshot .* was not kept"):
         cycle_replay.replay(leader.store.reader, cycle=1)
+    leader.close()
+
+
+def test_a_cycle_in_an_older_format_is_refused(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    leader = Leader(tmp_path, world.now)
+    leader.want(desired.Desired(1, world.structure))
+    leader.cycle()
+    assert schema.JOURNAL_FORMAT == 6
+    with leader.store._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE journal SET format = 5")
+        connection.exec_driver_sql("UPDATE snapshots SET format = 5")
+    expected = (
+        "cycle 1, .*, can't be replayed: an earlier version of Muster recorded it in journal "
+        "format 5, and this one replays format 6; it holds nothing that can be replayed"
+    )
+    for which in ({"cycle": 1}, {"at": world.now}):
+        with pytest.raises(cycle_replay.ReplayError, match=expected):
+            cycle_replay.replay(leader.store.reader, **which)
     leader.close()
 
 
@@ -474,8 +495,38 @@ def test_every_part_of_an_outcome_is_checked() -> None:
     assert set(other) == set(outcome.Outcome.__struct_fields__)
     for field, value in other.items():
         changed = msgspec.structs.replace(empty, **{field: value})
-        assert cycle_journal.checksums(changed) != cycle_journal.checksums(empty), field
-    assert len(cycle_journal.checksums(empty)) == len(cycle_journal.PARTS)
+        assert outcome_checksums.checksums(changed) != outcome_checksums.checksums(empty), field
+    assert len(outcome_checksums.checksums(empty)) == len(outcome_checksums.PARTS)
+
+
+def _worded(text: str) -> outcome.Outcome:
+    """An outcome whose words for people are ``text``."""
+    run = samples.job()
+    reason = Reason(
+        ReasonCode.WAITING_FOR_QUOTA, text, (FunnelStep(4, text),), text, never=bool(text)
+    )
+    return outcome.Outcome(
+        now=1.0,
+        desired_generation=1,
+        jobs=(msgspec.structs.replace(run, message=text),),
+        attempts=(msgspec.structs.replace(samples.attempt(run), message=text),),
+        reasons={"key": (reason,)},
+        events=(msgspec.structs.replace(samples.event("x"), message=text),),
+        drift=(drift_kinds.Drift("k", "s", text, "info", "report", 1.0, remedy=text),),
+        remedies=(drift_kinds.DriftRemedy("i", "tell", "c", "p", 1.0, message=text),),
+        answers={"id": f"no {text}"},
+    )
+
+
+def test_words_for_people_may_change_between_versions() -> None:
+    before, after = _worded(""), _worded("other words")
+    assert outcome_checksums.checksums(before) == outcome_checksums.checksums(after)
+    step = Reason(ReasonCode.WAITING_FOR_QUOTA, "", (FunnelStep(5, ""),))
+    for reason in (step, Reason(ReasonCode.INSUFFICIENT_RESOURCES, "", (FunnelStep(4, ""),))):
+        changed = msgspec.structs.replace(before, reasons={"key": (reason,)})
+        assert outcome_checksums.checksums(changed) != outcome_checksums.checksums(before)
+    accepted = msgspec.structs.replace(before, answers={"id": ""})
+    assert outcome_checksums.checksums(accepted) != outcome_checksums.checksums(before)
 
 
 @pytest.mark.parametrize(

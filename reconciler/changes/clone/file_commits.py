@@ -34,9 +34,9 @@ class FileCommitter:
         """
         link = ignored_files.link_above(self._root, path)
         if link:
-            raise files.CloneError(
-                f"nothing was changed: {link} in {self._root} is a link, and Muster writes through "
-                "none: put a file, or a folder, in its place"
+            raise files.UntouchedError(
+                f"{link} in {self._root} is a link, and Muster writes through none: put a file, or "
+                "a folder, in its place"
             )
         before = self._state_of(path)
         _write(self._root / path, after)
@@ -45,7 +45,7 @@ class FileCommitter:
             commit = commits.make(self._root, "-m", message, "--only", "--", path)
         except GitError as error:
             self._restore(path, before, after)
-            raise files.CloneError(f"nothing was changed: {error}") from error
+            raise files.UntouchedError(error) from error
         return commits.Made(commit, path, before, after)
 
     def undo(self, group: commits.CommitGroup) -> None:

@@ -29,6 +29,13 @@ class CloneError(RuntimeError):
         self.unreachable = unreachable
 
 
+class UntouchedError(CloneError):
+    """Nothing was changed; the message begins with that."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(f"nothing was changed: {why}")
+
+
 class MissingObjectError(CloneError):
     """The clone has no object of that name."""
 
@@ -85,7 +92,7 @@ class StateFiles:
         try:
             tracked = sorted({root / path for path in listed_paths(self.root, "ls-files", "-z")})
         except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
+            raise UntouchedError(error) from error
         for path in tracked:
             if not self._is_state(path) or path.is_symlink():
                 continue
@@ -117,7 +124,7 @@ class StateFiles:
                 if not shown.returncode:  # else it is new
                     found[path] = shown.stdout
         except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
+            raise UntouchedError(error) from error
         return {p: data for p, data in found.items() if any(name in data for name in names)}
 
     def structural_files_at(self, commit: str) -> dict[str, bytes]:
@@ -132,7 +139,7 @@ class StateFiles:
             with contextlib.closing(git_commands.Objects(self.root)) as objects:
                 found = objects.read_many([f"{commit}:{path}" for path in state])
         except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
+            raise UntouchedError(error) from error
         return {path: one[2] for path, one in zip(state, found, strict=True) if one}
 
     def _is_state(self, path: Path) -> bool:
@@ -167,7 +174,7 @@ class StateFiles:
                 self.root, "status", "--porcelain", "--untracked-files=all", "--", path
             )
         except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
+            raise UntouchedError(error) from error
         return said.stdout.decode("utf-8", "replace")[:2]
 
     def require_committed(self, path: str) -> None:

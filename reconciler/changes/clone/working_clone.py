@@ -28,9 +28,6 @@ from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 
-CloneError = files.CloneError
-MissingError = files.MissingObjectError
-
 
 class CloneOutcome(msgspec.Struct, frozen=True):
     """Result of a change: commit, file below the clone, and status.
@@ -66,18 +63,18 @@ class Clone:
         try:
             with git.Repo(folder, search_parent_directories=True) as repository:
                 if repository.bare or repository.working_tree_dir is None:
-                    raise CloneError(f"{folder} is a bare repository: edit in a clone of it")
+                    raise files.CloneError(f"{folder} is a bare repository: edit in a clone of it")
                 root = Path(repository.working_tree_dir)
                 if repository.head.is_detached:
-                    raise CloneError(f"{root}: no branch is checked out: check one out")
+                    raise files.CloneError(f"{root}: no branch is checked out: check one out")
                 self.branch: str = repository.active_branch.name
                 upstream = repository.active_branch.tracking_branch()
                 self._upstream = None if upstream is None else str(upstream)
         except (git.InvalidGitRepositoryError, git.NoSuchPathError):
-            raise CloneError(f"{folder} is in no git repository") from None
+            raise files.CloneError(f"{folder} is in no git repository") from None
         self.root, self.state = root, (root / sub_path).resolve()
         if not self.state.is_relative_to(root.resolve()):
-            raise CloneError(f"sub-path {sub_path!r} leaves the repository")
+            raise files.CloneError(f"sub-path {sub_path!r} leaves the repository")
         self.files = files.StateFiles(self.root, self.state)
         self.history = branch_history.BranchHistory(self.root, self.branch, self._upstream)
         self._committer = file_commits.FileCommitter(self.files, self.history.reference)
@@ -101,14 +98,14 @@ class Clone:
             )
             if same:
                 return CloneOutcome("unchanged", present)
-            raise CloneError(
+            raise files.CloneError(
                 f"a different job {name} already exists ({present}). To fix: edit and submit that "
                 "file, or use another name"
             )
         target = (self.state / "jobs" / f"{name}.yaml").relative_to(self.root.resolve())
         problems = document_reader.validate(str(target), text.encode())
         if problems:
-            raise CloneError("\n".join(problem.text() for problem in problems))
+            raise files.CloneError("\n".join(problem.text() for problem in problems))
 
         def added(before: str | None) -> str:
             return text if before is None else yaml_edit.append_document(before, text)
@@ -136,7 +133,7 @@ class Clone:
             return _moved(outcome, push)
         before, after = self.files.data(path), text.encode()
         if before not in {after, read.encode()}:
-            raise CloneError(f"{path} was changed meanwhile, and nothing was committed: try again")
+            raise files.UntouchedError(f"{path} was changed meanwhile: try again")
         return self._noted(self._committer.commit(path, after, message))
 
     def push_again(self, commit: str, path: str) -> CloneOutcome:
@@ -167,7 +164,7 @@ class Clone:
             label = f"{kind}/{name}"
             wrong = [p for p in document_reader.validate(path, after.encode()) if p.object == label]
             if wrong:
-                raise CloneError("\n".join(problem.text() for problem in wrong))
+                raise files.CloneError("\n".join(problem.text() for problem in wrong))
             return after
 
         path = self.files.path_of(kind, name)
@@ -204,7 +201,7 @@ class Clone:
             except BaseException as error:
                 self._committer.undo(opened)
                 if isinstance(error, GitError):
-                    raise CloneError(f"nothing was changed: {error}") from error
+                    raise files.UntouchedError(error) from error
                 raise
             finally:
                 self._together = None
@@ -215,7 +212,7 @@ class Clone:
                     told = f"committed in {self.root}, and not pushed: {error}"
                     if error.unreachable:
                         told += "; once that works, `git push` there, or the same command again"
-                    raise CloneError(told, unreachable=error.unreachable) from error
+                    raise files.CloneError(told, unreachable=error.unreachable) from error
 
     def _git_folder(self) -> Path:
         said = git_commands.run(self.root, "rev-parse", "--absolute-git-dir").stdout
@@ -241,7 +238,7 @@ class Clone:
         try:
             after = change(self.files.text(path))
         except yaml_edit.EditError as error:
-            raise CloneError(f"{path}: {error}") from error
+            raise files.CloneError(f"{path}: {error}") from error
         data = None if after is None else after.encode()
         if data == before:
             earlier = None if dry_run else self.history.not_pushed(path)
@@ -285,7 +282,7 @@ class Clone:
                 self.root, "--allow-empty", "--only", "-m", subject, "-m", trailer
             )
         except GitError as error:
-            raise CloneError(f"nothing was changed: {error}") from error
+            raise files.UntouchedError(error) from error
         return self._noted(commits.Made(commit))
 
 

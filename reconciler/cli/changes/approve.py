@@ -12,12 +12,13 @@ from reconciler.cli.changes import submit
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import held_changes, local_changes
+    from reconciler.operations.changes import change_requests, held_changes, pusher, targets
     from reconciler.operations.client import api_client
 else:
     api_client = lazy_import.module("reconciler.operations.client.api_client")
     held_changes = lazy_import.module("reconciler.operations.changes.held_changes")
-    local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
+    change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
+    pusher = lazy_import.module("reconciler.operations.changes.pusher")
 
 #: Beginning of the digest of a plan.
 PLAN = "sha256:"
@@ -50,14 +51,14 @@ def approve(
 
     Example: muster approve sdramovcrs6en5cgkcqgp3by4s6j2h15 --dry-run
     """
-    if not digest.startswith(PLAN) and not local_changes.is_digest(digest):
+    if not digest.startswith(PLAN) and not pusher.is_digest(digest):
         terminal.fail(
             f"{digest!r} is not the digest of a change; `muster status` shows held changes, with "
             "the command that approves each",
             terminal.USAGE,
         )
     to = submit.target(clone, server, token_file)
-    act = local_changes.Act(verb="approve", name=digest, reason=reason)
+    act = change_requests.Act(verb="approve", name=digest, reason=reason)
     figure = _figure_of(act, to, server, token_file)
     results = submit.make_changes([act], to, dry_run=dry_run)
     for result in results:
@@ -70,7 +71,7 @@ def approve(
 
 
 def _figure_of(
-    act: local_changes.Act, to: local_changes.Target, server: str | None, token_file: str | None
+    act: change_requests.Act, to: targets.ChangeTarget, server: str | None, token_file: str | None
 ) -> str:
     """Return what a held change does, by its digest; empty if no controller can be asked.
 
@@ -99,7 +100,7 @@ def _figure_of(
     ]
     if not figures:
         for done in submit.make_changes([act], to, dry_run=True):
-            if local_changes.is_there(done):
+            if change_requests.is_there(done):
                 terminal.out.print(done.name, markup=False)
                 terminal.note(done.message)
                 raise typer.Exit

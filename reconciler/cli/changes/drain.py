@@ -10,9 +10,9 @@ from reconciler.cli.changes import overrides, submit
 from reconciler.model.values import hostlists
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import local_changes
+    from reconciler.operations.changes import change_requests
 else:
-    local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
+    change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
 
 Nodes = Annotated[
     list[str],
@@ -77,7 +77,7 @@ def _change_nodes(
 ) -> None:
     to = submit.target(*place)
     done = submit.make_changes(
-        [local_changes.Drain(verb, tuple(names), reason)], to, dry_run=dry_run
+        [change_requests.DrainRequest(verb, tuple(names), reason)], to, dry_run=dry_run
     )
     submit.report_changes(done, to, verb, reason, dry_run=dry_run)
 

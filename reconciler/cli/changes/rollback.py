@@ -15,7 +15,12 @@ from reconciler.cli.changes import overrides, submit
 from reconciler.cli.repository import review
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import local_changes, revision_rollback, suspension
+    from reconciler.operations.changes import (
+        local_changes,
+        remote_changes,
+        revision_rollback,
+        suspension,
+    )
     from reconciler.operations.plan import planner
 else:
     from reconciler.cli import lazy_import
@@ -223,7 +228,7 @@ def _parse(subject: str) -> tuple[str, str]:
 
 
 def _set(
-    verb: local_changes.Verb,
+    verb: remote_changes.ChangeVerb,
     subject: str,
     reason: str,
     place: tuple[Path | None, str | None, str | None],

@@ -15,10 +15,17 @@ from reconciler.cli import array_elements, completion, context, lazy_import, ter
 from reconciler.cli.changes import overrides, submit_options
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import job_document, local_changes
+    from reconciler.operations.changes import (
+        change_requests,
+        job_document,
+        local_changes,
+        remote_changes,
+        targets,
+    )
 else:
     job_document = lazy_import.module("reconciler.operations.changes.job_document")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
+    change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
 
 Reason = Annotated[
     str, typer.Option("--reason", "-m", help="Reason, for the commit message. Default: none.")
@@ -45,44 +52,44 @@ def register(app: typer.Typer) -> None:
     app.command()(cancel)
 
 
-def target(clone: Path | None, server: str | None, token_file: str | None) -> local_changes.Target:
+def target(clone: Path | None, server: str | None, token_file: str | None) -> targets.ChangeTarget:
     """Return where the change is to be made. Exit if there is no such place."""
     try:
         return local_changes.find_target(
             clone=clone, server=server, token_file=token_file, here=Path.cwd()
         )
-    except local_changes.ChangeError as error:
+    except change_requests.ChangeError as error:
         terminal.fail(str(error))
 
 
 def make_changes(
-    changes: list[local_changes.Change],
-    to: local_changes.Target,
+    changes: list[change_requests.Change],
+    to: targets.ChangeTarget,
     *,
     dry_run: bool = False,
     problem: Callable[[str], str] = str,
-) -> list[local_changes.Done]:
+) -> list[change_requests.ChangeResult]:
     """Make the changes. Exit with the right code if one is refused.
 
     `problem` rewords a problem of what was written.
     """
     try:
         done = local_changes.carry_out(changes, to, dry_run=dry_run)
-    except local_changes.ChangeError as error:
+    except change_requests.ChangeError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         hints = [
             overrides.hint(change.verb, _subjects(change), change.reason)
             for change in changes
             if error.unreachable
-            and isinstance(change, local_changes.Act | local_changes.Drain)
+            and isinstance(change, change_requests.Act | change_requests.DrainRequest)
             and change.verb in overrides.DONE
         ]
         terminal.fail(str(error), code, (*map(problem, error.problems), *hints))
     return done
 
 
-def _subjects(change: local_changes.Act | local_changes.Drain) -> list[str]:
-    return list(change.nodes) if isinstance(change, local_changes.Drain) else [change.name]
+def _subjects(change: change_requests.Act | change_requests.DrainRequest) -> list[str]:
+    return list(change.nodes) if isinstance(change, change_requests.DrainRequest) else [change.name]
 
 
 _Queue = Annotated[
@@ -198,7 +205,7 @@ def submit(
     is_command = not all(map(submit_options.is_document, arguments))
     if not is_command:
         submit_options.require_files_alone(at, arguments)
-        submissions = _from_files(arguments)
+        submissions = _from_files(arguments, context.identity(clone))
     else:
         submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
         together, placement = submit_options.spread(nodes, tasks, most)
@@ -223,7 +230,7 @@ def submit(
         )
         text = job_document.job_text(options)
         submit_options.require_values(text, problems)
-        submissions = [local_changes.Submit(text, context.identity())]
+        submissions = [change_requests.Submit(text, context.identity(clone))]
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
             submissions,
@@ -233,15 +240,14 @@ def submit(
         )
 
 
-def _from_files(names: list[str]) -> list[local_changes.Submit]:
+def _from_files(names: list[str], owner: str | None) -> list[change_requests.Submit]:
     """Return the text of each file, or of standard input. Exit if any can't be read."""
-    owner = context.identity()
-    submissions: list[local_changes.Submit] = []
+    submissions: list[change_requests.Submit] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):
         place = submit_options.STANDARD_INPUT if name == "-" else name
         try:
-            submissions.append(local_changes.Submit(_read(name), owner, place))
+            submissions.append(change_requests.Submit(_read(name), owner, place))
         except OSError as error:
             problems.append(f"{place} can't be read: {error.strerror or error}")
         except UnicodeDecodeError as error:
@@ -252,8 +258,8 @@ def _from_files(names: list[str]) -> list[local_changes.Submit]:
 
 
 def _submit(
-    submissions: list[local_changes.Submit],
-    to: local_changes.Target,
+    submissions: list[change_requests.Submit],
+    to: targets.ChangeTarget,
     *,
     dry_run: bool,
     problem: Callable[[str], str],
@@ -269,12 +275,13 @@ def _submit(
     for result in results:
         report_change(result, to, dry_run=dry_run, among=len(results))
         for warning in result.warnings:
-            terminal.note(f"warning: {result.name}: {warning}")
+            is_named = warning.startswith(f"{result.name} ")
+            terminal.note(f"warning: {'' if is_named else f'{result.name}: '}{warning}")
     exit_if_withheld(results)
 
 
 def report_change(
-    done: local_changes.Done, to: local_changes.Target, *, dry_run: bool, among: int = 1
+    done: change_requests.ChangeResult, to: targets.ChangeTarget, *, dry_run: bool, among: int = 1
 ) -> None:
     """Print the name of what changed for programs, and for people what was done and where.
 
@@ -285,24 +292,36 @@ def report_change(
         terminal.note(f"{done.name}: {done.message}")
         return
     terminal.out.print(done.name, markup=False)
-    where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
+    if change_requests.is_submitted(done):
+        terminal.note(f"{done.name}{':' if among > 1 else ' is'} {done.message}")
+        return
+    where = submitted_as(done, to) if done.commit else to.describe()
     of = f"{done.name}: " if among > 1 else ""
-    terminal.note(f"{of}{done.message} ({where})")
+    but = f", but {done.but}" if done.but else ""
+    terminal.note(f"{of}{done.message} ({where}){but}")
 
 
-def report_withheld(results: list[local_changes.Done]) -> None:
+def submitted_as(done: change_requests.ChangeResult, to: targets.ChangeTarget) -> str:
+    """Return the commit of a change, and where it is unless the controller reads this clone."""
+    commit = (done.commit or "")[:12]
+    is_read_here = to.clone is not None and not done.pushed
+    is_read_here = is_read_here and not done.message.endswith(change_requests.LOCAL)
+    return commit if is_read_here else f"{commit}, {to.way}"
+
+
+def report_withheld(results: list[change_requests.ChangeResult]) -> None:
     """Print once why a commit does not apply yet, if it does not."""
     for why in dict.fromkeys(one.withheld for one in results if one.withheld):
         terminal.note(f"not applied yet: {terminal.format_clocks(why)}")
 
 
-def exit_if_withheld(results: list[local_changes.Done]) -> None:
+def exit_if_withheld(results: list[change_requests.ChangeResult]) -> None:
     """Print why a commit does not apply yet. Exit if safety limits hold it."""
     report_withheld(results)
     exit_if_refused(results)
 
 
-def exit_if_refused(results: list[local_changes.Done]) -> None:
+def exit_if_refused(results: list[change_requests.ChangeResult]) -> None:
     """Exit if safety limits hold what was done."""
     if any(one.refused for one in results):
         raise typer.Exit(terminal.REFUSED)
@@ -319,7 +338,7 @@ def _read(argument: str) -> str:
 
 
 def change_all(
-    verb: local_changes.Verb,
+    verb: remote_changes.ChangeVerb,
     names: list[str],
     reason: str,
     place: tuple[Path | None, str | None, str | None],
@@ -328,15 +347,15 @@ def change_all(
 ) -> None:
     """Do one thing to several subjects, and print what was done."""
     to = target(*place)
-    changes: list[local_changes.Change] = [
-        local_changes.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
+    changes: list[change_requests.Change] = [
+        change_requests.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
     report_changes(make_changes(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
 
 
 def report_changes(
-    results: list[local_changes.Done],
-    to: local_changes.Target,
+    results: list[change_requests.ChangeResult],
+    to: targets.ChangeTarget,
     verb: str,
     reason: str,
     *,
@@ -362,7 +381,7 @@ Names = Annotated[
 ]
 
 
-def _on_jobs(verb: local_changes.Verb, help_text: str) -> Callable[..., None]:
+def _on_jobs(verb: remote_changes.ChangeVerb, help_text: str) -> Callable[..., None]:
     """Return the command of a verb that takes names of jobs."""
 
     def act(
@@ -409,7 +428,7 @@ def cancel(
     change_all("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
 
 
-JOB_VERBS: dict[local_changes.Verb, str] = {
+JOB_VERBS: dict[remote_changes.ChangeVerb, str] = {
     "hold": """Hold jobs: running ones stop, waiting ones do not start.
 
     Sets spec.suspend in their YAML, in a commit. `muster release` lets them continue.

@@ -184,9 +184,8 @@ def up(
         cluster.claim()
     except local_cluster.ClusterError as error:
         terminal.fail(str(error))
-    terminal.note(
-        f"starting a controller over {address} ({cluster.options.branch}), API at {cluster.url}"
-    )
+    terminal.note(f"starting a controller over {address} ({cluster.options.branch})")
+    terminal.note(f"API at {cluster.url}")
     try:
         cluster.start(stop, terminal.note)
         _say_ready(cluster)
@@ -210,9 +209,8 @@ def _say_ready(cluster: local_cluster.LocalCluster) -> None:
         terminal.note(fewer)
     terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
     token = os.path.relpath(cluster.state / "token")
-    terminal.note_command(
-        f'metrics: curl -H "Authorization: Bearer $(cat {token})" {cluster.url}/metrics'
-    )
+    terminal.note_command(f'metrics: curl -H "Authorization: Bearer $(cat {token})" \\')
+    terminal.note_command(f"  {cluster.url}/metrics")
     terminal.note("Ctrl-C stops the cluster.")
 
 

@@ -1,6 +1,7 @@
 """The command `muster explain`: why a job is in its state, now or at a moment in the past."""
 
 import contextlib
+import re
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -31,6 +32,8 @@ STORY = {
     "AttemptLost": "lost",
 }
 STORY_MAX = 12
+#: Characters of a time down to its second.
+SECOND = len("2026-11-20T23:30:00")
 #: The reason of a job that failed and is retried.
 BACKING_OFF = "BackingOff"
 #: Reasons independent of the queue's amounts, and those that no other queue can end.
@@ -43,6 +46,9 @@ NOT_OF_QUEUES = frozenset(
 OF_ITS_OWN = frozenset({"OverLimit", "OverBudget"})
 #: Reasons that are found before nodes are checked.
 BEFORE_ROOM = frozenset({"OverLimit", "OverBudget", "WaitingForQuota"})
+BELOW_LIMIT = "the queue is below its limit"
+#: Reasons of Quotas have the code of those of queues, and begin with the name of the Quota.
+_QUOTA = re.compile(r"Quota (\S+) ")
 #: Ends of tries in which nothing ran, so that there is no output.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
@@ -111,7 +117,7 @@ def _moment(written: str) -> str:
     try:
         return times.format_time(times.parse_time(written))
     except ValueError as error:
-        why = f" ({error})" if "offset" in str(error) else ""
+        why = f" ({error})" if isinstance(error, times.OffsetError) else ""
         terminal.fail(
             f"--at: found {written!r}{why}, expected a time such as 2026-11-20T23:30:00Z, a clock "
             "time such as 05:08:00, or a span before now such as 10m or 1d",
@@ -176,23 +182,40 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     if job["state"] in job_list.WAITING:
         _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
     elif job["state"] in job_list.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
-        last = _last(job["attempts"])
-        if last.get("endReason") not in NEVER_RAN and last.get("started", True):
-            which = f"--task {last['task']}"
-            if last.get("element") is not None:
-                which += f" --element {last['element']}"
-            _say(f"\nOutput: muster logs {job['name']} {which} --stderr")
+        _tell_output(job)
+
+
+def _tell_output(job: Json) -> None:
+    """Print which output has the cause of a bad end, if anything has run."""
+    last = _last(job["attempts"])
+    if last.get("endReason") in NEVER_RAN or not last.get("started", True):
+        return
+    if job["state"] == "Cancelled":  # its stderr does not have the cause
+        _say(f"\nOutput: muster logs {job['name']}")
+        return
+    which = f"--task {last['task']}"
+    if last.get("element") is not None:
+        which += f" --element {last['element']}"
+    _say(f"\nOutput: muster logs {job['name']} {which} --stderr")
 
 
 def _explain_room(item: Json) -> None:
-    """Print that nodes were not checked yet, for a job that its queue's limits keep back.
+    """Print that nodes were not checked yet, for a job that limits of a queue or user keep back.
 
     This is left out for a job that never starts: free nodes change nothing for it.
     """
     found = item.get("reasons") or []
     codes = {one["code"] for one in found}
     if codes and codes <= BEFORE_ROOM and not reason_order.never_starts(found):
-        _say("  Free nodes are checked once the queue is below its limit.")
+        allowed = list(dict.fromkeys(map(_allows, found)))
+        _say(f"  Free nodes are checked once {' and '.join(allowed)}.")
+
+
+def _allows(reason: Json) -> str:
+    """Return the event that ends a reason of `BEFORE_ROOM`: a Quota is the message's subject."""
+    if quota := _QUOTA.match(reason["message"]):
+        return f"Quota {quota[1]} allows it"
+    return "its queue may use more" if reason["code"] == "WaitingForQuota" else BELOW_LIMIT
 
 
 def _explain_elements(job: Json) -> None:
@@ -294,7 +317,10 @@ def _tell_story(item: Json) -> None:
     tries = [one for one in item["job"]["attempts"] if one.get("ended")]
     if tries:
         _say("")
-    for one in sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]:
+    newest = sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]
+    # tasks of a gang end together, so those of one second are in the order of their ranks
+    newest.sort(key=lambda found: (found["ended"][:SECOND], run.place_of(found["task"])))
+    for one in newest:
         terminal.print_line(f"  {terminal.format_clock(one['ended'])}  {_end_of(one)}", 12)
 
 

@@ -21,15 +21,16 @@ from reconciler.cli.changes import submit, submit_options
 from reconciler.cli.jobs import wait
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import job_document, local_changes
+    from reconciler.operations.changes import change_requests, job_document, local_changes, targets
     from reconciler.operations.client import api_client
 else:
     job_document = lazy_import.module("reconciler.operations.changes.job_document")
     local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
     api_client = lazy_import.module("reconciler.operations.client.api_client")
+    change_requests = lazy_import.module("reconciler.operations.changes.change_requests")
 
-#: Exit codes of `muster run`: time limit, and an error of Muster itself.
-TIMED_OUT, MUSTER_FAILED = wait.TIMED_OUT, 125
+#: Exit code of `muster run` for an error of Muster itself.
+MUSTER_FAILED = 125
 #: Within this time the same signal twice is one request.
 ONCE_S = 0.2
 #: How long a cancelled job may take to end before this command exits.
@@ -151,7 +152,7 @@ def _carry_through(
             return leaving.status(_attend(patient, options.name))
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
-    except local_changes.ChangeError as error:
+    except change_requests.ChangeError as error:
         return leaving.without_a_job(options.name, error)
     except wait.VanishedError as refusal:
         terminal.note(str(refusal))
@@ -186,7 +187,7 @@ def _carry_through(
 
 def _find_target(
     clone: Path | None, server: str | None, token_file: str | None
-) -> local_changes.Target:
+) -> targets.ChangeTarget:
     """Return where the job is submitted. Exit if nobody could be asked about it later.
 
     Raises:
@@ -204,7 +205,7 @@ def _find_target(
 
 def _submit(
     options: job_document.JobOptions,
-    to: local_changes.Target,
+    to: targets.ChangeTarget,
     leaving: _Leaving,
     place: tuple[str | None, str | None],
 ) -> None:
@@ -214,14 +215,24 @@ def _submit(
         ChangeError: it was not submitted.
         _Interrupted: it existed before, and a signal came.
     """
-    request = local_changes.Submit(job_document.job_text(options), context.identity())
+    request = change_requests.Submit(job_document.job_text(options), _owner(to))
     results = local_changes.carry_out([request], to)
-    is_mine = not any(map(local_changes.is_there, results))
-    terminal.note(f"submitted {options.name}" if is_mine else _found_there(options.name, *place))
+    is_mine = not any(map(change_requests.is_there, results))
+    made = next((f" ({submit.submitted_as(one, to)})" for one in results if one.commit), "")
+    terminal.note(
+        f"submitted {options.name}{made}" if is_mine else _found_there(options.name, *place)
+    )
+    for but in (one.but for one in results if one.but):
+        terminal.note(f"but {but}")
     leaving.submitted(is_mine=is_mine)
     for warning in (warning for result in results for warning in result.warnings):
         terminal.note(f"warning: {warning}")
     submit.report_withheld(results)
+
+
+def _owner(to: targets.ChangeTarget) -> str | None:
+    """Return the owner of a job that is submitted there, or None."""
+    return context.identity(None if to.clone is None else to.clone.root)
 
 
 def _found_there(name: str, server: str | None, token_file: str | None) -> str:
@@ -238,7 +249,7 @@ def _found_there(name: str, server: str | None, token_file: str | None) -> str:
                 raise
             state = ""
     if state in wait.FINISHED:
-        raise local_changes.ChangeError(
+        raise change_requests.ChangeError(
             f"job {name} already exists and its run has ended ({state}); nothing was submitted. "
             "To fix: use another --name, or run it again: "
             f"muster rerun {name} && muster wait {name}"
@@ -346,7 +357,7 @@ class _Leaving:
         self._cancelled.wait(END_S_MAX)
         return MUSTER_FAILED if self._failed else 128 + self._signal
 
-    def without_a_job(self, name: str, error: local_changes.ChangeError) -> int:
+    def without_a_job(self, name: str, error: change_requests.ChangeError) -> int:
         """Return the exit code after a submission that failed or seems to have failed.
 
         Raises:
@@ -393,12 +404,12 @@ class _Leaving:
             signal.pthread_kill(main, signal.SIGINT)
 
 
-def _cancel(name: str, to: local_changes.Target, reason: str) -> bool:
+def _cancel(name: str, to: targets.ChangeTarget, reason: str) -> bool:
     """Cancel a job that nobody waits for any more. Return True if that succeeded."""
     terminal.note(f"cancelling {name}")
     try:
-        local_changes.carry_out([local_changes.Act("cancel", name, reason)], to)
-    except local_changes.ChangeError as error:
+        local_changes.carry_out([change_requests.Act("cancel", name, reason)], to)
+    except change_requests.ChangeError as error:
         terminal.note(f"{name} could not be cancelled and may run on: {error}")
         return False
     return True
@@ -407,7 +418,7 @@ def _cancel(name: str, to: local_changes.Target, reason: str) -> bool:
 def _attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes. Return its exit code at the end."""
     job = wait.wait_until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
-    first = min((one["task"] for one in job["attempts"]), key=_place, default="")
+    first = min((one["task"] for one in job["attempts"]), key=place_of, default="")
     if job["state"] in wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
         return status_of(job)
@@ -426,14 +437,14 @@ def _attend(api: retries.Patient, name: str) -> int:
             terminal.note(f"{stream} can't be read: {error}")
         if stream == "stdout":
             job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
-    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=_place):
+    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=place_of):
         _print_rest(api, name, task)
     if job["state"] != "Succeeded":
         terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
     return status_of(job)
 
 
-def _place(task: str) -> tuple[str, int]:
+def place_of(task: str) -> tuple[str, int]:
     """Return the order of a task in its job: by group, then by number."""
     group, _, number = task.rpartition("-")
     return group, int(number)
@@ -457,7 +468,7 @@ def status_of(job: Json) -> int:
     if job["state"] == "Succeeded":
         return 0
     if job["state"] == "TimedOut":
-        return TIMED_OUT
+        return wait.TIMED_OUT
     if job["state"] == "Cancelled":
         return 128 + signal.SIGTERM
     ended = [a for a in job["attempts"] if a["state"] == "Ended"]

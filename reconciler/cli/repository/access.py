@@ -10,11 +10,12 @@ import typer
 from reconciler.cli import context, lazy_import, terminal
 
 if TYPE_CHECKING:
-    from reconciler.operations import permission_check
+    from reconciler.operations import permission_check, scratch_repository
     from reconciler.operations.validate import folder_check
 else:
     permission_check = lazy_import.module("reconciler.operations.permission_check")
     folder_check = lazy_import.module("reconciler.operations.validate.folder_check")
+    scratch_repository = lazy_import.module("reconciler.operations.scratch_repository")
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +66,7 @@ def can(
         decision = permission_check.can(structure, email, verb, subject)
     except permission_check.WordsError as error:
         terminal.fail(str(error), terminal.USAGE)
-    except (folder_check.RevisionError, permission_check.QuestionError) as error:
+    except (scratch_repository.RevisionError, permission_check.QuestionError) as error:
         terminal.fail(str(error))
     with terminal.keep_exit_code():
         if output in (terminal.Output.JSON, terminal.Output.YAML):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reconciler.model import desired
+    from reconciler.operations import scratch_repository
     from reconciler.operations.plan import (
         cluster_snapshot,
         plan_text,
@@ -36,6 +37,7 @@ else:
     plan_text = lazy_import.module("reconciler.operations.plan.plan_text")
     folder_check = lazy_import.module("reconciler.operations.validate.folder_check")
     revisions = lazy_import.module("reconciler.operations.plan.revisions")
+    scratch_repository = lazy_import.module("reconciler.operations.scratch_repository")
     cluster_snapshot = lazy_import.module("reconciler.operations.plan.cluster_snapshot")
 
 
@@ -96,7 +98,7 @@ def validate(
         found, counts = folder_check.check_folder(folder, staged=staged, since=since)
     except folder_check.NotAFolderError as error:
         terminal.fail(str(error), terminal.USAGE)
-    except revisions.RevisionError as error:
+    except scratch_repository.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
     prefix = "" if staged else folder_check.place_of(folder)
@@ -210,7 +212,7 @@ def plan(
     try:
         first = _base(repo, base, wanted, live)
         found = revisions.compare(repo, path, first, wanted, live=live, read=ahead)
-    except revisions.RevisionError as error:
+    except scratch_repository.RevisionError as error:
         terminal.fail(str(error))
     gc.freeze()
     gc.enable()

@@ -75,7 +75,7 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         at: the moment for everything that time changes steadily (see ``schedule_reuse``).
     """
     held = running_gangs.gather(context)
-    nodes = node_columns.nodes(context, _asked(context), held)
+    nodes = node_columns.nodes(context, _gpu_demand(context), held)
     selectors = task_shapes.Selectors(group_builder.affine_specs(context))
     shapes = task_shapes.Shapes(context, nodes, selectors)
     opened = reservation_windows.all_of(context.desired.structure, nodes, at)
@@ -91,7 +91,7 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         expected_s=learned_mix.expected_s(context),
     )
     holdings = maker.all(held)
-    use = _use(context, nodes, at)
+    use = _decayed_use(context, nodes, at)
     remembered = context.observed.scheduler_state
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
@@ -129,7 +129,7 @@ def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
     )
 
 
-def _asked(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
+def _gpu_demand(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
     """Return what jobs request of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
@@ -163,7 +163,7 @@ def _presence(
     return found
 
 
-def _use(
+def _decayed_use(
     context: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
 ) -> DecayedUse:
     """Return the decayed use of each queue with those below it, if use counts."""

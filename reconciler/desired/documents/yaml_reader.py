@@ -322,6 +322,32 @@ def _scan(data: bytes) -> None:
     _refuse("yaml-too-large", f"the file has more than {NODES_MAX} values; split it")
 
 
+_OPEN = "the ( of line {line} is not closed, or a comma is missing"
+_INDENTED = "is the line indented as its neighbours?"
+#: What is wrong in plain words, by the parser's words for it.
+_PLAIN = {
+    "did not find expected ',' or ']'": _OPEN.replace("(", "["),
+    "did not find expected ',' or '}'": _OPEN.replace("(", "{{"),
+    "found unexpected end of stream": "the quote of line {line} is not closed",
+    "did not find expected node content": "a value is missing, or the wrong bracket closes a list",
+    "did not find expected key": f"a field is expected here: {_INDENTED}",
+    "did not find expected '-' indicator": f"a list item (- VALUE) is expected here: {_INDENTED}",
+    "could not find expected ':'": "the : behind the field of line {line} is missing",
+    "found character that cannot start any token": "a value can't begin so: quote it",
+    "mapping values are not allowed in this context": (
+        "no field can stand here: quote a text that has a colon in it, and indent the line as its "
+        "neighbours"
+    ),
+}
+
+
+def _plain(error: yaml.MarkedYAMLError) -> str:
+    """Return what is wrong in plain words, with the line where it begins; empty if unknown."""
+    begins = error.context_mark or error.problem_mark
+    line = begins.line + 1 if begins is not None else 1
+    return _PLAIN.get(error.problem or "", "").format(line=line)
+
+
 def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
     """Return an error of PyYAML as an error with a place."""
     if isinstance(error, yaml.MarkedYAMLError):
@@ -331,7 +357,9 @@ def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
         if mark is not None and _is_tab(data, mark):
             rule, problem = "yaml-tab", "a tab stands here; YAML is indented with spaces"
         elif error.context and error.problem and error.problem_mark:
-            problem = f"{error.context}: {error.problem}"
+            problem = _plain(error) or f"{error.context}: {error.problem}"
+        else:
+            problem = _PLAIN.get(problem, problem)
         if mark is not None:
             return YamlError(rule, problem, line=mark.line + 1, column=mark.column + 1)
         return YamlError(rule, problem)

@@ -35,6 +35,14 @@ _ELSEWHERE = (
 )
 
 
+#: What git prints if it has no identity for a commit, and what to do.
+_NO_IDENTITY = ("tell me who you are", "empty ident name")
+UNKNOWN_IDENTITY = (
+    "git does not know who you are. To fix: git config --global user.name NAME; "
+    "git config --global user.email YOU@HOST"
+)
+
+
 class GitError(RuntimeError):
     """A git command failed; the message is what git printed, without passwords of URLs."""
 
@@ -76,6 +84,11 @@ def _ending(printed: bytes) -> str:
     return f"…\n{whole}" if whole else f"…{rest}"
 
 
+def lacks_identity(printed: str) -> bool:
+    """Return True if git failed because it has no identity for a commit."""
+    return any(words in printed for words in _NO_IDENTITY)
+
+
 def run(
     folder: Path,
     *arguments: str,
@@ -106,6 +119,8 @@ def run(
         raise GitError(f"git can't be run: {error}") from error
     if done.returncode not in good:
         message = _ending(done.stderr)
+        if lacks_identity(message):
+            raise GitError(UNKNOWN_IDENTITY)
         raise GitError(f"`git {_verb(arguments)}` failed: {message or f'status {done.returncode}'}")
     done.stderr = remote_urls.redacted_bytes(done.stderr)
     if _verb(arguments) in _REMOTE:

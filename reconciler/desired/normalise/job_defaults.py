@@ -434,7 +434,7 @@ def _deadline(written: str | None, faults: FaultCollector) -> float | None:
     try:
         return times.parse_time(written)
     except ValueError as error:
-        why = f": {error}" if "offset" in str(error) else ""
+        why = f": {error}" if isinstance(error, times.OffsetError) else ""
         faults.add(
             "bad-time",
             f"this is not a time{why}",

@@ -19,10 +19,6 @@ class SampleText:
         shown = labels(zip(metric_table.TABLE[name].labels, values, strict=True))
         self._samples[name].append(f"{name}{shown} {number(value)}")
 
-    def put_lines(self, name: str, lines: Iterable[str]) -> None:
-        """Add samples that are rendered already, such as those of a histogram."""
-        self._samples[name] += lines
-
     def render(self) -> bytes:
         """Return the page in Prometheus' text format."""
         lines = []

@@ -34,6 +34,8 @@ class ReasonCode(StrEnum):
 
 #: Wording of messages about one start that exceeds a whole limit.
 CAN_NOT_START = "it can't start under"
+#: Subject of the message about a job that no node could hold.
+NO_NODE = "no node that has joined"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
 #: Codes of reasons that only another commit ends.
@@ -100,12 +102,12 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_barred(self) -> bool:
-        """Whether one start exceeds a whole limit, which bars it from a pool, or from all."""
+        """True if one start exceeds a whole limit, which bars it from a pool, or from all."""
         return self.never and self.code in _OF_LIMITS
 
     @property
     def never_fits(self) -> bool:
-        """Whether no nodes or guarantees could ever hold the job."""
+        """True if no nodes or guarantees could ever hold the job."""
         return self.never and self.code in _OF_NODES
 
 

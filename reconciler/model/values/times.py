@@ -8,6 +8,10 @@ FIRST, LAST = -62_135_510_400.0, 253_402_214_400.0
 EXAMPLE = "2027-01-31T06:00:00Z"
 
 
+class OffsetError(ValueError):
+    """Error: a time has no offset from UTC."""
+
+
 def format_time(seconds: float) -> str:
     """Format a time as ``2026-11-21T08:00:00.000Z``, clamped to the years 1 to 9999.
 
@@ -21,14 +25,15 @@ def parse_time(text: str) -> float:
     """Parse RFC 3339 text to seconds since the epoch.
 
     Raises:
-        ValueError: it is no time, or one without an offset from UTC.
+        OffsetError: it has no offset from UTC.
+        ValueError: it is no time.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"found {text!r}, expected a time such as {EXAMPLE}") from None
     if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no offset from UTC; write Z or +01:00 behind it")
+        raise OffsetError(f"{text!r} has no offset from UTC; write Z or +01:00 behind it")
     return moment.timestamp()
 
 

@@ -9,11 +9,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from reconciler.changes import requests
-from reconciler.changes.clone import working_clone
+from reconciler.changes.clone import files, working_clone
 from reconciler.model.values import quantities
 from reconciler.operations.changes import remote_changes
 
-Verb = remote_changes.ChangeVerb
 _Asked = TypeVar("_Asked")
 
 DONE = {
@@ -39,6 +38,8 @@ class ChangeError(Exception):
         refused: True if safety, policy or access refused it.
         problems: what is wrong with what was written, one text each.
         unreachable: True if git could not be reached.
+        is_invalid: True if the message is the number of ``problems`` of a submission.
+        says_unchanged: True if the message says itself that nothing was changed.
     """
 
     def __init__(
@@ -48,8 +49,12 @@ class ChangeError(Exception):
         refused: bool = False,
         problems: tuple[str, ...] = (),
         unreachable: bool = False,
+        is_invalid: bool = False,
+        says_unchanged: bool = False,
     ) -> None:
         super().__init__(message)
+        self.is_invalid = is_invalid
+        self.says_unchanged = says_unchanged or is_invalid
         self.unreachable = unreachable
         self.refused = refused
         self.problems = problems
@@ -66,7 +71,7 @@ class Submit(msgspec.Struct, frozen=True):
 class Act(msgspec.Struct, frozen=True):
     """Something to be done to a job or queue that is there, or to a held change (its digest)."""
 
-    verb: Verb
+    verb: remote_changes.ChangeVerb
     name: str
     reason: str = ""
 
@@ -81,8 +86,6 @@ class DrainRequest(msgspec.Struct, frozen=True):
 
 Change = Submit | Act | DrainRequest
 UNCHANGED = "it is so already"
-#: Part of the message of a submission with problems, after their number.
-INVALID = remote_changes.INVALID
 
 
 class ChangeResult(msgspec.Struct, frozen=True):
@@ -90,6 +93,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
 
     ``withheld`` is why the commit does not apply by itself; empty if nothing is known about that.
     ``refused`` is True if that is a refusal, and not a controller that can't read git now.
+    ``but`` is why the commit, though it applies, starts nothing; empty if it does or nobody knows.
     """
 
     name: str
@@ -99,6 +103,7 @@ class ChangeResult(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     withheld: str = ""
     refused: bool = False
+    but: str = ""
 
 
 def each(
@@ -122,33 +127,42 @@ def each(
     return done
 
 
+def of_clone(error: files.CloneError) -> ChangeError:
+    """Return the error of a change that a clone could not make."""
+    return ChangeError(
+        str(error),
+        unreachable=error.unreachable,
+        says_unchanged=isinstance(error, files.UntouchedError),
+    )
+
+
 def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
     """Return one error for several changes, of which none was made."""
     first = errors[0]
     if count == 1:
         return first
-    _, tail, rest = str(first).partition(INVALID)
-    if all(one.problems and INVALID in str(one) for one in errors):
+    _, tail, rest = str(first).partition(remote_changes.INVALID)
+    if all(one.is_invalid for one in errors):
         problems = tuple(problem for one in errors for problem in one.problems)
         return ChangeError(
             f"{quantities.counted(len(problems), 'problem')}{tail}{rest}",
             refused=any(one.refused for one in errors),
             problems=problems,
+            is_invalid=True,
         )
     others = [text for one in errors[1:] for text in (str(one), *one.problems)]
-    prefix = "" if "nothing was " in str(first) else "nothing was changed: "
+    prefix = "" if first.says_unchanged else "nothing was changed: "
     return ChangeError(
         f"{prefix}{first}",
         refused=any(one.refused for one in errors),
         problems=(*first.problems, *others),
         unreachable=first.unreachable,
+        says_unchanged=True,
     )
 
 
-#: Where a commit is that was pushed nowhere: so far as the clone can tell, and where the
-#: controller is seen to have read it.
+#: Where a commit is that was pushed nowhere, unless the controller is seen to have read it.
 LOCAL = "; committed locally; this clone has no remote"
-READ_HERE = "; committed locally; the controller reads this clone"
 
 
 def said(
@@ -163,6 +177,11 @@ def said(
         return ChangeResult(name, message)
     message_text = message + (LOCAL if outcome.status == "local" else "")
     return ChangeResult(name, message_text, outcome.commit, pushed=outcome.status == "pushed")
+
+
+def is_submitted(one: ChangeResult) -> bool:
+    """Return True if the same job was submitted before, so that nothing was done."""
+    return one.message == requests.IS_THERE
 
 
 def is_there(one: ChangeResult) -> bool:
@@ -180,4 +199,4 @@ def placed(message: str, commit: str, told: Mapping[str, Any] | None) -> str:
         told: the controller's sync status; None: unknown.
     """
     is_read = told is not None and told.get("attemptedRevision") == commit
-    return message.replace(LOCAL, READ_HERE) if is_read else message
+    return message.replace(LOCAL, "") if is_read else message

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from reconciler.changes import requests, yaml_edit
-from reconciler.changes.clone import working_clone
+from reconciler.changes.clone import files, working_clone
 from reconciler.model.rules import review_findings
 from reconciler.model.state import states
+from reconciler.operations import scratch_repository
 from reconciler.operations.changes import (
     change_requests,
     held_changes,
@@ -28,19 +29,7 @@ from reconciler.operations.changes import (
     targets,
 )
 from reconciler.operations.client import api_client, endpoints
-from reconciler.operations.plan import revisions
 from reconciler.operations.validate import object_folders
-
-Verb = change_requests.Verb
-ChangeError = change_requests.ChangeError
-Submit = change_requests.Submit
-Act = change_requests.Act
-Drain = change_requests.DrainRequest
-Change = change_requests.Change
-Done = change_requests.ChangeResult
-DONE = change_requests.DONE
-UNCHANGED = change_requests.UNCHANGED
-is_there = change_requests.is_there
 
 #: Verbs that change structure, which is held and refused by itself.
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
@@ -48,14 +37,9 @@ STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
 LOOK_S = 3.0
 
 
-#: Where changes are made.
-Target = targets.ChangeTarget
-is_digest = pusher.is_digest
-
-
 def find_target(
     *, clone: Path | None, server: str | None, token_file: str | None, here: Path
-) -> Target:
+) -> targets.ChangeTarget:
     """Return the named clone, the clone around ``here``, or the controller.
 
     Raises:
@@ -63,11 +47,13 @@ def find_target(
     """
     try:
         return targets.find(clone=clone, server=server, token_file=token_file, here=here)
-    except (working_clone.CloneError, endpoints.EndpointError) as error:
-        raise ChangeError(str(error)) from error
+    except (files.CloneError, endpoints.EndpointError) as error:
+        raise change_requests.ChangeError(str(error)) from error
 
 
-def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> list[Done]:
+def carry_out(
+    changes: list[change_requests.Change], to: targets.ChangeTarget, *, dry_run: bool = False
+) -> list[change_requests.ChangeResult]:
     """Make changes, in order; all of them are pushed, in one go, when this returns.
 
     Several are of one kind, and acts of one verb and for one reason. All are looked up and checked
@@ -85,7 +71,7 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
     if to.clone is not None:
         return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to, been)
     if to.endpoint is None:
-        raise ChangeError("no place to make the change")
+        raise change_requests.ChangeError("no place to make the change")
     try:
         with api_client.ApiClient(to.endpoint) as api:
             done = _at_controller(changes, api, dry_run=dry_run)
@@ -94,13 +80,16 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
             raise _of_api(error) from error
         return [_left(changes[0], to.endpoint, error)]
     except endpoints.EndpointError as error:
-        raise ChangeError(str(error)) from error
+        raise change_requests.ChangeError(str(error)) from error
     return _judged(changes, done, to, been)
 
 
 def _judged(
-    changes: Sequence[Change], done: list[Done], to: Target, been: Mapping[str, previous_runs.Run]
-) -> list[Done]:
+    changes: Sequence[change_requests.Change],
+    done: list[change_requests.ChangeResult],
+    to: targets.ChangeTarget,
+    been: Mapping[str, previous_runs.Run],
+) -> list[change_requests.ChangeResult]:
     """Return results, with why they do not apply by themselves if the controller says so.
 
     ``been`` are earlier runs of what is submitted that have ended.
@@ -115,12 +104,13 @@ def _judged(
     if standing and not held_changes.elsewhere(standing, branch):
         learned = object_folders.learned(to.endpoint, to.clone, commit, standing)
     is_read = learned is not standing or (standing or {}).get("attemptedRevision") == commit
-    over = previous_runs.warnings(been, to.endpoint) if is_read else {}
+    over = previous_runs.without_start(been, to.endpoint) if is_read else {}
 
-    def judged(one: Done) -> Done:
-        more = (over[one.name],) if one.commit and one.name in over else ()
+    def judged(one: change_requests.ChangeResult) -> change_requests.ChangeResult:
+        if one.commit and one.name in over:
+            return msgspec.structs.replace(one, message="committed", but=over[one.name])
         message = change_requests.placed(one.message, commit, learned)
-        one = msgspec.structs.replace(one, message=message, warnings=one.warnings + more)
+        one = msgspec.structs.replace(one, message=message)
         if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
             return _if_approved(one, learned if is_read else None)
         why = held_changes.elsewhere(standing, branch)
@@ -140,7 +130,9 @@ def _judged(
     return [judged(one) for one in done]
 
 
-def _if_approved(one: Done, learned: dict[str, Any] | None) -> Done:
+def _if_approved(
+    one: change_requests.ChangeResult, learned: dict[str, Any] | None
+) -> change_requests.ChangeResult:
     """Return an approval, with why it has no effect if it was read and the change is still held."""
     why = held_changes.approval(learned, one.name)
     if not why or not one.commit:
@@ -149,7 +141,9 @@ def _if_approved(one: Done, learned: dict[str, Any] | None) -> Done:
     return msgspec.structs.replace(one, message=message, withheld=why, refused=True)
 
 
-def standing_of(commit: str, server: str | None, token_file: str | None) -> Done:
+def standing_of(
+    commit: str, server: str | None, token_file: str | None
+) -> change_requests.ChangeResult:
     """Return the result of a commit that was pushed elsewhere, with why it does not apply by
     itself.
     """
@@ -158,40 +152,43 @@ def standing_of(commit: str, server: str | None, token_file: str | None) -> Done
         standing = object_folders.standing(endpoints.find(server, token_file, Path.cwd()))
     why = held_changes.revision(standing, commit)
     refused = bool(why) and standing is not None and standing.get("sync") != "Unknown"
-    return Done("", "", commit, withheld=why, refused=refused)
+    return change_requests.ChangeResult("", "", commit, withheld=why, refused=refused)
 
 
-def _verb(change: Change) -> str:
-    return "submit" if isinstance(change, Submit) else change.verb
+def _verb(change: change_requests.Change) -> str:
+    return "submit" if isinstance(change, change_requests.Submit) else change.verb
 
 
-def _of_api(error: api_client.ApiError) -> ChangeError:
-    return ChangeError(
+def _of_api(error: api_client.ApiError) -> change_requests.ChangeError:
+    return change_requests.ChangeError(
         str(error),
         refused=error.refused,
         problems=error.problems,
         unreachable=error.status == 503,
+        is_invalid=error.status == 400 and bool(error.problems),
     )
 
 
 def _at_controller(
-    changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bool
-) -> list[Done]:
+    changes: Sequence[change_requests.Change], api: api_client.ApiClient, *, dry_run: bool
+) -> list[change_requests.ChangeResult]:
     """Make all changes in one request; each text is tried alone before, so that errors have its
     lines.
     """
-    texts = [one for one in changes if isinstance(one, Submit)]
+    texts = [one for one in changes if isinstance(one, change_requests.Submit)]
     if not texts:
         return _act_at(changes, api, dry_run=dry_run)
 
-    def sent(change: Submit, path: str, told: str) -> list[Done]:
+    def sent(
+        change: change_requests.Submit, path: str, told: str
+    ) -> list[change_requests.ChangeResult]:
         try:
             return _post(change.text, change.owner, path, told, api)
-        except ChangeError as error:
+        except change_requests.ChangeError as error:
             error.problems = submission.placed(change, change.text, error.problems)
             raise
 
-    def tried(change: Submit) -> list[Done]:
+    def tried(change: change_requests.Submit) -> list[change_requests.ChangeResult]:
         # a path of its own: a controller that can't rehearse must not take it for a submission
         return sent(change, "/v1/dry-runs", "would be submitted")
 
@@ -207,7 +204,7 @@ def _at_controller(
 
 def _post(
     text: str, owner: str | None, path: str, told: str, api: api_client.ApiClient
-) -> list[Done]:
+) -> list[change_requests.ChangeResult]:
     """Return the controller's answer to a text of jobs.
 
     A job without an owner gets the token's person there, or ``owner`` if the token is not a
@@ -221,12 +218,16 @@ def _post(
     return [_done(item, told) for item in answer["items"]]
 
 
-def _act_at(changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bool) -> list[Done]:
+def _act_at(
+    changes: Sequence[change_requests.Change], api: api_client.ApiClient, *, dry_run: bool
+) -> list[change_requests.ChangeResult]:
     """Return the controller's answer to a verb with its subjects."""
-    acts = [one for one in changes if not isinstance(one, Submit)]
+    acts = [one for one in changes if not isinstance(one, change_requests.Submit)]
     ((verb, reason),) = {(one.verb, one.reason) for one in acts}
     names = [
-        name for one in acts for name in (one.nodes if isinstance(one, Drain) else (one.name,))
+        name
+        for one in acts
+        for name in (one.nodes if isinstance(one, change_requests.DrainRequest) else (one.name,))
     ]
     body: dict[str, Any] = {"verb": verb, "names": names, "reason": reason}
     if dry_run:
@@ -235,19 +236,25 @@ def _act_at(changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bo
     return [_done(item, _told(verb, dry_run=dry_run)) for item in answer["items"]]
 
 
-def _done(item: dict[str, Any], message: str) -> Done:
+def _done(item: dict[str, Any], message: str) -> change_requests.ChangeResult:
     warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers do not send it
-    return Done(
+    return change_requests.ChangeResult(
         str(item["name"]), str(item["message"]) or message, item["commit"], warnings=warnings
     )
 
 
 def _at_clone(
-    changes: Sequence[Change], clone: working_clone.Clone, target: Target, *, dry_run: bool
-) -> list[Done]:
+    changes: Sequence[change_requests.Change],
+    clone: working_clone.Clone,
+    target: targets.ChangeTarget,
+    *,
+    dry_run: bool,
+) -> list[change_requests.ChangeResult]:
     """Make all changes in one push; undo the commits if one can't be made."""
 
-    def carry(change: Change, *, dry: bool = False) -> list[Done]:
+    def carry(
+        change: change_requests.Change, *, dry: bool = False
+    ) -> list[change_requests.ChangeResult]:
         return _in_clone(change, clone, target, dry_run=dry)
 
     if dry_run or len(changes) > 1:
@@ -257,8 +264,8 @@ def _at_clone(
     try:
         with clone.together() as push:
             done = change_requests.each(changes, carry)
-    except working_clone.CloneError as error:
-        raise ChangeError(str(error), unreachable=error.unreachable) from error
+    except files.CloneError as error:
+        raise change_requests.of_clone(error) from error
     told = {done[0].name: push.told} if done else {}  # once for all of them
     return [
         msgspec.structs.replace(
@@ -269,14 +276,18 @@ def _at_clone(
 
 
 def _in_clone(
-    change: Change, clone: working_clone.Clone, target: Target, *, dry_run: bool
-) -> list[Done]:
+    change: change_requests.Change,
+    clone: working_clone.Clone,
+    target: targets.ChangeTarget,
+    *,
+    dry_run: bool,
+) -> list[change_requests.ChangeResult]:
     endpoint = target.endpoint
     try:
-        if isinstance(change, Submit):
+        if isinstance(change, change_requests.Submit):
             standing = target.standing
             return submission.submit(change, clone, dry_run=dry_run, standing=standing)
-        if isinstance(change, Drain):
+        if isinstance(change, change_requests.DrainRequest):
             return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:
             _require_unfinished(change.name, clone, endpoint)
@@ -288,21 +299,27 @@ def _in_clone(
     except remote_changes.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         message = str(error)
-        if isinstance(change, Submit):
+        is_invalid = bool(problems)
+        if isinstance(change, change_requests.Submit):
             problems = submission.placed(change, submission.owned(change), problems)
             message = f"{change.place}: {message}" if change.place and not problems else message
         refused = review_findings.by_policy(problem.rule for problem in error.problems)
-        raise ChangeError(message, refused=refused, problems=problems) from error
+        raise change_requests.ChangeError(
+            message, refused=refused, problems=problems, is_invalid=is_invalid
+        ) from error
     except requests.ConflictError as error:
-        raise ChangeError(str(error)) from error
-    except working_clone.MissingError as error:
+        raise change_requests.ChangeError(str(error)) from error
+    except files.MissingObjectError as error:
         return [_left(change, endpoint, error)]
-    except (working_clone.CloneError, yaml_edit.EditError, revisions.RevisionError) as error:
-        unreachable = isinstance(error, working_clone.CloneError) and error.unreachable
-        raise ChangeError(str(error), unreachable=unreachable) from error
+    except files.CloneError as error:
+        raise change_requests.of_clone(error) from error
+    except (yaml_edit.EditError, scratch_repository.RevisionError) as error:
+        raise change_requests.ChangeError(str(error)) from error
 
 
-def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exception) -> Done:
+def _left(
+    change: change_requests.Change, endpoint: endpoints.Endpoint | None, missing: Exception
+) -> change_requests.ChangeResult:
     """Return the message about a job that is known, and whose YAML was deleted.
 
     It counts as cancelled already.
@@ -311,28 +328,30 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
         ChangeError: for other verbs, with what is known of the job.
     """
     known = None
-    if isinstance(change, Act) and endpoint is not None:
+    if isinstance(change, change_requests.Act) and endpoint is not None:
         try:
             with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
                 known = api.get(f"/v1/jobs/{change.name}")["job"]
         except (api_client.ApiError, endpoints.EndpointError):
             known = None  # a clone can be worked in without a controller
-    if known is None or not known["removed"] or not isinstance(change, Act):
-        raise ChangeError(str(missing)) from missing
+    if known is None or not known["removed"] or not isinstance(change, change_requests.Act):
+        raise change_requests.ChangeError(str(missing)) from missing
     if change.verb == "cancel":
-        return Done(change.name, f"its YAML is deleted already; the job is {known['state']}")
+        return change_requests.ChangeResult(
+            change.name, f"its YAML is deleted already; the job is {known['state']}"
+        )
     shown = f" (`git log -p -- {known['path']}` shows it)" if known["path"] else ""
-    raise ChangeError(
+    raise change_requests.ChangeError(
         f"{change.name} is {known['state']}, and its YAML was deleted{shown}. To run it again: "
         f"restore the file with another name, or with spec.run: {known['run'] + 1}"
     ) from missing
 
 
-def _told(verb: Verb, *, dry_run: bool) -> str:
+def _told(verb: remote_changes.ChangeVerb, *, dry_run: bool) -> str:
     """Return the message of a verb that succeeded."""
     if not dry_run:
-        return DONE[verb]
-    return "would run again" if verb == "rerun" else f"would be {DONE[verb]}"
+        return change_requests.DONE[verb]
+    return "would run again" if verb == "rerun" else f"would be {change_requests.DONE[verb]}"
 
 
 def _require_unfinished(
@@ -347,7 +366,7 @@ def _require_unfinished(
         return  # a clone can be worked in without a controller
     if known["run"] == run and known["state"] in states.FINISHED_JOB_STATES:
         last = pusher.LastRun(run, known["state"])
-        raise ChangeError(f"{name}: {pusher.finished(last)}")
+        raise change_requests.ChangeError(pusher.finished(name, last))
 
 
 def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
@@ -360,7 +379,7 @@ def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
 
 
 def _act(
-    change: Act, clone: working_clone.Clone, *, held_at: str = "", dry_run: bool
+    change: change_requests.Act, clone: working_clone.Clone, *, held_at: str = "", dry_run: bool
 ) -> working_clone.CloneOutcome:
     because = f": {change.reason}" if change.reason else ""
     name = change.name
@@ -372,7 +391,7 @@ def _act(
         message = f"Cancel Job/{name}{because}"
         try:
             return clone.remove("Job", name, message=message, dry_run=dry_run)
-        except working_clone.MissingError:
+        except files.MissingObjectError:
             if left := clone.history.left_behind(f"Cancel Job/{name}"):
                 return _pushed_again(clone, left, dry_run=dry_run)
             raise
@@ -399,7 +418,9 @@ def _pushed_again(
     return clone.push_again(earlier, path)
 
 
-def _drain(change: Drain, clone: working_clone.Clone, *, dry_run: bool) -> list[Done]:
+def _drain(
+    change: change_requests.DrainRequest, clone: working_clone.Clone, *, dry_run: bool
+) -> list[change_requests.ChangeResult]:
     """Drain and undrain: the overrides of the pools that declare the nodes."""
     because = f": {change.reason}" if change.reason else ""
     told, done = _told(change.verb, dry_run=dry_run), []

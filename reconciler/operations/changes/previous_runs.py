@@ -54,11 +54,13 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
     return found
 
 
-def warnings(before: Mapping[str, Run], endpoint: endpoints.Endpoint | None) -> dict[str, str]:
-    """By name, what to say of those that stand as ``before`` though their commit has been read."""
+def without_start(before: Mapping[str, Run], endpoint: endpoints.Endpoint | None) -> dict[str, str]:
+    """Return why nothing starts, by name of jobs that are as ``before`` after their commit was
+    read.
+    """
     return {
-        name: f"run {run[0]} is {run[2]} already, and a run happens once, so nothing starts. To "
-        f"run it again: `muster rerun {name}`"
+        name: f"nothing starts: run {run[0]} is {run[2]} already, and a run happens once. To fix: "
+        f"muster rerun {name}"
         for name, run in ended(before, endpoint).items()
         if run == before[name]
     }

@@ -48,7 +48,7 @@ Judge = Callable[[SubmittedDocument, object_changes.Documents], str]
 _Document = Mapping[str, Any]
 
 
-class _Asked(NamedTuple):
+class _GroupedRequest(NamedTuple):
     """A request to the writer, and the changes of its group that it makes."""
 
     request: requests.Request
@@ -60,7 +60,7 @@ def _allow(_change: SubmittedDocument, _documents: object_changes.Documents) -> 
 
 
 class GitPusher:
-    """Pushes to one branch. One thread at a time; ``submission.Batcher`` sees to that.
+    """Pushes to one branch. One thread at a time; ``remote_changes.Batcher`` sees to that.
 
     Args:
         repository: where to push.
@@ -96,7 +96,7 @@ class GitPusher:
         results: list[list[RemoteChangeResult]] = [[] for _ in groups]
         judge = self._judge()
         for dry_run in (False, True):
-            asked: list[tuple[int, list[_Asked]]] = []
+            asked: list[tuple[int, list[_GroupedRequest]]] = []
             for position, group in enumerate(groups):
                 if any(change.dry_run is not dry_run for change in group):
                     continue
@@ -124,16 +124,16 @@ class GitPusher:
 
     def _requests(
         self, group: Sequence[SubmittedDocument], judge: Judge
-    ) -> tuple[list[_Asked], list[RemoteChangeResult]]:
+    ) -> tuple[list[_GroupedRequest], list[RemoteChangeResult]]:
         """Return the requests for the writer; none, with the results, if one can't be made."""
-        made: list[_Asked] = []
+        made: list[_GroupedRequest] = []
         bad: dict[int, RemoteChangeResult] = {}
         for positions in self._together(group):
             found = self._understood([group[position] for position in positions], judge)
             if isinstance(found, RemoteChangeResult):
                 bad |= dict.fromkeys(positions, found)
             else:
-                made.append(_Asked(found, positions))
+                made.append(_GroupedRequest(found, positions))
         if not bad:
             return made, []
         return [], [
@@ -227,7 +227,7 @@ class GitPusher:
         """Drain or undrain nodes of one pool; a name is that of one node, and no list of them.
 
         Raises:
-            MissingError: no pool declares the first.
+            MissingTargetError: no pool declares the first.
         """
         pool = self._pool_of(nodes[0])
         hosts = hostlists.fold(nodes)
@@ -249,7 +249,7 @@ class GitPusher:
         return last
 
     def _require_over(self, name: str, found: object_changes.Documents) -> None:
-        """Refuse to take out what asks for another run than that which has ended.
+        """Refuse to delete documents of another run than the one that has ended.
 
         Raises:
             ConflictError: it does: somebody wants it to run, and nobody has read that yet.
@@ -283,16 +283,16 @@ class GitPusher:
         def revise(document: _Document) -> requests.Fields:
             last = self._last_runs(name)
             if last is not None and last.finished_as and last.run == run_of(document):
-                raise requests.ConflictError(finished(last))
+                raise requests.ConflictError(finished(name, last))
             return hold_fields(document, reason)
 
         return revise
 
 
-def finished(last: LastRun) -> str:
-    """Return why a run can't be held."""
+def finished(name: str, last: LastRun) -> str:
+    """Return why a run of a job can't be held."""
     return (
-        f"run {last.run} of it is {last.finished_as} already, and can't be held; "
+        f"run {last.run} of Job/{name} is {last.finished_as} already, and can't be held; "
         "`muster rerun` starts another"
     )
 

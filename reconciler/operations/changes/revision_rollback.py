@@ -16,6 +16,7 @@ from reconciler.changes import push_result
 from reconciler.changes.clone import clone_lock, ignored_files
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
+from reconciler.operations import scratch_repository
 from reconciler.operations.plan import diff, revisions
 from reconciler.operations.validate import introduced
 
@@ -91,7 +92,7 @@ def prepare(
     try:
         found = revisions.compare(clone, sub_path, head, commit, live=live)
         whole = revisions.compare(clone, sub_path, base, commit, live=live) if along else found
-    except revisions.RevisionError as error:
+    except scratch_repository.RevisionError as error:
         raise RollbackError(str(error)) from error
     before = {introduced.identity(p) for p in found.base.status.problems}
     touched = {f"{one.kind}/{one.name}" for one in found.changes}

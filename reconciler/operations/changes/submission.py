@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from reconciler.changes import yaml_edit
-from reconciler.changes.clone import working_clone
+from reconciler.changes import requests, yaml_edit
+from reconciler.changes.clone import files, working_clone
 from reconciler.desired.checks import submission_checks
 from reconciler.desired.documents import document_reader
 from reconciler.operations.changes import change_requests, job_document, remote_changes, targets
@@ -43,11 +43,15 @@ def submit(
     basis = "; ".join(unchecked)
     jobs = remote_changes.read(owned(change), "", judge, time.time(), known=known, basis=basis)
     told = "would be submitted" if dry_run else "submitted"
+    written = {one["metadata"]["name"]: one for one in yaml_edit.documents(change.text) if one}
     in_hand = clone.files.in_hand(Path(change.place)) if change.place else None
     if in_hand is not None:
+        is_new = clone.files.committed(in_hand) is None
         whole = _submit_file(change, in_hand, jobs, clone, dry_run=dry_run)
-        return [_said(one, whole, told, unchecked) for one in jobs]
-    written = {one["metadata"]["name"]: one for one in yaml_edit.documents(change.text) if one}
+        return [
+            _said(one, whole, told, (*ownerless(one, change, written, is_new=is_new), *unchecked))
+            for one in jobs
+        ]
 
     def put(one: remote_changes.SubmittedDocument) -> list[change_requests.ChangeResult]:
         try:
@@ -55,9 +59,7 @@ def submit(
             earlier = clone.history.not_pushed(path) if path and not dry_run else None
             if path and earlier is None:
                 return [
-                    change_requests.ChangeResult(
-                        one.name, change_requests.UNCHANGED, warnings=one.warnings
-                    )
+                    change_requests.ChangeResult(one.name, requests.IS_THERE, warnings=one.warnings)
                 ]
             message = f"Submit Job/{one.name}"
             outcome = (
@@ -65,9 +67,9 @@ def submit(
                 if earlier is None
                 else clone.push_again(earlier, path)
             )
-        except working_clone.CloneError as error:
-            raise change_requests.ChangeError(str(error), unreachable=error.unreachable) from error
-        return [_said(one, outcome, told, unchecked)]
+        except files.CloneError as error:
+            raise change_requests.of_clone(error) from error
+        return [_said(one, outcome, told, (*ownerless(one, change, written), *unchecked))]
 
     return change_requests.each(jobs, put)
 
@@ -78,7 +80,8 @@ def _said(
     told: str,
     more: tuple[str, ...],
 ) -> change_requests.ChangeResult:
-    done = change_requests.said(job.name, outcome, told)
+    already = requests.IS_THERE
+    done = change_requests.said(job.name, outcome, told, already)
     return msgspec.structs.replace(done, warnings=(*job.warnings, *more))
 
 
@@ -114,6 +117,29 @@ def _submit_file(
     shown = ", ".join(names[:NAMES_MAX]) + (" and more" if len(names) > NAMES_MAX else "")
     text = owned(change) if before is None else change.text
     return clone.commit_file(path, text, f"Submit {shown}", read=change.text, dry_run=dry_run)
+
+
+def ownerless(
+    job: remote_changes.SubmittedDocument,
+    change: change_requests.Submit,
+    written: Mapping[str, Json],
+    *,
+    is_new: bool = True,
+) -> tuple[str, ...]:
+    """Return a warning if a job is committed without an owner.
+
+    Args:
+        job: as checked, with the owner that is known.
+        change: the submission.
+        written: the job's document as written, by name.
+        is_new: its file is new, so that the owner is written into it.
+    """
+    told = f"{job.name} has no owner, so quotas of users do not count it. To fix: "
+    if not job.owner:
+        return (f"{told}git config user.email YOU@HOST",)
+    if not is_new and change.owner and not (written[job.name].get("spec") or {}).get("owner"):
+        return (f"{told}write `owner: {change.owner}` below its spec",)
+    return ()
 
 
 def owned(change: change_requests.Submit) -> str:

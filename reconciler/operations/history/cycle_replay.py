@@ -2,7 +2,7 @@
 
 A moment or the number of a cycle leads to a journal entry, the entry to the nearest snapshot of
 its leader; from there every call of ``reconcile`` is made again until the one that is asked for.
-Between two snapshots there are ``journal.SNAPSHOT_CALLS`` calls: no replay has more to do.
+Between two snapshots there are ``cycle_journal.SNAPSHOT_CALLS`` calls: no replay has more to do.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.core import cycle_journal
 from reconciler.model.values import times
-from reconciler.store import StoreReader, journal_entries
+from reconciler.store import StoreReader, journal_entries, schema
 
 
 class ReplayError(Exception):
@@ -65,22 +65,6 @@ def replay(
     return found
 
 
-def replay_all(reader: StoreReader) -> Iterator[ReplayedCall]:
-    """Every call that the journal holds and that can be replayed, in order.
-
-    The ``observed`` of a call is that of the call until the next one is asked for.
-
-    Raises:
-        ReplayError: an entry is missing between two others.
-        StoreError: the store can't be read.
-    """
-    places = journal_entries.snapshots(reader)
-    for number, (epoch, cycle) in enumerate(places):
-        following = places[number + 1] if number + 1 < len(places) else None
-        last = following[1] - 1 if following is not None and following[0] == epoch else None
-        yield from _calls(reader, journal_entries.JournalPosition(epoch, cycle), last)
-
-
 def _entry_at(reader: StoreReader, at: float) -> tuple[journal_entries.JournalEntry, int | None]:
     """Return the entry and the step of the last call at or before a moment; None: its last step."""
     across = journal_entries.entry_across(reader, at)
@@ -102,8 +86,9 @@ def _through(reader: StoreReader, entry: journal_entries.JournalEntry) -> Iterat
     which = f"cycle {entry.cycle}, of {times.format_time(entry.at)},"
     if not entry.replayable:
         raise ReplayError(
-            f"{which} can't be replayed: an earlier version of Muster recorded it without the "
-            f"desired state{_reach(reader)}"
+            f"{which} can't be replayed: an earlier version of Muster recorded it in journal "
+            f"format {entry.format}, and this one replays format {schema.JOURNAL_FORMAT}"
+            f"{_reach(reader)}"
         )
     start = journal_entries.snapshot_place(reader, entry)
     if start is None:

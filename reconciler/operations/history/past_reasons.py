@@ -33,7 +33,6 @@ DONE, NOTHING_THERE, UNREADABLE = 0, 4, 5
 #: Reasons for which other work could have been evicted.
 _OF_ROOM = frozenset({ReasonCode.INSUFFICIENT_RESOURCES.value, ReasonCode.FRAGMENTED.value})
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
-Usage = outcome.QueueUsage
 
 #: A look at the past does not take the processor from the present.
 NICENESS = 10
@@ -95,7 +94,9 @@ class Explained(json_format.View, frozen=True):
     silent: list[SilentNode] = []
 
 
-def not_reclaimed(spec: desired.Job, view: view_types.JobView, queues: Sequence[Usage]) -> str:
+def not_reclaimed(
+    spec: desired.Job, view: view_types.JobView, queues: Sequence[outcome.QueueUsage]
+) -> str:
     """Return why no other queue returns what it borrowed so that a job fits; empty: for other
     reasons.
 
@@ -228,7 +229,9 @@ def _job(
     record = then.jobs.get(name)
     if record is None and name in wanted.refused:
         checked_at = wanted.status.checked_at or now
-        return job_views.refused_view(name, wanted.refused[name], checked_at), None
+        is_undecided = name in job_views.undecided_jobs(wanted.status)
+        why = wanted.refused[name]
+        return job_views.refused_view(name, why, checked_at, is_undecided=is_undecided), None
     if record is None:
         # it may have left the memory before, and come again since; its end is its end
         record = reader.job(name, ended_by=now)

@@ -53,6 +53,8 @@ def _begin(folder: Path) -> None:
                 command, cwd=folder, env=own, capture_output=True, text=True, check=False
             )
             if done.returncode:
+                if git_commands.lacks_identity(done.stderr):
+                    raise StarterError(git_commands.UNKNOWN_IDENTITY)
                 output = done.stderr.strip() or done.stdout.strip()
                 raise StarterError(f"`{' '.join(command)}` failed: {output}")
 

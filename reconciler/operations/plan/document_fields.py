@@ -207,7 +207,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Quota, "running"): ("jobs.running", None),
     (desired.Quota, "pending"): ("jobs.pending", None),
     (desired.Quota, "budget_gpu_s"): ("budget.gpuHours", _hours),
-    (desired.Quota, "window_s"): ("budget.window", quantities.format_duration),
+    (desired.Quota, "window_s"): ("budget.window", _unless_zero(quantities.format_duration)),
     (desired.Quota, "ends"): ("budget.onExhausted", _choice("end", "wait")),
     (desired.Reservation, "nodes"): ("hosts", _hosts),
     (desired.Reservation, "starts_at"): ("start", _unless_zero(times.format_time)),
@@ -447,7 +447,8 @@ def summary(of: Any) -> str:
                 parts.append(f"{word} {gpus(found.gpu_milli)}")
         return ", ".join(parts)
     if isinstance(of, msgspec.Struct):
-        return _fields_summary(fields(of))
+        written = {path: one.text for path, one in told(of).items() if one.how == "written"}
+        return _fields_summary(written)
     return text(of)
 
 

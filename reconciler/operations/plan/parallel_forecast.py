@@ -25,7 +25,7 @@ def forecast(
     now: float,
     horizon_s: float = cluster_forecast.HORIZON_S,
 ) -> forecast_diff.Forecast:
-    """Return a forecast as ``cluster_forecast.forecast`` does, on two processors.
+    """Return what a change does to starts, by two ``cluster_forecast.future``s on two processors.
 
     Raises:
         SimulationError: controller and nodes do not come to rest.
@@ -42,8 +42,8 @@ def forecast(
         if child is not None:
             child.leave()
         raise
-    forecast = child.result() if child is not None else None
-    before = _decode(forecast) if forecast is not None else future(base)
+    encoded = child.result() if child is not None else None
+    before = _decode(encoded) if encoded is not None else future(base)
     return forecast_diff.compare(
         base, head, observed, now, before=before, after=after, horizon_s=horizon_s
     )

@@ -40,12 +40,13 @@ class PlanLine(msgspec.Struct, frozen=True):
 def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
     """Yield the whole plan; ``moments`` formats the times in a sentence for the reader."""
     yield from head(plan)
+    told = [PlanLine(part, _COLOURS[plan.verdict]) for part in _wrap(verdict(plan))]
+    if plan.verdict == "refused":  # first of all: what follows would read as if it applied
+        yield from (PlanLine(""), *told)
     if plan.held:
-        yield PlanLine("")
-        yield from held_lines(plan, moments)
+        yield from (PlanLine(""), *held_lines(plan, moments))
     if plan.waiting:
-        yield PlanLine("")
-        yield from waiting_lines(plan, moments)
+        yield from (PlanLine(""), *waiting_lines(plan, moments))
     if plan.changes:
         yield PlanLine("")
         for change in plan.changes:
@@ -54,17 +55,16 @@ def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]
         yield from _section(_forecast_title(plan), forecast_lines(plan, moments))
     if plan.findings:
         yield from _section("Findings", finding_lines(plan))
-    yield PlanLine("")
-    yield from (
-        PlanLine(part, _COLOURS[plan.verdict]) for part in paragraphs.wrapped(verdict(plan), WIDTH)
-    )
+    yield from (PlanLine(""), *(told if plan.verdict != "refused" else ()))
     yield PlanLine(f"digest {plan.digest[:23]}")
 
 
+def _wrap(text: str) -> list[str]:
+    return paragraphs.wrapped(text, WIDTH)
+
+
 def _section(title: str, inner: Iterator[PlanLine]) -> Iterator[PlanLine]:
-    yield PlanLine("")
-    yield PlanLine(title, "bold")
-    yield from inner
+    yield from (PlanLine(""), PlanLine(title, "bold"), *inner)
 
 
 def head(plan: Plan) -> Iterator[PlanLine]:
@@ -73,16 +73,11 @@ def head(plan: Plan) -> Iterator[PlanLine]:
     onto = plan.head[:12] or "a commit on top"  # one that is yet to be made has no name
     yield PlanLine(f"{plan.base[:12]} -> {onto}{merged}")
     if plan.apart:
-        yield from (PlanLine(part, "yellow") for part in paragraphs.wrapped(pushed(plan), WIDTH))
+        yield from (PlanLine(part, "yellow") for part in _wrap(pushed(plan)))
     if plan.snapshot is not None:
         old = duration(plan.snapshot.age_s)
-        yield from (
-            PlanLine(part)
-            for part in paragraphs.wrapped(
-                f"against the cluster as of {old} ago, where {in_force(plan.snapshot)} in force",
-                WIDTH,
-            )
-        )
+        where = f"where {in_force(plan.snapshot)} in force"
+        yield from map(PlanLine, _wrap(f"against the cluster as of {old} ago, {where}"))
 
 
 def pushed(plan: Plan) -> str:
@@ -117,7 +112,8 @@ def verdict(plan: Plan) -> str:
         f"{plan.count('remove')} to remove"
     )
     if plan.verdict == "refused":
-        return f"Refused: {refused(plan)}. Of the rest: {counted}."
+        what = "Jobs still apply" if plan.structure_refused else "Of the rest"
+        return f"{refused(plan)} {what}: {_counts(plan) or 'no change'}."
     if plan.verdict == "none":
         return "No changes."
     if plan.verdict == "held":
@@ -127,18 +123,24 @@ def verdict(plan: Plan) -> str:
     return f"Plan: {counted}." + (f" {refused_before}" if refused_before else "")
 
 
+def _counts(plan: Plan) -> str:
+    """Return how many objects change in which way; empty if none does."""
+    words = {"add": "to add", "change": "to change", "remove": "to remove"}
+    return ", ".join(f"{many} {words[how]}" for how in words if (many := plan.count(how)))
+
+
 def refused(plan: Plan) -> str:
-    """Return what of a revision does not apply."""
+    """Return a sentence on what of a revision does not apply."""
     errors = [one for one in plan.findings if one.severity == "error" and one.is_new]
     count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
     if plan.structure_refused:
         if not errors:
             count = "its errors stood before"
-        return f"none of its structure applies, that in force stays ({count})"
+        return f"The structure of this revision is refused ({count}): what is in force stays."
     jobs = sorted({one.object for one in errors if one.touched and one.object})
     names = ", ".join(jobs[:3]) + (" …" if len(jobs) > 3 else "")
     verb = "does not apply" if len(jobs) == 1 else "do not apply"
-    return f"{names} {verb} ({count})" if names else count
+    return f"Refused: {names} {verb} ({count})." if names else f"Refused: {count}."
 
 
 def old_refused(plan: Plan) -> str:
@@ -197,12 +199,12 @@ def _reasons(
     their own.
     """
     if len(of.reasons) > 1:
-        yield from paragraphs.wrapped(f"{start}, for {len(of.reasons)} reasons:", WIDTH)
+        yield from _wrap(f"{start}, for {len(of.reasons)} reasons:")
         for reason in of.reasons:
             yield from paragraphs.wrapped(moments(reason), WIDTH, "  - ", "    ")
         return
     reason, _, _ = moments(of.message).partition("; `muster approve ")
-    yield from paragraphs.wrapped(f"{start}: {reason}", WIDTH)
+    yield from _wrap(f"{start}: {reason}")
 
 
 # --- objects --------------------------------------------------------------------------------
@@ -245,9 +247,6 @@ def text_difference(before: str, after: str) -> list[str]:
     """Yield the difference of two texts of several lines, with two lines of context."""
     found = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
     return [line for line in found if not line.startswith(("---", "+++"))]
-
-
-# --- impact ---------------------------------------------------------------------------------
 
 
 def impact_lines(plan: Plan) -> Iterator[PlanLine]:

@@ -41,7 +41,7 @@ class AmountView(json_format.View, frozen=True):
 
 
 class EndedView(json_format.View, frozen=True):
-    """Running work that the change itself touches. ``how`` is a word of ``impact.How``.
+    """Running work that the change itself touches. ``how`` is a word of ``job_impact.How``.
 
     ``leavesIn_s``: of what is drained, after how long it is told to leave, and of what has a new
     time limit, when that ends it; null: never, or at once.

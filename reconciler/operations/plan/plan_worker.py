@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from reconciler.operations import scratch_repository
 from reconciler.operations.plan import (
     cluster_snapshot,
     plan_types,
@@ -74,7 +75,7 @@ def main(arguments: list[str]) -> int:
                 reader=reader,
                 now=time.time(),
             )
-    except revisions.RevisionError as error:
+    except scratch_repository.RevisionError as error:
         sys.stdout.write(str(error))
         return NOT_FOUND
     except PlanError as error:

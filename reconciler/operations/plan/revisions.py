@@ -22,9 +22,6 @@ from reconciler.operations.plan import diff, plan_types
 #: The most names of branches that a wrong one is compared with.
 _NAMES_MAX = 1000
 
-#: A folder or revision can't be read; says why.
-RevisionError = scratch_repository.RevisionError
-
 
 class ControllerRevision(msgspec.Struct, frozen=True):
     """The state in force at a controller, if that is not one revision as a whole.
@@ -377,7 +374,7 @@ def _commit_of(folder: Path, revision: str) -> str:
             folder, "for-each-ref", "--format=%(refname:short)"
         ).splitlines()
         known = [name for name in names if name][:_NAMES_MAX]
-        raise RevisionError(
+        raise scratch_repository.RevisionError(
             f"there is no revision {revision} in {folder}{suggestions.hint(revision, known)}; name "
             "a branch, a tag or a commit that is fetched"
         )
@@ -412,7 +409,7 @@ def uncommitted(repository: Path, sub_path: str) -> list[str]:
             "--",
             *places,
         )
-    except RevisionError:
+    except scratch_repository.RevisionError:
         return []
     # the first character may have been stripped with what surrounds the answer
     paths = [one.lstrip()[2:].lstrip() for one in changes.split("\0") if one]
@@ -438,7 +435,7 @@ def default_base(repository: Path, head: str) -> str:
             break
     parent = f"{head}~1"
     if scratch_repository.known_commit(folder, parent) is None:
-        raise RevisionError(
+        raise scratch_repository.RevisionError(
             f"{head} is the first commit, there is nothing to compare it with; name a revision "
             "with --base"
         )

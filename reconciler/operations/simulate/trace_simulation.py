@@ -13,6 +13,7 @@ import msgspec
 from reconciler.desired.documents import schema_errors, yaml_reader
 from reconciler.model import desired
 from reconciler.model.values import suggestions
+from reconciler.operations import scratch_repository
 from reconciler.operations.validate import folder_check
 from reconciler.simulation.baselines import gpu_pool
 from reconciler.simulation.engine.event_queue import SimulationError
@@ -228,7 +229,7 @@ def _of_state(request: SimulationRequest) -> Prepared:
     assert request.source is not None  # noqa: S101 - for the type checker
     try:
         wanted = folder_check.read_folder(request.source)
-    except folder_check.RevisionError as error:
+    except scratch_repository.RevisionError as error:
         raise SimulateError(str(error)) from error
     errors = [p.text() for p in wanted.status.problems if p.severity == "error"]
     if errors:

@@ -23,11 +23,8 @@ ReadFiles = parallel_reader.Read
 
 _NOTHING = last_good.LastGood()
 
-#: A folder or revision can't be read; says why.
-RevisionError = scratch_repository.RevisionError
 
-
-class NotAFolderError(RevisionError):
+class NotAFolderError(scratch_repository.RevisionError):
     """Error: a path names a file or nothing."""
 
 
@@ -102,7 +99,7 @@ def _add_all(repository: Path, folder: Path) -> None:
     """
     try:
         scratch_repository.git(repository, "add", "--all", "--", ".", work_tree=folder)
-    except RevisionError:
+    except scratch_repository.RevisionError:
         inner = [
             path.parent.relative_to(folder)
             for path in folder.rglob(".git")
@@ -118,7 +115,7 @@ def _has_commit(repository: Path) -> bool:
     """Return True if the last commit of a work tree can be read."""
     try:
         scratch_repository.git_in(repository, "rev-parse", "--verify", "HEAD")
-    except RevisionError:
+    except scratch_repository.RevisionError:
         return False
     return True
 
@@ -150,7 +147,7 @@ def _since(
     try:
         inside = "" if staged else place_of(folder)
         earlier = scratch_repository.git_in(folder, "rev-parse", "--verify", f"{start}:{inside}")
-    except RevisionError:
+    except scratch_repository.RevisionError:
         return found  # all of the folder is new
     before = _load_tree(repository, earlier, below)[0]
     listed = scratch_repository.git(
@@ -160,7 +157,7 @@ def _since(
     def read(of: str, path: str) -> bytes | None:
         try:
             text = scratch_repository.git(repository, "cat-file", "blob", f"{of}:{path}")
-        except RevisionError:
+        except scratch_repository.RevisionError:
             return None
         return text.encode("utf-8", "surrogateescape")
 
@@ -187,7 +184,7 @@ def _start(folder: Path, since: str | None) -> str | None:
         return head
     start = scratch_repository.known_commit(repository, since)
     if start is None:
-        raise RevisionError(
+        raise scratch_repository.RevisionError(
             f"there is no revision {since} in {folder}: name a branch, a tag or a commit that is "
             "fetched"
         )
@@ -195,7 +192,7 @@ def _start(folder: Path, since: str | None) -> str | None:
         return start
     try:
         return scratch_repository.git(repository, "merge-base", start, head)
-    except RevisionError:
+    except scratch_repository.RevisionError:
         return start  # they have no commit in common
 
 
@@ -252,7 +249,7 @@ def _before(
             scratch_repository.share_objects(
                 repository, Path(scratch_repository.git_folder(folder))
             )
-        except RevisionError:
+        except scratch_repository.RevisionError:
             return _NOTHING  # a folder that is in no repository
     inside = "" if staged else place_of(folder)
     for revision in ("HEAD", "HEAD~1"):
@@ -260,7 +257,7 @@ def _before(
             earlier = scratch_repository.git_in(
                 folder, "rev-parse", "--verify", f"{revision}:{inside}"
             )
-        except RevisionError:
+        except scratch_repository.RevisionError:
             break
         if earlier != tree:
             return _load_tree(repository, earlier, below)[2]
@@ -271,7 +268,7 @@ def place_of(folder: Path) -> str:
     """Return the path of a folder in its repository; empty at the top, or without one."""
     try:
         return scratch_repository.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
-    except RevisionError:
+    except scratch_repository.RevisionError:
         return ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from reconciler.changes.clone import working_clone
+from reconciler.changes.clone import files, working_clone
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
 from reconciler.operations.client import api_client, endpoints
@@ -149,14 +149,14 @@ def clone_of(
     if isinstance(read, str) and (found.root / read).is_dir():
         if own is not None and not _is_within(own, read) and not _is_within(read, own):
             url = endpoint.url if endpoint is not None else "there"
-            raise working_clone.CloneError(
+            raise files.CloneError(
                 f"the controller at {url} reads {read}/ of its repository, and {folder} belongs to "
                 f"the cluster in {own}/: nothing was changed; stand in {read}/ or name it with "
                 "--clone, or name the other cluster's controller with MUSTER_SERVER"
             )
         return working_clone.Clone(folder, sub_path=read)
     if own is None and len(several := _clusters(found.root)) > 1:
-        raise working_clone.CloneError(
+        raise files.CloneError(
             f"{found.root} holds several clusters ({', '.join(one + '/' for one in several[:5])}), "
             "and no controller tells which one it reads: stand in its folder, or name it, as in "
             f"--clone {found.root / several[0]}"

@@ -18,6 +18,7 @@ from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol import loop_messages
+from reconciler.model.rules import review_findings
 from reconciler.model.state import events, instance_records, outcome, records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, JobState
@@ -269,22 +270,24 @@ def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
     return {
         one.object.removeprefix(kind): Reason(ReasonCode.INVALID, one.message, (), REPORT_DEFECT)
         for one in sync.problems
-        if one.message.startswith(desired.INTERNAL_ERROR) and one.object.startswith(kind)
+        if one.rule == review_findings.UNDECIDED and one.object.startswith(kind)
     }
 
 
-def refused_view(name: str, problem: str, seen_at: float) -> view_types.JobView:
+def refused_view(
+    name: str, problem: str, seen_at: float, *, is_undecided: bool = False
+) -> view_types.JobView:
     """Return the view of a job that has no run.
 
-    It is ``Invalid``, its author may not submit it, or nobody has adopted it.
+    It is ``Invalid``, its author may not submit it, or nobody has adopted it. ``is_undecided``: an
+    internal error of Muster is why.
     """
     held = problem == desired.AWAITS_ADOPTION
-    why = Reason(ReasonCode.INVALID, problem, unblocks="correct its document, and commit it")
+    unblocks = REPORT_DEFECT if is_undecided else "correct its document, and commit it"
+    why = Reason(ReasonCode.INVALID, problem, unblocks=unblocks)
     if desired.is_unanswered(problem):
         unblocks = "have somebody with that permission commit it, signed"
         why = Reason(ReasonCode.NOT_ALLOWED, problem, unblocks=unblocks)
-    if problem.startswith(desired.INTERNAL_ERROR):
-        why = msgspec.structs.replace(why, unblocks=REPORT_DEFECT)
     if held:
         why = Reason(ReasonCode.HELD, problem, unblocks=f"run `muster adopt {name}`")
     return view_types.JobView(
@@ -443,19 +446,19 @@ def override_view(of: records.Override, *, signed: bool = False) -> view_types.O
 
 
 def event_view(of: events.Event) -> view_types.EventView:
-    """Something that happened."""
+    """Return the view of an event, with its own words only."""
     return view_types.EventView(
         of.sequence, format_time(of.at), of.kind, of.message, of.job, of.node, of.attempt
     )
 
 
 def told_event(of: events.Event) -> view_types.EventView:
-    """Something that happened, with what its kind means where it has no words of its own."""
+    """Return the view of an event, with the sentence of its kind if it has no words."""
     return msgspec.structs.replace(event_view(of), message=events.words(of))
 
 
 def problem_view(of: desired.Problem) -> view_types.ProblemView:
-    """Something wrong with what is written."""
+    """Return the view of a problem."""
     return view_types.ProblemView(
         **{name: getattr(of, name) for name in view_types.ProblemView.__struct_fields__}
     )

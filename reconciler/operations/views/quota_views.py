@@ -1,8 +1,8 @@
 """Views of quotas: what the core counts for each, as JSON shows it.
 
 The structure in force and active work come in; for each quota its caps, usage and the next end go
-out. The arithmetic is the core's own (``core.quota``), so that what is shown decides the next
-start.
+out. The arithmetic is the core's own (``reconciler.core.quota``), so that what is shown decides the
+next start.
 """
 
 import math

@@ -39,7 +39,7 @@ NEAR = "the work that it must be near starts"
 _STRATEGIES: dict[str, str] = {
     "pack": "the fullest with room",
     "spread": "the emptiest with room",
-    "least-fragmentation": "the least growth of fragmentation for what arrives here",
+    "least-fragmentation": "leaves the most usable room",
 }
 
 

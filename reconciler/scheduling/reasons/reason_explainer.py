@@ -296,7 +296,7 @@ class ReasonExplainer:
         unblocks = self._mended(shape)
         if short is not None and short[1] == 0:
             task = reason_text.task_text(self.situation, short[0])
-            message = f"no node that has joined could ever hold a task of {task}"
+            message = f"{pending_reasons.NO_NODE} could ever hold a task of {task}"
             if len(shape.eligible) and not shape.eligible.any():
                 message = f"it may use no node that has joined; a task asks for {task}"
         elif short is not None:

@@ -93,7 +93,7 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
         }
         refused = job_views.stored_refused(service.reader.view(job_views.REFUSED))
         hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
-        raise errors.Failure(404, f"there is no Job/{name}{hint}")
+        raise errors.Failure(404, f"there is no Job/{name}{hint or '; `muster jobs` lists them'}")
     return found
 
 
@@ -102,8 +102,13 @@ def show_refused(service: services.Services, prefix: str) -> list[view_types.Job
     refused = job_views.stored_refused(service.reader.view(job_views.REFUSED))
     names = sorted(name for name in refused if name.startswith(prefix))[:LIMIT_MAX]
     known = {name for name in names if service.reader.job(name) is not None}
-    at = job_views.stored_sync(service.reader.view(job_views.SYNC)).checked_at or 0.0
-    return [job_views.refused_view(name, refused[name], at) for name in names if name not in known]
+    sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
+    at, undecided = sync.checked_at or 0.0, job_views.undecided_jobs(sync)
+    return [
+        job_views.refused_view(name, refused[name], at, is_undecided=name in undecided)
+        for name in names
+        if name not in known
+    ]
 
 
 def is_structure_refused(service: services.Services) -> bool:

@@ -380,9 +380,9 @@ def _of_node_without_pool(
     decision = access.of_kind(known, who, "drain", "NodePool")
     if decision.allowed:
         return decision
-    which = f"there is no Node/{node}" if reader.node(node) is None else "the node has reported"
+    which = f"; there is no Node/{node}" if reader.node(node) is None else ""
     return access.Decision(
         allowed=False,
-        why=f"no pool in force declares it ({which}), so the right to all pools is asked: "
-        f"{decision.why}",
+        why=f"Node/{node} is in no pool in force, so draining it needs the right to drain every "
+        f"pool: {decision.why}{which}",
     )

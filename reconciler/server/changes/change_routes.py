@@ -219,10 +219,10 @@ async def _judged(state: State, results: Results, verb: remote_changes.Verb) -> 
     """Return the same results, with a message on those that are committed and do not apply by
     themselves.
     """
-    weight = await _weighing(state).told(verb)
-    if weight:
+    withheld = await _weighing(state).told(verb)
+    if withheld:
         pending = [
-            msgspec.structs.replace(one, message=weight) if one.commit else one
+            msgspec.structs.replace(one, message=withheld) if one.commit else one
             for one in results.items
         ]
         return Results(items=pending, **envelopes.head(state.services))

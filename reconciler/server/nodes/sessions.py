@@ -192,7 +192,7 @@ class Session:
             self.closed = True
 
     async def wait(self, exchange: int, have: tuple[int, int], wait_s: float) -> None:
-        """Until there is something to tell, the exchange is not the newest, or time is up."""
+        """Wait until there is news, the exchange is not the newest, or time is up."""
         try:
             async with asyncio.timeout(wait_s):
                 while (
@@ -204,7 +204,7 @@ class Session:
             return
 
     def known(self, at: float) -> None:
-        """Every cycle that begins from now on knows of a contact at ``at``."""
+        """Note that every cycle that begins from now on knows of a contact at ``at``."""
         self.known_at = at if self.known_at is None else max(self.known_at, at)
 
     def is_sure(self, now: float, poll_s: float, part: float = 1.0) -> bool:
@@ -240,7 +240,7 @@ class Session:
         return self.question
 
     async def settle(self, wait_s: float, exchange: int | None) -> None:
-        """Until the open question is confirmed, or will not be; or time is up.
+        """Wait until the open question is confirmed or will not be, or time is up.
 
         An ``exchange`` waits only while it is the newest; None waits on.
         """

@@ -202,7 +202,7 @@ class NodeEvents:
         """
         node = self.nodes.get(fault.node)
         if node is None:
-            raise SimulationError(f"{fault.kind}: there is no node {fault.node!r}")
+            raise SimulationError(f"{fault.kind}: there is no Node/{fault.node}")
         if fault.kind == "cut":
             node.connected = False
         elif fault.kind == "skew-clock":

@@ -8,7 +8,6 @@ optional heartbeats.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -313,11 +312,6 @@ class SimulatedCluster:
             self._events.request_all_reports()
 
     # -- faults
-
-    def plan_faults(self, plan: Iterable[faults.InjectedFault]) -> None:
-        """Plan faults for their moments."""
-        for fault in plan:
-            self.at(fault.at, partial(self.suffer, fault))
 
     def suffer(self, fault: faults.InjectedFault) -> None:
         """Apply one fault now, unless it changes nothing, such as a boot of a running node.

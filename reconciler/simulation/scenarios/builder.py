@@ -69,7 +69,7 @@ def build(scenario: schema.Scenario) -> ScenarioStart:
         where = f"jobs[{number}]"
         spec = _job(entry, where, made)
         if entry.queue not in made.structure.queues:
-            raise schema.ScenarioError(f"there is no queue {entry.queue!r}", f"{where}.queue")
+            raise schema.ScenarioError(f"there is no Queue/{entry.queue}", f"{where}.queue")
         if entry.name in made.runs_s:
             raise schema.ScenarioError(f"a second job {entry.name!r}", f"{where}.name")
         made.runs_s[entry.name] = math.inf if entry.duration is None else entry.duration

@@ -180,12 +180,12 @@ def parse(value: Any) -> Scenario:
     known = {job.name for job in scenario.jobs}
     for name in scenario.expect.jobs:
         if name not in known:
-            raise ScenarioError(f"there is no job {name!r}", f"expect.jobs.{name}")
+            raise ScenarioError(f"there is no Job/{name}", f"expect.jobs.{name}")
     sizes = {job.name: len(job.tasks) for job in scenario.jobs}
     for name in scenario.expect.tasks:
         job, _, index = name.rpartition("-")
         if not index.isdecimal() or int(index) >= sizes.get(job, 0):
-            raise ScenarioError(f"there is no task {name!r}", f"expect.tasks.{name}")
+            raise ScenarioError(f"there is no Task/{name}", f"expect.tasks.{name}")
     return scenario
 
 

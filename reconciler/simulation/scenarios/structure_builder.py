@@ -52,7 +52,7 @@ def build_structure(scenario: schema.Scenario, missing: dict[str, None]) -> desi
     for number, queue in enumerate(scenario.queues):
         if queue.parent is not None and queue.parent not in queues:
             where = f"queues[{number}].parent"
-            raise schema.ScenarioError(f"there is no queue {queue.parent!r}", where)
+            raise schema.ScenarioError(f"there is no Queue/{queue.parent}", where)
     return desired.Structure(
         settings=_policy(scenario, missing),
         pools=pools,

@@ -78,7 +78,7 @@ def test_tasks_reach_the_other_node_by_its_address_and_nothing_of_the_machine(
             seat = network.add(name)
             node = VirtualNode(name, cpus="1", address=seat.address, enter=seat.enter)
             groups.append(VirtualNodes(controller.url, tmp_path / "nodes", [node]))
-            groups[-1].start_all()
+            groups[-1].start(name)
         one, two = controllers
         where = network.add("gpu.one").address
         port = one.url.rpartition(":")[2]

@@ -30,7 +30,7 @@ def tasks(nodes: VirtualNodes) -> set[int]:
 
 
 def test_offers_what_it_was_given(nodes: VirtualNodes, controller: Controller) -> None:
-    nodes.start_all()
+    nodes.start("v1")
     controller.wait(lambda: controller.inventory is not None, "an inventory")
     found = controller.inventory
     assert found is not None

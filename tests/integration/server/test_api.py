@@ -383,7 +383,7 @@ def test_a_job_that_is_not_known_is_told_once(filled: parts.Served) -> None:
         timeout=parts.PATIENCE_S * 3,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "muster: there is no Job/nosuch\n"
+    assert done.stderr == "muster: there is no Job/nosuch; `muster jobs` lists them\n"
 
 
 def test_drift_is_asked_for_of_what_there_is(filled: parts.Served) -> None:

@@ -12,7 +12,7 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.state.states import JobState
 from reconciler.model.values import resources
-from reconciler.operations.changes import local_changes
+from reconciler.operations.changes import change_requests, local_changes, targets
 from reconciler.operations.client import endpoints
 from reconciler.operations.views import job_views
 from tests.integration.server import parts
@@ -268,32 +268,32 @@ def test_a_wrong_name_among_several_changes_nothing(
     served.client.post("/v1/jobs", content=job("a"))
     head = repository.log("%H")
     token_file = str(served.folder / "own-token")
-    to = local_changes.Target(endpoint=endpoints.Endpoint(served.address, token_file))
+    to = targets.ChangeTarget(endpoint=endpoints.Endpoint(served.address, token_file))
     with pytest.raises(
-        local_changes.ChangeError, match=r"^typo: there is no .*; nothing was changed$"
+        change_requests.ChangeError, match=r"^typo: there is no .*; nothing was changed$"
     ):
         local_changes.carry_out(
-            [local_changes.Act("cancel", "a"), local_changes.Act("cancel", "typo")], to
+            [change_requests.Act("cancel", "a"), change_requests.Act("cancel", "typo")], to
         )
     assert repository.log("%H") == head
-    others: list[local_changes.Change] = [
-        local_changes.Submit(job("c")),
-        local_changes.Submit(job("a", "date")),
+    others: list[change_requests.Change] = [
+        change_requests.Submit(job("c")),
+        change_requests.Submit(job("a", "date")),
     ]
     with pytest.raises(
-        local_changes.ChangeError, match=r"^nothing was changed: a: a different job"
+        change_requests.ChangeError, match=r"^nothing was changed: a: a different job"
     ):
         local_changes.carry_out(others, to)
     assert repository.log("%H") == head
-    together: list[local_changes.Change] = [
-        local_changes.Submit(job("d")),
-        local_changes.Submit(job("e")),
+    together: list[change_requests.Change] = [
+        change_requests.Submit(job("d")),
+        change_requests.Submit(job("e")),
     ]
     first, second = local_changes.carry_out(together, to)
     assert (first.name, second.name, first.commit) == ("d", "e", second.commit)
     head = repository.log("%H")
-    (done,) = local_changes.carry_out([local_changes.Submit(job("c"))], to, dry_run=True)
-    assert done == local_changes.Done("c", "would be submitted")
+    (done,) = local_changes.carry_out([change_requests.Submit(job("c"))], to, dry_run=True)
+    assert done == change_requests.ChangeResult("c", "would be submitted")
     assert repository.log("%H") == head
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes import yaml_edit
-from reconciler.changes.clone import working_clone
+from reconciler.changes.clone import files, working_clone
 from reconciler.changes.requests import EditObject, Person
 from reconciler.changes.writer import commit_writer
 from reconciler.desired.git import source
-from reconciler.operations.changes import local_changes
+from reconciler.operations.changes import change_requests, local_changes
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
 
 MARK = "\ufeff"
@@ -73,8 +73,8 @@ def test_a_submission_that_a_hook_refuses_leaves_the_file_as_it_was(work: Path) 
     data = written("# notes\n" + job("mine"), "\r\n")
     file.write_bytes(data)
     target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
-    asked = local_changes.Submit(data.decode(), "test@example.org", str(file))
-    with pytest.raises(local_changes.ChangeError, match="nothing was changed"):
+    asked = change_requests.Submit(data.decode(), "test@example.org", str(file))
+    with pytest.raises(change_requests.ChangeError, match="nothing was changed"):
         local_changes.carry_out([asked], target)
     assert file.read_bytes() == data
     assert git(work, "status", "--porcelain") == "?? jobs/mine.yaml"
@@ -89,8 +89,8 @@ def test_what_was_staged_stays_so_where_a_hook_refuses_it(work: Path) -> None:
     file.write_bytes(text.encode())
     refuse(work)
     target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
-    with pytest.raises(local_changes.ChangeError, match="nothing was changed"):
-        local_changes.carry_out([local_changes.Submit(text, "o@x", str(file))], target)
+    with pytest.raises(change_requests.ChangeError, match="nothing was changed"):
+        local_changes.carry_out([change_requests.Submit(text, "o@x", str(file))], target)
     assert file.read_text() == text
     assert git(work, "ls-files", "--stage", "jobs/mine.yaml") == staged
 
@@ -102,8 +102,8 @@ def test_a_file_whose_removal_a_hook_refuses_keeps_its_permissions(work: Path) -
     git(work, "push", "--quiet")
     refuse(work)
     target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
-    with pytest.raises(local_changes.ChangeError, match="nothing was changed"):
-        local_changes.carry_out([local_changes.Act("cancel", "a")], target)
+    with pytest.raises(change_requests.ChangeError, match="nothing was changed"):
+        local_changes.carry_out([change_requests.Act("cancel", "a")], target)
     assert file.stat().st_mode & 0o777 == 0o755
     assert not git(work, "status", "--porcelain")
 
@@ -114,11 +114,11 @@ def test_what_is_submitted_and_held_keeps_its_line_ends(work: Path, repository: 
     file.write_bytes(data)
     target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
     (done,) = local_changes.carry_out(
-        [local_changes.Submit(data.decode(), "o@x", str(file))], target
+        [change_requests.Submit(data.decode(), "o@x", str(file))], target
     )
     assert done.pushed
-    local_changes.carry_out([local_changes.Act("hold", "mine", "why")], target)
-    local_changes.carry_out([local_changes.Act("rerun", "a")], target)
+    local_changes.carry_out([change_requests.Act("hold", "mine", "why")], target)
+    local_changes.carry_out([change_requests.Act("rerun", "a")], target)
     for path in ("jobs/mine.yaml", "jobs/a.yaml"):
         now = subprocess.run(
             ["git", "-C", str(repository.path), "show", f"main:{path}"],
@@ -134,9 +134,9 @@ def test_an_edit_and_a_removal_that_are_refused_leave_the_bytes(work: Path) -> N
     refuse(work)
     before = (work / "jobs" / "a.yaml").read_bytes()
     mine = working_clone.Clone(work)
-    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
+    with pytest.raises(files.CloneError, match="nothing was changed"):
         mine.set_fields("Job", "a", ((("spec", "run"), 2),), message="run")
-    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
+    with pytest.raises(files.CloneError, match="nothing was changed"):
         mine.remove("Job", "a")
     assert (work / "jobs" / "a.yaml").read_bytes() == before
 

@@ -33,11 +33,11 @@ WHO = "ada@example.org"
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["access", "can", WHO, "fly", "X"], 64, "there is no verb fly; there are submit, manage"),
+        (["access", "can", WHO, "fly", "X"], 64, "there is no verb fly; known: submit, manage"),
         (["access", "can", WHO, "submit"], 64, "submit what? give Kind/name, such as "),
         (["access", "can", WHO, "drain", "Queue/a"], 64, "drain NodePool/NAME, not Queue/a"),
         (["access", "can", WHO, "change", "Foo/bar"], 64, "there is no kind Foo that rules are "),
-        (["access", "can", WHO, "change", "Queu/a"], 64, "; did you mean Queue?; there are Acc"),
+        (["access", "can", WHO, "change", "Queu/a"], 64, "; did you mean Queue?; known: Acc"),
         (["access", "can", WHO, "submit", "Queue/defalt"], 1, "did you mean default?"),
         (["access", "can", WHO, "submit", "queue/defalt"], 1, "there is no Queue/defalt; did you"),
         (

@@ -447,14 +447,16 @@ No estimated start: it is unknown when the limit leaves room for it.
                 place=1,
                 reasons=[{"code": "OverLimit", "waitsFor": "EarlierStart"}],
             ),
-            "reasons": [{"code": "OverLimit", "message": "m"}],
+            "reasons": [
+                {"code": "OverLimit", "message": "Quota ada considers 1 job of ada@x at a time"}
+            ],
             "queue": None,
         },
         """\
 j is Pending.
 
-OverLimit: m
-  Free nodes are checked once the queue is below its limit.
+OverLimit: Quota ada considers 1 job of ada@x at a time
+  Free nodes are checked once Quota ada allows it.
 
 Place in its queue: 1.
 No estimated start: a job before it must start first, and it is unknown when.
@@ -533,6 +535,30 @@ task main-1 ended with status 3 on n1
   1970-01-01 00:02  main-0, try 1 on n1 (GPU 0,3), after 1m00s: status 0
 
 Output: muster logs j --task main-1 --stderr
+""",
+    ),
+    "cancelled": (
+        {
+            "job": _job(
+                state="Cancelled",
+                message="m",
+                attempts=[
+                    _attempt(task=f"main-{rank}", ended=f"1970-01-01T00:02:00.{9 - rank}Z")
+                    for rank in (0, 2, 1)
+                ],
+            ),
+            "queue": QUEUE,
+        },
+        """\
+j is Cancelled.
+
+m
+
+  1970-01-01 00:02  main-0, try 1 on n1, after 1m00s: status 0
+  1970-01-01 00:02  main-1, try 1 on n1, after 1m00s: status 0
+  1970-01-01 00:02  main-2, try 1 on n1, after 1m00s: status 0
+
+Output: muster logs j
 """,
     ),
     "an element failed": (

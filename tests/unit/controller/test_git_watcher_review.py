@@ -72,12 +72,12 @@ def test_warnings_without_end_are_not_kept_and_all_errors_are(count: int) -> Non
     warnings = [desired.Problem("w", "warning", f"{number}.yaml", "hm") for number in range(count)]
     mixed = tuple(sorted([*errors, *warnings], key=lambda one: one.path))
     value = desired.Desired(status=desired.SyncStatus(problems=mixed))
-    kept = git_watcher.bounded(value, most=3).status.problems
+    kept = git_watcher.limit_warnings(value, most=3).status.problems
     assert [one for one in kept if one.severity == "error"] == [
         one for one in mixed if one.severity == "error"
     ]
     of_warnings = [one for one in kept if one.severity == "warning"]
     assert of_warnings[:3] == [one for one in mixed if one.severity == "warning"][:3]
     told = [one.message for one in of_warnings[3:]]
-    more = f"and {count - 3} more warnings: `muster validate` in a clone tells them"
+    more = f"and {count - 3} more warnings: `muster validate` in a clone lists them"
     assert told == ([more] if count > 3 else [])

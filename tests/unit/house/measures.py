@@ -70,9 +70,13 @@ def public_classes(root: Path) -> dict[str, list[str]]:
 
 
 def aliases(root: Path, packages: Sequence[str] = (*PACKAGES, "tests", "bench")) -> list[str]:
-    """List imports of our own modules or names under another name, as ``file:line: text``."""
-    found = []
+    """List imports of our own modules or names under another name, as ``file:line: text``.
+
+    An assignment ``Name = module.Other`` at the top of a module counts as one.
+    """
+    found: list[str] = []
     for path in modules(root, packages):
+        found += _assigned_names(path, root, packages)
         for node in ast.walk(tree(path)):
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
@@ -84,6 +88,50 @@ def aliases(root: Path, packages: Sequence[str] = (*PACKAGES, "tests", "bench"))
                 if name.asname and name.asname != name.name
             ]
     return found
+
+
+def _assigned_names(path: Path, root: Path, packages: Sequence[str]) -> Iterator[str]:
+    """Yield assignments of names of our own modules at the top of a module.
+
+    A constant with a name of its own is left out: it may equal another without being the same.
+    """
+    parsed = tree(path)
+    ours = {
+        name.name
+        for node in ast.walk(parsed)
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and node.module.split(".")[0] in packages
+        for name in node.names
+        if _is_module(root, f"{node.module}.{name.name}")
+    }
+    for node in parsed.body:
+        if not isinstance(node, ast.Assign):
+            continue
+        for target, value in _pairs(node):
+            if (
+                isinstance(target, ast.Name)
+                and isinstance(value, ast.Attribute)
+                and isinstance(value.value, ast.Name)
+                and value.value.id in ours
+                and (not target.id.isupper() or target.id == value.attr)
+            ):
+                text = f"{target.id} = {ast.unparse(value)}"
+                yield f"{path.relative_to(root)}:{node.lineno}: {text}"
+
+
+def _is_module(root: Path, name: str) -> bool:
+    path = root.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield targets and values of an assignment, with those of tuples one by one."""
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=True)
+        else:
+            yield target, node.value
 
 
 def gerunds(root: Path) -> list[str]:

@@ -4,8 +4,21 @@ from reconciler import package_data
 from tests.unit.house import measures
 
 ROOT = package_data.checkout()
-#: Imports under another name, each with its reason.
-ALIASES: dict[str, str] = {}
+_FOR_OTHERS = "the command or the server may not import the module that defines it"
+_FIXTURE = "pytest finds a fixture by its name in the module of the test"
+#: Imports and assignments under another name, each with its reason.
+ALIASES = {
+    "Documents = object_changes.Documents": _FOR_OTHERS,
+    "SubmissionValidator = submission_checks.SubmissionValidator": _FOR_OTHERS,
+    "ReadFiles = parallel_reader.Read": _FOR_OTHERS,
+    "Run = trace_results.Run": _FOR_OTHERS,
+    "ReplayOptions = trace_replay.Options": _FOR_OTHERS,
+    "BEGIN = trace_replay.BEGIN": _FOR_OTHERS,
+    "GPU = fair_share.GPU": "rebuilt with the scheduler",
+    "make = test_provenance.make": _FIXTURE,
+    "keys = test_provenance.keys": _FIXTURE,
+    "one = test_provenance.one": _FIXTURE,
+}
 #: Module names that end in "ing" and are words of the field.
 GERUNDS = {"autoscaling", "batching", "draining", "finding", "flapping", "provisioning", "scoring",
            "signing", "staging"}  # fmt: skip

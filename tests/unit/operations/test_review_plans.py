@@ -8,6 +8,7 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.state import records
+from reconciler.operations import scratch_repository
 from reconciler.operations.plan import (
     cluster_snapshot,
     plan_text,
@@ -148,7 +149,26 @@ def test_a_job_that_the_change_writes_is_refused_by_name(repository: Repository)
 def test_a_refused_structure_says_that_none_of_it_applies(repository: Repository) -> None:
     plan = plan_of(repository, FOUR, {"d.yaml": queue("r", parent="nowhere")})
     assert plan.structure_refused
-    assert "Refused: none of its structure applies" in text(plan)
+    told = text(plan).splitlines()
+    assert told[2] == (
+        "The structure of this revision is refused (1 error): what is in force stays."
+    ), "first of all"
+    assert " ".join(told[3].split()) == "Jobs still apply: no change."
+    assert "Impact" not in told[:4]
+
+
+def test_of_a_refused_structure_the_jobs_still_apply(repository: Repository) -> None:
+    change: dict[str, str | None] = {
+        "d.yaml": queue("r", parent="nowhere"),
+        "jobs/a.yaml": job("a"),
+    }
+    told = " ".join(text(plan_of(repository, FOUR, change)).split())
+    first = (
+        "The structure of this revision is refused (1 error): what is in force stays. Jobs still "
+        "apply: 1 to add."
+    )
+    assert told.count(first) == 1
+    assert told.index(first) < told.index("Job/a") < told.index("Impact")
 
 
 @pytest.mark.parametrize(
@@ -170,8 +190,8 @@ def test_a_structure_that_was_broken_before_refuses_what_changes_it(
     plan = planner.plan(found, None, 1_800_000_000.0)
     assert (plan.verdict, plan.structure_refused) == (verdict, verdict == "refused")
     if change == {"q.yaml": documents(queue("q", weight=3))}:
-        assert "Refused: none of its structure applies" in text(plan)
-        assert "its errors stood before" in " ".join(text(plan).split())
+        told = " ".join(text(plan).split())
+        assert "The structure of this revision is refused (its errors stood before): what" in told
 
 
 def test_a_waiver_that_ends_later_is_a_change(repository: Repository) -> None:
@@ -188,7 +208,7 @@ def test_a_waiver_that_ends_later_is_a_change(repository: Repository) -> None:
 def test_a_revision_that_is_not_there_is_named_with_one_like_it(repository: Repository) -> None:
     repository.commit(FOUR)
     with pytest.raises(
-        revisions.RevisionError, match=r"there is no revision maim in .*mean main\?"
+        scratch_repository.RevisionError, match=r"there is no revision maim in .*mean main\?"
     ):
         revisions.compare(repository.path, "", "main", "maim")
 
@@ -249,7 +269,7 @@ def test_without_a_new_limit_nothing_is_above_it() -> None:
 
 
 def test_a_plan_of_a_clone_that_is_none_says_where(tmp_path: Path) -> None:
-    with pytest.raises(revisions.RevisionError, match="is no git repository"):
+    with pytest.raises(scratch_repository.RevisionError, match="is no git repository"):
         revisions.compare(tmp_path, "", "main", "main")
 
 

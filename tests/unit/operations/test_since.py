@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.operations import scratch_repository
 from reconciler.operations.validate import folder_check
 from tests.unit.desired.repositories import documents, git, job, queue
 from tests.unit.operations.test_admitted_plans import POLICY
@@ -85,7 +86,7 @@ def test_a_branch_is_compared_with_where_it_has_parted(clone: Path) -> None:
     (clone / "below/jobs/new.yaml").write_text(job("c", queue="nowhere"))
     commit(clone, "proposal")
     assert severities(clone, "main", staged=False) == [("Job/c", "error")]
-    with pytest.raises(folder_check.RevisionError, match="no revision nowhere"):
+    with pytest.raises(scratch_repository.RevisionError, match="no revision nowhere"):
         severities(clone, "nowhere", staged=False)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from reconciler import child_process
 from reconciler.model.state import instance_records
 from reconciler.model.values.resources import Resources
 from reconciler.provisioning import runner, scripts
@@ -135,13 +136,14 @@ def test_one_that_not_even_a_kill_ends_holds_up_no_other(
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     monkeypatch.setattr(scripts, "GRACE_S", 0.1)
     monkeypatch.setattr(scripts, "GONE_S", 0.1)
+    stuck = child_process.StuckChildren()
     try:
         with pytest.raises(scripts.ScriptError, match="took longer than 1 s and was ended"):
-            scripts.run(path, msgspec.structs.replace(ORDER, timeout_s=1))
+            scripts.run(path, msgspec.structs.replace(ORDER, timeout_s=1), stuck=stuck)
         assert Path("/proc", (folder / "pid").read_text().strip()).exists()
     finally:
         (folder / "gone").touch()
-        until(lambda: not scripts._STUCK.pids())
+        until(lambda: not stuck.pids())
 
 
 @pytest.mark.parametrize(
@@ -322,7 +324,7 @@ def test_what_can_not_be_noted_does_not_begin(folder: Path, tmp_path: Path) -> N
     one.want([ORDER])
     until(lambda: bool(results))
     one.stop()
-    assert "was not begun, since" in results[0].failure
+    assert "was not begun, because" in results[0].failure
     assert not (tmp_path / "begun").exists()
 
 

@@ -12,6 +12,7 @@ from reconciler import store
 from reconciler.model.state import usage_rollups
 from reconciler.operations.history import cycle_replay
 from reconciler.store import codec, journal_entries, migrations, rollups, schema
+from tests.unit import replays
 from tests.unit.store import samples
 
 _FOLDER = pathlib.Path(__file__).parent
@@ -101,7 +102,7 @@ def test_cycles_of_the_version_before_say_that_they_cannot_be_replayed(
             cycle_replay.ReplayError, match="is before the first cycle in the journal"
         ):
             cycle_replay.replay(opened.reader, at=50.0)
-        assert list(cycle_replay.replay_all(opened.reader)) == []
+        assert list(replays.replay_all(opened.reader)) == []
 
 
 def test_waits_of_a_version_that_knew_no_places_stay(tmp_path: pathlib.Path) -> None:

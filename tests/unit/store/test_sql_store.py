@@ -282,7 +282,6 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     assert names(labels={"team": "t"}) == []
     assert names(limit=3, after=statements.cursor(jobs[8])) == [7, 6, 5]
     assert opened.reader.places(["job_0", "job_4", "job_9"]) == {"job_0": 1, "job_4": 3}
-    assert opened.reader.job_state_counts()["a", "Running"] == 2
     with pytest.raises(ValueError, match="no place in a list"):
         opened.reader.jobs(after="x")
 

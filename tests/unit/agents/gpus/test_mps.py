@@ -101,7 +101,7 @@ def test_what_can_not_be_had_says_why(bench: Bench, tmp_path: Path) -> None:
     daemons = bench.daemons()
     with pytest.raises(mps.MpsError, match=r"MPS on GPU 0: .* ended with status 3"):
         daemons.want("a", ONE)
-    assert not daemons._of
+    assert not daemons._folder_of_attempt
     (tmp_path / "other").mkdir()
     with pytest.raises(mps.MpsError, match="is not installed"):
         mps.MpsDaemons(tmp_path / "other", "/nowhere/control").want("a", ONE)

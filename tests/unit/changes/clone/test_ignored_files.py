@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes import requests
-from reconciler.changes.clone import ignored_files, working_clone
+from reconciler.changes.clone import files, ignored_files, working_clone
 from reconciler.changes.writer import commit_writer
 from reconciler.desired.git import source
 from reconciler.operations.changes import revision_rollback
@@ -69,7 +69,7 @@ def test_going_back_costs_nobody_a_file(work: Path) -> None:
     made = revision_rollback.prepare(work, "", good)
     assert made is not None
     (work / "q.yaml").write_text("my own work\n")
-    with pytest.raises(revision_rollback.RollbackError, match=r"in place of q\.yaml"):
+    with pytest.raises(revision_rollback.RollbackError, match=r"overwritten: q\.yaml"):
         revision_rollback.publish(work, made)
     assert (work / "q.yaml").read_text() == "my own work\n"
     assert git(work, "rev-parse", "HEAD") == made.head
@@ -102,7 +102,7 @@ def test_nothing_is_written_through_a_link(work: Path, *, exists: bool) -> None:
     link.symlink_to(outside)
     git(work, "add", "--all")
     git(work, "commit", "--quiet", "--message", "a link")
-    with pytest.raises(working_clone.CloneError, match=r"jobs/evil\.yaml"):
+    with pytest.raises(files.CloneError, match=r"jobs/evil\.yaml"):
         working_clone.Clone(work).add_job(job("evil"), "evil")
     assert link.is_symlink()
     assert outside.exists() is exists
@@ -116,7 +116,7 @@ def test_a_folder_that_is_a_link_is_written_through_by_nobody(work: Path, tmp_pa
     (work / "jobs").symlink_to(elsewhere)
     git(work, "add", "--all")
     git(work, "commit", "--quiet", "--message", "a link")
-    with pytest.raises(working_clone.CloneError, match=r"jobs in .* is a link"):
+    with pytest.raises(files.CloneError, match=r"jobs in .* is a link"):
         working_clone.Clone(work).add_job(job("c"), "c")
     assert list(elsewhere.iterdir()) == []
 
@@ -129,7 +129,7 @@ def test_what_was_saved_while_a_hook_refused_stays(work: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho '# saved meanwhile' >> jobs/b.yaml\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
+    with pytest.raises(files.CloneError, match="nothing was changed"):
         working_clone.Clone(work).set_fields(
             "Job", "b", ((("spec", "suspend"), True),), message="hold b"
         )

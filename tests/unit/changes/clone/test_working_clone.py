@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.changes.clone import clone_lock, working_clone
+from reconciler.changes.clone import clone_lock, files, working_clone
 from reconciler.desired.git.git_commands import GitError
 from tests.unit.desired.repositories import Repository, documents, git, job
 
@@ -143,7 +143,7 @@ def test_another_branch_that_is_checked_out_meanwhile_stays(
 
 def test_contradiction(repository: Repository, work: Path) -> None:
     repository.commit({"jobs/a.yaml": job("a", priority=1)})
-    with pytest.raises(working_clone.CloneError, match="by hand"):
+    with pytest.raises(files.CloneError, match="by hand"):
         working_clone.Clone(work).set_fields("Job", "a", ((("spec", "priority"), 2),), message="m")
     assert git(work, "status", "--porcelain") == ""
     assert git(work, "log", "-1", "--format=%s") == "m"
@@ -151,24 +151,24 @@ def test_contradiction(repository: Repository, work: Path) -> None:
 
 def test_refused(repository: Repository, work: Path, tmp_path: Path) -> None:
     mine = working_clone.Clone(work)
-    with pytest.raises(working_clone.CloneError, match="a different job"):
+    with pytest.raises(files.CloneError, match="a different job"):
         mine.add_job(job("b", priority=3), "b")
-    with pytest.raises(working_clone.CloneError, match="no field `nonsense`"):
+    with pytest.raises(files.CloneError, match="no field `nonsense`"):
         mine.add_job(job("d", nonsense=3), "d")
-    with pytest.raises(working_clone.CloneError, match="no field `nonsense`"):
+    with pytest.raises(files.CloneError, match="no field `nonsense`"):
         mine.set_fields("Job", "b", ((("spec", "nonsense"), 2),), message="m")
-    with pytest.raises(working_clone.CloneError, match="there is no Job/x"):
+    with pytest.raises(files.CloneError, match="there is no Job/x"):
         mine.remove("Job", "x")
     (work / "jobs" / "a.yaml").write_text(job("b"))
-    with pytest.raises(working_clone.CloneError, match="not committed"):
+    with pytest.raises(files.CloneError, match="not committed"):
         mine.remove("Job", "b")
-    with pytest.raises(working_clone.CloneError, match="bare"):
+    with pytest.raises(files.CloneError, match="bare"):
         working_clone.Clone(repository.path)
     (tmp_path / "plain").mkdir()
-    with pytest.raises(working_clone.CloneError, match="no git repository"):
+    with pytest.raises(files.CloneError, match="no git repository"):
         working_clone.Clone(tmp_path / "plain")
     git(work, "checkout", "--quiet", "--force", "--detach")
-    with pytest.raises(working_clone.CloneError, match="no branch"):
+    with pytest.raises(files.CloneError, match="no branch"):
         working_clone.Clone(work)
 
 
@@ -177,7 +177,7 @@ def test_a_hook_that_refuses_leaves_no_trace(work: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
+    with pytest.raises(files.CloneError, match="nothing was changed"):
         working_clone.Clone(work).add_job(job("c"), "c")
     assert git(work, "status", "--porcelain") == ""
 
@@ -188,7 +188,7 @@ def test_what_a_hook_says_is_cut_at_the_end_of_a_line(work: Path) -> None:
     line = "jobs/old.yaml:5:3: error: Job/hello: spec: say whose job it is"
     hook.write_text(f"#!/bin/sh\nfor n in $(seq 90); do echo '{line}' >&2; done\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(working_clone.CloneError) as refused:
+    with pytest.raises(files.CloneError) as refused:
         working_clone.Clone(work).add_job(job("c"), "c")
     first, *rest = str(refused.value).splitlines()
     assert first.endswith("failed: …")
@@ -202,9 +202,9 @@ def test_several_documents_of_a_name_are_left_to_a_person(work: Path) -> None:
     git(work, "commit", "--quiet", "-m", "another b")
     mine = working_clone.Clone(work)
     told = "Job/b is there 2 times, in jobs/a.yaml, jobs/z.yaml: take out all but one first"
-    with pytest.raises(working_clone.CloneError, match=told):
+    with pytest.raises(files.CloneError, match=told):
         mine.remove("Job", "b")
-    with pytest.raises(working_clone.CloneError, match=told):
+    with pytest.raises(files.CloneError, match=told):
         mine.set_fields("Job", "b", ((("spec", "suspend"), True),), message="hold b")
     assert git(work, "log", "-1", "--format=%s") == "another b"
 
@@ -323,7 +323,7 @@ def test_what_somebody_has_told_git_of_a_file_outlives_a_refusal(
         git(work, "update-index", flag, "jobs/a.yaml")
     before = git(work, "ls-files", "-v", "--stage")
     mine = working_clone.Clone(work)
-    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
+    with pytest.raises(files.CloneError, match="nothing was changed"):
         mine.set_fields("Job", "a", ((("spec", "suspend"), True),), message="hold")
     assert git(work, "ls-files", "-v", "--stage") == before
     assert git(work, "status", "--porcelain") == ""

@@ -213,7 +213,7 @@ def test_of_several_each_is_told_by_its_name(
     commit = r"\([0-9a-f]{12}, in cluster/\)"
     for words, told in (
         (["submit", "../a.yaml", "../b.yaml"], f"submitted; committed locally; .* {commit}"),
-        (["submit", "../a.yaml", "../b.yaml"], r"it is so already \(clone .*\)"),
+        (["submit", "../a.yaml", "../b.yaml"], "submitted already, unchanged"),
         (["cancel", "a", "b"], f"cancelled, its YAML deleted; committed .*{commit}"),
     ):
         main.application(words[0]).main(words, prog_name="muster", standalone_mode=False)

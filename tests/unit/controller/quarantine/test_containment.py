@@ -23,9 +23,9 @@ from reconciler.model import desired
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader, errors
+from tests.unit import replays
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
 
@@ -228,7 +228,7 @@ def test_what_was_decided_in_spite_of_a_defect_can_be_replayed(
     leader.cycle()
     leader.store.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
-        replayed = [one.call.disagreements for one in cycle_replay.replay_all(reader)]
+        replayed = [one.call.disagreements for one in replays.replay_all(reader)]
     assert len(replayed) > 3
     assert set(replayed) == {()}
 
@@ -382,7 +382,7 @@ def fail(*_: object) -> Any:
     raise LookupError("it can't be told")
 
 
-class Uncounted(publisher.Nobody):
+class Uncounted(publisher.NoNotices):
     """Notices that can't be counted."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -392,9 +392,9 @@ class Uncounted(publisher.Nobody):
 @pytest.mark.parametrize(
     ("part", "options"),
     [
-        ("notices", {"happened": fail}),
+        ("notices", {"on_outcome": fail}),
         ("lines", {"event_lines": Broken("readable", "loop", sys.stderr)}),
-        ("metrics", {"told": Uncounted()}),
+        ("metrics", {"notice_counts": Uncounted()}),
         ("tell", {"provision": fail}),
     ],
 )
@@ -481,6 +481,6 @@ def test_a_journal_that_cannot_be_written_begins_anew(leader: Contained, tmp_pat
     leader.cycle()
     leader.store.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
-        found = list(cycle_replay.replay_all(reader))
+        found = list(replays.replay_all(reader))
     assert found[-1].call.wanted.jobs.keys() == {"fine", "more"}
     assert {one.call.disagreements for one in found} == {()}

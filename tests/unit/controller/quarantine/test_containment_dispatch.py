@@ -12,9 +12,9 @@ from reconciler.core import cycle_journal
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome
-from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader
+from tests.unit import replays
 from tests.unit.controller.quarantine.test_containment import POISON, Contained, server
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import url
@@ -53,7 +53,7 @@ def test_what_was_told_of_queues_can_be_replayed_without_what_was_refused(
         leader.cycle()
     leader.store.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
-        found = list(cycle_replay.replay_all(reader))
+        found = list(replays.replay_all(reader))
     assert {queue.demand[0] for one in found for queue in one.call.told.queues} == {1000}
 
 
@@ -106,17 +106,17 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
     cycle()
     (attempt,) = leader.loop._state.attempts.values()
     leader.world.nodes[attempt.node].end(attempt.id, leader.now, exit_code=0)
-    leader.loop._commits.journal.anew()
+    leader.loop._commits.journal.restart()
     with monkeypatch.context() as broken:
         broken.setattr(cycle_journal, "pack_snapshot", fail)
         cycle()
     assert leader.counts == {"journal": 1}
     cycle()
-    leader.loop._commits.journal.anew()
+    leader.loop._commits.journal.restart()
     cycle()
     leader.store.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
-        last = list(cycle_replay.replay_all(reader))[-1]
+        last = list(replays.replay_all(reader))[-1]
     assert [queue.demand[0] for queue in last.call.told.queues] == [0]
 
 

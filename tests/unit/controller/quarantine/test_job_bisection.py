@@ -21,8 +21,8 @@ from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
-from reconciler.operations.history import cycle_replay
 from reconciler.store import StoreReader
+from tests.unit import replays
 from tests.unit.controller.quarantine.test_containment import POISON, Contained
 from tests.unit.controller.quarantine.test_containment_revisions import STRUCTURE, RevisionSite
 from tests.unit.controller.quarantine.test_cycle_input import Site
@@ -295,7 +295,7 @@ def test_what_was_decided_without_some_jobs_is_replayed_so(tmp_path: Path) -> No
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         calls = [
             (dict(one.call.wanted.aside), one.call.disagreements)
-            for one in cycle_replay.replay_all(reader)
+            for one in replays.replay_all(reader)
         ]
     assert {told for _, told in calls} == {()}
     assert any(aside.keys() == {POISON, "worse"} for aside, _ in calls), "it is said who was not"

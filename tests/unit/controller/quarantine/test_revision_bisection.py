@@ -19,9 +19,9 @@ from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.state.states import JobState
 from reconciler.operations.audit import audit_log
-from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
 from reconciler.store import StoreReader
+from tests.unit import replays
 from tests.unit.controller.quarantine.test_containment import POISON, Contained
 from tests.unit.controller.quarantine.test_containment_revisions import (
     QUEUE,
@@ -246,7 +246,7 @@ def test_what_passes_in_halves_is_replayed_as_it_was_decided(
         leader.cycle()
     leader.store.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
-        replayed = [one.call.disagreements for one in cycle_replay.replay_all(reader)]
+        replayed = [one.call.disagreements for one in replays.replay_all(reader)]
     assert len(replayed) > 5
     assert set(replayed) == {()}
 

@@ -105,14 +105,18 @@ def test_a_deadline_ends_what_waits_and_what_runs() -> None:
 
 def test_removal_of_the_document_cancels() -> None:
     world = World(nodes=1, cpu=1)
-    world.commit(job("a"), job("b"))
+    same = job("a")  # a document that is read again as it was is the same object
+    world.commit(same, job("b"))
     world.settle()
     world.commit(remove=("a", "b"))
     world.settle()
     assert set(world.states().values()) == {"Cancelled"}
-    world.commit(job("a"))
+    world.commit(same)
     world.settle()
     assert world.state("a") is JobState.CANCELLED, "a run happens once, re-added or not"
+    assert world.memory.jobs["a"].message == (
+        "cancelled; its YAML is back in git: run `muster rerun a`"
+    )
 
 
 def test_hold_keeps_a_job_and_release_lets_it_go() -> None:

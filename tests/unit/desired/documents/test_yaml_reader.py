@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.desired.documents import yaml_reader
+from reconciler.desired.documents import document_reader, yaml_reader
 
 SCALARS = [
     ("1", 1),
@@ -188,3 +188,22 @@ def test_anything_is_read_or_refused(data: bytes) -> None:
     except yaml_reader.YamlError:
         return
     assert len(yaml_reader.positions(data)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"a: [b\nc: d\n", "the [ of line 1 is not closed, or a comma is missing"),
+        (b"a: 1\nb: {c: d\n", "the { of line 2 is not closed, or a comma is missing"),
+        (b'a: "x\nb: 1\n', "the quote of line 1 is not closed"),
+        (b"a: 1\n b: 2\n", "no field can stand here: quote a text that has a colon in it"),
+        (b"a: 1\nb\n", "the : behind the field of line 2 is missing"),
+        (b"a: @x\n", "a value can't begin so: quote it"),
+        (b"a:\n  - x\n  b: 1\n", "a list item (- VALUE) is expected here"),
+        (b"a:\n  b: 1\n c: 2\n", "a field is expected here"),
+    ],
+)
+def test_a_text_that_is_no_yaml_is_explained_in_plain_words(data: bytes, told: str) -> None:
+    error = document_reader.read(data).error
+    assert error is not None
+    assert error.message.startswith(told)

@@ -11,10 +11,7 @@ from reconciler.operations.changes import change_requests
         (None, "submitted; committed locally; this clone has no remote"),
         ({}, "submitted; committed locally; this clone has no remote"),
         ({"attemptedRevision": "b"}, "submitted; committed locally; this clone has no remote"),
-        (
-            {"attemptedRevision": "a"},
-            "submitted; committed locally; the controller reads this clone",
-        ),
+        ({"attemptedRevision": "a"}, "submitted"),
     ],
 )
 def test_what_the_controller_has_read_is_in_its_repository(

@@ -264,3 +264,27 @@ def test_a_reservation_tells_only_the_times_that_it_has(
     """Once it is a start and an end, again and again a schedule and a duration: never both."""
     told = document_fields.fields(desired.Reservation("r", ("n",), **written))
     assert set(told) == {"hosts", "maintenance"} | expected
+
+
+QUOTA = """\
+apiVersion: muster/v1
+kind: Quota
+metadata: {name: q}
+spec: {subject: {user: ada@example.org}, %s}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("jobs: {running: 1}", "jobs.running: 1"),
+        ("budget: {gpuHours: 2}", "budget.gpuHours: 2"),
+        ("budget: {gpuHours: 2, window: 7d, onExhausted: end}",
+         "budget.gpuHours: 2, budget.window: 1w, budget.onExhausted: end"),
+    ],
+)  # fmt: skip
+def test_a_new_object_is_told_without_what_nobody_wrote(written: str, told: str) -> None:
+    structure = validate.check({"c.yaml": (QUOTA % written).encode()}).structure
+    assert structure is not None
+    (quota,) = structure.quotas.values()
+    assert document_fields.summary(quota) == f"subject.user: ada@example.org, {told}"

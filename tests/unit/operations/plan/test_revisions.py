@@ -8,6 +8,7 @@ import pytest
 from reconciler.desired.git import commit_log
 from reconciler.model import desired
 from reconciler.model.documents import kinds
+from reconciler.operations import scratch_repository
 from reconciler.operations.plan import diff, plan_text, planner, pull_request_comment, revisions
 from reconciler.operations.validate import folder_check
 from tests.unit.desired import signing
@@ -90,7 +91,9 @@ def test_branches_that_have_parted_are_compared_as_merged(repository: Repository
 
     clash = repository.commit({"ours.yaml": document("Queue", "{weight: 3}")},
                               branch="clash", parent=start)  # fmt: skip
-    with pytest.raises(revisions.RevisionError, match="can't be merged without a dec") as refused:
+    with pytest.raises(
+        scratch_repository.RevisionError, match="can't be merged without a dec"
+    ) as refused:
         revisions.compare(repository.path, "", ours, clash)
     told = str(refused.value)
     assert f"since {start[:12]} both change ours.yaml." in told
@@ -154,7 +157,7 @@ def test_what_is_in_force_from_before_is_what_is_compared_with(repository: Repos
 
 def test_the_base_is_the_branch_it_goes_into_else_the_parent(repository: Repository) -> None:
     first = repository.commit({"pool.yaml": POOL})
-    with pytest.raises(revisions.RevisionError, match="first commit"):
+    with pytest.raises(scratch_repository.RevisionError, match="first commit"):
         revisions.default_base(repository.path, "main")
     repository.commit({"a.yaml": document("Queue", "{}")})
     assert revisions.default_base(repository.path, "main") == "main~1"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reconciler.changes.clone import working_clone
-from reconciler.operations.changes import held_changes, local_changes
+from reconciler.operations.changes import change_requests, held_changes, local_changes, targets
 from reconciler.operations.client import endpoints
 from reconciler.operations.validate import object_folders
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
@@ -65,13 +65,13 @@ def reading() -> Iterator[tuple[dict[str, Any], str]]:
         thread.join()
 
 
-def find(here: Path, clone: Path | None = None) -> local_changes.Target:
+def find(here: Path, clone: Path | None = None) -> targets.ChangeTarget:
     return local_changes.find_target(clone=clone, server=None, token_file=None, here=here)
 
 
-def submitted(target: local_changes.Target) -> str:
+def submitted(target: targets.ChangeTarget) -> str:
     """The only file of the commit of a new job."""
-    local_changes.carry_out([local_changes.Submit(job("new"))], target)
+    local_changes.carry_out([change_requests.Submit(job("new"))], target)
     assert target.clone is not None
     return git(target.clone.root, "show", "--name-only", "--format=", "HEAD").strip()
 
@@ -86,7 +86,7 @@ def test_a_job_is_written_where_the_controller_reads(
     endpoints.write(work, endpoints.Endpoint(reading[1]))
     target = find(work / here, None if clone is None else work)
     assert submitted(target) == "clusters/test/jobs/new.yaml"
-    local_changes.carry_out([local_changes.Act("cancel", "a")], target)
+    local_changes.carry_out([change_requests.Act("cancel", "a")], target)
     assert not (work / "clusters/test/jobs/a.yaml").exists()
     assert (work / "clusters/prod/jobs/a.yaml").exists(), "of the name in the other cluster"
 
@@ -97,7 +97,7 @@ def test_another_cluster_than_the_controllers_is_refused(
     endpoints.write(work, endpoints.Endpoint(reading[1]))
     for here, clone in ((work / "clusters/prod", None), (work, work / "clusters/prod")):
         with pytest.raises(
-            local_changes.ChangeError, match=r"reads clusters/test/ .* clusters/prod/"
+            change_requests.ChangeError, match=r"reads clusters/test/ .* clusters/prod/"
         ):
             find(here, clone)
 
@@ -110,7 +110,7 @@ def test_a_controller_of_another_repository_says_nothing_of_this_one(
     assert submitted(find(work / "clusters/prod")) == "clusters/prod/jobs/new.yaml"
 
 
-def named(here: Path, url: str) -> local_changes.Target:
+def named(here: Path, url: str) -> targets.ChangeTarget:
     return local_changes.find_target(clone=None, server=url, token_file=None, here=here)
 
 
@@ -150,7 +150,7 @@ def test_another_repository_than_the_controllers_is_left_alone(
 def test_where_the_named_controller_can_not_be_asked_nothing_is_changed(work: Path) -> None:
     before = git(work, "rev-parse", "HEAD")
     told = r"nothing was changed: .* http://127\.0\.0\.1:1 .*\(.*\)\. .* --clone "
-    with pytest.raises(local_changes.ChangeError, match=told):
+    with pytest.raises(change_requests.ChangeError, match=told):
         named(work / "clusters/test", "http://127.0.0.1:1")
     assert git(work, "rev-parse", "HEAD") == before
 
@@ -167,7 +167,9 @@ def test_a_token_that_the_named_controller_refuses_is_told(
     work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     reading[0]["refused"] = "yes"
-    with pytest.raises(local_changes.ChangeError, match=r"nothing was changed: .*401 Unauthorized"):
+    with pytest.raises(
+        change_requests.ChangeError, match=r"nothing was changed: .*401 Unauthorized"
+    ):
         named(work / "clusters/test", reading[1])
 
 
@@ -179,7 +181,7 @@ def test_a_file_of_the_clone_is_what_is_committed_with_a_controller_named_too(
     file = work / "clusters/test/new.yaml"
     file.write_text(job("new"))
     target = named(file.parent, url)
-    local_changes.carry_out([local_changes.Submit(job("new"), place=str(file))], target)
+    local_changes.carry_out([change_requests.Submit(job("new"), place=str(file))], target)
     named_in = git(work, "show", "--name-only", "--format=", "HEAD").strip()
     assert named_in == "clusters/test/new.yaml"
 
@@ -188,7 +190,7 @@ def test_without_a_controller_it_is_where_one_stands(work: Path) -> None:
     assert submitted(find(work / "clusters/prod/jobs")) == "clusters/prod/jobs/new.yaml"
     assert find(work, work / "clusters/test").clone is not None
     with pytest.raises(
-        local_changes.ChangeError, match=r"several clusters .*--clone .*clusters/prod"
+        change_requests.ChangeError, match=r"several clusters .*--clone .*clusters/prod"
     ):
         find(work)
 

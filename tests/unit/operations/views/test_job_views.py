@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
+from reconciler.model.rules import review_findings
 from reconciler.model.state import outcome
 from reconciler.operations.views import job_views, view_types
 from reconciler.store import DamagedError
@@ -50,6 +51,14 @@ def test_a_job_that_waits_for_adoption_is_held() -> None:
     assert (waiting.state, why.code, why.unblocks) == ("Held", "Held", "run `muster adopt train`")
     broken = job_views.refused_view("train", "a.yaml:3:1: error: …", 1.0)
     assert (broken.state, broken.reasons[0].code) == ("Pending", "Invalid")
+
+
+def test_a_job_that_an_internal_error_refuses_is_to_be_reported() -> None:
+    problem = desired.Problem(review_findings.UNDECIDED, "error", "a.yaml", "x", object="Job/train")
+    sync = desired.SyncStatus(problems=(problem,))
+    assert set(job_views.undecided_jobs(sync)) == {"train"}
+    (why,) = job_views.refused_view("train", "any words", 1.0, is_undecided=True).reasons
+    assert (why.code, why.unblocks) == ("Invalid", job_views.REPORT_DEFECT)
 
 
 def test_a_job_that_nobody_answers_for_who_may_is_not_allowed() -> None:

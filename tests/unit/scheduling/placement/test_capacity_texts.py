@@ -148,4 +148,4 @@ def test_why_with_a_mix() -> None:
     plan = space.plan(0)
 
     assert plan is not None
-    assert space.why(0, plan) == "the least growth of fragmentation for what arrives here"
+    assert space.why(0, plan) == "leaves the most usable room"

@@ -21,8 +21,6 @@ from tests.unit.scheduling import situations
 from tests.unit.scheduling.rooms import Node, columns, group, mix, shape
 from tests.unit.scheduling.situations import Situation
 
-WHOLE = snapshots.WHOLE
-
 
 def test_whole_first_then_the_fullest_patterns_then_without_gpus() -> None:
     pending = [
@@ -51,7 +49,7 @@ def test_whole_first_then_the_fullest_patterns_then_without_gpus() -> None:
 )
 def test_the_order_keeps_every_task(wanted: list[tuple[int, int]]) -> None:
     pending = [
-        ((size, at, 1), size if 0 < size < WHOLE else 0, count)
+        ((size, at, 1), size if 0 < size < snapshots.WHOLE else 0, count)
         for at, (count, size) in enumerate(wanted)
     ]
     found = [0] * len(pending)

@@ -105,7 +105,7 @@ def test_nodes_of_no_pool_in_force_take_the_right_to_all_pools(
         told = why_not(reader, who, verb, name)
         assert (told == "") is elsewhere, (name, told)
         if not elsewhere:
-            assert "no pool in force declares it" in told
+            assert "is in no pool in force, so draining it needs" in told
             assert ("there is no Node/" in told) is not known
 
 

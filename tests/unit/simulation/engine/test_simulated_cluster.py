@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -42,6 +43,13 @@ class Log:
 
     def decided(self, result: outcome.Outcome) -> None:
         assert result.wake_at is None or result.wake_at > result.now
+
+
+def plan_faults(
+    cluster: simulated_cluster.SimulatedCluster, plan: Iterable[faults.InjectedFault]
+) -> None:
+    for fault in plan:
+        cluster.at(fault.at, partial(cluster.suffer, fault))
 
 
 def structure(nodes: int = 2, gpu: int = 2, node_silence_s: int = 90) -> desired.Structure:
@@ -202,11 +210,12 @@ def test_a_machine_that_boots_again_has_lost_its_tasks() -> None:
     )
     cluster.commit([job("a")])
     cluster.run(BEGIN + 1)
-    cluster.plan_faults(
+    plan_faults(
+        cluster,
         [
             faults.InjectedFault(BEGIN + 5, "power-off", "n0"),
             faults.InjectedFault(BEGIN + 15, "boot", "n0"),
-        ]
+        ],
     )
     cluster.run(BEGIN + 30)
     assert [line[:2] for line in log.lines] == [(0.0, "start"), (5.0, "NodeLost"), (15.0, "start")]
@@ -228,7 +237,7 @@ def test_another_leader_goes_on() -> None:
 
 def test_a_fault_of_a_node_that_is_not_there_is_refused() -> None:
     cluster = simulated_cluster.SimulatedCluster(structure(), now=BEGIN)
-    with pytest.raises(event_queue.SimulationError, match="there is no node 'n9'"):
+    with pytest.raises(event_queue.SimulationError, match="there is no Node/n9"):
         cluster.suffer(faults.InjectedFault(BEGIN, "cut", "n9"))
 
 
@@ -268,7 +277,7 @@ def story(seed: int) -> tuple[simulated_cluster.SimulatedCluster, Log]:
             grace_s=10,
         )
         cluster.at(BEGIN + chance.uniform(0, 3000), partial(cluster.commit, [spec]))
-    cluster.plan_faults(faults.draw(chance, ("n0", "n1", "n2"), BEGIN, BEGIN + 3600, RATES))
+    plan_faults(cluster, faults.draw(chance, ("n0", "n1", "n2"), BEGIN, BEGIN + 3600, RATES))
     cluster.run(BEGIN + 12_000)
     return cluster, log
 

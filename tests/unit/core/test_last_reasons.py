@@ -1,0 +1,32 @@
+"""The event of a start says until when, and why, it waited."""
+
+import types
+from typing import Any
+
+import pytest
+
+from reconciler.core import apply_schedule
+from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
+
+NEVER = ReasonCode.NEVER_FITS
+JOINED = "no node that has joined could ever hold a task of 1 GPU"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (Reason(NEVER, JOINED), "; until now no node had joined"),
+        (
+            Reason(NEVER, JOINED, (FunnelStep(2, "2 lack GPUs"),)),
+            "; until now no node that had joined could hold it",
+        ),
+        (Reason(NEVER, "m"), "; until now it could not start at all: NeverFits: m"),
+        (Reason(ReasonCode.BEHIND, "m"), "; until now it waited: Behind: m"),
+    ],
+)
+def test_the_last_reason_is_told(reason: Reason, told: str) -> None:
+    observed = types.SimpleNamespace(reasons={"k": (reason,)})
+    context: Any = types.SimpleNamespace(observed=observed)
+    spec = types.SimpleNamespace(array_count=None)
+    draft: Any = types.SimpleNamespace(reason_key="k", spec=spec)
+    assert apply_schedule.last_reason(context, draft) == told
