@@ -15,7 +15,7 @@ from typing import Any
 from agents import settings
 from reconciler import metrics, package_data
 from reconciler.cli import main
-from reconciler.controller import process
+from reconciler.controller import controller_options
 from reconciler.desired.documents import schema
 from reconciler.model.documents import kinds
 from reconciler.operations import kind_fields
@@ -105,7 +105,7 @@ def cli_page() -> str:
     group: Any = main.application()
     parts = [HEAD, CLI_INTRODUCTION]
     parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
-        "controller": process.parser,
+        "controller": controller_options.parser,
         "agent": settings.parser,
     }
     for name, command in _commands(group):

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NoReturn
 
 from agents.logs import rotation
 from reconciler import __version__, interpreter, log_format
@@ -29,6 +28,7 @@ from reconciler.changes import notes
 from reconciler.controller import (
     adoption,
     control_loop,
+    controller_options,
     cycle_decider,
     full_disk,
     gc_tuning,
@@ -41,7 +41,7 @@ from reconciler.core.safety import sync_limits
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, remote_urls, source, watch
 from reconciler.model.state import outcome, records, states
-from reconciler.model.values import addresses, log_lines, revision_names
+from reconciler.model.values import addresses
 from reconciler.notifications import delivery, triggers
 from reconciler.operations.audit import audit_log
 from reconciler.operations.local import log_files
@@ -121,119 +121,6 @@ class ServerProcess:
             log_files.bound(self._log_path)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that exits with 64 on wrong usage, because 2 has another meaning here."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong and exit."""
-        self.exit(64, f"{self.prog}: {message}; see --help\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the controller's options."""
-    options = _Parser(
-        prog="muster controller",
-        description="Run a controller: apply a git repository to nodes, and serve the API. "
-        "`muster up` runs one with virtual nodes on this machine.",
-    )
-    options.add_argument("--repo", required=True, help="URL or path of the git repository")
-    options.add_argument(
-        "--branch", default="main", metavar="NAME", help="branch to apply. Default: main"
-    )
-    options.add_argument(
-        "--path",
-        default="",
-        metavar="FOLDER",
-        help="folder of the repository to read. Default: all of it",
-    )
-    options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
-    options.add_argument("--store", help="URL of the store. Default: SQLite in the state folder")
-    options.add_argument(
-        "--listen",
-        default="127.0.0.1:7420",
-        metavar="HOST:PORT",
-        help="address and port of the API. Default: 127.0.0.1:7420",
-    )
-    options.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="file with tokens of users and nodes. Default: `tokens` in the state folder, created "
-        "with one admin token if it is missing",
-    )
-    options.add_argument(
-        "--poll",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="seconds between polls of git. Default: 60",
-    )
-    options.add_argument(
-        "--allow-root",
-        action="store_true",
-        help="run tasks of owners without a Unix user as the agents' own user, root included",
-    )
-    _add_file_options(options)
-    options.add_argument(
-        "--accept-revision",
-        type=_revision,
-        metavar="COMMIT",
-        help="apply this revision once as it is, with no look at what leads to it: for rewritten "
-        "history, or a commit that is too large",
-    )
-    _add_log_options(options)
-    _add_parent_options(options)
-    return options
-
-
-def _add_file_options(options: argparse.ArgumentParser) -> None:
-    """Add the options that name files and folders besides the state folder."""
-    options.add_argument(
-        "--signing-key",
-        type=Path,
-        metavar="FILE",
-        help="SSH key that signs the controller's commits for people",
-    )
-    options.add_argument(
-        "--provisioners",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of scripts for pools with `provisioner: exec`; only root may write there. "
-        "Default: none",
-    )
-    options.add_argument(
-        "--notify-secrets",
-        type=Path,
-        metavar="FOLDER",
-        help="keys and tokens of notifications. Default: `notify` in the state folder",
-    )
-
-
-def _add_parent_options(options: argparse.ArgumentParser) -> None:
-    """Add the options for a program that starts a controller."""
-    options.add_argument(
-        "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
-    )
-    # of `muster up`, whose nodes are all on this machine: a node token may be for `*`
-    options.add_argument("--any-node-token", action="store_true", help=argparse.SUPPRESS)
-
-
-def _add_log_options(options: argparse.ArgumentParser) -> None:
-    """Add the options of the log."""
-    options.add_argument(
-        "--log-format",
-        choices=log_lines.FORMS,
-        default="readable",
-        help="format of the log, one event per line; json is for log collectors. Default: readable",
-    )
-    options.add_argument(
-        "--log-level",
-        choices=log_lines.LEVELS,
-        default="info",
-        help="the lowest level that is logged. Default: info",
-    )
-
-
 def die_with(parent: int) -> None:
     """Have the kernel end this process when its parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -279,14 +166,6 @@ def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known:
     except (git_commands.GitError, OSError) as error:
         log.warning("can't read if the repository was run before: %s", error)
         return False
-
-
-def _revision(text: str) -> str:
-    """Parse a commit of ``--accept-revision`` for argparse."""
-    try:
-        return revision_names.accepted(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _records(store: sql_store.Store) -> records.Observed | None:
@@ -371,7 +250,7 @@ def run(
     """Run the controller until SIGTERM or SIGINT.
 
     Args:
-        options: as ``parser`` returns them.
+        options: as ``controller_options.parser`` returns them.
         lines: writes events.
         decide: the core.
     """
@@ -467,7 +346,13 @@ def _end(
 
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     """Run ``python -m reconciler.controller.process``; ``decide`` is the core."""
-    options = parser().parse_args()
+    options = controller_options.parser().parse_args()
+    try:
+        addresses.listening(options.listen, options.token_file)
+        if options.token_file is not None:
+            tokens.load(options.token_file)
+    except ValueError as error:  # a token file that is of no use is one as well
+        controller_options.parser().error(str(error))
     faulthandler.enable()  # a crash in compiled code says where it was
     lines = log_format.configure(options.log_format, options.log_level, "loop")
     try:

@@ -12,7 +12,7 @@ import pytest
 
 from agents import settings
 from reconciler import package_data
-from reconciler.controller import process
+from reconciler.controller import controller_options
 
 ROOT = package_data.checkout()
 UNITS = sorted((ROOT / "systemd").glob("*.service"))
@@ -106,7 +106,7 @@ def test_the_agent_takes_its_command_line() -> None:
 def test_the_controller_takes_its_command_line() -> None:
     program, command, *rest = words(UNITS[1])
     assert (program, command) == (f"{PREFIX}/muster", "controller")
-    given = process.parser().parse_args(rest)
+    given = controller_options.parser().parse_args(rest)
     assert (str(given.state), given.listen) == ("/var/lib/muster", "0.0.0.0:7420")
 
 

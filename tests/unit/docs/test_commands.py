@@ -12,14 +12,14 @@ import pytest
 
 from agents import settings
 from reconciler.cli import main
-from reconciler.controller import process
+from reconciler.controller import controller_options
 from tests.unit.docs import pages
 
 NAMED = re.compile(r"`(muster [a-z][^`]*)`")
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 ROOT: Any = main.application()
 #: Commands that read their own options.
-OWN = {"agent": settings.parser(), "controller": process.parser()}
+OWN = {"agent": settings.parser(), "controller": controller_options.parser()}
 
 
 def wrong(text: str) -> str:

@@ -1,0 +1,123 @@
+"""The options of the controller's process."""
+
+import argparse
+from pathlib import Path
+from typing import NoReturn
+
+from reconciler.model.values import log_lines, revision_names
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that exits with 64 on wrong usage, because 2 has another meaning here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and exit."""
+        self.exit(64, f"{self.prog}: {message}; see --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the controller's options."""
+    options = _Parser(
+        prog="muster controller",
+        description="Run a controller: apply a git repository to nodes, and serve the API. "
+        "`muster up` runs one with virtual nodes on this machine.",
+    )
+    options.add_argument("--repo", required=True, help="URL or path of the git repository")
+    options.add_argument(
+        "--branch", default="main", metavar="NAME", help="branch to apply. Default: main"
+    )
+    options.add_argument(
+        "--path",
+        default="",
+        metavar="FOLDER",
+        help="folder of the repository to read. Default: all of it",
+    )
+    options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
+    options.add_argument("--store", help="URL of the store. Default: SQLite in the state folder")
+    options.add_argument(
+        "--listen",
+        default="127.0.0.1:7420",
+        metavar="HOST:PORT",
+        help="address and port of the API. Default: 127.0.0.1:7420",
+    )
+    options.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with tokens of users and nodes. Default: `tokens` in the state folder, created "
+        "with one admin token if it is missing",
+    )
+    options.add_argument(
+        "--poll",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="seconds between polls of git. Default: 60",
+    )
+    options.add_argument(
+        "--allow-root",
+        action="store_true",
+        help="run tasks of owners without a Unix user as the agents' own user, root included",
+    )
+    _add_file_options(options)
+    _add_late_options(options)
+    options.add_argument(
+        "--die-with-parent", type=int, metavar="PID", help="end when this process ends"
+    )
+    # of `muster up`, whose nodes are all on this machine: a node token may be for `*`
+    options.add_argument("--any-node-token", action="store_true", help=argparse.SUPPRESS)
+    return options
+
+
+def _add_file_options(options: argparse.ArgumentParser) -> None:
+    """Add the options that name files and folders besides the state folder."""
+    options.add_argument(
+        "--signing-key",
+        type=Path,
+        metavar="FILE",
+        help="SSH key that signs the controller's commits for people",
+    )
+    options.add_argument(
+        "--provisioners",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of scripts for pools with `provisioner: exec`; only root may write there. "
+        "Default: none",
+    )
+    options.add_argument(
+        "--notify-secrets",
+        type=Path,
+        metavar="FOLDER",
+        help="keys and tokens of notifications. Default: `notify` in the state folder",
+    )
+
+
+def _add_late_options(options: argparse.ArgumentParser) -> None:
+    """Add the options for recovery and logs."""
+    options.add_argument(
+        "--accept-revision",
+        type=_revision,
+        metavar="COMMIT",
+        help="apply this revision once as it is, with no look at what leads to it: for rewritten "
+        "history, or a commit that is too large",
+    )
+    options.add_argument(
+        "--log-format",
+        choices=log_lines.FORMS,
+        default="readable",
+        help="format of the log, one event per line; json is for log collectors. Default: readable",
+    )
+    options.add_argument(
+        "--log-level",
+        choices=log_lines.LEVELS,
+        default="info",
+        help="the lowest level that is logged. Default: info",
+    )
+
+
+def _revision(text: str) -> str:
+    """Parse a commit of ``--accept-revision`` for argparse."""
+    try:
+        return revision_names.accepted(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
