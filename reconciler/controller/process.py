@@ -347,12 +347,6 @@ def _end(
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     """Run ``python -m reconciler.controller.process``; ``decide`` is the core."""
     options = controller_options.parser().parse_args()
-    try:
-        addresses.listening(options.listen, options.token_file)
-        if options.token_file is not None:
-            tokens.load(options.token_file)
-    except ValueError as error:  # a token file that is of no use is one as well
-        controller_options.parser().error(str(error))
     faulthandler.enable()  # a crash in compiled code says where it was
     lines = log_format.configure(options.log_format, options.log_level, "loop")
     try:
@@ -362,7 +356,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
             options.token_file, options.state, any_node=options.any_node_token
         )
     except ValueError as error:  # TokenError is one as well
-        parser().error(str(error))
+        controller_options.parser().error(str(error))
     try:
         sys.exit(run(options, lines, decide))
     except errors.StoreError as error:
