@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import beds, situations
 from bench.options import count, new_file
-from reconciler.controller import gc_tuning
+from reconciler.controller.host import gc_tuning
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.values.resources import Resources

@@ -8,7 +8,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of our modules in a child interpreter.
 
     Plain ``python -m`` puts the current folder first on the path of imports: a ``psutil.py`` beside
-    somebody's ``cluster.yaml`` would run. ``-P`` leaves that folder out. Children of root also
+    somebody's desired state would run. ``-P`` leaves that folder out. Children of root also
     ignore ``PYTHONPATH``, its kin and root's own site folder (``-I``).
 
     Args:

@@ -24,8 +24,8 @@ from reconciler.controller import (
     publisher,
     retention,
     server_link,
-    wall_clock,
 )
+from reconciler.controller.host import wall_clock
 from reconciler.controller.quarantine import (
     containment,
     cycle_input,

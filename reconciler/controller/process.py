@@ -30,11 +30,10 @@ from reconciler.controller import (
     control_loop,
     controller_options,
     cycle_decider,
-    full_disk,
-    gc_tuning,
     git_watcher,
     loop_inbox,
 )
+from reconciler.controller.host import full_disk, gc_tuning
 from reconciler.controller.quarantine import cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits

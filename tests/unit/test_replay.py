@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller import control_loop, cycle_decider, loop_inbox, wall_clock
+from reconciler.controller import control_loop, cycle_decider, loop_inbox
+from reconciler.controller.host import wall_clock
 from reconciler.core import cycle_journal, outcome_checksums
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source

@@ -92,7 +92,7 @@ def admit(context: cycle_context.CycleContext) -> None:
     names, without = context.cache.part(_Compared).look(context)
     for name in names:
         record, spec = known.get(name), desired_state[name]
-        if record is None or record.removed or record.spec is not spec:
+        if record is None or record.spec is not spec:
             with context.isolate(name):
                 admit_job(context, spec)
     for name in sorted(name for name in without if name not in refused):
@@ -124,9 +124,7 @@ def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
             context.add_job(spec)
         return
     if record.key == spec.key:
-        if record.finished and record.removed and record.state is JobState.CANCELLED:
-            _tell_of_return(context, spec.name)
-        elif not record.finished and record.spec != spec:
+        if not record.finished and record.spec != spec:
             _take_over(context, spec)
         return
     if context.has_begun(spec.key):
@@ -149,13 +147,6 @@ def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
         draft.removed = True
         draft.message = f"replaced by run {spec.run}"
         context.event("JobReplaced", draft.message, job=spec.name)
-
-
-def _tell_of_return(context: cycle_context.CycleContext, name: str) -> None:
-    """Tell that a cancelled run stays so although its document is back, and what runs it again."""
-    draft = context.draft(name)
-    if draft is not None:
-        draft.message = f"cancelled; its YAML is back in git: run `muster rerun {name}`"
 
 
 def _take_over(context: cycle_context.CycleContext, spec: desired.Job) -> None:

@@ -20,11 +20,11 @@ DOCUMENTS_KEPT_MAX = 50_000
 
 
 class RevisionTooLargeError(Exception):
-    """What is to be read exceeds a limit; nothing of it was parsed."""
+    """Error: a text or a revision exceeds a limit; nothing of it was parsed."""
 
 
 class ReadingBudget:
-    """What may still be read.
+    """Documents and bytes that may still be read.
 
     Args:
         limits: for all of it; None: it is not limited.

@@ -33,7 +33,7 @@ REASONS = (MISSING, "unknown", "expired")
 
 
 class _Failures:
-    """What is known of one address."""
+    """Failed calls of one address."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -14,7 +14,7 @@ from reconciler.store import StoreReader
 
 
 class ReadRights:
-    """What one caller may read, by the rules in force when its request came.
+    """Rights of one caller to read, by the rules in force when its request came.
 
     Args:
         reader: the store.

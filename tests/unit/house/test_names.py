@@ -11,6 +11,7 @@ ALIASES = {
     "Documents = object_changes.Documents": _FOR_OTHERS,
     "SubmissionValidator = submission_checks.SubmissionValidator": _FOR_OTHERS,
     "ReadFiles = parallel_reader.Read": _FOR_OTHERS,
+    "Known = submission_checks.Known": _FOR_OTHERS,
     "Run = trace_results.Run": _FOR_OTHERS,
     "ReplayOptions = trace_replay.Options": _FOR_OTHERS,
     "BEGIN = trace_replay.BEGIN": _FOR_OTHERS,

@@ -114,9 +114,6 @@ def test_removal_of_the_document_cancels() -> None:
     world.commit(same)
     world.settle()
     assert world.state("a") is JobState.CANCELLED, "a run happens once, re-added or not"
-    assert world.memory.jobs["a"].message == (
-        "cancelled; its YAML is back in git: run `muster rerun a`"
-    )
 
 
 def test_hold_keeps_a_job_and_release_lets_it_go() -> None:

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from reconciler.controller import gc_tuning
+from reconciler.controller.host import gc_tuning
 
 PROGRAM = """
 import gc
-from reconciler.controller import gc_tuning
+from reconciler.controller.host import gc_tuning
 held = [[] for _ in range(1000)]
 gc_tuning.settle()
 print(gc.get_threshold(), gc.get_freeze_count() >= 1000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.controller import full_disk
+from reconciler.controller.host import full_disk
 from reconciler.store import database, errors
 
 
