@@ -12,8 +12,12 @@ from tests.integration import test_up
 from tests.integration.test_up import up  # noqa: F401 - a fixture
 from tests.unit.docs import pages
 
-#: Times, ids and the folder differ from run to run.
-VARIES = re.compile(r"\b\d+\.\d+s|\b[0-9a-f]{7}\b|\([0-9a-f]{12}, in [^)]*\)")
+#: Times, ids and the folder differ from run to run, and so does whether the controller has read a
+#: commit before the command ends.
+VARIES = re.compile(
+    r"\b\d+\.\d+s|\b[0-9a-f]{7}\b"
+    r"|(?:; committed locally; this clone has no remote)? \([0-9a-f]{12}(?:, in [^)]*)?\)"
+)
 #: A line of the README that stands for lines that are left out.
 LEFT_OUT = "…"
 LONG_S = 60.0

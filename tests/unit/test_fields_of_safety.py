@@ -311,6 +311,12 @@ TABLE |= {
     "Access.spec.roles[].allow[].queues": Case(
         (["def*"], ["q"]), may("submit", "Queue/default"), (True, False), PEOPLE
     ),
+    "Access.spec.roles[].allow[].owners": Case(
+        (["eve*"], ["adam*"]),
+        may("impersonate", "eve@example.org"),
+        (True, False),
+        (put_verb(PEOPLE[0], "impersonate"), *PEOPLE[1:]),
+    ),
     "Access.spec.roles[].allow[].objects": Case(
         (["NodePool"], ["Queue"]),
         may("change", "NodePool/p"),

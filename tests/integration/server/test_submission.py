@@ -220,7 +220,7 @@ def test_a_finished_run_is_not_held(served: parts.Served, repository: Repository
     served.commit(jobs=(samples.job("a", state=JobState.SUCCEEDED),))
     response = served.client.post("/v1/changes", json={"verb": "hold", "names": ["a"]})
     assert response.status_code == 409
-    assert "run 1 of it is Succeeded already" in response.json()["error"]["message"]
+    assert "run 1 of Job/a is Succeeded already" in response.json()["error"]["message"]
     assert "suspend" not in repository.read("jobs/a.yaml")
     assert change(served, "rerun", "a") == 200
     assert change(served, "hold", "a") == 200, "the next run is not that one"
@@ -314,7 +314,7 @@ def test_of_several_all_are_changed_or_none_and_each_that_is_wrong_is_told(
             "hold",
             ["a", "b", "no"],
             409,
-            ["b: run 1 of it is Succeeded", "; no: there is no Job/no"],
+            ["b: run 1 of Job/b is Succeeded", "; no: there is no Job/no"],
         ),
         ("hold", ["a", "a"], 400, ["each once"]),
         ("rerun", ["a", "a"], 400, ["each once"]),
