@@ -88,8 +88,8 @@ def test_only_the_thread_that_joins_has_the_new_one() -> None:
     script = """
 import threading
 from agents.host import session_keyring
-from agents.host.session_keyring import _SYSCALL as call
 import ctypes
+call = session_keyring._SYSCALL
 serial = lambda: call(250, 0, ctypes.c_int(-3), 0)
 before, seen = serial(), []
 thread = threading.Thread(target=lambda: (session_keyring.join_new(), seen.append(serial())))
