@@ -9,19 +9,19 @@ import pathlib
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import uvicorn
 
 from reconciler import log_format
 from reconciler.model.values import addresses, log_lines
-from reconciler.operations.changes import pusher, remote_changes, submission_repository
+from reconciler.operations.changes import submission_repository
 from reconciler.operations.tokens import token_file
-from reconciler.operations.views import job_views
-from reconciler.server import app, services
-from reconciler.server.auth import authentication, authorization, tokens
+from reconciler.server import app, composition, repository_facts, server_store
+from reconciler.server.auth import tokens
+from reconciler.server.changes import pushed_repository
 from reconciler.server.process import connection_limits
-from reconciler.store import StoreError
 
 log = logging.getLogger("muster.server")
 
@@ -111,13 +111,9 @@ def main(arguments: list[str]) -> int:
         return 1
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{shown}:{listener.getsockname()[1]}"
-    service = services.Services(
-        store_url=options.store, link_path=options.link, gate=authentication.Authenticator(known)
-    )
-    if options.repository is not None:
-        _take_changes(service, options)
+    parts = _compose(options, known)
     config = uvicorn.Config(
-        app.create_app(service, address=address),
+        app.create_app(parts, address=address),
         access_log=False,
         log_config=None,
         log_level="warning",
@@ -129,7 +125,7 @@ def main(arguments: list[str]) -> int:
         timeout_graceful_shutdown=SHUTDOWN_S,
         server_header=False,
     )
-    server = Server(config, service)
+    server = Server(config, parts.stop)
     if options.log_format == "json":  # its file holds nothing but log lines
         log.info("listening on http://%s", address)
     else:
@@ -139,90 +135,35 @@ def main(arguments: list[str]) -> int:
     return 0 if server.started else 1
 
 
-def _take_changes(service: services.Services, options: argparse.Namespace) -> None:
-    """Let users change desired state, by commits to the repository."""
-    repository = submission_repository.open_mirror(
-        options.repository,
-        branch=options.branch,
-        sub_path=options.path,
-        state=options.state / "submissions",
-    )
-    service.submitter = remote_changes.Batcher(
-        pusher.GitPusher(
-            repository,
-            lambda: _pool_names(service),
-            lambda name: _last_run(service, name),
-            lambda digest: _held_at(service, digest),
-            lambda: _judge(service),
+def _compose(options: argparse.Namespace, known: tokens.WatchedTokens) -> composition.Composition:
+    """Return the parts of the server that the options ask for."""
+    store = server_store.ServerStore(options.store)
+    facts, submitter = repository_facts.RepositoryFacts(), None
+    if options.repository is not None:
+        wanted = pushed_repository.RepositoryOptions(
+            url=options.repository,
+            branch=options.branch,
+            path=options.path,
+            state=options.state / "submissions",
             signing_key=options.signing_key,
         )
+        facts, submitter = pushed_repository.open_repository(wanted, store)
+    return composition.Composition(
+        link_path=options.link, tokens=known, store=store, facts=facts, submitter=submitter
     )
-    if options.signing_key is not None:
-        service.signing_key = submission_repository.public_key(options.signing_key)
-    service.folder = repository.sub_path
-    service.branch = repository.branch or ""
-    service.jobs_folder = f"{repository.sub_path}/jobs/".lstrip("/")
-    folder = submission_repository.local_folder(options.repository)
-    if folder is not None:
-        service.repository = (folder, options.path)
-
-
-def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
-    """Return the pools in force, with their nodes."""
-    try:
-        pools = job_views.stored_pools(service.reader.view(job_views.POOLS))
-    except StoreError as error:
-        raise remote_changes.UnavailableError(str(error)) from error
-    return {pool.name: pool.nodes for pool in pools}
-
-
-def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
-    """Return the newest run of a job in the store, if it can be read."""
-    try:
-        found = service.reader.job(name)
-    except StoreError:
-        return None
-    if found is None:
-        return None
-    return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
-
-
-def _held_at(service: services.Services, digest: str) -> str:
-    """Return the revision with which a change is still held, as far as the store knows."""
-    try:
-        sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
-    except StoreError:
-        return ""
-    is_held = any(one.digest == digest for one in sync.held)
-    return (sync.attempted_revision or "") if is_held else ""
-
-
-def _judge(service: services.Services) -> pusher.Judge:
-    """Return the check for the changes of one push, by what is in force now.
-
-    Raises:
-        UnavailableError: the store can't be read.
-    """
-    try:
-        known = authorization.Once(service.reader)
-    except StoreError as error:
-        raise remote_changes.UnavailableError(str(error)) from error
-
-    def judge(change: remote_changes.SubmittedDocument, written: remote_changes.Documents) -> str:
-        try:
-            return authorization.at_commit(known, change, written)
-        except StoreError as error:
-            raise remote_changes.UnavailableError(str(error)) from error
-
-    return judge
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that releases waiting requests as soon as it has to stop."""
+    """A uvicorn server that releases waiting requests as soon as it has to stop.
 
-    def __init__(self, config: uvicorn.Config, service: services.Services) -> None:
+    Args:
+        config: of uvicorn.
+        release: lets requests go that wait.
+    """
+
+    def __init__(self, config: uvicorn.Config, release: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self._release = release
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve; more connections may wait than are accepted at once."""
@@ -232,7 +173,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: first the waiting requests, then the rest."""
-        self._service.stop()
+        self._release()
         await super().shutdown(sockets)
 
 

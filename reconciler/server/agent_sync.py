@@ -6,12 +6,14 @@ has to judge a node first, its long poll waits, and earlier answers are marked a
 """
 
 import asyncio
+import functools
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from litestar import Request, Response, post
-from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
@@ -19,11 +21,11 @@ from reconciler.model.observed import devices
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import report_limits
 from reconciler.model.values import hostlists
-from reconciler.server import services
 from reconciler.server.auth import authentication, csrf
 from reconciler.server.errors import Failure
-from reconciler.server.loop_link import LinkDownError
-from reconciler.server.nodes import sessions, undeclared_nodes
+from reconciler.server.loop_link import LinkClient, LinkDownError
+from reconciler.server.nodes import node_metrics_pages, sessions, undeclared_nodes
+from reconciler.server.waits import Stopping
 
 #: The longest that a poll waits, whatever the agent asks for.
 WAIT_S_MAX = 60.0
@@ -96,14 +98,14 @@ def _plausible(request: agent_messages.SyncRequest, now: float) -> agent_message
     )
 
 
-def require_ready(service: services.Services) -> loop_messages.Published:
+def require_ready(link: LinkClient) -> loop_messages.Published:
     """Return what the loop last published.
 
     Raises:
         Failure: 503, while the loop is away or not ready.
     """
-    published = service.link.published
-    if published is None or not service.link.ready:
+    published = link.published
+    if published is None or not link.ready:
         raise Failure(
             503, "the controller's loop is not ready yet; try again", retry_after_s=RETRY_AFTER_S
         )
@@ -124,64 +126,6 @@ def busy_ratios(usage: tuple[devices.GpuUsage, ...]) -> tuple[tuple[int, float],
     )
 
 
-async def forward(
-    service: services.Services,
-    session: sessions.Session,
-    request: agent_messages.SyncRequest,
-    poll_s: float,
-    *,
-    new: bool,
-) -> None:
-    """Tell the loop what carries news, and ask how the node stands where that gets uncertain.
-
-    Raises:
-        LinkDownError: it could not be told.
-    """
-    now = service.sessions.clock()
-    due = not session.asking and not session.is_sure(now, poll_s, ASK_PART)
-    told = (service.link.generation, request.boot_id, request.incarnation, request.have)
-    if (
-        due
-        or new
-        or request.attempts
-        or request.inventory is not None
-        or request.usage is not None
-        or request.remedies
-        or session.told != told
-    ):
-        question = session.ask(now) if due else 0
-        ratios = busy_ratios(session.gpu_usage)
-        await service.link.report(loop_messages.Reported(request, time.time(), question, ratios))
-        session.told = told
-
-
-async def make_sure(
-    service: services.Services,
-    session: sessions.Session,
-    request: agent_messages.SyncRequest,
-    exchange: int,
-    *,
-    wait_s: float,
-    poll_s: float,
-) -> bool:
-    """Return True if the loop has not given the node up; wait for its answer while there is time.
-
-    Raises:
-        Failure: 503, if the loop does not answer, and the agent can't take an answer that renews
-            nothing.
-    """
-    clock = service.sessions.clock
-    if session.is_sure(clock(), poll_s):
-        return True
-    if request.accepts_unrenewed:
-        await session.settle(wait_s, exchange)
-        return session.is_sure(clock(), poll_s)
-    await session.settle(CONFIRM_S_MAX, None)
-    if not session.is_sure(clock(), poll_s):
-        raise _unsure(session.node)
-    return True
-
-
 def _unsure(node: str) -> Failure:
     return Failure(
         503,
@@ -190,64 +134,192 @@ def _unsure(node: str) -> Failure:
     )
 
 
-async def converse(
-    service: services.Services,
-    session: sessions.Session,
-    request: agent_messages.SyncRequest,
-    exchange: int,
-    published: loop_messages.Published,
-    *,
-    new: bool,
-) -> bytes:
-    """Forward, wait, and encode the answer."""
-    clock = service.sessions.clock
-    wait_s = 0.0 if service.stopping.is_set() else min(max(request.wait_s, 0.0), WAIT_S_MAX)
-    entered_at = clock()
-    if new:
-        session.doubt()  # another agent, or the first: let the loop say what it is to have
-    poll_s = published.poll_s
-    await forward(service, session, request, poll_s, new=new)
-    sure = await make_sure(service, session, request, exchange, wait_s=wait_s, poll_s=poll_s)
-    if sure and (left_s := entered_at + wait_s - clock()) > 0:
-        await session.wait(exchange, request.have, left_s)
-        sure = session.is_sure(clock(), poll_s)
-    published = require_ready(service)
-    superseded = exchange != session.exchange
-    renews = sure and _is_told(service, session, entered_at, superseded=superseded)
-    if not renews and not request.accepts_unrenewed:
-        raise _unsure(session.node)  # its agent would take any other answer for a renewal
-    acknowledged, log_requests = ((), ()) if superseded else session.take()
-    epoch = session.epoch or published.epoch
-    payload = session.payload if sure and session.has_set_for(request.have) else None
-    if payload is not None:
-        version = session.version
-    else:
-        version = request.have[1] if request.have[0] == epoch else 0
-    answer = Answer(
-        epoch=epoch,
-        version=version,
-        set=None if payload is None else msgspec.Raw(payload),
-        acknowledged=acknowledged,
-        want_inventory=new and request.inventory is None,
-        poll_s=published.poll_s,
-        log_requests=log_requests,
-        renews=renews,
-    )
-    return _encode(answer)
+class AgentExchanges:
+    """Exchanges between agents and the loop: each forwards a report and waits for orders.
 
-
-def _is_told(
-    service: services.Services, session: sessions.Session, entered_at: float, *, superseded: bool
-) -> bool:
-    """Send word of an answer to the loop. Return True if it knows in time for what that renews.
-
-    Raises:
-        LinkDownError: it could not be told.
+    Args:
+        link: to the loop.
+        known: the sessions of nodes.
+        nodes: admits nodes to a session.
+        pages: pages of nodes, which a report makes outdated.
+        stopping: ends long polls.
     """
-    now = service.sessions.clock()
-    if not superseded and service.link.answered(session.node, time.time()):
-        session.known(now)
-    return session.may_renew_untold(entered_at)
+
+    def __init__(
+        self,
+        link: LinkClient,
+        known: sessions.Sessions,
+        nodes: undeclared_nodes.UndeclaredNodes,
+        pages: node_metrics_pages.NodePages,
+        stopping: Stopping,
+    ) -> None:
+        self._link = link
+        self._sessions = known
+        self._nodes = nodes
+        self._pages = pages
+        self._stopping = stopping
+
+    async def answer(
+        self, said: agent_messages.SyncRequest, cut_off: Callable[[], Awaitable[None]]
+    ) -> bytes:
+        """Return the encoded answer to what an agent said.
+
+        Args:
+            said: the request, as ``parse`` returned it.
+            cut_off: returns when the agent's connection is closed.
+
+        Raises:
+            Failure: the agent is to come again later.
+            ClientException: the agent's connection was closed.
+            StoreError: the store can't be read.
+        """
+        published = require_ready(self._link)
+        node = said.node
+        try:
+            session = await self._nodes.session_of(node)
+        except undeclared_nodes.TooManyNodesError as error:
+            raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
+        holder = (said.boot_id, said.incarnation)
+        new = session.holder != holder
+        follows = said.follows[-agent_messages.FOLLOWS_MAX :]
+        now, proof = self._sessions.clock(), said.folder_proof
+        entered = session.enter(holder, published.poll_s, now, follows, proof)
+        if isinstance(entered, sessions.Busy):
+            raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
+        said = _kept_here(session, said)
+        self._pages.told(node)
+        closed = False
+        talk = asyncio.ensure_future(self._converse(session, said, entered, published, new=new))
+        cut = asyncio.ensure_future(cut_off()) if said.wait_s > 0 else None
+        try:
+            if cut is not None:
+                await asyncio.wait({talk, cut}, return_when=asyncio.FIRST_COMPLETED)
+                if not talk.done():
+                    closed = True
+                    raise ClientException("the agent's connection was closed")
+            return await talk
+        except LinkDownError as error:
+            raise Failure(503, str(error), retry_after_s=RETRY_AFTER_S) from None
+        except asyncio.CancelledError:
+            closed = True
+            raise
+        finally:
+            for task in (talk, cut):
+                if task is not None:
+                    task.cancel()
+            session.leave(entered, self._sessions.clock(), closed=closed)
+
+    async def _converse(
+        self,
+        session: sessions.Session,
+        request: agent_messages.SyncRequest,
+        exchange: int,
+        published: loop_messages.Published,
+        *,
+        new: bool,
+    ) -> bytes:
+        """Forward, wait, and encode the answer."""
+        clock = self._sessions.clock
+        wait_s = 0.0 if self._stopping.begun else min(max(request.wait_s, 0.0), WAIT_S_MAX)
+        entered_at = clock()
+        if new:
+            session.doubt()  # another agent, or the first: let the loop say what it is to have
+        poll_s = published.poll_s
+        await self._forward(session, request, poll_s, new=new)
+        sure = await self._make_sure(session, request, exchange, wait_s=wait_s, poll_s=poll_s)
+        if sure and (left_s := entered_at + wait_s - clock()) > 0:
+            await session.wait(exchange, request.have, left_s)
+            sure = session.is_sure(clock(), poll_s)
+        published = require_ready(self._link)
+        superseded = exchange != session.exchange
+        renews = sure and self._is_told(session, entered_at, superseded=superseded)
+        if not renews and not request.accepts_unrenewed:
+            raise _unsure(session.node)  # its agent would take any other answer for a renewal
+        acknowledged, log_requests = ((), ()) if superseded else session.take()
+        epoch = session.epoch or published.epoch
+        payload = session.payload if sure and session.has_set_for(request.have) else None
+        if payload is not None:
+            version = session.version
+        else:
+            version = request.have[1] if request.have[0] == epoch else 0
+        answer = Answer(
+            epoch=epoch,
+            version=version,
+            set=None if payload is None else msgspec.Raw(payload),
+            acknowledged=acknowledged,
+            want_inventory=new and request.inventory is None,
+            poll_s=published.poll_s,
+            log_requests=log_requests,
+            renews=renews,
+        )
+        return _encode(answer)
+
+    async def _forward(
+        self,
+        session: sessions.Session,
+        request: agent_messages.SyncRequest,
+        poll_s: float,
+        *,
+        new: bool,
+    ) -> None:
+        """Tell the loop what carries news, and ask how the node stands where that gets uncertain.
+
+        Raises:
+            LinkDownError: it could not be told.
+        """
+        now = self._sessions.clock()
+        due = not session.asking and not session.is_sure(now, poll_s, ASK_PART)
+        told = (self._link.generation, request.boot_id, request.incarnation, request.have)
+        if (
+            due
+            or new
+            or request.attempts
+            or request.inventory is not None
+            or request.usage is not None
+            or request.remedies
+            or session.told != told
+        ):
+            question = session.ask(now) if due else 0
+            ratios = busy_ratios(session.gpu_usage)
+            await self._link.report(loop_messages.Reported(request, time.time(), question, ratios))
+            session.told = told
+
+    async def _make_sure(
+        self,
+        session: sessions.Session,
+        request: agent_messages.SyncRequest,
+        exchange: int,
+        *,
+        wait_s: float,
+        poll_s: float,
+    ) -> bool:
+        """Return True if the loop has not given the node up; wait for its answer if there is time.
+
+        Raises:
+            Failure: 503, if the loop does not answer, and the agent can't take an answer that
+                renews nothing.
+        """
+        clock = self._sessions.clock
+        if session.is_sure(clock(), poll_s):
+            return True
+        if request.accepts_unrenewed:
+            await session.settle(wait_s, exchange)
+            return session.is_sure(clock(), poll_s)
+        await session.settle(CONFIRM_S_MAX, None)
+        if not session.is_sure(clock(), poll_s):
+            raise _unsure(session.node)
+        return True
+
+    def _is_told(self, session: sessions.Session, entered_at: float, *, superseded: bool) -> bool:
+        """Send word of an answer to the loop. Return True if it knows in time for what that renews.
+
+        Raises:
+            LinkDownError: it could not be told.
+        """
+        now = self._sessions.clock()
+        if not superseded and self._link.answered(session.node, time.time()):
+            session.known(now)
+        return session.may_renew_untold(entered_at)
 
 
 @post(
@@ -259,45 +331,13 @@ def _is_told(
     include_in_schema=False,
 )
 async def sync(
-    node: FromPath[str], request: Request[Any, Any, State], state: State
+    node: FromPath[str],
+    request: Request[Any, Any, Any],
+    exchanges: NamedDependency[AgentExchanges],
 ) -> Response[Any]:
     """Handle one sync of an agent."""
-    service: services.Services = state.services
     said = parse(node, await request.body())
-    published = require_ready(service)
-    try:
-        session = await service.undeclared.session_of(node)
-    except undeclared_nodes.TooManyNodesError as error:
-        raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
-    who = (said.boot_id, said.incarnation)
-    new = session.holder != who
-    follows = said.follows[-agent_messages.FOLLOWS_MAX :]
-    now, proof = service.sessions.clock(), said.folder_proof
-    entered = session.enter(who, published.poll_s, now, follows, proof)
-    if isinstance(entered, sessions.Busy):
-        raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
-    said = _kept_here(session, said)
-    service.node_pages.told(node)
-    closed = False
-    talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))
-    cut = asyncio.ensure_future(_disconnected(request)) if said.wait_s > 0 else None
-    try:
-        if cut is not None:
-            await asyncio.wait({talk, cut}, return_when=asyncio.FIRST_COMPLETED)
-            if not talk.done():
-                closed = True
-                raise ClientException("the agent's connection was closed")
-        body = await talk
-    except LinkDownError as error:
-        raise Failure(503, str(error), retry_after_s=RETRY_AFTER_S) from None
-    except asyncio.CancelledError:
-        closed = True
-        raise
-    finally:
-        for task in (talk, cut):
-            if task is not None:
-                task.cancel()
-        session.leave(entered, service.sessions.clock(), closed=closed)
+    body = await exchanges.answer(said, functools.partial(_disconnected, request))
     return Response(body, media_type="application/msgpack")
 
 
@@ -319,7 +359,7 @@ def _kept_here(
     )
 
 
-async def _disconnected(request: Request[Any, Any, State]) -> None:
+async def _disconnected(request: Request[Any, Any, Any]) -> None:
     """Wait until the client's connection is closed."""
     while True:
         message = await request.receive()

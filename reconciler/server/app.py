@@ -2,20 +2,27 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 
 from litestar import Litestar
-from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from reconciler import __version__
-from reconciler.operations.audit import audit_log
-from reconciler.server import agent_sync, errors, services, shutdown
-from reconciler.server.api import audit, explanations, health, plans, queries, reports
-from reconciler.server.background import audit_watch, prune_timer
-from reconciler.server.changes import change_review, change_routes, overrides
+from reconciler.server import agent_sync, errors, shutdown
+from reconciler.server.api import (
+    audit,
+    explanations,
+    health,
+    loop_requests,
+    plans,
+    queries,
+    reports,
+)
+from reconciler.server.changes import change_routes, overrides
+from reconciler.server.composition import Composition
 from reconciler.server.logs import log_routes
 from reconciler.store import StoreError
 
@@ -24,34 +31,30 @@ BODY_BYTES_MAX = 4 * 2**20
 
 
 @contextlib.asynccontextmanager
-async def _linked(service: services.Services) -> AsyncIterator[None]:
+async def _in_background(parts: Composition) -> AsyncIterator[None]:
     """Run the background tasks for the life of the application."""
-    tasks = [
-        asyncio.create_task(service.link.run()),
-        asyncio.create_task(service.node_pages.run()),
-        asyncio.create_task(prune_timer.Housekeeping(service).run()),
-        asyncio.create_task(audit_watch.AuditWatch(service).run()),
-        asyncio.create_task(service.access_audit.run()),
-    ]
-    if service.submitter is not None:
-        tasks.append(asyncio.create_task(service.submitter.run()))
+    tasks = [asyncio.create_task(work) for work in parts.background()]
     try:
         yield
     finally:
-        service.stop()
+        parts.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        service.close()
+        parts.close()
 
 
-def create_app(service: services.Services, *, address: str) -> Litestar:
-    """Return the application; ``address`` is where it is reached, as ``HOST:PORT``."""
+def create_app(parts: Composition, *, address: str) -> Litestar:
+    """Return the application; ``address`` is where it is reached, as ``HOST:PORT``.
+
+    Handlers name the parts that they use as parameters; middleware and errors get theirs here.
+    """
     return Litestar(
         route_handlers=[
             agent_sync.sync,
             *health.HANDLERS,
             *queries.HANDLERS,
+            *loop_requests.HANDLERS,
             *explanations.HANDLERS,
             *plans.HANDLERS,
             *change_routes.HANDLERS,
@@ -60,21 +63,15 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
             *reports.HANDLERS,
             *log_routes.HANDLERS,
         ],
-        lifespan=[lambda _app: _linked(service)],
-        middleware=[health.counted, shutdown.told],
-        guards=[service.gate.guard],
-        state=State(
-            {
-                "services": service,
-                "address": address,
-                "replays": explanations.Replays(service.store_url),
-                "plans": plans.Plans(service.store_url),
-                "verifications": audit.Verifications(audit_log.Log(service.audit_path)),
-                "weighing": change_review.ChangeReview(service),
-            }
-        ),
+        dependencies=parts.dependencies(address),
+        lifespan=[lambda _app: _in_background(parts)],
+        middleware=[
+            functools.partial(health.counted, parts.answers),
+            functools.partial(shutdown.told, parts.stopping),
+        ],
+        guards=[parts.gate.guard],
         exception_handlers={
-            errors.Failure: errors.on_failure,
+            errors.Failure: functools.partial(errors.on_failure, parts.access_log),
             StoreError: errors.on_store_error,
             HTTPException: errors.on_http_error,
             Exception: errors.on_error,

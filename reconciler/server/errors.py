@@ -10,6 +10,7 @@ from litestar.openapi import ResponseSpec
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from reconciler.model import desired
+from reconciler.operations.audit import access_audit
 from reconciler.operations.views import job_views, view_types
 from reconciler.store import StoreError
 
@@ -88,14 +89,15 @@ def body(status: int, message: str) -> bytes:
     return msgspec.json.encode(ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message)))
 
 
-def on_failure(request: Request[Any, Any, Any], failure: Failure) -> Response[ErrorAnswer]:
-    """Return the answer of a `Failure`. One that forbids something is written down."""
+def on_failure(
+    audit: access_audit.AccessAudit, request: Request[Any, Any, Any], failure: Failure
+) -> Response[ErrorAnswer]:
+    """Return the answer of a `Failure`. One that forbids something is noted in ``audit``."""
     headers = None
     caller = request.scope.get("state", {}).get("identity")
     if failure.status == 403 and caller is not None:
         address = "unknown" if request.client is None else request.client.host
         what = f"{request.method} {request.url.path}"
-        audit = request.app.state.services.access_audit
         audit.note("Forbidden", caller.name, address, what, failure.message)
     if failure.retry_after_s is not None:
         headers = {"Retry-After": str(max(1, round(failure.retry_after_s)))}

@@ -10,7 +10,8 @@ import asyncio
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from reconciler.server import errors, services
+from reconciler.server import errors
+from reconciler.server.waits import Stopping
 
 #: Seconds after which a client may retry: about the time of a controller's restart.
 RETRY_AFTER_S = 2.0
@@ -24,7 +25,7 @@ BEGUN = (
 )
 
 
-def told(app: ASGIApp) -> ASGIApp:
+def told(stopping: Stopping, app: ASGIApp) -> ASGIApp:
     """Answer what is cancelled by the end of the server, and end what was begun without an end."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,8 +41,7 @@ def told(app: ASGIApp) -> ASGIApp:
         try:
             await app(scope, receive, sent)
         except asyncio.CancelledError:
-            service: services.Services = scope["litestar_app"].state.services
-            if scope["type"] != ScopeType.HTTP or not service.stopping.is_set():
+            if scope["type"] != ScopeType.HTTP or not stopping.begun:
                 raise
             if not begun:
                 await _refuse(sent, is_safe=is_safe(scope["method"], scope["path"]))

@@ -5,15 +5,16 @@ from typing import Annotated
 
 import msgspec
 from litestar import get
-from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.params import Parameter
 
 from reconciler.model.values import times
-from reconciler.operations.audit import audit_entries, audit_log, verify_worker
+from reconciler.operations.audit import access_audit, audit_entries, audit_log, verify_worker
 from reconciler.operations.views import json_format
-from reconciler.server import errors, services
+from reconciler.server import errors
 from reconciler.server.api import envelopes
 from reconciler.server.auth import authentication
+from reconciler.server.loop_link import LinkClient
 from reconciler.server.process import worker_processes
 
 #: The most entries of one answer.
@@ -220,15 +221,16 @@ def _dropped_view(of: audit_entries.Dropped) -> DroppedView:
     summary="What became of each revision, the newest first",
 )
 async def entries(
-    state: State, limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100
+    revision_log: NamedDependency[audit_log.Log],
+    link: NamedDependency[LinkClient],
+    limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100,
 ) -> Entries:
     """Return entries with their commits, changes and result."""
-    log = _log(state.services)
     try:
-        found = await asyncio.to_thread(log.tail, limit)
+        found = await asyncio.to_thread(revision_log.tail, limit)
     except ValueError as error:
         raise errors.Failure(500, str(error)) from None
-    return Entries(items=[_view(line) for line in found], **envelopes.head(state.services))
+    return Entries(items=[_view(line) for line in found], **envelopes.head(link.published))
 
 
 @get(
@@ -237,19 +239,17 @@ async def entries(
     responses=errors.responses(400, 401, 403, 429, 500, 503),
     summary="Whether the log of revisions is whole",
 )
-async def verify(state: State, first: Annotated[int, Parameter(ge=1)] = 1) -> Verified:
+async def verify(
+    verifications: NamedDependency[Verifications],
+    first: Annotated[int, Parameter(ge=1)] = 1,
+) -> Verified:
     """Goes along the whole chain; ``first``: its first number, where what was before is gone.
 
     One at a time, and not again while the files of the log are as they were.
     """
-    verifications: Verifications = state.verifications
     found = await verifications.verdict(first)
     anchor = None if found.anchor is None else _view(found.anchor)
     return Verified(found.lines, found.last, found.wrong, anchor, found.torn)
-
-
-def _log(service: services.Services) -> audit_log.Log:
-    return audit_log.Log(service.audit_path)
 
 
 @get(
@@ -260,16 +260,17 @@ def _log(service: services.Services) -> audit_log.Log:
     summary="Who was refused, read other people's output, or made overrides, the newest first",
 )
 async def access(
-    state: State, limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100
+    access_log: NamedDependency[access_audit.AccessAudit],
+    link: NamedDependency[LinkClient],
+    limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100,
 ) -> AccessEntries:
     """Return entries for admins. What repeats within a minute is one of them, with its number."""
-    service: services.Services = state.services
     try:
-        found = await asyncio.to_thread(service.access_audit.log.tail, limit)
+        found = await asyncio.to_thread(access_log.log.tail, limit)
     except ValueError as error:
         raise errors.Failure(500, str(error)) from None
     items = [_access_view(line, line.entry.access) for line in found if line.entry.access]
-    return AccessEntries(items=items, **envelopes.head(service))
+    return AccessEntries(items=items, **envelopes.head(link.published))
 
 
 HANDLERS = [entries, verify, access]

@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
+from reconciler.model.protocol import loop_messages
 from reconciler.model.values.times import format_time
 from reconciler.operations.history import past_reasons
 from reconciler.operations.reports import usage_reports
 from reconciler.operations.views import job_views, json_format, quota_views, view_types
-from reconciler.server import services
 
 
 class Envelope(json_format.View, frozen=True, kw_only=True):
@@ -116,9 +116,8 @@ class ReportEnvelope(Envelope, frozen=True, kw_only=True):
     report: usage_reports.UsageReport
 
 
-def head(service: services.Services) -> dict[str, Any]:
-    """Return the fields that every envelope begins with."""
-    published = service.link.published
+def head(published: loop_messages.Published | None) -> dict[str, Any]:
+    """Return the fields that every envelope begins with, by the loop's last message."""
     at = time.time() if published is None else published.at
     return {
         "as_of": format_time(at),

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get
-from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.params import Parameter
 
 from reconciler.model.state import records
@@ -19,10 +19,13 @@ from reconciler.model.state.states import AttemptState
 from reconciler.model.values import times
 from reconciler.operations.history import past_reasons
 from reconciler.operations.views import job_views
-from reconciler.server import errors, services
+from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
 from reconciler.server.auth import read_rights
+from reconciler.server.loop_link import LinkClient
 from reconciler.server.process import worker_processes
+from reconciler.server.server_store import ServerStore
+from reconciler.store import StoreReader
 
 #: The longest that one replay may take.
 REPLAY_S_MAX = 75.0
@@ -72,9 +75,12 @@ def _moment(written: str) -> float:
     summary="Why a job is as it is, or was at a moment",
 )
 async def explain(
+    *,
     name: queries.Name,
-    state: State,
-    request: Request[Any, Any, State],
+    request: Request[Any, Any, Any],
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    replays: NamedDependency[Replays],
     at: Annotated[
         str | None,
         Parameter(
@@ -87,11 +93,9 @@ async def explain(
 
     What its tasks write is shown as in the list of jobs.
     """
-    service: services.Services = state.services
-    rights = await asyncio.to_thread(queries.rights_of, service, request)
+    rights = await asyncio.to_thread(queries.rights_of, store.reader, request)
     if at is None:
-        return await asyncio.to_thread(_now, service, name, limit, rights)
-    replays: Replays = state.replays
+        return await asyncio.to_thread(_now, store.reader, link, name, limit, rights)
     explained = await replays.explain(name, _moment(at), limit)
     return envelopes.Explanation(
         job=rights.job(explained.job),
@@ -108,17 +112,25 @@ async def explain(
 
 
 def _now(
-    service: services.Services, name: str, limit: int, rights: read_rights.ReadRights
+    reader: StoreReader,
+    link: LinkClient,
+    name: str,
+    limit: int,
+    rights: read_rights.ReadRights,
 ) -> envelopes.Explanation:
-    refused = queries.refused_or_none(service, name)
+    refused = queries.refused_or_none(reader, name)
     if refused is not None:
         return envelopes.Explanation(
-            job=refused, reasons=refused.reasons, queue=None, events=[], **envelopes.head(service)
+            job=refused,
+            reasons=refused.reasons,
+            queue=None,
+            events=[],
+            **envelopes.head(link.published),
         )
-    found = queries.job_or_404(service, name, None)
-    (shown,) = queries.show_jobs(service, [found], job_views.ATTEMPTS_IN_JOB, rights)
-    events = map(job_views.event_view, service.reader.events(job=name, limit=limit))
-    usages = job_views.stored_queues(service.reader.view(job_views.QUEUES))
+    found = queries.job_or_404(reader, name, None)
+    (shown,) = queries.show_jobs(reader, [found], job_views.ATTEMPTS_IN_JOB, rights)
+    events = map(job_views.event_view, reader.events(job=name, limit=limit))
+    usages = job_views.stored_queues(reader.view(job_views.QUEUES))
     queue = next((job_views.queue_view(one) for one in usages if one.name == shown.queue), None)
     return envelopes.Explanation(
         job=shown,
@@ -127,20 +139,20 @@ def _now(
         events=rights.events(events),
         borrowers=past_reasons.borrowers(usages, shown.queue) if shown.reasons else [],
         not_reclaimed=past_reasons.not_reclaimed(found.spec, shown, usages),
-        silent=[] if found.finished else _silent(service, found),
-        **envelopes.head(service),
+        silent=[] if found.finished else _silent(reader, found),
+        **envelopes.head(link.published),
     )
 
 
-def _silent(service: services.Services, job: records.JobRecord) -> list[past_reasons.SilentNode]:
+def _silent(reader: StoreReader, job: records.JobRecord) -> list[past_reasons.SilentNode]:
     """Return the silent nodes with tasks of a job; for a large job those of its first tasks."""
     doubtful = [
         one
-        for one in service.reader.attempts(job.name, job.spec.run, alive=True)
+        for one in reader.attempts(job.name, job.spec.run, alive=True)
         if one.state is AttemptState.UNKNOWN
     ]
     names = sorted({one.node for one in doubtful})[:SILENT_MAX]
-    nodes = {name: service.reader.node(name) for name in names}
+    nodes = {name: reader.node(name) for name in names}
     return past_reasons.silent(doubtful, {name: node for name, node in nodes.items() if node})
 
 

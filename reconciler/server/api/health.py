@@ -8,16 +8,20 @@ from typing import Any
 
 import msgspec
 from litestar import MediaType, Request, Response, get
-from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.enums import ScopeType
 from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from reconciler import metrics
 from reconciler.metrics import plain_text
-from reconciler.server import errors, services
+from reconciler.server import errors
 from reconciler.server.api import content_negotiation
 from reconciler.server.auth import authentication
+from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import node_metrics_pages
+from reconciler.server.nodes.sessions import Sessions
+from reconciler.server.server_store import ServerStore
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = f"{plain_text.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
@@ -45,11 +49,10 @@ async def healthz() -> Health:
     responses=errors.responses(503),
     summary="Whether agents and users can be served",
 )
-async def readyz(state: State) -> Health:
+async def readyz(link: NamedDependency[LinkClient]) -> Health:
     """Ready while the loop is connected and has a revision."""
-    service: services.Services = state.services
-    if not service.link.ready:
-        what = "is not ready" if service.link.connected else "is not connected"
+    if not link.ready:
+        what = "is not ready" if link.connected else "is not connected"
         raise errors.Failure(503, f"the controller's loop {what}", retry_after_s=1.0)
     return Health("ok")
 
@@ -61,25 +64,30 @@ async def readyz(state: State) -> Health:
     responses=errors.responses(401, 403, 503),
     summary="The cluster's series, for Prometheus",
 )
-async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Response[bytes]:
+async def cluster_metrics(
+    request: Request[Any, Any, Any],
+    link: NamedDependency[LinkClient],
+    sessions: NamedDependency[Sessions],
+    answers: NamedDependency[metrics.Answers],
+    converted: NamedDependency[plain_text.Converted],
+) -> Response[bytes]:
     """Return the page that the loop published after its last cycle, and the server's own series.
 
     In OpenMetrics, if requested, each bucket of waiting times has a job as its exemplar; otherwise
     the format is Prometheus' text.
     """
-    service: services.Services = state.services
-    published = service.link.published
+    published = link.published
     if published is None:
         raise errors.Failure(503, "the controller's loop is not connected", retry_after_s=1.0)
-    sessions_open, others = service.sessions.counts()
-    own = service.answers.render(open_sessions=sessions_open, other_sessions=others)
+    sessions_open, others = sessions.counts()
+    own = answers.render(open_sessions=sessions_open, other_sessions=others)
     page = published.metrics or b""
     headers = {"Vary": "Accept"}
     takes = request.headers.get("accept", "")
     if content_negotiation.weight(takes, plain_text.MEDIA_TYPE) <= content_negotiation.weight(
         takes, "text/plain"
     ):
-        page = service.converted.of(page) + plain_text.of(own)
+        page = converted.of(page) + plain_text.of(own)
         return Response(page, media_type=TEXT, headers=headers)
     return Response(page + own + plain_text.END, media_type=OPENMETRICS, headers=headers)
 
@@ -92,12 +100,13 @@ async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Re
     summary="One node's series, for Prometheus",
 )
 async def node_metrics(
-    node: FromPath[str], request: Request[Any, Any, State], state: State
+    node: FromPath[str],
+    request: Request[Any, Any, Any],
+    node_pages: NamedDependency[node_metrics_pages.NodePages],
 ) -> Response[bytes]:
     """Return the page of one node, as of its last report."""
-    service: services.Services = state.services
     try:
-        page = await service.node_pages.page(node)
+        page = await node_pages.page(node)
     except node_metrics_pages.BusyError as error:
         raise errors.Failure(503, str(error), retry_after_s=5.0) from None
     if page is None:
@@ -110,8 +119,8 @@ async def node_metrics(
     return Response(page, media_type=TEXT, headers=headers)
 
 
-def counted(app: ASGIApp) -> ASGIApp:
-    """Count each answer of ``app`` by the pattern of its path."""
+def counted(answers: metrics.Answers, app: ASGIApp) -> ASGIApp:
+    """Count each answer of ``app`` by the pattern of its path, in ``answers``."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.WEBSOCKET:
@@ -128,9 +137,8 @@ def counted(app: ASGIApp) -> ASGIApp:
         try:
             await app(scope, receive, sent)
         finally:
-            service: services.Services = scope["litestar_app"].state.services
             pattern, took_s = scope.get("path_template", ""), time.perf_counter() - began
-            service.answers.count(pattern or "/", scope["method"], status, took_s)
+            answers.count(pattern or "/", scope["method"], status, took_s)
 
     return answer
 
@@ -148,17 +156,21 @@ class ScrapeTarget(msgspec.Struct, frozen=True):
     responses=errors.responses(401, 403, 503),
     summary="What to scrape, in the format of Prometheus' http_sd",
 )
-async def targets(state: State, request: Request[Any, Any, Any]) -> list[ScrapeTarget]:
+async def targets(
+    request: Request[Any, Any, Any],
+    listening_address: NamedDependency[str],
+    store: NamedDependency[ServerStore],
+    node_pages: NamedDependency[node_metrics_pages.NodePages],
+) -> list[ScrapeTarget]:
     """Return the cluster page and one page per node, which are kept up to date from then on.
 
     Their address is the one of this request: the listening address, such as 0.0.0.0 or one behind a
     proxy, is of no use to others.
     """
     host = request.headers.get("host", "")
-    address = host if _HOST.fullmatch(host) else state.address
-    service: services.Services = state.services
-    nodes = await asyncio.to_thread(service.reader.nodes)
-    service.node_pages.listed(node.name for node in nodes)
+    address = host if _HOST.fullmatch(host) else listening_address
+    nodes = await asyncio.to_thread(store.reader.nodes)
+    node_pages.listed(node.name for node in nodes)
     found = [ScrapeTarget([address], {"__metrics_path__": "/metrics", "job": "muster"})]
     found += [
         ScrapeTarget(

@@ -9,13 +9,16 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get
-from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.params import Parameter
 
+from reconciler.operations.audit import access_audit
 from reconciler.operations.plan import plan_types, plan_worker, snapshot_worker
-from reconciler.server import errors, services
+from reconciler.server import errors
 from reconciler.server.auth import authentication, authorization
 from reconciler.server.process import worker_processes
+from reconciler.server.repository_facts import RepositoryFacts
+from reconciler.server.server_store import ServerStore
 
 #: The longest that one may take.
 RUN_S_MAX = 120.0
@@ -43,19 +46,22 @@ class Plans(worker_processes.WorkerSlots):
     responses=errors.responses(400, 401, 403, 429, 500, 503),
     summary="All that the controller knows, whole and packed: what `muster plan --against` takes",
 )
-async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[bytes]:
+async def snapshot(
+    request: Request[Any, Any, Any],
+    store: NamedDependency[ServerStore],
+    access_log: NamedDependency[access_audit.AccessAudit],
+    plans: NamedDependency[Plans],
+) -> Response[bytes]:
     """Return the state as of the last commit of the store.
 
     It contains commands and settings of everybody's jobs: with roles in ``Access`` it needs one
     that allows ``snapshot``.
     """
-    service: services.Services = state.services
     caller = authentication.identity_of(request)
-    why = await asyncio.to_thread(authorization.why_not_snapshot, service.reader, caller)
+    why = await asyncio.to_thread(authorization.why_not_snapshot, store.reader, caller)
     if why:
         raise errors.Failure(403, why)
-    authentication.note(service.access_audit, "SnapshotRead", request, "records of all jobs")
-    plans: Plans = state.plans
+    authentication.note(access_log, "SnapshotRead", request, "records of all jobs")
     status, body = await plans.run(snapshot_worker.__name__)
     if status:
         raise errors.Failure(503, body.decode(errors="replace") or "no snapshot could be made")
@@ -68,8 +74,11 @@ async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[
     summary="What a revision would change, what that does to the cluster, and what comes of it",
 )
 async def plan(
-    state: State,
-    request: Request[Any, Any, State],
+    *,
+    request: Request[Any, Any, Any],
+    store: NamedDependency[ServerStore],
+    facts: NamedDependency[RepositoryFacts],
+    plans: NamedDependency[Plans],
     revision: Revision,
     base: Annotated[
         str | None,
@@ -81,14 +90,12 @@ async def plan(
     With roles in ``Access``, commands and settings of jobs are shown only to callers with a role
     that allows ``snapshot``.
     """
-    service: services.Services = state.services
-    if service.repository is None:
+    if facts.local is None:
         raise errors.Failure(501, "this controller reads no repository on its own machine")
-    folder, sub_path = service.repository
-    plans: Plans = state.plans
     status, output = await plans.run(
         plan_worker.__name__,
-        *("--repository", str(folder), "--path", sub_path, "--head", revision),
+        *("--repository", str(facts.local.path), "--path", facts.local.sub_path),
+        *("--head", revision),
         *(("--base", base) if base else ()),
     )
     if status in _STATUS:
@@ -97,7 +104,7 @@ async def plan(
         raise errors.Failure(500, "the plan failed; see the server's log")
     found = _DECODE_PLAN(output)
     caller = authentication.identity_of(request)
-    why = await asyncio.to_thread(authorization.why_not_snapshot, service.reader, caller)
+    why = await asyncio.to_thread(authorization.why_not_snapshot, store.reader, caller)
     return plan_types.without_settings(found) if why else found
 
 

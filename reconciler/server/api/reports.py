@@ -5,14 +5,16 @@ from typing import Annotated, get_args
 
 import msgspec
 from litestar import get
-from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.params import FromPath, Parameter, QueryParameter
 
 from reconciler.model.protocol import decoders
 from reconciler.model.values import times
 from reconciler.operations.reports import usage_reports
-from reconciler.server import errors, services
+from reconciler.server import errors
 from reconciler.server.api import envelopes
+from reconciler.server.loop_link import LinkClient
+from reconciler.server.server_store import ServerStore
 
 #: Default period of a report.
 SPAN_S = 30 * 86_400.0
@@ -44,8 +46,10 @@ def _groups(text: str) -> tuple[usage_reports.By, ...]:
     summary="What was used, waited for, wasted and shared, over a span of time",
 )
 def report(
+    *,
     what: FromPath[usage_reports.What],
-    state: State,
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
     began: Annotated[
         str | None, QueryParameter(name="from", description="RFC 3339; 30 days ago if left out.")
     ] = None,
@@ -57,17 +61,16 @@ def report(
     ] = "queue",
 ) -> envelopes.ReportEnvelope:
     """Whole hours (of waiting: days, in UTC) that begin within the span."""
-    service: services.Services = state.services
     now = time.time()
     until = _time("to", ended, now)
     period = usage_reports.ReportPeriod(
         _time("from", began, until - SPAN_S), until, _groups(by), now
     )
     try:
-        report = usage_reports.make(what, service.reader, period)
+        report = usage_reports.make(what, store.reader, period)
     except usage_reports.ReportError as error:
         raise errors.Failure(400, str(error)) from None
-    return envelopes.ReportEnvelope(report=report, **envelopes.head(service))
+    return envelopes.ReportEnvelope(report=report, **envelopes.head(link.published))
 
 
 HANDLERS = [report]

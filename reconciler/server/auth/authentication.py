@@ -118,3 +118,19 @@ def note(
     """Have a call of an authenticated caller written down."""
     what = f"{request.scope.get('method', '')} {request.url.path}"
     notes.note(action, identity_of(request).name, address_of(request), what, why)
+
+
+def note_unauthenticated(
+    notes: AccessNotes, address: str, request: str, reason: str, count: int
+) -> None:
+    """Have calls without a valid token written down.
+
+    Args:
+        notes: takes the entry.
+        address: of the callers.
+        request: method and path of the last call.
+        reason: why the token is invalid, in one word.
+        count: how many calls the entry stands for.
+    """
+    calls = f"{count} calls" if count > 1 else "a call"
+    notes.note("Unauthenticated", "", address, request, f"{calls} without a valid token ({reason})")

@@ -48,17 +48,18 @@ class FailedCalls:
     Args:
         clock: seconds that only grow.
         sleep: waits for so many seconds.
+        logged: called with address, request, reason and number of calls of each line of the log.
     """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        logged: Callable[[str, str, str, int], None] | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        #: Called with address, request, reason and number of what is logged.
-        self.told: Callable[[str, str, str, int], None] | None = None
         self._clock, self._sleep = clock, sleep
+        self._logged = logged
         self._by_address: OrderedDict[str, _Failures] = OrderedDict()
         self._waiting = 0
         self._lines: list[float] = []
@@ -76,8 +77,8 @@ class FailedCalls:
                 *("%d call%s without a valid token from %s, the last: %s %r (%s)", count, many),
                 *(address, method, path, reason),
             )
-            if self.told is not None:
-                self.told(address, f"{method} {path}", reason, count)
+            if self._logged is not None:
+                self._logged(address, f"{method} {path}", reason, count)
         if reason == MISSING:
             return
         failures.count += 1

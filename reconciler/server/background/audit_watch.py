@@ -16,7 +16,7 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.operations.audit import audit_log
-from reconciler.server import services
+from reconciler.server.waits import Stopping
 
 _LOG = logging.getLogger("muster.audit")
 
@@ -52,21 +52,27 @@ class AuditWatch:
     """Verifier of the log: once when it is made, and then every ``LOOK_EVERY_S``.
 
     Args:
-        service: owner of the log, and receiver of results.
+        log: the log.
+        answers: take the result, for the server's page.
+        stopping: ends a verification.
         clock: returns seconds since the epoch.
         sleep: waits in the thread of a verification.
     """
 
     def __init__(
         self,
-        service: services.Services,
+        log: audit_log.Log,
+        answers: metrics.Answers,
+        stopping: Stopping,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._service = service
+        self._log = log
+        self._answers = answers
+        self._stopping = stopping
         self._clock = clock
         self._sleep = sleep
-        self._seen_path = service.audit_path.with_name(SEEN_FILE)
+        self._seen_path = log.path.with_name(SEEN_FILE)
         self._seen = _seen_in(self._seen_path)
         self._since = self._seen.at or clock()
         self._wrong = ""
@@ -92,8 +98,8 @@ class AuditWatch:
             await self.look()
         except OSError as error:
             _LOG.warning("the audit log can't be verified now: %s", error)
-            if self._service.answers.audit is None:
-                self._service.answers.audit = metrics.AuditLook(intact=None, at=self._since)
+            if self._answers.audit is None:
+                self._answers.audit = metrics.AuditLook(intact=None, at=self._since)
 
     async def look(self) -> str:
         """Go along the log once; what is wrong with it.
@@ -102,8 +108,8 @@ class AuditWatch:
             OSError: it can't be read.
             StoppedError: the server stops.
         """
-        log = audit_log.Log(self._service.audit_path)
-        pace, mark = _Pace(self._service, self._sleep), self._seen.lines
+        log = self._log
+        pace, mark = _Pace(self._stopping, self._sleep), self._seen.lines
         found = await asyncio.to_thread(log.verify, pause=pace, mark=mark)
         # files may have been put aside and dropped while it went slowly: that is no tampering
         if found.wrong and not self._wrong:
@@ -116,7 +122,7 @@ class AuditWatch:
                 self._keep, AuditPosition(found.lines, self._clock(), found.last)
             )
         self._wrong = wrong
-        self._service.answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
+        self._answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
         return wrong
 
     def _wrong_with(self, found: audit_log.ChainVerdict) -> str:
@@ -157,13 +163,13 @@ def _seen_in(path: Path) -> AuditPosition:
 class _Pace:
     """Waits between pieces of work so that they take no more than a part of the time."""
 
-    def __init__(self, service: services.Services, sleep: Callable[[float], None]) -> None:
-        self._stopping = service.stopping
+    def __init__(self, stopping: Stopping, sleep: Callable[[float], None]) -> None:
+        self._stopping = stopping
         self._sleep = sleep
         self._since: float | None = None
 
     def __call__(self) -> None:
-        if self._stopping.is_set():
+        if self._stopping.begun:
             raise AuditWatchStoppedError
         now = time.thread_time()  # of the thread that works, which is not the one that made this
         worked_s = 0.0 if self._since is None else now - self._since

@@ -20,8 +20,10 @@ from reconciler.model.values import times
 from reconciler.operations import job_pruning
 from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views
-from reconciler.server import services
 from reconciler.server.auth import authorization, tokens
+from reconciler.server.repository_facts import RepositoryFacts
+from reconciler.server.repository_hints import RepositoryHints
+from reconciler.server.server_store import ServerStore
 from reconciler.store import StoreError, periodic, statements
 
 _LOG = logging.getLogger("muster.housekeeping")
@@ -46,10 +48,28 @@ class PruneResult(msgspec.Struct, frozen=True):
 
 
 class Housekeeping:
-    """Looks at the schedule now and then; ``clock`` gives seconds since the epoch."""
+    """Looks at the schedule now and then.
 
-    def __init__(self, service: services.Services, clock: Callable[[], float] = time.time) -> None:
-        self._service = service
+    Args:
+        store: has the jobs, the schedule and the last time.
+        submitter: pushes.
+        hints: have the loop look at what was pushed.
+        facts: say which commits count.
+        clock: returns seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: ServerStore,
+        submitter: remote_changes.Submitter,
+        hints: RepositoryHints,
+        facts: RepositoryFacts,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._submitter = submitter
+        self._hints = hints
+        self._facts = facts
         self._clock = clock
         self._not_before = 0.0
 
@@ -72,24 +92,21 @@ class Housekeeping:
             StoreError: the store can't be read now.
         """
         now = self._clock()
-        submitter = self._service.submitter
-        if submitter is None or now < self._not_before:
+        if now < self._not_before:
             return None
-        body = await asyncio.to_thread(self._service.reader.view, job_views.STRUCTURE)
+        body = await asyncio.to_thread(self._store.reader.view, job_views.STRUCTURE)
         structure = job_views.stored_structure(body)
         said = structure.settings.retain_files if structure is not None else None
         if said is None:
             # from the moment of the request on, not for missed times before
-            if await asyncio.to_thread(periodic.last, self._service.reader, CHORE) is not None:
-                await asyncio.to_thread(periodic.forget, self._service.reader, CHORE)
+            if await asyncio.to_thread(periodic.last, self._store.reader, CHORE) is not None:
+                await asyncio.to_thread(periodic.forget, self._store.reader, CHORE)
             return None
-        return await self._once(submitter, said, now)
+        return await self._once(said, now)
 
-    async def _once(
-        self, submitter: remote_changes.Submitter, said: desired.FileRetention, now: float
-    ) -> PruneResult | None:
+    async def _once(self, said: desired.FileRetention, now: float) -> PruneResult | None:
         """Do it if it is due and no other controller does; what fails is left as not done."""
-        reader = self._service.reader
+        reader = self._store.reader
         last = await asyncio.to_thread(periodic.last, reader, CHORE)
         if last is not None and recurrence.newest_start(said.schedule, last, now) is None:
             return None
@@ -98,16 +115,14 @@ class Housekeeping:
             return None
         done = None
         try:
-            done = await self._prune(submitter, said, now)
+            done = await self._prune(said, now)
         finally:
             if done is None:
                 self._not_before = now + AGAIN_S
                 periodic.move(reader, CHORE, now, last)
         return done
 
-    async def _prune(
-        self, submitter: remote_changes.Submitter, said: desired.FileRetention, now: float
-    ) -> PruneResult | None:
+    async def _prune(self, said: desired.FileRetention, now: float) -> PruneResult | None:
         """Have the files leave; None: git could not be reached, and it is to be tried again."""
         changes, refused = await asyncio.to_thread(self._chosen, said, now)
         if refused:
@@ -119,12 +134,12 @@ class Housekeeping:
         results: list[remote_changes.RemoteChangeResult] = []
         for begin in range(0, len(changes), job_pruning.COMMIT_MAX):
             part = changes[begin : begin + job_pruning.COMMIT_MAX]
-            results += await submitter.submit(part)
+            results += await self._submitter.submit(part)
         failed = [one for one in results if one.status >= 400]
         left = tuple(one.name for one in results if one.status < 400 and one.commit is not None)
         commits = tuple(dict.fromkeys(one.commit for one in results if one.commit is not None))
         if left:
-            self._service.pushed()
+            self._hints.pushed()
             _LOG.info("files of jobs that are over left in %s: %d", ", ".join(commits), len(left))
         if failed:
             _LOG.warning(
@@ -139,7 +154,7 @@ class Housekeeping:
         self, said: desired.FileRetention, now: float
     ) -> tuple[list[remote_changes.SubmittedDocument], dict[str, str]]:
         """Return the changes to request, and jobs that may not be changed, with the rule."""
-        reader = self._service.reader
+        reader = self._store.reader
         seen: list[job_pruning.PrunableJob] = []
         after: str | None = None
         while True:
@@ -155,10 +170,10 @@ class Housekeeping:
             for name in names
         ]
         caller = tokens.Caller(said.identity, "user")
-        folder = self._service.jobs_folder
+        folder = self._facts.jobs_folder
         refused = authorization.elsewhere(reader, changes, jobs_folder=folder)
         refused |= authorization.uncommittable(
-            reader, changes, key=self._service.signing_key, now=now
+            reader, changes, key=self._facts.signing_key, now=now
         ) | authorization.refusals(reader, caller, changes)
         wanted = [one for position, one in enumerate(changes) if position not in refused]
         wanted = authorization.confined(reader, wanted, jobs_folder=folder)

@@ -14,10 +14,11 @@ import msgspec
 from reconciler.model import desired
 from reconciler.operations.changes import held_changes, remote_changes
 from reconciler.operations.views import job_views
-from reconciler.server import services
 from reconciler.server.auth import authorization, tokens
 from reconciler.server.changes import text_worker
 from reconciler.server.process import batching
+from reconciler.server.repository_facts import RepositoryFacts
+from reconciler.server.server_store import ServerStore
 
 #: A larger text is reviewed by itself, so that other callers do not wait for it.
 SHARED_BYTES_MAX = 32 * 2**10
@@ -70,10 +71,16 @@ class Weighed(NamedTuple):
 
 
 class ChangeReview:
-    """Reviewer of changes that come at the same time."""
+    """Reviewer of changes that come at the same time.
 
-    def __init__(self, service: services.Services) -> None:
-        self._service = service
+    Args:
+        store: has the structure in force.
+        facts: say which commits count.
+    """
+
+    def __init__(self, store: ServerStore, facts: RepositoryFacts) -> None:
+        self._store = store
+        self._facts = facts
         self._judge: tuple[desired.Structure, remote_changes.SubmissionValidator] | None = None
         self._before = batching.StoreReadBatcher(self._weigh)
         self._large = batching.StoreReadBatcher(self._weigh)
@@ -103,17 +110,16 @@ class ChangeReview:
         return await self._after.ask(verb)
 
     def _weigh(self, asked: Sequence[ChangesUnderReview]) -> list[Weighed | Exception]:
-        known = authorization.Once(self._service.reader)
+        known = authorization.Once(self._store.reader)
         return [self._weighed(one, known) for one in asked]
 
     def _weighed(self, asked: ChangesUnderReview, known: authorization.Once) -> Weighed | Exception:
         try:
             changes = asked.changes or self._read(asked, known)
-            service = self._service
             refused = authorization.uncommittable(
                 known,
                 changes,
-                key=service.signing_key,
+                key=self._facts.signing_key,
                 now=time.time(),
             ) | authorization.early_refusals(known, asked.caller, changes)
             above = asked.caller.role == authorization.ADMIN
@@ -122,7 +128,7 @@ class ChangeReview:
                 for position, one in enumerate(changes)
                 if position not in refused
             ]
-            wanted = authorization.confined(known, left, jobs_folder=service.jobs_folder)
+            wanted = authorization.confined(known, left, jobs_folder=self._facts.jobs_folder)
         except Exception as error:  # it is one person's, and costs the others nothing
             return error
         return Weighed(changes, refused, wanted)
@@ -138,7 +144,7 @@ class ChangeReview:
             request = text_worker.TextRequest(
                 asked.text, asked.caller.name, now, asked.owner, basis, view or b""
             )
-            found = text_worker.read(request, self._service.reader.newest_states)
+            found = text_worker.read(request, self._store.reader.newest_states)
         else:
             found = self._read_here(asked, view, now, basis)
         return (
@@ -163,14 +169,14 @@ class ChangeReview:
             judge,
             now,
             owner=asked.owner,
-            known=self._service.reader.newest_states,
+            known=self._store.reader.newest_states,
             basis=basis,
         )
 
     def _told(self, verbs: Sequence[remote_changes.Verb]) -> list[str]:
-        sync = job_views.stored_sync(self._service.reader.view(job_views.SYNC))
+        sync = job_views.stored_sync(self._store.reader.view(job_views.SYNC))
         sync_view = msgspec.to_builtins(
-            job_views.sync_view(sync, self._service.folder, self._service.branch)
+            job_views.sync_view(sync, self._facts.folder, self._facts.branch)
         )
         if held_changes.revision(sync_view) or held_changes.emptied(sync_view):
             return [HELD] * len(verbs)

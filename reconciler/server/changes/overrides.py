@@ -11,24 +11,25 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, delete, get, post
-from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, Parameter
 
 from reconciler.model.state import records
+from reconciler.operations.audit import access_audit
 from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views, view_types
-from reconciler.server import errors, services
+from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
-from reconciler.server.auth import authentication, authorization, tokens
+from reconciler.server.auth import authentication, authorization
+from reconciler.server.changes.override_commits import OverrideCommits
+from reconciler.server.loop_link import LinkClient
+from reconciler.server.override_requests import OverrideRequests
+from reconciler.server.server_store import ServerStore
 
 #: Default and longest duration of an override.
 FOR_S_DEFAULT = 4 * 3600
 FOR_S_MAX = records.OVERRIDE_S_MAX
 REASON_CHARACTERS_MAX = 1000
-#: How long git may take before an override is made instead.
-GIT_PATIENCE_S = 10.0
-
-
 #: The kind of override of each verb, and the verb of the permission to end it.
 _UNDOING: dict[str, tuple[records.OverrideVerb, remote_changes.Verb]] = {
     "cancel": ("cancel", "cancel"),
@@ -68,12 +69,13 @@ class OverrideResults(envelopes.Envelope, frozen=True, kw_only=True):
 
 
 @get("/v1/overrides", sync_to_thread=True, responses=queries.FAILS, summary="Overrides in force")
-def overrides(state: State) -> envelopes.Overrides:
+def overrides(
+    store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
+) -> envelopes.Overrides:
     """Return overrides that are not committed, oldest first."""
-    service: services.Services = state.services
-    signed = authorization.are_signed(service.reader)
-    found = [job_views.override_view(one, signed=signed) for one in service.reader.overrides()]
-    return envelopes.Overrides(items=found, **envelopes.head(service))
+    signed = authorization.are_signed(store.reader)
+    found = [job_views.override_view(one, signed=signed) for one in store.reader.overrides()]
+    return envelopes.Overrides(items=found, **envelopes.head(link.published))
 
 
 @post(
@@ -83,33 +85,35 @@ def overrides(state: State) -> envelopes.Overrides:
     summary="Cancel jobs, drain nodes or suspend queues though git can't take it",
 )
 async def put_overrides(
-    data: JSONBody[OverrideRequest], request: Request[Any, Any, State], state: State
+    *,
+    data: JSONBody[OverrideRequest],
+    request: Request[Any, Any, Any],
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    access_log: NamedDependency[access_audit.AccessAudit],
+    override_requests: NamedDependency[OverrideRequests],
+    override_commits: NamedDependency[OverrideCommits],
 ) -> OverrideResults:
     """Committed where git can be reached after all, else an override that expires."""
-    service: services.Services = state.services
     caller = authentication.identity_of(request)
     owner = caller.name
     data = msgspec.structs.replace(data, names=authorization.canonical_names(data.verb, data.names))
     _check(data)
     asked_for = [remote_changes.SubmittedDocument(data.verb, owner, name) for name in data.names]
-    denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, asked_for)
+    denied = await asyncio.to_thread(authorization.refusals, store.reader, caller, asked_for)
     if denied:
         message = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
         raise errors.Failure(403, f"{message}; nothing was done")
     what = f"{data.verb} {', '.join(data.names[:20])}: {data.reason}"
-    authentication.note(service.access_audit, "OverrideChanged", request, what)
-    in_vain = await asyncio.to_thread(
-        authorization.uncommittable,
-        service.reader,
-        asked_for,
-        key=service.signing_key,
-        now=time.time(),
-    )
+    authentication.note(access_log, "OverrideChanged", request, what)
+    in_vain = await asyncio.to_thread(override_commits.is_in_vain, asked_for)
     # what no commit of the controller's could do is an override until a person commits it
-    commits = {} if in_vain else await _commit(service, data, caller)
+    commits = (
+        {} if in_vain else await override_commits.commit(data.verb, data.names, data.reason, caller)
+    )
     # all but a cancel is structure: committed, it waits with all of that until it is mended
     pending = data.verb != "cancel" and await asyncio.to_thread(
-        queries.is_structure_refused, service
+        queries.is_structure_refused, store.reader
     )
     now = time.time()
     requested = {
@@ -121,13 +125,16 @@ async def put_overrides(
         if pending or name not in commits
     }
     answers = await asyncio.gather(
-        *(service.ask(records.PutOverride(secrets.token_hex(8), one)) for one in requested.values())
+        *(
+            override_requests.ask(records.PutOverride(secrets.token_hex(8), one))
+            for one in requested.values()
+        )
     )
     refused = [f"{name}: {why}" for name, why in zip(requested, answers, strict=True) if why]
     if refused:
         done = len(data.names) - len(refused)
         raise errors.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
-    signed = await asyncio.to_thread(authorization.are_signed, service.reader)
+    signed = await asyncio.to_thread(authorization.are_signed, store.reader)
     results = [
         OverrideResult(
             name,
@@ -136,7 +143,7 @@ async def put_overrides(
         )
         for name in data.names
     ]
-    return OverrideResults(items=results, **envelopes.head(service))
+    return OverrideResults(items=results, **envelopes.head(link.published))
 
 
 @delete(
@@ -146,29 +153,36 @@ async def put_overrides(
     summary="End an override before its time",
 )
 async def clear_override(
+    *,
     verb: Annotated[str, Parameter(pattern="^(cancel|drain|suspend)$")],
     name: FromPath[str],
-    request: Request[Any, Any, State],
-    state: State,
+    request: Request[Any, Any, Any],
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+    access_log: NamedDependency[access_audit.AccessAudit],
+    override_requests: NamedDependency[OverrideRequests],
 ) -> OverrideResults:
     """End an override. A node or queue may work again; a cancelled run stays so: a run happens
     once.
     """
-    service: services.Services = state.services
     caller = authentication.identity_of(request)
     owner = caller.name
     kind, undoing = _UNDOING[verb]
     (name,) = authorization.canonical_names(undoing, [name.removeprefix("/")])
     document = remote_changes.SubmittedDocument(undoing, owner, name)
-    denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, [document])
+    denied = await asyncio.to_thread(authorization.refusals, store.reader, caller, [document])
     if denied:
         raise errors.Failure(403, f"{name}: {denied[0]}; nothing was done")
     told = f"ends {kind} {name}"
-    authentication.note(service.access_audit, "OverrideChanged", request, told)
-    why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
+    authentication.note(access_log, "OverrideChanged", request, told)
+    why = await override_requests.ask(
+        records.ClearOverride(secrets.token_hex(8), kind, name, owner)
+    )
     if why:
         raise errors.Failure(404, f"{why}; `muster overrides` lists those in force")
-    return OverrideResults(items=[OverrideResult(name, None, None)], **envelopes.head(service))
+    return OverrideResults(
+        items=[OverrideResult(name, None, None)], **envelopes.head(link.published)
+    )
 
 
 def _check(data: OverrideRequest) -> None:
@@ -193,52 +207,6 @@ def _check(data: OverrideRequest) -> None:
             f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what lasts "
             "longer belongs in git",
         )
-
-
-async def _commit(
-    service: services.Services, data: OverrideRequest, caller: tokens.Caller
-) -> dict[str, str | None]:
-    """Names that git took, with their commits; those that it could not take are left out.
-
-    Raises:
-        Failure: git could be asked, and what was asked for makes no sense.
-    """
-    if service.submitter is None:
-        return {}
-    documents = [
-        remote_changes.SubmittedDocument(
-            data.verb,
-            caller.name,
-            name,
-            reason=data.reason,
-            above=caller.role == authorization.ADMIN,
-        )
-        for name in data.names
-    ]
-    documents = await asyncio.to_thread(
-        authorization.confined, service.reader, documents, jobs_folder=service.jobs_folder
-    )
-    pushing = asyncio.ensure_future(service.submitter.submit(documents, together=True))
-    try:
-        results = await asyncio.wait_for(asyncio.shield(pushing), GIT_PATIENCE_S)
-    except TimeoutError:
-        # it may still be pushed: then git agrees, and the override ends by itself
-        return {}
-    service.pushed()
-    wrong = [
-        one for one in results if 400 <= one.status < 500 and one.status != remote_changes.WITHDRAWN
-    ]
-    if wrong and all(one.status == 403 for one in wrong):
-        return {}
-    missing = data.verb != "cancel" and wrong and all(one.status == 404 for one in wrong)
-    if missing and await asyncio.to_thread(queries.is_structure_refused, service):
-        return {}  # it may have left git by a change that is held, and still be in force
-    if wrong:
-        raise errors.Failure(
-            max(one.status for one in wrong),
-            "; ".join(f"{one.name}: {one.message}" for one in wrong[:20]),
-        )
-    return {one.name: one.commit for one in results if one.status < 400}
 
 
 HANDLERS: list[Any] = [overrides, put_overrides, clear_override]

@@ -16,9 +16,10 @@ from reconciler.model.state import records
 from reconciler.model.state.states import JobState
 from reconciler.operations.changes import pusher, remote_changes
 from reconciler.operations.views import job_views
-from reconciler.server import services
-from reconciler.server.auth import authentication, tokens
 from reconciler.server.background import prune_timer
+from reconciler.server.repository_facts import RepositoryFacts
+from reconciler.server.repository_hints import RepositoryHints
+from reconciler.server.server_store import ServerStore
 from reconciler.store import periodic
 from tests.integration.server.test_submission import Repository, job
 from tests.unit.store import samples
@@ -47,16 +48,7 @@ class Scene:
         )
         self.reader = store.StoreReader.open(self.url)
         self.push = pusher.GitPusher(found, dict, self._last_run)
-        self.service = self.controller("state")
-
-    def controller(self, name: str) -> services.Services:
-        """What a controller with a folder of its own has, over the one store."""
-        link_path = self.state.with_name(name) / "loop.sock"
-        return services.Services(
-            store_url=self.url,
-            link_path=link_path,
-            gate=authentication.Authenticator(tokens.TokenTable(())),
-        )
+        self.opened = ServerStore(self.url)
 
     def _last_run(self, name: str) -> pusher.LastRun | None:
         found = self.reader.job(name)
@@ -81,11 +73,18 @@ class Scene:
         self.now += after_s
 
         async def run() -> prune_timer.PruneResult | None:
-            self.service.submitter = batcher = remote_changes.Batcher(self.push)
+            batcher = remote_changes.Batcher(self.push)
+            chore = prune_timer.Housekeeping(
+                self.opened,
+                batcher,
+                RepositoryHints(lambda: None),
+                RepositoryFacts(),
+                lambda: self.now,
+            )
             task = asyncio.create_task(batcher.run())
             try:
                 async with asyncio.timeout(120):
-                    return await prune_timer.Housekeeping(self.service, lambda: self.now).look()
+                    return await chore.look()
             finally:
                 task.cancel()
 
@@ -93,7 +92,7 @@ class Scene:
 
     def close(self) -> None:
         """Let go of the store."""
-        self.service.close()
+        self.opened.close()
         self.reader.close()
         self.store.close()
 
@@ -193,13 +192,13 @@ def test_a_controller_that_takes_over_does_not_do_it_again(scene: Scene) -> None
     scene.repository.commit("old.yaml", job("old"))
     scene.commit(structure(), ended("old", 60))
     scene.look()
-    first = scene.service
-    scene.service = scene.controller("other")
+    first = scene.opened
+    scene.opened = ServerStore(scene.url)
     done = scene.look(FOUR + 1)  # it counts from when the first one began to
     assert done is not None
     assert done.left == ("old",)
-    scene.service.close()
-    scene.service = first
+    scene.opened.close()
+    scene.opened = first
     assert scene.look(3600) is None
 
 

@@ -4,7 +4,15 @@ import ast
 import re
 
 from reconciler.model.state import events, instance_records, pending_reasons, states
-from reconciler.server.api import audit, explanations, health, plans, queries, reports
+from reconciler.server.api import (
+    audit,
+    explanations,
+    health,
+    loop_requests,
+    plans,
+    queries,
+    reports,
+)
 from reconciler.server.changes import change_routes, overrides
 from reconciler.server.logs import log_routes
 from tests.unit.docs import pages
@@ -70,7 +78,7 @@ def test_every_request_is_in_the_table_of_the_api() -> None:
     handlers = [
         handler
         for module in (
-            *(health, queries, explanations, plans, change_routes),
+            *(health, queries, loop_requests, explanations, plans, change_routes),
             *(audit, overrides, reports, log_routes),
         )
         for handler in module.HANDLERS

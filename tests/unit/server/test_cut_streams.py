@@ -1,13 +1,12 @@
 """What becomes of answers that have begun when the server has to go."""
 
 import asyncio
-import types
 from typing import Any
 
 import pytest
 from litestar.types import Message, Receive, Scope, Send
 
-from reconciler.server import shutdown
+from reconciler.server import shutdown, waits
 
 
 def _cancelled(headers: list[tuple[bytes, bytes]]) -> list[Message]:
@@ -27,12 +26,12 @@ def _cancelled(headers: list[tuple[bytes, bytes]]) -> list[Message]:
         await asyncio.sleep(3600)
 
     async def serve() -> None:
-        state = types.SimpleNamespace(services=types.SimpleNamespace(stopping=asyncio.Event()))
-        scope: Any = {"type": "http", "litestar_app": types.SimpleNamespace(state=state)}
-        told: Any = shutdown.told(app)
+        stopping = waits.Stopping()
+        scope: Any = {"type": "http"}
+        told: Any = shutdown.told(stopping, app)
         task = asyncio.create_task(told(scope, None, send))
         await begun.wait()
-        state.services.stopping.set()
+        stopping.begin()
         task.cancel()
         await task
 

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from reconciler.server import shutdown
+from reconciler.server import shutdown, waits
 
 
 async def answered(method: str, path: str) -> tuple[dict[bytes, bytes], Any]:
@@ -20,17 +19,11 @@ async def answered(method: str, path: str) -> tuple[dict[bytes, bytes], Any]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    ending = asyncio.Event()
-    ending.set()
-    services = SimpleNamespace(stopping=ending)
-    scope: Any = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "litestar_app": SimpleNamespace(state=SimpleNamespace(services=services)),
-    }
+    stopping = waits.Stopping()
+    stopping.begin()
+    scope: Any = {"type": "http", "method": method, "path": path}
     receive: Any = None
-    await shutdown.told(app)(scope, receive, send)
+    await shutdown.told(stopping, app)(scope, receive, send)
     assert sent[0]["status"] == 503
     return dict(sent[0]["headers"]), json.loads(sent[1]["body"])["error"]["message"]
 

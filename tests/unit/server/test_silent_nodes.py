@@ -10,7 +10,8 @@ import pytest
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, NodeState
-from reconciler.server.logs import log_routes
+from reconciler.server import waits
+from reconciler.server.logs import log_output
 from reconciler.server.nodes import log_relay
 from tests.unit.store import samples
 
@@ -32,25 +33,31 @@ class Relay:
         yield agent_messages.LogChunk(b"a line\n", end=True)
 
 
+def shown(reader: Any, relay: Any, wanted: log_output.LogSelection) -> list[str]:
+    """The lines of a text."""
+
+    async def read() -> bytes:
+        news = waits.CycleNews(waits.Stopping())
+        output = log_output.LogOutput(reader, relay, news, wanted)
+        return b"".join([part async for part in output.pieces(None)])
+
+    return asyncio.run(read()).decode().splitlines()
+
+
 def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
     nodes = ("n1", "n1", "n2", "n1")
     tries = [
         samples.attempt(JOB, element, state=AttemptState.ENDED, node=node)
         for element, node in enumerate(nodes)
     ]
-    reader = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
+    reader: Any = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
     asked = Relay()
-    service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
-    wanted = log_routes.LogSelection(
+    wanted = log_output.LogSelection(
         "sweep", 1, 0, "main", 0, None, "stdout", follow=False, every=True, any_element=True,
         any_task=True, array=True,
     )  # fmt: skip
 
-    async def shown() -> list[str]:
-        parts = [part async for part in log_routes.text(service, wanted, None)]
-        return b"".join(parts).decode().splitlines()
-
-    lines = [line for line in asyncio.run(shown()) if "try 1" not in line]
+    lines = [line for line in shown(reader, asked, wanted) if "try 1" not in line]
     assert asked.asked == ["n1", "n2"]
     again = "muster: node n1 is not asked again: it has sent nothing"
     assert lines == ["muster: node n1 has sent nothing for 20 s", again, "a line", again]
@@ -72,14 +79,9 @@ def test_a_node_that_is_known_to_be_away_is_not_waited_for(
 ) -> None:
     one = samples.attempt(JOB, 0, state=AttemptState.ENDED, node="n1")
     node = None if state is None else records.NodeRecord("n1", state, last_report_at=100.0)
-    reader = types.SimpleNamespace(attempts=lambda *_, **__: [one], node=lambda _: node)
+    reader: Any = types.SimpleNamespace(attempts=lambda *_, **__: [one], node=lambda _: node)
     asked = Relay()
-    service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
-    wanted = log_routes.LogSelection("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
+    wanted = log_output.LogSelection("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
 
-    async def shown() -> list[str]:
-        parts = [part async for part in log_routes.text(service, wanted, None)]
-        return b"".join(parts).decode().splitlines()
-
-    assert asyncio.run(shown()) == [said]
+    assert shown(reader, asked, wanted) == [said]
     assert asked.asked == []

@@ -13,6 +13,7 @@ from reconciler.operations.changes import remote_changes
 from reconciler.operations.views import job_views
 from reconciler.server.auth import tokens
 from reconciler.server.changes import change_review, text_worker
+from reconciler.server.repository_facts import RepositoryFacts
 
 JOB = "apiVersion: muster/v1\nkind: Job\nmetadata: {{name: j{0}}}\nspec: {{command: [{1}]}}\n"
 STRUCTURE = msgspec.msgpack.encode(desired.Structure(queues={"default": desired.Queue("default")}))
@@ -38,10 +39,10 @@ class _Store:
 
 
 def review(store: _Store, text: str) -> list[remote_changes.SubmittedDocument]:
-    service: Any = types.SimpleNamespace(reader=store)
+    opened: Any = types.SimpleNamespace(reader=store)
     known: Any = store
     asked = change_review.ChangesUnderReview(CALLER, text=text, owner=CALLER.name, dry_run=True)
-    return change_review.ChangeReview(service)._read(asked, known)
+    return change_review.ChangeReview(opened, RepositoryFacts())._read(asked, known)
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""Requests that go on to the loop: to look at the repository, and to adopt jobs."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+from litestar import post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+
+from reconciler.model.protocol import loop_messages
+from reconciler.model.values import suggestions
+from reconciler.operations.views import job_views
+from reconciler.server import errors
+from reconciler.server.auth import authentication
+from reconciler.server.loop_link import LinkClient, LinkDownError
+from reconciler.server.repository_hints import RepositoryHints
+from reconciler.server.server_store import ServerStore
+
+
+class Hooked(msgspec.Struct, frozen=True):
+    """Result of a hint: True if the loop gets it at once; otherwise it got one just now."""
+
+    told: bool
+
+
+@post(
+    "/v1/hooks/git",
+    opt={authentication.OPTION: None},
+    status_code=202,
+    responses=errors.responses(503),
+    summary="The repository may have changed (the body is not read)",
+)
+async def git_hook(hints: NamedDependency[RepositoryHints]) -> Hooked:
+    """Tell the loop to read the repository. It is a hint, so there is nothing to trust."""
+    try:
+        return Hooked(told=hints.hint())
+    except LinkDownError as error:
+        raise errors.Failure(503, str(error), retry_after_s=1.0) from None
+
+
+class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs to run after the store was lost; ``everything`` means all."""
+
+    names: list[str] = []
+    everything: bool = False
+
+
+def require_written(names: Sequence[str], written: Sequence[str]) -> None:
+    """Refuse to adopt jobs that are not in the repository: by a slip in a name all the others
+    would count as done, and nothing takes that back."""
+    unknown = [name for name in names if name not in set(written)]
+    if unknown:
+        hints = suggestions.hint(unknown[0], written)
+        raise errors.Failure(
+            400,
+            f"nothing was adopted: found the names {', '.join(unknown)}, expected those of jobs "
+            f"that wait for it (`muster jobs` lists them){hints}",
+        )
+
+
+@post(
+    "/v1/adopt",
+    opt={authentication.OPTION: frozenset()},
+    status_code=202,
+    responses=errors.responses(400, 401, 403, 409, 415, 503),
+    summary="After the store was lost: which jobs are new; the others count as done",
+)
+async def adopt(
+    data: JSONBody[AdoptRequest],
+    store: NamedDependency[ServerStore],
+    link: NamedDependency[LinkClient],
+) -> Hooked:
+    """Only while the loop waits to be told."""
+    published = link.published
+    if published is None or not published.adopting:
+        raise errors.Failure(409, "nothing waits to be adopted: the store knows its jobs")
+    if data.names:
+        stored = await asyncio.to_thread(store.reader.view, job_views.REFUSED)
+        require_written(data.names, list(job_views.stored_refused(stored)))
+    try:
+        link.adopt(loop_messages.Adopt(tuple(data.names), data.everything))
+    except LinkDownError as error:
+        raise errors.Failure(503, str(error), retry_after_s=1.0) from None
+    return Hooked(told=True)
+
+
+HANDLERS = [git_hook, adopt]

@@ -1,0 +1,169 @@
+"""Changes that users ask for, on their way into git, and the answer when they are pushed."""
+
+import msgspec
+
+from reconciler.operations.audit import access_audit
+from reconciler.operations.changes import remote_changes
+from reconciler.operations.views import job_views
+from reconciler.server import errors
+from reconciler.server.api import envelopes
+from reconciler.server.changes import change_review
+from reconciler.server.loop_link import LinkClient
+from reconciler.server.repository_hints import RepositoryHints
+
+#: The most reasons, and names with one reason, in an error.
+TOLD_MAX = 20
+#: Before why a file of a job that is over does not leave.
+STAYS = "its file stays: "
+
+
+class ResultView(msgspec.Struct, frozen=True):
+    """Result of one document or subject; ``warnings`` do not refuse a document."""
+
+    name: str
+    status: int
+    message: str
+    commit: str | None
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+
+class Results(envelopes.Envelope, frozen=True, kw_only=True):
+    """One result for each change, in order; all of them are pushed together."""
+
+    items: list[ResultView]
+
+
+class ChangeIntake:
+    """The way of users' changes: reviewed, pushed, and judged by what is in force.
+
+    Args:
+        submitter: pushes; None if the server was started without a repository.
+        review: reviews changes before git is asked and after it was.
+        hints: have the loop look at what was pushed.
+        access_log: takes refusals.
+        link: has the loop's last message, by which answers have their time.
+    """
+
+    def __init__(
+        self,
+        submitter: remote_changes.Submitter | None,
+        review: change_review.ChangeReview,
+        hints: RepositoryHints,
+        access_log: access_audit.AccessAudit,
+        link: LinkClient,
+    ) -> None:
+        self._submitter = submitter
+        self._review = review
+        self._hints = hints
+        self._access_log = access_log
+        self._link = link
+
+    def require_repository(self) -> remote_changes.Submitter:
+        """Return the submitter.
+
+        Raises:
+            Failure: 501, if there is no repository to push to.
+        """
+        if self._submitter is None:
+            raise errors.Failure(
+                501,
+                "this controller was started without a repository to push to; commit there instead",
+            )
+        return self._submitter
+
+    async def push(self, asked: change_review.ChangesUnderReview) -> Results:
+        """Have changes pushed that the caller may make, all or none, and the loop look at once.
+
+        Files of jobs that are over leave each by itself: one that stays is no reason for others to.
+
+        Raises:
+            Failure: a change was not pushed; the message has the reason of each.
+            InvalidError: the text holds no jobs that could run.
+            StoreError: the store can't be read.
+        """
+        changes, refused, wanted = await self._review.weigh(asked)
+        together = any(change.verb != "prune" for change in changes)
+        if refused and together:
+            results = iter([remote_changes.withdrawn(change.name) for change in wanted])
+        else:
+            results = iter(await self.require_repository().submit(wanted, together=together))
+            self._hints.pushed()
+        answers = [
+            remote_changes.RemoteChangeResult(
+                change.name, 403, ("" if together else STAYS) + refused[position]
+            )
+            if position in refused
+            else msgspec.structs.replace(next(results), warnings=change.warnings)
+            for position, change in enumerate(changes)
+        ]
+        for change, result in zip(changes, answers, strict=True):
+            if result.status == 403 and not together:  # else the whole answer is a refusal
+                what = f"{change.verb} {change.name}"
+                self._access_log.note("Forbidden", asked.caller.name, "", what, result.message)
+        return Results(
+            items=_result_views(answers, together=together),
+            **envelopes.head(self._link.published),
+        )
+
+    async def judged(self, results: Results, verb: remote_changes.Verb) -> Results:
+        """Return the same results, with a message on those that are committed and do not apply by
+        themselves.
+
+        Raises:
+            Failure: too many wait.
+            StoreError: the store can't be read.
+        """
+        withheld = await self._review.told(verb)
+        if not withheld:
+            return results
+        pending = [
+            msgspec.structs.replace(result, message=withheld) if result.commit else result
+            for result in results.items
+        ]
+        return Results(items=pending, **envelopes.head(self._link.published))
+
+
+def _result_views(
+    found: list[remote_changes.RemoteChangeResult], *, together: bool
+) -> list[ResultView]:
+    """Return the results if every change was pushed; if each stands alone, refused ones are left
+    out.
+
+    Raises:
+        Failure: a change was not pushed; the message has the reason of each, and the others'
+            results.
+    """
+    failed = [
+        result for result in found if result.status >= 400 and (together or result.status != 403)
+    ]
+    bad = [result for result in failed if result.status != remote_changes.WITHDRAWN]
+    if bad:
+        pushed = len(found) - len(failed)
+        done = f"; {pushed} of {len(found)} were pushed" if pushed else "; nothing was changed"
+        raise errors.Failure(
+            max(result.status for result in bad),
+            _told(bad) + (done if len(found) > 1 else ""),
+            problems=[
+                job_views.problem_view(problem) for result in bad for problem in result.problems
+            ],
+            retry_after_s=1.0 if any(result.status == 503 for result in bad) else None,
+        )
+    return [
+        ResultView(result.name, result.status, result.message, result.commit, list(result.warnings))
+        for result in found
+    ]
+
+
+def _told(bad: list[remote_changes.RemoteChangeResult]) -> str:
+    """Return why some were refused, each with its name; a common reason once."""
+    names: dict[str, list[str]] = {}
+    for result in bad:
+        names.setdefault(result.message, []).append(result.name)
+    listed = [f"{_some(of)}: {message}" for message, of in names.items()]
+    more = [f"and {len(listed) - TOLD_MAX} more"] if len(listed) > TOLD_MAX else []
+    return "; ".join(listed[:TOLD_MAX] + more)
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - TOLD_MAX
+    return ", ".join(names[:TOLD_MAX]) + (f" and {rest} more" if rest > 0 else "")

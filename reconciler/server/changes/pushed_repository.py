@@ -1,0 +1,119 @@
+"""The repository that users' changes are pushed to: what is known of it, and the submitter.
+
+Options of the command line come in. The submitter asks the store, at each push, what may be pushed.
+"""
+
+import pathlib
+
+import msgspec
+
+from reconciler.operations.changes import pusher, remote_changes, submission_repository
+from reconciler.operations.views import job_views
+from reconciler.server.auth import authorization
+from reconciler.server.repository_facts import LocalRepository, RepositoryFacts
+from reconciler.server.server_store import ServerStore
+from reconciler.store import StoreError
+
+
+class RepositoryOptions(msgspec.Struct, frozen=True):
+    """Options of the command line about the repository.
+
+    Attributes:
+        url: the address to push to.
+        branch: the branch to push to.
+        path: the folder of the repository that is read; empty: all of it.
+        state: the folder for a mirror of this process.
+        signing_key: the file of the SSH key that signs commits; None: they are not signed.
+    """
+
+    url: str
+    branch: str
+    path: str
+    state: pathlib.Path
+    signing_key: pathlib.Path | None
+
+
+def open_repository(
+    options: RepositoryOptions, store: ServerStore
+) -> tuple[RepositoryFacts, remote_changes.Submitter]:
+    """Return what is known of a repository, and the submitter that pushes to it."""
+    repository = submission_repository.open_mirror(
+        options.url, branch=options.branch, sub_path=options.path, state=options.state
+    )
+    key, path = options.signing_key, submission_repository.local_folder(options.url)
+    facts = RepositoryFacts(
+        folder=repository.sub_path,
+        branch=repository.branch or "",
+        jobs_folder=f"{repository.sub_path}/jobs/".lstrip("/"),
+        local=None if path is None else LocalRepository(path, options.path),
+        signing_key=None if key is None else submission_repository.public_key(key),
+    )
+    reads = PushReads(store)
+    push = pusher.GitPusher(
+        repository,
+        reads.pool_names,
+        reads.last_run,
+        reads.held_at,
+        reads.judge,
+        signing_key=key,
+    )
+    return facts, remote_changes.Batcher(push)
+
+
+class PushReads:
+    """Reads from the store that a push needs."""
+
+    def __init__(self, store: ServerStore) -> None:
+        self._store = store
+
+    def pool_names(self) -> dict[str, tuple[str, ...]]:
+        """Return the pools in force, with their nodes.
+
+        Raises:
+            UnavailableError: the store can't be read.
+        """
+        try:
+            pools = job_views.stored_pools(self._store.reader.view(job_views.POOLS))
+        except StoreError as error:
+            raise remote_changes.UnavailableError(str(error)) from error
+        return {pool.name: pool.nodes for pool in pools}
+
+    def last_run(self, name: str) -> pusher.LastRun | None:
+        """Return the newest run of a job in the store, if it can be read."""
+        try:
+            found = self._store.reader.job(name)
+        except StoreError:
+            return None
+        if found is None:
+            return None
+        return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
+
+    def held_at(self, digest: str) -> str:
+        """Return the revision with which a change is still held, as far as the store knows."""
+        try:
+            sync = job_views.stored_sync(self._store.reader.view(job_views.SYNC))
+        except StoreError:
+            return ""
+        is_held = any(held.digest == digest for held in sync.held)
+        return (sync.attempted_revision or "") if is_held else ""
+
+    def judge(self) -> pusher.Judge:
+        """Return the check for the changes of one push, by what is in force now.
+
+        Raises:
+            UnavailableError: the store can't be read.
+        """
+        try:
+            known = authorization.Once(self._store.reader)
+        except StoreError as error:
+            raise remote_changes.UnavailableError(str(error)) from error
+
+        def judge(
+            change: remote_changes.SubmittedDocument, written: remote_changes.Documents
+        ) -> str:
+            try:
+                return authorization.at_commit(known, change, written)
+            except StoreError as error:
+                raise remote_changes.UnavailableError(str(error)) from error
+
+        return judge

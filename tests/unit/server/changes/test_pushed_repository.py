@@ -1,0 +1,55 @@
+"""A push asks the store; what is known of the repository comes from the options."""
+
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations.changes import remote_changes
+from reconciler.server.changes import pushed_repository
+from reconciler.server.server_store import ServerStore
+from reconciler.store import Store
+
+
+def test_facts_are_those_of_the_options(tmp_path: Path) -> None:
+    options = pushed_repository.RepositoryOptions(
+        url=str(tmp_path / "git"),
+        branch="main",
+        path="cluster",
+        state=tmp_path / "state",
+        signing_key=None,
+    )
+    store = ServerStore(f"sqlite:///{tmp_path / 'store.db'}")
+    facts, _ = pushed_repository.open_repository(options, store)
+    assert (facts.folder, facts.branch, facts.jobs_folder) == ("cluster", "main", "cluster/jobs/")
+    assert facts.local is not None
+    assert (facts.local.path, facts.local.sub_path) == (tmp_path / "git", "cluster")
+    assert facts.signing_key is None
+
+
+def test_a_repository_elsewhere_has_no_folder_and_a_key_that_can_not_be_read_is_unknown(
+    tmp_path: Path,
+) -> None:
+    options = pushed_repository.RepositoryOptions(
+        url="https://example.org/git",
+        branch="main",
+        path="",
+        state=tmp_path / "state",
+        signing_key=tmp_path / "none",
+    )
+    store = ServerStore(f"sqlite:///{tmp_path / 'store.db'}")
+    facts, _ = pushed_repository.open_repository(options, store)
+    assert (facts.local, facts.jobs_folder, facts.signing_key) == (None, "jobs/", "")
+
+
+def test_without_a_store_a_push_is_put_off_only_where_it_matters(tmp_path: Path) -> None:
+    store = ServerStore(f"sqlite:///{tmp_path / 'store.db'}")
+    reads = pushed_repository.PushReads(store)
+    for needed in (reads.pool_names, reads.judge):
+        with pytest.raises(remote_changes.UnavailableError):
+            needed()
+    assert reads.last_run("train") is None
+    assert reads.held_at("digest") == ""
+    Store.open(store.url).close()
+    assert reads.pool_names() == {}
+    assert callable(reads.judge())
+    store.close()
