@@ -160,7 +160,7 @@ class AgentExchanges:
         self._stopping = stopping
 
     async def answer(
-        self, said: agent_messages.SyncRequest, cut_off: Callable[[], Awaitable[None]]
+        self, said: agent_messages.SyncRequest, cut_off: Callable[[], Awaitable[object]]
     ) -> bytes:
         """Return the encoded answer to what an agent said.
 

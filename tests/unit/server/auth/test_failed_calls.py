@@ -1,11 +1,12 @@
 """Failed calls are counted, logged at a bounded rate, and wait alone."""
 
 import asyncio
+import functools
 import logging
 
 import pytest
 
-from reconciler.server.auth import failed_calls
+from reconciler.server.auth import authentication, failed_calls
 
 
 class Bed:
@@ -14,11 +15,20 @@ class Bed:
     def __init__(self) -> None:
         self.now = 1000.0
         self.waits: list[float] = []
-        self.failed = failed_calls.FailedCalls(lambda: self.now, self.sleep)
+        self.written: list[tuple[str, ...]] = []
+        self.failed = failed_calls.FailedCalls(
+            lambda: self.now,
+            self.sleep,
+            functools.partial(authentication.note_unauthenticated, self),
+        )
 
     async def sleep(self, wait_s: float) -> None:
         """Note a wait."""
         self.waits.append(wait_s)
+
+    def note(self, *words: str) -> None:
+        """Take an entry of the audit."""
+        self.written.append(words)
 
     def fail(
         self,
@@ -122,3 +132,16 @@ def test_a_flood_is_one_line_a_minute_with_its_number(caplog: pytest.LogCaptureF
     assert first.startswith("1 call without a valid token from 10.0.0.1, the last: GET ")
     assert "\n" not in first
     assert second.startswith("50 calls without a valid token from 10.0.0.1, the last: GET '/v1/j")
+
+
+def test_each_line_of_the_log_is_an_entry_of_the_audit() -> None:
+    bed = Bed()
+    bed.fail(times=3)
+    bed.now += failed_calls.LOG_EVERY_S
+    bed.fail(reason="expired")
+    told = [(action, who, address, what) for action, who, address, what, _ in bed.written]
+    assert told == [("Unauthenticated", "", "10.0.0.1", "GET /v1/jobs")] * 2
+    assert [why for *_, why in bed.written] == [
+        "a call without a valid token (unknown)",
+        "3 calls without a valid token (expired)",
+    ]
