@@ -15,6 +15,7 @@ import msgspec
 from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
+from reconciler.model.state.scheduler_state import NOTHING, SchedulerState
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values import run_set
 
@@ -54,7 +55,12 @@ class Bed:
             self.jobs[job.name] = job
         self.generation += 1
 
-    def load(self, jobs: Iterable[desired.Job], apart_s: float) -> None:
+    def load(
+        self,
+        jobs: Iterable[desired.Job],
+        apart_s: float,
+        scheduler_state: SchedulerState = NOTHING,
+    ) -> None:
         """As if a controller began beside jobs that wait since long, so many seconds apart."""
         specs = list(jobs)
         began = self.now - apart_s * len(specs)
@@ -76,6 +82,7 @@ class Bed:
                 past_runs=run_set.RunSet.of(spec.key for spec in specs),
                 schedule_inputs=None,
                 next_order=len(specs) + 1,
+                scheduler_state=scheduler_state,
             )
         )
         self.commit(specs)
@@ -94,6 +101,10 @@ class Bed:
                 end_reason=why,
             ),
         )
+
+    def report(self, node: str) -> None:
+        """A node says that all is as it was."""
+        self._news.setdefault(node, [])
 
     def cycle(self) -> Cycle:
         """Decide on what has come in; what was told to start or stop does so, and says so later."""

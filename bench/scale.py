@@ -2,20 +2,23 @@
 
 10,000 nodes of eight GPUs, 100,000 jobs of 1,000 shapes in 50 queues that are guaranteed equal
 parts. A shape is 1, 1, 2, 4 or 8 GPUs with 1 to 20 CPUs and 1 to 10 GiB; jobs draw queue and shape
-from the seed. Work has no time limits, so that there are no reservations, and does not checkpoint.
-Each figure is one call of ``reconcile`` with what cycles recall, and taking its outcome into the
-memory: the changes, the snapshot, decisions, all reasons and the records are in it. Who is evicted
-leaves before the next cycle. ``--csv`` writes what the cycles of smaller clusters cost beside it.
+from the seed. The plain work has no time limits, so that there are no reservations, and does not
+checkpoint; ``--mix`` adds traits of real work (``bench/mixes.py``), and measures a quarter of the
+cluster and the whole. Each figure is one call of ``reconcile`` with what cycles recall, and taking
+its outcome into the memory: the changes, the snapshot, decisions, all reasons and the records are
+in it. Who is evicted leaves before the next cycle. ``--csv`` writes what the cycles of smaller
+clusters cost beside it.
 """
 
 import argparse
 import csv
 import random
 import statistics
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from bench import beds, situations
+from bench import beds, mixes, situations
 from bench.options import count, new_file
 from reconciler.controller.host import gc_tuning
 from reconciler.model import desired
@@ -32,8 +35,9 @@ _NODE = Resources(128_000, 256 * situations.GI, situations.GPUS * 1000)
 class Bed(beds.Bed):
     """A cluster beside which its seeded jobs wait, each since another moment."""
 
-    def __init__(self, nodes: int, jobs: int, seed: int) -> None:
+    def __init__(self, nodes: int, jobs: int, seed: int, traits: Collection[str] = ()) -> None:
         self.random = random.Random(seed)
+        self._variation = mixes.JobVariation(traits, seed)
         self.shapes = [
             (
                 desired.TaskGroup(
@@ -58,11 +62,10 @@ class Bed(beds.Bed):
             node_resources=_NODE,
             allow_root=True,
         )
-        super().__init__(
-            desired.Structure(pools={"pool": pool}, queues={queue.name: queue for queue in queues})
-        )
+        super().__init__(mixes.structure(traits, pool, queues))
         self.cycle()  # the nodes are seen for the first time
-        self.load(map(self.job, range(jobs)), apart_s=0.1)
+        pending = list(map(self.job, range(jobs)))
+        self.load(pending, apart_s=0.1, scheduler_state=mixes.learned(traits, pending))
 
     def arrive(self, count: int) -> None:
         """So many more jobs."""
@@ -71,7 +74,7 @@ class Bed(beds.Bed):
 
     def job(self, number: int) -> desired.Job:
         """One of random queue and shape."""
-        return desired.Job(
+        plain = desired.Job(
             name=f"j{number:07d}",
             run=1,
             hash=f"{number:016x}",
@@ -79,11 +82,14 @@ class Bed(beds.Bed):
             owner="bench@localhost",
             groups=self.random.choice(self.shapes),
         )
+        return self._variation.vary(plain)
 
 
-def measure(nodes: int, jobs: int, cycles: int, seed: int = 1) -> dict[str, Any]:
+def measure(
+    nodes: int, jobs: int, cycles: int, seed: int = 1, traits: Collection[str] = ()
+) -> dict[str, Any]:
     """Wall and CPU seconds of the first cycle, and of each steady one."""
-    bed = Bed(nodes, jobs, seed)
+    bed = Bed(nodes, jobs, seed, traits)
     gc_tuning.settle()  # as the controller does
     first = bed.cycle()
     found: dict[str, Any] = {
@@ -114,7 +120,26 @@ def measure(nodes: int, jobs: int, cycles: int, seed: int = 1) -> dict[str, Any]
             isinstance(action, outcome.StopAttempt) for action in steady.result.actions
         )
         found["records"] += len(steady.result.jobs)
+    found["single"] = {what: _single(bed, what) for what in ("arrival", "end", "report")}
     return found
+
+
+def _single(bed: Bed, what: str) -> float:
+    """Return the CPU seconds of a cycle in which one thing happens, the median of three."""
+    costs = []
+    for _ in range(3):
+        bed.now += 1.0
+        bed.cycle()  # whoever was evicted or started says so here
+        bed.now += 1.0
+        attempt = next(iter(bed.running.values()))
+        if what == "arrival":
+            bed.arrive(1)
+        elif what == "end":
+            bed.end(attempt)
+        else:
+            bed.report(attempt.node)
+        costs.append(bed.cycle().cpu_s)
+    return statistics.median(costs)
 
 
 def run(arguments: list[str]) -> list[dict[str, Any]]:
@@ -123,16 +148,30 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     parser.add_argument("--nodes", type=count, default=10_000)
     parser.add_argument("--jobs", type=count, default=100_000)
     parser.add_argument("--cycles", type=count, default=9, help="steady cycles")
+    parser.add_argument(
+        "--mix",
+        type=_traits,
+        default=frozenset(),
+        metavar="NAME[,NAME]",
+        help="plain, all, or " + ", ".join(mixes.TRAITS),
+    )
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="where to write cost by size")
     options = parser.parse_args(arguments)
     table = []
-    for part in _PARTS:
+    for part in (_PARTS[0], _PARTS[-1]) if options.mix else _PARTS:
         nodes, jobs = int(options.nodes * part), int(options.jobs * part)
-        found = measure(nodes, jobs, options.cycles)
+        found = measure(nodes, jobs, options.cycles, traits=options.mix)
         table.append((nodes, jobs, found))
     if options.csv is not None:
         _write(options.csv, table)
     return _rows(table[0][2], table[-1][2], options.cycles)
+
+
+def _traits(text: str) -> frozenset[str]:
+    try:
+        return mixes.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _write(path: Path, table: list[tuple[int, int, dict[str, Any]]]) -> None:
@@ -176,6 +215,10 @@ def _rows(smallest: dict[str, Any], largest: dict[str, Any], cycles: int) -> lis
         situations.row("steady_cpu_s", steady_cpu, "s"),
         situations.row("steady_most_s", max(largest["steady"]), "s"),
         situations.row("steady_evictions", largest["evictions"] / cycles, "per cycle"),
+        *(
+            situations.row(f"single_{what}_cpu_s", cpu_s, "s", below=0.01)
+            for what, cpu_s in largest["single"].items()
+        ),
         situations.row(f"first_growth_at_{times:g}x", growth, "times", below=1.1 * times),
         situations.row(f"steady_growth_at_{times:g}x", steady_growth, "times", below=1.1 * times),
     ]

@@ -47,7 +47,7 @@ class Dispatcher:
         self._provision = provision
         self._defects = defects
         self._provisions: object = None
-        self._sent_generation: int | None = None
+        self._sent_structure: desired.Structure | None = None
         #: Nodes whose sets could not be built. Each decision tries them again.
         self._unserved: set[str] = set()
         self._complained_at = -math.inf
@@ -64,9 +64,9 @@ class Dispatcher:
         touched = self._engine.touched(result.actions)
         waiting = {*self.questions, *(self._unserved & state.nodes.keys())}
         self._unserved.clear()
-        if result.desired_generation != self._sent_generation:
+        if structure is not self._sent_structure:
             waiting |= self._outdated(structure, state)
-            self._sent_generation = result.desired_generation
+            self._sent_structure = structure
         for node in (*touched, *sorted(waiting - touched.keys())):
             with self._serving(node):
                 update = self._engine.update(node, structure, state, touched.get(node, ()))

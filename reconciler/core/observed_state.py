@@ -4,6 +4,8 @@ It is the only mutable thing of the core. ``reconcile`` gets a frozen ``Observed
 that are held here; it reads them and changes none.
 """
 
+import itertools
+import operator
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Self
@@ -32,6 +34,8 @@ class ObservedState:
 
     def __init__(self, loaded: records.Observed, leader_since: float) -> None:
         self.jobs: dict[str, records.JobRecord] = dict(loaded.jobs)
+        #: The jobs of git that ``share_specs`` looked at last.
+        self._shared: Mapping[str, desired.Job] = {}
         self.active: set[str] = {name for name, job in self.jobs.items() if not job.finished}
         self.watched: set[str] = {name for name in self.active if self.jobs[name].is_watched}
         self.past_runs = loaded.past_runs.copy()
@@ -223,7 +227,10 @@ class ObservedState:
 
         Most records have a document. Loaded from the store, they would each hold a copy of it.
         """
-        for name, spec in jobs.items():
+        # a commit changes few of them; the others were looked at before
+        changed = map(operator.is_not, jobs.values(), map(self._shared.get, jobs))
+        self._shared = jobs
+        for name, spec in list(itertools.compress(jobs.items(), changed)):
             record = self.jobs.get(name)
             if record is not None and record.spec is not spec and record.spec == spec:
                 self.jobs[name] = msgspec.structs.replace(record, spec=spec)

@@ -55,7 +55,7 @@ class ReservationCalendar:
         self._times = timeline_events.CapacityEvents(situation)
         self._combined: dict[int, Capacity] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
-        self._coming: dict[int, tuple[tuple[tuple[Capacity, int], ...], Capacity]] = {}
+        self._coming: dict[int, tuple[tuple[tuple[Capacity, int], ...], Capacity, int]] = {}
         #: The shortest that fits at no moment, by kind; it does not with more reserved either.
         self._hopeless: dict[tuple[object, ...], float] = {}
         #: Reservations that were given up for others.
@@ -92,12 +92,13 @@ class ReservationCalendar:
         made_of = [self.later, *(reservation.room for reservation in there)]
         at = tuple([(room, room.version) for room in made_of])
         kept = self._coming.get(reach)
-        if kept is not None and kept[0] == at:
+        # what was taken of the copy alone makes it useless, even if ``later`` was rolled back
+        if kept is not None and kept[0] == at and kept[1].version == kept[2]:
             return kept[1]
         room = self.later.copy()
         for reservation in there:
             self._leave(room, reservation)
-        self._coming[reach] = (at, room)
+        self._coming[reach] = (at, room, room.version)
         return room
 
     def holds_back(self, ask: request.PlacementRequest) -> bool:

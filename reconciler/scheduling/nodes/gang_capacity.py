@@ -61,7 +61,7 @@ class GangCapacity:
         usable = eligible & stock.opened_mask
         if within is not None:
             usable &= within
-        counts = [min(held, need) for held in stock.counts(ask, usable).tolist()]
+        counts = stock.counts(ask, usable).clip(max=need).tolist()
         return cls(need, usable, within, counts, sum(counts), len(stock.log))
 
     def renew(self, stock: FreeResources, ask: TaskRequirements) -> None:

@@ -6,6 +6,7 @@ depend on the snapshot and on the changes alone: the same calls give the same no
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,14 @@ from reconciler.scheduling.placement.gang import GangPart, GangPlacement
 __all__ = ["Capacity", "GangPart", "GangPlacement"]
 
 
+class _Marked(NamedTuple):
+    """What was known of a capacity when a mark was made."""
+
+    version: int
+    unfit: dict[int, int]
+    too_much: dict[int, list[tuple[int, int, int, int]]]
+
+
 class Capacity:
     """Free devices and amounts of the nodes; mutable, with an undo log.
 
@@ -36,7 +45,7 @@ class Capacity:
         situation: the snapshot that it started from.
         idle: whether it is that of an idle cluster (``empty``).
         stock: what each node has left.
-        version: grows with each change, undoing included.
+        version: another number for each content; a rollback to a mark returns to the mark's.
     """
 
     def __init__(
@@ -61,6 +70,9 @@ class Capacity:
         self.stock = free_now(situation, usable) if stock is None else stock
         self.idle = idle
         self.version = 0
+        self._version_max = 0
+        #: By length of the log of a mark: what was known when it was made.
+        self._marked: dict[int, _Marked] = {}
         self._mix: tuple[snapshots.ArrivalShare, ...] = situation.mix
         if like is not None:
             self._mix = like._mix  # noqa: SLF001
@@ -85,6 +97,8 @@ class Capacity:
         self._tallies: dict[int, GangCapacity] = {}
         #: Nodes that may be used and had so many idle devices at a version; none has more since.
         self._wide: dict[tuple[int, int], tuple[int, NDArray[np.intp]]] = {}
+        #: The node that had room last for so many idle devices; it is looked at first.
+        self._wide_hint: dict[tuple[int, int], int] = {}
         self._ladder: tuple[int, diagnosis.Ladder] | None = None
         #: Who comes to be on which nodes, as shape and nodes, and what that leaves to shapes.
         self._company: list[tuple[int, tuple[int, ...]]] = []
@@ -124,14 +138,15 @@ class Capacity:
         """From now on place for this mix; its kinds go where shapes of the snapshot go."""
         self._mix = mix
         self._index_like = None
-        self.version += 1
+        self._marked.clear()  # a rollback does not undo this
+        self._renew_version()
         if self._index_made is not None:
             self._index_made.expect(mix)
 
     def copy(self) -> "Capacity":
         """A room of its own with the same contents; marks of this one mean nothing to it."""
         twin = Capacity(self.situation, stock=self.stock.copy(), like=self, idle=self.idle)
-        twin.version = self.version
+        twin.version = twin._version_max = self.version
         twin._before = self._before + len(self.stock.log)
         twin._unfit = dict.fromkeys(self._unfit, 0)
         twin._too_much = {
@@ -151,17 +166,30 @@ class Capacity:
 
     def mark(self) -> int:
         """A point to roll back to."""
-        return len(self.stock.log)
+        at = len(self.stock.log)
+        self._marked[at] = _Marked(self.version, self._unfit, self._too_much)
+        return at
+
+    def _renew_version(self) -> None:
+        """Note that the contents are others than at any version before."""
+        self._version_max += 1
+        self.version = self._version_max
 
     def rollback(self, mark: int) -> None:
         """Undo all changes since a mark."""
         if not self.stock.rollback(mark):
             return
-        self.version += 1
+        marked = self._marked.get(mark)
+        if marked is None:
+            self._renew_version()
+            unfit, too_much = self._unfit, self._too_much
+        else:
+            self.version, unfit, too_much = marked
         self._wide.clear()
-        self._unfit = {shape: at for shape, at in self._unfit.items() if at <= mark}
-        for nodes, sizes in self._too_much.items():
-            self._too_much[nodes] = [size for size in sizes if size[3] <= mark]
+        self._unfit = {shape: at for shape, at in unfit.items() if at <= mark}
+        self._too_much = {
+            nodes: [size for size in sizes if size[3] <= mark] for nodes, sizes in too_much.items()
+        }
         self._none_before = {s: at for s, at in self._none_before.items() if at <= mark}
         self._tallies = {s: tally for s, tally in self._tallies.items() if tally.at <= mark}
 
@@ -323,6 +351,12 @@ class Capacity:
     def _spacious(self, shape: int, size: shape_facts.Size) -> list[int]:
         """A node that has room for a task of this size; none: no node has."""
         nodes, cpu, memory, devices = size
+        hint = self._wide_hint.get((nodes, devices))
+        if hint is not None:
+            row = self.stock.rows[hint]
+            wide = not row.exclusive and row.devices.count(WHOLE) >= devices
+            if wide and row.cpu >= cpu and row.memory >= memory:
+                return [hint]
         columns = self.stock.columns()
         at, rows = self._wide.get((nodes, devices), (-1, None))
         if rows is None:
@@ -336,7 +370,11 @@ class Capacity:
             rows = rows[columns.cpu[rows] >= cpu]
         if memory:
             rows = rows[columns.memory[rows] >= memory]
-        return [int(rows[0])] if rows.size else []
+        if not rows.size:
+            return []
+        emptiest = int(rows[int(columns.idle[rows].argmax())])
+        self._wide_hint[nodes, devices] = emptiest
+        return [emptiest]
 
     def is_certain(self, shape: int) -> bool:
         """Whether no element of a shape has room for certain, not as far as was searched."""
@@ -356,7 +394,7 @@ class Capacity:
         except ValueError:
             self.stock.rollback(mark)
             raise
-        self.version += 1
+        self._renew_version()
         return placed
 
     def _charge(
@@ -423,7 +461,7 @@ class Capacity:
                 placed += self._charge(shape, (part,), {task.node for task in there})
                 there.append(placed[-1])
         if placed:
-            self.version += 1
+            self._renew_version()
         return tuple(sorted(placed, key=lambda task: (task.group, task.index)))
 
     @property
@@ -457,7 +495,7 @@ class Capacity:
             self.stock.occupy(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
         for task in tasks:
             self.stock.appear(matches, task.node, 1)
-        self.version += 1
+        self._renew_version()
 
     def release(
         self,
@@ -477,15 +515,16 @@ class Capacity:
             self.stock.leave(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
         for task in tasks:
             self.stock.appear(matches, task.node, -1)
-        self.version += 1
+        self._renew_version()
         self._wide.clear()
-        self._unfit.clear()
-        self._too_much.clear()
+        # new ones: a rollback to a mark returns to those that were there
+        self._unfit = {}
+        self._too_much = {}
 
     def clamp(self, other: "Capacity", nodes: Iterable[int] | None = None) -> None:
         """Keep of each node, or of some, the lesser of what this room and another have free."""
         self.stock.clamp(other.stock, nodes)
-        self.version += 1
+        self._renew_version()
 
     def expect_company(self, shape: int, nodes: tuple[int, ...]) -> None:
         """Whoever goes here now is beside work of a shape later, on nodes where that will be.
@@ -494,7 +533,8 @@ class Capacity:
         """
         self._company.append((shape, nodes))
         self._apart.clear()
-        self.version += 1
+        self._marked.clear()  # a rollback does not undo this
+        self._renew_version()
 
     def _apart_from_company(self, shape: int, within: Mask | None) -> Mask | None:
         """(n,) nodes of some, None: all, on which a shape may be beside who comes there."""

@@ -53,6 +53,7 @@ class VictimSearch:
         self.chosen: dict[tuple[int, int], victims.Victim] = {}
         self.losing: Counter[int] = Counter()
         self._version = evictor.ledger.version
+        self._mark = evictor.later.mark()
         #: Whether it has no room for certain where nobody leaves.
         self._needs_some = not ask.missing and evictor.later.is_full_for(ask.shape)
         #: What units of the ask's own queue had.
@@ -189,6 +190,8 @@ class VictimSearch:
             self._drop(unit)
             if not would():
                 self._add(unit)
+        if not self.chosen:
+            self.undo()
 
     def _is_loose(self, unit: victims.Victim) -> bool:
         """Spare tasks of an element can't stay when the element leaves."""
@@ -204,6 +207,9 @@ class VictimSearch:
 
     def undo(self) -> None:
         """Let everyone go."""
-        for unit in list(reversed(self.chosen.values())):
-            self._drop(unit)
-        self.evictor.ledger.undone(self._version)
+        ledger = self.evictor.ledger
+        for unit in self.chosen.values():
+            ledger.release(unit.holding.queue, unit.total, -1)
+        self.chosen.clear()
+        ledger.undone(self._version)
+        self.evictor.later.rollback(self._mark)

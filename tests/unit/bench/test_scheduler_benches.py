@@ -9,6 +9,7 @@ import pytest
 from bench import (
     consolidate,
     fill,
+    mixes,
     queues,
     reclaim,
     scale,
@@ -105,6 +106,26 @@ def test_a_small_cluster_fills_and_stays_full() -> None:
     found = scale.measure(40, 400, 2)
     assert found["placements"] > 60
     assert len(found["steady"]) == 2
+
+
+@pytest.mark.parametrize("trait", [*mixes.TRAITS, "all"])
+def test_every_mix_is_scheduled(trait: str) -> None:
+    found = scale.measure(40, 400, 1, traits=mixes.parse(trait))
+    assert found["placements"] > 60
+    assert found["single"].keys() == {"arrival", "end", "report"}
+
+
+def test_a_trait_changes_no_other_draw() -> None:
+    plain = scale.Bed(10, 200, 1)
+    varied = scale.Bed(10, 200, 1, {"gangs", "limits"})
+    assert [job.queue for job in plain.jobs.values()] == [j.queue for j in varied.jobs.values()]
+    assert {job.time_limit_s for job in plain.jobs.values()} == {None}
+    assert {job.groups[0].count for job in varied.jobs.values()} == {1, 2, 4, 8}
+
+
+def test_an_unknown_mix_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="there is no mix 'gang': name some of plain, limits"):
+        mixes.parse("limits,gang")
 
 
 def test_scale_writes_its_curve(tmp_path: Path) -> None:
