@@ -50,6 +50,10 @@ class GitError(RuntimeError):
         super().__init__(remote_urls.redacted(message))
 
 
+class LimitError(GitError):
+    """A git command took longer, or brought more, than it may."""
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of git: no questions, no replaced objects, plain English.
 
@@ -96,15 +100,22 @@ def run(
     timeout_s: float = LOCAL_TIMEOUT_S,
     extra: Mapping[str, str] | None = None,
     good: Sequence[int] = (0,),
+    file_bytes_max: int | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one git command in ``folder``.
 
     Its messages, and all that a command prints which reaches other machines, are redacted.
 
+    Args:
+        file_bytes_max: the largest file that it may write; it fails at a larger one.
+
     Raises:
-        GitError: it failed, took longer than ``timeout_s``, or there is no git.
+        LimitError: it took longer than ``timeout_s``.
+        GitError: it failed, or there is no git.
     """
     command = ["git", "-C", str(folder), *arguments]
+    if file_bytes_max is not None:
+        command = ["prlimit", f"--fsize={file_bytes_max}", "--", *command]
     try:
         done = subprocesses.run(
             command,
@@ -114,7 +125,7 @@ def run(
             asks=_may_ask(_verb(arguments)),
         )
     except subprocess.TimeoutExpired:
-        raise GitError(f"`git {_verb(arguments)}` took longer than {timeout_s:g} s") from None
+        raise LimitError(f"`git {_verb(arguments)}` took longer than {timeout_s:g} s") from None
     except OSError as error:
         raise GitError(f"git can't be run: {error}") from error
     if done.returncode not in good:

@@ -13,7 +13,14 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from reconciler.desired.git import commit_log, git_commands, remote_urls, tree_diff, tree_entries
+from reconciler.desired.git import (
+    commit_log,
+    git_commands,
+    mirror_fetch,
+    remote_urls,
+    tree_diff,
+    tree_entries,
+)
 from reconciler.desired.git.git_commands import GitError
 
 _LOG = logging.getLogger("muster.source")
@@ -67,6 +74,8 @@ class GitSource:
         self._objects: git_commands.Objects | None = None
         self._folder: Path | None = None
         self._identity: git_commands.Identity = None
+        #: The fetches into a mirror, which remember how much to ask for at once.
+        self._fetches: tuple[Path, mirror_fetch.MirrorFetch] | None = None
 
     def close(self) -> None:
         """Stop the git process."""
@@ -126,24 +135,19 @@ class GitSource:
 
         Raises:
             MissingBranchError: the branch is gone.
+            IncompleteFetchError: it is fetched in steps, and a part has arrived.
             GitError: the repository cannot be reached in time.
         """
         if self.local:
             return
         wanted = "HEAD" if self.branch is None else f"refs/heads/{self.branch}"
-        try:
-            git_commands.run(
-                self.folder,
-                "fetch",
-                "--quiet",
-                "--no-tags",
-                "--no-auto-maintenance",
-                "--no-write-fetch-head",
-                "--",
-                self.address,
-                f"+{wanted}:{self.reference}",
-                timeout_s=self._timeout_s,
+        if self._fetches is None or self._fetches[0] != self.folder:
+            fetches = mirror_fetch.MirrorFetch(
+                self.folder, self.address, wanted, self.reference, timeout_s=self._timeout_s
             )
+            self._fetches = (self.folder, fetches)
+        try:
+            self._fetches[1].run()
         except GitError as error:
             if "couldn't find remote ref" in str(error):
                 raise MissingBranchError(self._missing()) from None
