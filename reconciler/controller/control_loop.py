@@ -165,34 +165,14 @@ class Loop:
             refuse=outputs.refuse,
             adopt=inbox.adopt,
         )
-        self._publisher = self._publisher_to_server(led, socket_path.parent)
+        sources = publisher.PublishedSources(counters, led, outputs.notice_counts, clock)
+        page = publisher.MetricsPage(sources, self._defects, socket_path.parent)
+        self._publisher = publisher.Publisher(sources, self._link, inbox, page)
         self._pruner = retention.Pruner(led, clock())
         self._steps = wall_clock.ClockSteps(clock())
         self._wake_at: float | None = None
         self._cycled_at = self._cycle_s = 0.0
         self._stopping = False
-
-    def _publisher_to_server(
-        self, led: sql_store.LedStore, state_folder: Path
-    ) -> publisher.Publisher:
-        notice_counts, clock = self._outputs.notice_counts, self._clock
-        page = publisher.MetricsPage(
-            counters=self._counters,
-            defects=self._defects,
-            led=led,
-            state_folder=state_folder,
-            notice_counts=notice_counts,
-            clock=clock,
-        )
-        return publisher.Publisher(
-            server=self._link,
-            inbox=self._inbox,
-            counters=self._counters,
-            page=page,
-            led=led,
-            notice_counts=notice_counts,
-            clock=clock,
-        )
 
     def stop(self) -> None:
         """End the loop after the current cycle."""
