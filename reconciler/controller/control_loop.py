@@ -5,6 +5,7 @@ calls the pure core, commits the outcome in one transaction, and only then dispa
 any moment, the loop loses nothing that anybody was told.
 """
 
+import itertools
 import logging
 import selectors
 import time
@@ -31,6 +32,7 @@ from reconciler.controller.quarantine import (
     cycle_input,
     cycle_rescue,
     defects,
+    desired_in_force,
     desired_track,
     job_bisection,
 )
@@ -132,12 +134,11 @@ class Loop:
         self._link = server_link.LinkServer(socket_path, self._selector)
         self._engine = agents_engine.AgentsEngine(led.epoch)
         self._state = state = observed_state.ObservedState(led.store.load(), leader_since=clock())
-        self._adoption = adoption.Adoption(pending=start.adopting)
+        self._adoption = adopting = adoption.Adoption(pending=start.adopting)
         self._search = job_bisection.JobBisection(time.monotonic)
-        self._in_force = job_bisection.CycleDesired(self._adoption, self._search, state)
-        self._track = desired_track.DesiredTrack(
-            start.before, start.accepted, self._adoption, state
-        )
+        generations = itertools.count(desired_in_force.GENERATION, -1)
+        self._in_force = desired_in_force.DesiredInForce(adopting, self._search, state, generations)
+        self._track = desired_track.DesiredTrack(start.before, start.accepted, adopting, state)
         self._counters = counters = metrics.Counters(clock())
         self._meter = usage_accounting.Meter(counters)
         self._defects = defects.Defects(counters.defects, contained=core.contained)
@@ -149,21 +150,19 @@ class Loop:
         )
         self._decider = cycle_decider.CycleDecider(
             core.decide,
-            in_force=self._in_force,
-            track=self._track,
+            state=state,
+            adoption=adopting,
             commits=self._commits,
             counters=counters,
             defects=self._defects,
-            on_durable=inbox.adopt,
         )
         self._containment = containment.Containment(
-            self._track,
-            self._commits,
             self._in_force,
-            self._defects,
-            containment.Trials(self._attempt, self._decider.would_pass),
-            refuse=outputs.refuse,
-            adopt=inbox.adopt,
+            self._search,
+            state,
+            defects=self._defects,
+            trials=containment.Trials(self._attempt, self._decider.would_pass),
+            generations=generations,
         )
         sources = publisher.PublishedSources(counters, led, outputs.notice_counts, clock)
         page = publisher.MetricsPage(sources, self._defects, socket_path.parent)
@@ -245,10 +244,8 @@ class Loop:
         if value.generation == 0:
             self._track.keep_status(value.status)
             return True
-        self._track.desired = value
+        self._track.take(value, incumbents)
         self._search.renew(value)
-        if incumbents is not None:
-            self._commits.incumbents = incumbents
         return True
 
     def _take_message(self, message: loop_messages.ToLoop) -> bool:
@@ -286,20 +283,30 @@ class Loop:
         requests, scripts = self._state.take_asked(), self._state.take_provisioned()
         unheard = frozenset(self._defects.unheard(cycle_input.CycleInput()))
         received = cycle_input.CycleInput(*self._state.take_input(), requests, scripts, unheard)
-        got = self._attempt(received, now)
+        got = self._attempt(self._track.basis, received, now)
         result = self._rescue(got, received, now) if isinstance(got, Exception) else got
         if not self._search.is_open:
             return result
-        result = self._containment.search_jobs(result, now)
+        searched = self._containment.search_jobs(self._track.basis, result, now)
+        if searched.refused is not None:
+            self._outputs.refuse(self._track.refusal(searched.refused))
         if self._search.is_open:
             self._wake_at = now
-        return result
+        return searched.result
 
     def _rescue(
         self, error: Exception, received: cycle_input.CycleInput, now: float
     ) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had, or raise the error if that fails."""
-        found = self._containment.rescue(error, received, now)
+        newest, track = self._track.basis, self._track
+        last_good = track.refuse(defects.revision_problem(error)) if track.is_new else None
+        found = self._containment.rescue(error, newest, last_good, received, now)
+        if found.revision is not None:
+            track.go_by(found.revision.basis)
+            if found.revision.refused is None:
+                self._inbox.adopt(newest.desired_state.generation)
+            else:
+                self._outputs.refuse(track.refusal(found.revision.refused))
         if found.failed:
             nodes = self._defects.unheard(cycle_input.CycleInput())
             structure = found.basis.desired_state.structure
@@ -309,11 +316,16 @@ class Loop:
             self._wake_at = now
         return found.result
 
-    def _attempt(self, received: cycle_input.CycleInput, now: float) -> outcome.Outcome | Exception:
+    def _attempt(
+        self, basis: cycle_rescue.CycleBasis, received: cycle_input.CycleInput, now: float
+    ) -> outcome.Outcome | Exception:
         """Decide one cycle and carry it out. Return the error instead if nothing was changed."""
-        desired_state = self._in_force.of(self._track.current)
+        self._track.go_by(basis)
+        desired_state = self._in_force.of(basis.desired_state)
+        in_force = basis._replace(desired_state=desired_state)
         try:
-            result, decide_s, commit_s = self._decider.decide(desired_state, received, now)
+            result, decide_s, commit_s = self._decider.decide(in_force, received, now)
+            self._inbox.adopt(self._track.note_passed())
         except Exception as error:
             if not self._defects.contained or errors.is_of_store(error):
                 raise
@@ -357,7 +369,7 @@ class Loop:
             log.warning("the clock was set by %.1f s", step_s)
             self._state.leader_since = now
             self._pruner.clock_set(now)
-            self._commits.committed_at = min(self._commits.committed_at, now)
+            self._commits.clock_set(now)
         elif self._track.passed is None:  # at a start the earlier clock is unknown
             self._state.leader_since = now
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from reconciler import metrics
-from reconciler.controller import cycle_commit
-from reconciler.controller.quarantine import cycle_input, defects, desired_track, job_bisection
-from reconciler.core import reconcile
+from reconciler.controller import adoption, cycle_commit
+from reconciler.controller.quarantine import cycle_input, cycle_rescue, defects
+from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome
 
@@ -43,39 +43,35 @@ class CycleDecider:
 
     Args:
         decide: the core.
-        in_force: jobs that are left out, and records as of the last outcome.
-        track: the desired state.
+        state: records as of the last outcome.
+        adoption: runs that somebody declared done.
         commits: writes outcomes.
         counters: times of phases.
         defects: nodes whose reports can't be processed.
-        on_durable: given the generation of each desired state that is durable.
     """
 
     def __init__(
         self,
         decide: Callable[..., outcome.Outcome],
         *,
-        in_force: job_bisection.CycleDesired,
-        track: desired_track.DesiredTrack,
+        state: observed_state.ObservedState,
+        adoption: adoption.Adoption,
         commits: cycle_commit.Committer,
         counters: metrics.Counters,
         defects: defects.Defects,
-        on_durable: Callable[[int], None],
     ) -> None:
         self.decide_by = decide
-        self._in_force = in_force
-        self._state = in_force.state
-        self._adoption = in_force.adoption
-        self._track = track
+        self._state = state
+        self._adoption = adoption
         self._commits = commits
         self._counters = counters
         self._defects = defects
-        self._on_durable = on_durable
 
     def decide(
-        self, desired_state: desired.Desired, received: cycle_input.CycleInput, now: float
+        self, basis: cycle_rescue.CycleBasis, received: cycle_input.CycleInput, now: float
     ) -> DurableOutcome:
         """Decide and commit a cycle. An error leaves only what ``Committer.undo`` reverts."""
+        desired_state = basis.desired_state
         started, phases = time.perf_counter(), self._counters.phases
         phases.begin()
         if desired_state.generation != self._state.desired_generation:
@@ -103,11 +99,9 @@ class CycleDecider:
                 desired_state, observed, result, adopted=adopted, decide_s=decide_s
             )
         phases("journal")
-        incumbents = self._commits.incumbents
-        self._commits.take(result, desired_state, self._adoption.view)
+        self._commits.take(result, basis, self._adoption.view)
         phases("commit")
-        self._adoption.runs = ()
-        self._on_durable(self._track.note_passed(desired_state, incumbents))
+        self._adoption.note_stored()
         return DurableOutcome(result, decide_s, time.perf_counter() - decided_at)
 
     def would_pass(

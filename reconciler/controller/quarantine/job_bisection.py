@@ -6,22 +6,17 @@ are set aside, the input is processed, and the jobs come back in halves, in the 
 would be scheduled. The search goes on in the loop's next turn if it takes longer.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from reconciler.controller import adoption
 from reconciler.controller.quarantine import bisection, cycle_rescue, defects
-from reconciler.core import job_errors, observed_state
-from reconciler.core.jobs import quarantined_jobs
+from reconciler.core import job_errors
 from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
 from reconciler.model.state import outcome
 
-#: The first generation of the states made here; the next ones count down. No loader uses them.
-GENERATION = -3
 #: The most attempts in one turn of the loop, and how long they may take once one was found.
 TRIES_MAX = 64
 SEARCH_S = 2.0
@@ -166,40 +161,3 @@ def without_found(
         aside={**desired_state.aside, **{one.name: one.message for one in found}},
         status=defects.with_problems(desired_state.status, problems),
     )
-
-
-class CycleDesired:
-    """The desired state of cycles: what git asks for, without the jobs that are set aside.
-
-    Args:
-        adoption: withholds jobs until somebody adopts them.
-        search: sets jobs aside.
-        state: what is known of runs.
-    """
-
-    def __init__(
-        self,
-        adoption: adoption.Adoption,
-        search: JobBisection,
-        state: observed_state.ObservedState,
-    ) -> None:
-        self.adoption = adoption
-        self.search = search
-        self.state = state
-        #: Generations that no other desired state has.
-        self.numbers = itertools.count(GENERATION, -1)
-        self._last: tuple[desired.Desired, Mapping[str, str], desired.Desired] | None = None
-
-    def of(self, desired_state: desired.Desired) -> desired.Desired:
-        """Return what a cycle goes by if this is asked for."""
-        known, aside = self.adoption.in_force(desired_state), self.search.aside
-        if not known.aside and not aside:
-            return known
-        if self._last is None or self._last[0] is not known or self._last[1] != aside:
-            self._last = (known, aside, self.without(known, aside))
-        return self._last[2]
-
-    def without(self, known: desired.Desired, aside: Mapping[str, str]) -> desired.Desired:
-        """Return a desired state without some more jobs."""
-        fewer = quarantined_jobs.without(known, {**known.aside, **aside}, self.state)
-        return msgspec.structs.replace(fewer, generation=next(self.numbers)) if aside else fewer

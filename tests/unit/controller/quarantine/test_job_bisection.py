@@ -167,8 +167,8 @@ def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     assert (POISON in placed(leader)) is is_placed
     leader.now += 1
     leader.revision(job("fine"), job(POISON, cpu=3), job("wide", cpu=2))
-    leader.loop._track.desired = msgspec.structs.replace(
-        leader.loop._track.desired or desired.Desired(), aside={POISON: "told"}
+    leader.loop._track.take(
+        msgspec.structs.replace(leader.loop._track.current, aside={POISON: "told"}), None
     )
     leader.hear(*world.nodes)
     leader.cycle()
