@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from agents.host import failpoints
 from reconciler import log_format, metrics
 from reconciler.controller import (
     adoption,
     cycle_commit,
     cycle_decider,
     dispatcher,
-    failpoints,
     loop_inbox,
     publisher,
     retention,
