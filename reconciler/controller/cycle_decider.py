@@ -76,7 +76,7 @@ class CycleDecider:
         phases.begin()
         if desired_state.generation != self._state.desired_generation:
             self._state.share_specs(desired_state.jobs)
-        self._state.leave_out(desired_state.aside.keys())
+        self._state.leave_out(desired_state.quarantined.keys())
         with self._commits.writing():
             self._commits.journal.begin(desired_state, self._state.observed((), {}), now)
         observed = self._state.observed(
@@ -108,7 +108,7 @@ class CycleDecider:
         self, tried: desired.Desired, received: cycle_input.CycleInput, now: float
     ) -> bool:
         """Return True if a cycle can be decided. Nothing comes of it."""
-        self._state.leave_out(tried.aside.keys())
+        self._state.leave_out(tried.quarantined.keys())
         parts = (received.reports, received.answered, received.asked, received.provisioned)
         try:
             self.decide_by(

@@ -186,8 +186,8 @@ class Containment:
             The outcome or the error; None if jobs are not the cause.
         """
         state = self._in_force.adopted(basis.desired_state)
-        self._state.leave_out(state.aside.keys())
-        known = state.aside.keys() | self._search.found.keys()
+        self._state.leave_out(state.quarantined.keys())
+        known = state.quarantined.keys() | self._search.found.keys()
         unfinished = quarantined_jobs.unfinished(state, self._state)
         if named is not None:
             result = self._without_named(basis, received, now, named, unfinished)

@@ -49,7 +49,7 @@ class DesiredInForce:
     def of(self, desired_state: desired.Desired) -> desired.Desired:
         """Return the desired state that a cycle uses if this is asked for."""
         known, aside = self.adopted(desired_state), self._search.aside
-        if not known.aside and not aside:
+        if not known.quarantined and not aside:
             return known
         if self._last is None or self._last[0] is not known or self._last[1] != aside:
             self._last = (known, aside, self.without(known, aside))
@@ -57,7 +57,7 @@ class DesiredInForce:
 
     def without(self, known: desired.Desired, aside: Mapping[str, str]) -> desired.Desired:
         """Return a desired state without some more jobs."""
-        fewer = quarantined_jobs.without(known, {**known.aside, **aside}, self._state)
+        fewer = quarantined_jobs.without(known, {**known.quarantined, **aside}, self._state)
         if not aside:
             return fewer
         return msgspec.structs.replace(fewer, generation=next(self._generations))

@@ -158,6 +158,6 @@ def without_found(
     return msgspec.structs.replace(
         desired_state,
         generation=generation,
-        aside={**desired_state.aside, **{one.name: one.message for one in found}},
+        quarantined={**desired_state.quarantined, **{one.name: one.message for one in found}},
         status=defects.with_problems(desired_state.status, problems),
     )

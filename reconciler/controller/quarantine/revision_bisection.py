@@ -113,7 +113,7 @@ class _RevisionSearch:
         self._newer, self._before, self._numbers = newer, before, numbers
         self._jobs: dict[str, desired.Job] = dict(before.jobs)
         #: Jobs set aside before that are still set aside, with their messages.
-        self._aside: dict[str, str] = {**before.aside, **newer.aside}
+        self._aside: dict[str, str] = {**before.quarantined, **newer.quarantined}
         self._quarantined: dict[str, job_quarantine.QuarantinedJob] = {}
         self._errors: list[Exception] = []
         #: Quarantined jobs of which another run is in force, or none.
@@ -128,7 +128,7 @@ class _RevisionSearch:
 
     def run(self, clock: Callable[[], float]) -> AppliedRevision:
         """Apply the changes of jobs that pass, and quarantine the other jobs."""
-        back = self._before.aside.keys() - self._newer.aside.keys()
+        back = self._before.quarantined.keys() - self._newer.quarantined.keys()
         groups = group_changes(self._before.jobs, self._newer.jobs, back)
         search = bisection.Bisection(groups, suspect_of=job_errors.job_of_error)
         least = 2 * sum(map(len, groups)).bit_length() + 4  # finds one wherever it is
@@ -202,7 +202,7 @@ class _RevisionSearch:
             jobs=jobs,
             refused=refused,
             status=status,
-            aside=self._aside,
+            quarantined=self._aside,
         )
 
     def _with(self, names: list[str]) -> dict[str, desired.Job]:

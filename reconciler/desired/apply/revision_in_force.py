@@ -40,7 +40,7 @@ class RevisionView(msgspec.Struct, frozen=True):
     structure_refused: bool
     jobs: Mapping[str, desired.Job]
     refused: Mapping[str, str]
-    aside: Mapping[str, str]
+    quarantined: Mapping[str, str]
     held: tuple[desired.HeldPart, ...]
     problems: tuple[desired.Problem, ...]
     suspended: dict[str, float]
@@ -126,7 +126,7 @@ class RevisionInForce:
             structure_refused=state.structure_refused,
             jobs=state.jobs,
             refused=state.refused,
-            aside=state.left.aside_of(state.jobs),
+            quarantined=state.left.aside_of(state.jobs),
             held=state.held,
             problems=state.problems(),
             suspended=self._suspended,

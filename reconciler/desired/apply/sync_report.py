@@ -60,7 +60,7 @@ class SyncReport:
             and before.structure is view.structure
             and (before.jobs is view.jobs or before.jobs == view.jobs)
             and before.refused == view.refused
-            and before.aside == view.aside
+            and before.quarantined == view.quarantined
         )
         if same:
             self.last = msgspec.structs.replace(before, status=status)
@@ -72,7 +72,7 @@ class SyncReport:
                 jobs=view.jobs,
                 refused=view.refused,
                 status=status,
-                aside=view.aside,
+                quarantined=view.quarantined,
             )
         return self.last
 

@@ -62,7 +62,7 @@ def test_what_it_holds_counts_for_every_quota(tmp_path: Path, quota: desired.Quo
 
 
 def desired_aside(wanted: desired.Desired) -> desired.Desired:
-    return msgspec.structs.replace(wanted, aside={POISON: "told"})
+    return msgspec.structs.replace(wanted, quarantined={POISON: "told"})
 
 
 def test_who_must_not_be_beside_it_is_not(tmp_path: Path) -> None:
