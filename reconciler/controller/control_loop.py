@@ -31,9 +31,9 @@ from reconciler.controller.quarantine import (
     containment,
     cycle_input,
     cycle_rescue,
-    defects,
     desired_in_force,
     desired_track,
+    internal_errors,
     job_bisection,
 )
 from reconciler.core import observed_state
@@ -141,12 +141,13 @@ class Loop:
         self._track = desired_track.DesiredTrack(start.before, start.accepted, adopting, state)
         self._counters = counters = metrics.Counters(clock())
         self._meter = usage_accounting.Meter(counters)
-        self._defects = defects.Defects(counters.defects, contained=core.contained)
+        caught = internal_errors.InternalErrors(counters.defects, contained=core.contained)
+        self._internal_errors = caught
         self._dispatcher = dispatcher.Dispatcher(
-            self._link, self._engine, outputs.provision, self._defects
+            self._link, self._engine, outputs.provision, caught
         )
         self._commits = cycle_commit.Committer(
-            led, state=state, meter=self._meter, defects=self._defects, suppress=self._suppress
+            led, state=state, meter=self._meter, internal_errors=caught, suppress=self._suppress
         )
         self._decider = cycle_decider.CycleDecider(
             core.decide,
@@ -154,18 +155,18 @@ class Loop:
             adoption=adopting,
             commits=self._commits,
             counters=counters,
-            defects=self._defects,
+            internal_errors=caught,
         )
         self._containment = containment.Containment(
             self._in_force,
             self._search,
             state,
-            defects=self._defects,
+            internal_errors=caught,
             trials=containment.Trials(self._attempt, self._decider.would_pass),
             generations=generations,
         )
         sources = publisher.PublishedSources(counters, led, outputs.notice_counts, clock)
-        page = publisher.MetricsPage(sources, self._defects, socket_path.parent)
+        page = publisher.MetricsPage(sources, caught, socket_path.parent)
         self._publisher = publisher.Publisher(sources, self._link, inbox, page)
         self._pruner = retention.Pruner(led, clock())
         self._steps = wall_clock.ClockSteps(clock())
@@ -252,13 +253,13 @@ class Loop:
         match message:
             case loop_messages.Reported():
                 node = message.request.node
-                if message.question and not self._defects.is_unheard(node):
+                if message.question and not self._internal_errors.is_unheard(node):
                     # the node counts as heard even if its report can't be processed
                     self._dispatcher.questions[node] = message.question
                     self._state.answered[node] = message.received_at
-                if self._defects.is_ignored(node, self._clock()):  # only a cycle answers
+                if self._internal_errors.is_ignored(node, self._clock()):  # only a cycle answers
                     return node in self._dispatcher.questions
-                with self._defects.suppress("usage"):
+                with self._internal_errors.suppress("usage"):
                     loop_inbox.measure(message, self._meter, self._state)
                 self._state.add_report(loop_inbox.report_of(message))
                 return True
@@ -281,7 +282,7 @@ class Loop:
         now = self._clock()
         self._check_clock(now)
         requests, scripts = self._state.take_asked(), self._state.take_provisioned()
-        unheard = frozenset(self._defects.unheard(cycle_input.CycleInput()))
+        unheard = frozenset(self._internal_errors.unheard(cycle_input.CycleInput()))
         received = cycle_input.CycleInput(*self._state.take_input(), requests, scripts, unheard)
         got = self._attempt(self._track.basis, received, now)
         result = self._rescue(got, received, now) if isinstance(got, Exception) else got
@@ -299,7 +300,7 @@ class Loop:
     ) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had, or raise the error if that fails."""
         newest, track = self._track.basis, self._track
-        last_good = track.refuse(defects.revision_problem(error)) if track.is_new else None
+        last_good = track.refuse(internal_errors.revision_problem(error)) if track.is_new else None
         found = self._containment.rescue(error, newest, last_good, received, now)
         if found.revision is not None:
             track.go_by(found.revision.basis)
@@ -308,7 +309,7 @@ class Loop:
             else:
                 self._outputs.refuse(track.refusal(found.revision.refused))
         if found.failed:
-            nodes = self._defects.unheard(cycle_input.CycleInput())
+            nodes = self._internal_errors.unheard(cycle_input.CycleInput())
             structure = found.basis.desired_state.structure
             self._dispatcher.stop_renewing(nodes, structure, self._state)
         if found.failed or not found.waiting.is_bare:
@@ -327,13 +328,13 @@ class Loop:
             result, decide_s, commit_s = self._decider.decide(in_force, received, now)
             self._inbox.adopt(self._track.note_passed())
         except Exception as error:
-            if not self._defects.contained or errors.is_of_store(error):
+            if not self._internal_errors.contained or errors.is_of_store(error):
                 raise
             self._commits.undo()
             return error
-        self._defects.heard(received)
+        self._internal_errors.heard(received)
         self._act(result, desired_state)
-        with self._defects.suppress("metrics"):
+        with self._internal_errors.suppress("metrics"):
             self._counters.cycle(result, decide_s=decide_s, commit_s=commit_s)
         self._publish()
         self._counters.phases("publish")
@@ -341,7 +342,7 @@ class Loop:
 
     def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
         """Absorb an outcome that is durable, and dispatch it."""
-        with self._defects.suppress("notices"):
+        with self._internal_errors.suppress("notices"):
             self._outputs.on_outcome(result, self._state, desired_state)
         self._state.absorb(result)
         self._commits.journal.note_durable(result)
@@ -352,13 +353,13 @@ class Loop:
         event_lines = self._outputs.event_lines
         if event_lines is not None:
             revision = desired_state.status.jobs_revision or ""
-            with self._defects.suppress("lines"):
+            with self._internal_errors.suppress("lines"):
                 event_lines.write(result.events, cycle=self._commits.cycle, revision=revision)
         self._counters.phases("act")
 
     def _suppress(self, part: str) -> AbstractContextManager[None]:
         """Return a block that suppresses errors if there is no new desired state to refuse."""
-        return nullcontext() if self._track.is_new else self._defects.suppress(part)
+        return nullcontext() if self._track.is_new else self._internal_errors.suppress(part)
 
     def _check_clock(self, now: float) -> None:
         """Restart all waits for silent nodes and housekeeping if the wall clock was set.

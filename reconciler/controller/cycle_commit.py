@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 import msgspec
 
 import reconciler
-from reconciler.controller.quarantine import cycle_rescue, defects
+from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.core import cycle_journal, observed_state
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
@@ -32,7 +32,7 @@ class Committer:
         led: the store.
         state: records as of the last outcome.
         meter: counts each outcome.
-        defects: suppresses errors of parts that may fail.
+        internal_errors: suppresses errors of parts that may fail.
         suppress: returns a block that suppresses errors, unless a new desired state can be refused
             for them.
 
@@ -47,13 +47,13 @@ class Committer:
         *,
         state: observed_state.ObservedState,
         meter: usage_accounting.Meter,
-        defects: defects.Defects,
+        internal_errors: internal_errors.InternalErrors,
         suppress: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self._led = led
         self._state = state
         self._meter = meter
-        self._defects = defects
+        self._internal_errors = internal_errors
         self._suppress = suppress
         self.cycle = led.store.cycle
         self.journal = cycle_journal.Recorder(reconciler.__version__)
@@ -150,7 +150,7 @@ class Committer:
         self._shown = desired_state.status
 
     def _meter_outcome(self, result: outcome.Outcome) -> None:
-        with self._defects.suppress("usage"):
+        with self._internal_errors.suppress("usage"):
             self._meter.cycle(result, self._state)
 
     def _views(

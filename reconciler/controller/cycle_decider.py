@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.controller import adoption, cycle_commit
-from reconciler.controller.quarantine import cycle_input, cycle_rescue, defects
+from reconciler.controller.quarantine import cycle_input, cycle_rescue, internal_errors
 from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome
@@ -47,7 +47,7 @@ class CycleDecider:
         adoption: runs that somebody declared done.
         commits: writes outcomes.
         counters: times of phases.
-        defects: nodes whose reports can't be processed.
+        internal_errors: nodes whose reports can't be processed.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class CycleDecider:
         adoption: adoption.Adoption,
         commits: cycle_commit.Committer,
         counters: metrics.Counters,
-        defects: defects.Defects,
+        internal_errors: internal_errors.InternalErrors,
     ) -> None:
         self.decide_by = decide
         self._state = state
         self._adoption = adoption
         self._commits = commits
         self._counters = counters
-        self._defects = defects
+        self._internal_errors = internal_errors
 
     def decide(
         self, basis: cycle_rescue.CycleBasis, received: cycle_input.CycleInput, now: float
@@ -84,7 +84,7 @@ class CycleDecider:
             received.answered,
             received.asked,
             received.provisioned,
-            self._defects.unheard(received),
+            self._internal_errors.unheard(received),
         )
         phases("journal")
         result = self.decide_by(desired_state, observed, now, cache=self._state.cache, ended=phases)
@@ -112,7 +112,7 @@ class CycleDecider:
         parts = (received.reports, received.answered, received.asked, received.provisioned)
         try:
             self.decide_by(
-                tried, self._state.observed(*parts, self._defects.unheard(received)), now
+                tried, self._state.observed(*parts, self._internal_errors.unheard(received)), now
             )
         except Exception:
             return False

@@ -17,7 +17,7 @@ import msgspec
 from reconciler import metrics
 from reconciler.changes import notes
 from reconciler.controller import loop_inbox, unread_head
-from reconciler.controller.quarantine import cycle_rescue, defects
+from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, source, watch
 from reconciler.model import desired
@@ -142,7 +142,6 @@ class GitWatcher(threading.Thread):
                 try:
                     self._load()
                 except Exception as defect:  # only this look is lost
-                    log.exception("%s prevented the repository from being read", defects.MARK)
                     self._fail(defect)
             elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
@@ -289,13 +288,14 @@ class GitWatcher(threading.Thread):
 
     def _fail(self, defect: Exception) -> None:
         """Keep what is in force, show the internal error, and look again later."""
+        message = "%s prevented the repository from being read"
+        log.error(message, internal_errors.MARK, exc_info=defect)
         self._polling.polled(reached=False)
-        self._inbox.put_look(
-            metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
-        )
+        look = metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
+        self._inbox.put_look(look)
         last = self._last or desired.Desired()
-        message = defects.describe_unread(defect)
-        status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
+        shown = internal_errors.describe_unread(defect)
+        status = msgspec.structs.replace(last.status, sync="Unknown", message=shown)
         self._last = msgspec.structs.replace(last, status=status)
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
@@ -305,7 +305,7 @@ class GitWatcher(threading.Thread):
         noted = [
             ": ".join(filter(None, (one.object, one.message)))
             for one in status.problems
-            if one.rule == defects.RULE
+            if one.rule == internal_errors.RULE
         ][:DEFECTS_NOTED_MAX]
         result = (status.attempted_revision, status.sync, len(status.problems), *noted)
         if status.attempted_revision is None or status.sync == "Unknown" or result == self._told:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from reconciler import metrics
 from reconciler.controller import loop_inbox, server_link
-from reconciler.controller.quarantine import defects
+from reconciler.controller.quarantine import internal_errors
 from reconciler.core import observed_state
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -60,15 +60,18 @@ class MetricsPage:
 
     Args:
         sources: of its figures.
-        defects: suppresses errors while the page is rendered.
+        internal_errors: suppresses errors while the page is rendered.
         state_folder: its disk is measured.
     """
 
     def __init__(
-        self, sources: PublishedSources, defects: defects.Defects, state_folder: Path
+        self,
+        sources: PublishedSources,
+        internal_errors: internal_errors.InternalErrors,
+        state_folder: Path,
     ) -> None:
         self._sources = sources
-        self._defects = defects
+        self._internal_errors = internal_errors
         self._state_folder = state_folder
         self._rendered = b""
 
@@ -79,7 +82,7 @@ class MetricsPage:
     ) -> bytes:
         """Return the page, or the previous one if rendering fails. An alert watches its age."""
         sources = self._sources
-        with self._defects.suppress("metrics"):
+        with self._internal_errors.suppress("metrics"):
             self._rendered = metrics.render_cluster(
                 counters=sources.counters,
                 memory=state,

@@ -13,8 +13,8 @@ from reconciler.controller.quarantine import (
     bisection,
     cycle_input,
     cycle_rescue,
-    defects,
     desired_in_force,
+    internal_errors,
     job_bisection,
     revision_bisection,
 )
@@ -62,7 +62,7 @@ class Containment:
         in_force: leaves out jobs that are set aside.
         search: sets jobs aside.
         state: what is known of runs.
-        defects: counts errors.
+        internal_errors: counts errors.
         trials: try a cycle.
         generations: numbers that no other desired state has.
     """
@@ -73,14 +73,14 @@ class Containment:
         search: job_bisection.JobBisection,
         state: observed_state.ObservedState,
         *,
-        defects: defects.Defects,
+        internal_errors: internal_errors.InternalErrors,
         trials: Trials,
         generations: Iterator[int],
     ) -> None:
         self._in_force = in_force
         self._search = search
         self._state = state
-        self._defects = defects
+        self._internal_errors = internal_errors
         self._trials = trials
         self._generations = generations
 
@@ -122,16 +122,16 @@ class Containment:
 
         found = cycle_rescue.rescue(attempt, bases, received, without_jobs)
         if found is None:
-            self._defects.count("input", error)
-            log.critical(defects.LAST_WORDS)
+            self._internal_errors.count("input", error)
+            log.critical(internal_errors.LAST_WORDS)
             raise error
         if found.basis is not newest:
             revision = self._apply_revision(newest, found.basis.desired_state, error, now)
             found = found._replace(revision=revision)
         if found.failed or not (found.revision or found.by_jobs):
-            self._defects.count("input", error)
+            self._internal_errors.count("input", error)
         if found.divided or found.failed:
-            self._defects.ignore_nodes(found.divided, found.failed, now)
+            self._internal_errors.ignore_nodes(found.divided, found.failed, now)
         return found
 
     def _apply_revision(
@@ -156,13 +156,13 @@ class Containment:
             )
         revision_bisection.log_result(applied, newer.status.attempted_revision, error)
         for raised in applied.errors:
-            self._defects.count("job", raised)
+            self._internal_errors.count("job", raised)
         if not applied.quarantined:
-            self._defects.count("revision", error)
+            self._internal_errors.count("revision", error)
         if applied.is_whole:
             basis = newest._replace(desired_state=applied.desired_state)
             return cycle_rescue.RevisionResult(basis, None)
-        problem = defects.revision_problem(error)
+        problem = internal_errors.revision_problem(error)
         return cycle_rescue.RevisionResult(
             cycle_rescue.CycleBasis(applied.desired_state, None),
             cycle_rescue.RefusedPart(newer.generation, problem, applied.quarantined),
@@ -203,7 +203,7 @@ class Containment:
                 tried = self._in_force.without(state, {**self._search.aside, **without})
                 return self._trials.would_pass(tried, received if whole else received.bare(), now)
 
-            is_doubted = self._defects.ignores_any(now)
+            is_doubted = self._internal_errors.ignores_any(now)
             if job_bisection.blames_input(
                 probe, names, is_doubted=is_doubted, clock=time.monotonic
             ):
@@ -259,14 +259,14 @@ class Containment:
             return SearchedCycle(last)
         found = tuple(self._search.found.values())
         for raised in self._search.errors:
-            self._defects.count("job", raised)
+            self._internal_errors.count("job", raised)
         self._search.stop()
         if not found:
             return SearchedCycle(last)
         log.error(
             "%s: set aside, because no cycle can be decided with them: %s; retried later",
-            defects.MARK,
-            defects.shorten([f"job {job.name}" for job in found]),
+            internal_errors.MARK,
+            internal_errors.shorten([f"job {job.name}" for job in found]),
         )
         basis = basis._replace(
             desired_state=job_bisection.without_found(state, found, next(self._generations))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from reconciler.controller.quarantine import bisection, cycle_rescue, defects
+from reconciler.controller.quarantine import bisection, cycle_rescue, internal_errors
 from reconciler.core import job_errors
 from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
@@ -22,7 +22,7 @@ TRIES_MAX = 64
 SEARCH_S = 2.0
 #: If leaving out the input would help as well, at most so many jobs are taken for the cause.
 CULPRITS_MAX = 3
-UNTRIED = f"{defects.MARK} in another job is being isolated: retried automatically"
+UNTRIED = f"{internal_errors.MARK} in another job is being isolated: retried automatically"
 
 #: Decides a cycle without the jobs that are aside now; see ``cycle_rescue.Attempt``.
 Attempt = Callable[[], cycle_rescue.AttemptResult]
@@ -100,7 +100,7 @@ class JobBisection:
                 last = got
                 return None
             if len(names) == 1:
-                message = defects.describe_job(got, "it stays as it is")
+                message = internal_errors.describe_job(got, "it stays as it is")
                 self.found[names[0]] = job_quarantine.QuarantinedJob(
                     names[0], desired_state.jobs.get(names[0]), message, aside=True
                 )
@@ -159,5 +159,5 @@ def without_found(
         desired_state,
         generation=generation,
         quarantined={**desired_state.quarantined, **{one.name: one.message for one in found}},
-        status=defects.with_problems(desired_state.status, problems),
+        status=internal_errors.with_problems(desired_state.status, problems),
     )
