@@ -306,7 +306,9 @@ class AgentState:
     def holders(self) -> dict[str, Assignment | None]:
         """Return attempts that have not ended or are about to start; None for a lost assignment."""
         alive: dict[str, Assignment | None] = dict.fromkeys([*self.running(), *self._asked])
-        given = {n: one for n, one in self.assignments.items() if not self.has_ended(n)}
+        given = {
+            n: assignment for n, assignment in self.assignments.items() if not self.has_ended(n)
+        }
         return alive | given
 
     def has_ended(self, attempt: str) -> bool:

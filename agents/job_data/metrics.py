@@ -114,7 +114,7 @@ class MetricsReader:
     def again(self, told: tuple[task_reports.TaskMetrics, ...] | None = None) -> None:
         """Report these metrics again because they were not delivered; None for all."""
         with self._telling:
-            names = self._told if told is None else [one.attempt for one in told]
+            names = self._told if told is None else [task.attempt for task in told]
             self._news |= {name: None for name in names if name in self._told}
 
     def with_saved(self, report: AttemptReport) -> AttemptReport:

@@ -192,8 +192,8 @@ class Images:
                     continue  # a new request came while it was being ended
                 waiting = self._fetches.pop(wanted.key).waiting
                 break
-        for one in waiting.values():
-            one.told(problem or "")
+        for waiter in waiting.values():
+            waiter.told(problem or "")
 
     def _fetch(self, wanted: ImageRequest, fetch: _Fetch) -> str:
         """Fetch an image. Return a problem, or an empty text.
@@ -234,13 +234,17 @@ class Images:
         with self._lock:
             since = fetch.pulled_since
             if since is not None:
-                for attempt, one in list(fetch.waiting.items()):
-                    if now - max(since, one.since) >= one.limit_s:
+                for attempt, waiter in list(fetch.waiting.items()):
+                    if now - max(since, waiter.since) >= waiter.limit_s:
                         late.append(fetch.waiting.pop(attempt))
-            early = [one for one in fetch.waiting.values() if since is None or one.since <= since]
+            early = [
+                waiter
+                for waiter in fetch.waiting.values()
+                if since is None or waiter.since <= since
+            ]
             is_wanted = bool(early) or (bool(fetch.waiting) and not late)
-        for one in late:
-            one.told(f"image {image} was not there after {one.limit_s:g} s of pulling")
+        for waiter in late:
+            waiter.told(f"image {image} was not there after {waiter.limit_s:g} s of pulling")
         return is_wanted
 
 

@@ -210,7 +210,7 @@ class Launcher:
             return ""
         near = {gpu.numa_node for gpu in self.node.gpus if gpu.index in assignment.devices}
         return self._cores.take(
-            assignment.attempt, template.cpu_milli, {one for one in near if one is not None}
+            assignment.attempt, template.cpu_milli, {node for node in near if node is not None}
         )
 
     def _release_cores(self, attempt: str) -> None:

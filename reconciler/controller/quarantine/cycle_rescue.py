@@ -193,7 +193,9 @@ def refused(
     newer: desired.SyncStatus, in_force: desired.Desired, problem: desired.Problem
 ) -> desired.Desired:
     """Return what stays in force, with the status that something newer was refused."""
-    others = tuple(one for one in in_force.status.problems if one.rule != review_findings.UNDECIDED)
+    others = tuple(
+        other for other in in_force.status.problems if other.rule != review_findings.UNDECIDED
+    )
     status = msgspec.structs.replace(
         in_force.status,
         sync="OutOfSync",

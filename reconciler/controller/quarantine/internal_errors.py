@@ -88,17 +88,17 @@ class InternalErrors:
         log.error(
             "%s: input of %s %s; the nodes among them are ignored for %.0f s",
             MARK,
-            shorten([one.name for one in failed or divided]),
+            shorten([part.name for part in failed or divided]),
             "was left out" if failed else "was processed piece by piece",
             IGNORED_S,
         )
         self._ignored_until = {
             node: until for node, until in self._ignored_until.items() if until > now
         }
-        for one in (*divided, *failed):
-            self._ignored_until |= {report.node: now + IGNORED_S for report in one.reports}
-        for one in failed:
-            self._unheard |= {report.node for report in one.reports if one.is_notice}
+        for part in (*divided, *failed):
+            self._ignored_until |= {report.node: now + IGNORED_S for report in part.reports}
+        for part in failed:
+            self._unheard |= {report.node for report in part.reports if part.is_notice}
 
     def ignores_any(self, now: float) -> bool:
         """Return True if any node is ignored."""

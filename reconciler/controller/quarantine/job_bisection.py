@@ -65,7 +65,7 @@ class JobBisection:
     def aside(self) -> Mapping[str, str]:
         """Messages of the jobs that are set aside now, by name."""
         untried = dict.fromkeys(self._search.untried, UNTRIED)
-        return {**untried, **{name: one.message for name, one in self.found.items()}}
+        return {**untried, **{name: job.message for name, job in self.found.items()}}
 
     def begin(self, names: Sequence[str]) -> None:
         """Set all of these aside, to try them in this order."""
@@ -85,8 +85,8 @@ class JobBisection:
         """Try jobs again that a newer desired state changes."""
         if not self.is_open:
             self.stop()
-        for name, one in list(self.found.items()):
-            if desired_state.jobs.get(name) != one.spec:
+        for name, job in list(self.found.items()):
+            if desired_state.jobs.get(name) != job.spec:
                 del self.found[name]
 
     def go_on(self, attempt: Attempt, desired_state: desired.Desired) -> outcome.Outcome | None:
@@ -154,10 +154,10 @@ def without_found(
     generation: int,
 ) -> desired.Desired:
     """Return the desired state without the jobs that were found, until git is judged again."""
-    problems = [one.problem(one.spec.path if one.spec is not None else "") for one in found]
+    problems = [job.problem(job.spec.path if job.spec is not None else "") for job in found]
     return msgspec.structs.replace(
         desired_state,
         generation=generation,
-        quarantined={**desired_state.quarantined, **{one.name: one.message for one in found}},
+        quarantined={**desired_state.quarantined, **{job.name: job.message for job in found}},
         status=internal_errors.with_problems(desired_state.status, problems),
     )

@@ -94,7 +94,7 @@ def log_result(applied: AppliedRevision, revision: str | None, error: Exception)
         (True, "%s: everything is applied except what makes cycles raise: %s"),
         (False, "%s: not tried yet, retried soon: %s"),
     ):
-        names = [f"job {one.name}" for one in applied.quarantined if one.tried is tried]
+        names = [f"job {job.name}" for job in applied.quarantined if job.tried is tried]
         if names:
             log.error(message, revision, internal_errors.shorten(names))
 
@@ -159,13 +159,13 @@ class _RevisionSearch:
 
     def _applied(self) -> AppliedRevision:
         """Apply the status that names the quarantined jobs."""
-        waiting = {name: one.message for name, one in self._quarantined.items()}
+        waiting = {name: job.message for name, job in self._quarantined.items()}
         waiting |= dict.fromkeys(self._blocked, job_quarantine.BLOCKED)
         refused = {name: why for name, why in waiting.items() if name not in self._jobs}
         state = self._state(self._jobs, {**self._newer.refused, **refused})
         problems = [
-            one.problem((one.spec or self._before.jobs[name]).path)
-            for name, one in self._quarantined.items()
+            job.problem((job.spec or self._before.jobs[name]).path)
+            for name, job in self._quarantined.items()
         ]
         status = internal_errors.with_problems(self._newer.status, problems)
         state = msgspec.structs.replace(state, status=status)
