@@ -100,13 +100,13 @@ class CarryOutRemedies(msgspec.Struct, frozen=True):
 
 
 class SetCheckPlan(msgspec.Struct, frozen=True):
-    """Make the health checks of this plan from now on; None for none."""
+    """Make the health checks of this plan from now on, or none if it is None."""
 
     plan: health_checks.CheckPlan | None
 
 
 class SetMigPlan(msgspec.Struct, frozen=True):
-    """Split GPUs by this MIG plan from now on; None to leave them as they are."""
+    """Split GPUs by this MIG plan from now on, or leave them alone if it is None."""
 
     plan: desired.MigPlan | None
 

@@ -42,7 +42,7 @@ def is_parted(device: Device, uuids: Collection[str]) -> bool:
 def chosen(
     sample: samples.Sample, uuids: frozenset[str] | None, known: Iterable[records.Gpu] = ()
 ) -> samples.Sample:
-    """Return a sample with only what the node offers; None for everything.
+    """Return a sample with only what the node offers, or with everything if that is None.
 
     GPUs are then numbered from 0, as pools declare them. A known GPU that lacks an instance which
     it had is missing for the node.
@@ -97,7 +97,10 @@ def _part(
 
 
 def only(known: tuple[records.Gpu, ...], uuids: frozenset[str] | None) -> tuple[records.Gpu, ...]:
-    """Return the GPUs that the node offers, with only its own instances; None for everything."""
+    """Return the GPUs that the node offers, with only its own instances.
+
+    If ``uuids`` is None, the node offers everything.
+    """
     if uuids is None:
         return known
     given = parts(uuids)

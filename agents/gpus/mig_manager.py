@@ -113,7 +113,7 @@ class MigManager:
         self._made, self._held = dict(stored.made), dict(stored.held)
 
     def follow(self, plan: desired.MigPlan | None) -> None:
-        """Apply this plan from now on; None for none. Called under the lock."""
+        """Apply this plan from now on, or none if it is None. Called under the lock."""
         if plan != self._plan:
             self._plan = plan
             self._tries.clear()

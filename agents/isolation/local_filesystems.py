@@ -90,7 +90,10 @@ def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
 
 
 def interpreter_of(path: str) -> str | None:
-    """Return the file that the kernel reads besides a program; empty for none, None if unknown."""
+    """Return the file that the kernel reads besides a program.
+
+    The result is empty if there is no such file, and None if that is unknown.
+    """
     try:
         # whatever it is, never wait for a remote system
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

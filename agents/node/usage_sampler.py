@@ -72,7 +72,7 @@ class TaskUsageSampler:
         self._found, self._untold = found, tuple(found.values())[: task_usage.TASKS_MAX]
 
     def news(self) -> tuple[task_usage.TaskUse, ...] | None:
-        """Return what was sampled since the last call; None for nothing."""
+        """Return the usage sampled since the last call; None if nothing was."""
         untold, self._untold = self._untold, None
         return untold
 

@@ -212,7 +212,7 @@ class Supervisor:
         return {self.reaper.pid} | self.starts.way.pids()
 
     def wait_s(self) -> float:
-        """Return how long nothing needs to be done unless something comes in; -1 for ever."""
+        """Return how long nothing needs to be done unless something comes in; -1 if for ever."""
         if self.starts.queue:
             return 0.0
         moments = self.attempts.moments(self.renewed_at)

@@ -64,7 +64,11 @@ class RefuseOrder(NamedTuple):
 
 
 class StopAttemptOrder(NamedTuple):
-    """An order to signal an attempt, and to kill it after its grace; None: that of its start."""
+    """An order to signal an attempt, and to kill it after its grace.
+
+    Attributes:
+        grace_s: that grace; None: as its start said.
+    """
 
     id: str
     reason: str

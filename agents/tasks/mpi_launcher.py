@@ -79,7 +79,7 @@ class LineConnection:
         self._ends_at: float | None = None
 
     def allow(self, limit_s: float | None) -> None:
-        """Limit the time of all reads from now on together; None for no limit."""
+        """Limit the time of all reads from now on together, unless the limit is None."""
         self._ends_at = None if limit_s is None else time.monotonic() + limit_s
         self.link.settimeout(limit_s)
 
