@@ -244,8 +244,9 @@ class Agent:
         # After the launcher, which needs room on the disk more than the metrics of tasks do.
         self._job_data = reported_data.JobData(self.root, shared, as_root=node.as_root)
         self._containers = container_cleanup.ContainerRemover(
-            self.root, self.say, self.attempts.may_begin, self.leaving
-        )
+            self.root, self.say, self.attempts.may_begin, self.leaving,
+            self.launcher.images.commands.execute,
+        )  # fmt: skip
         log_followers = log_streamer.LogStreams(
             self.root / "logs", self.settings.name, self.target, self.attempts.has_ended
         )

@@ -121,8 +121,8 @@ class Reports:
             complete=complete,
             sequence=self._sequence,
             attempts=tuple(
-                sync.relative(one, str(self._settings.root))
-                for one in sources.job_data.with_saved(map(uses.with_use, reports))
+                sync.relative(report, str(self._settings.root))
+                for report in sources.job_data.with_saved(map(uses.with_use, reports))
             ),
             inventory=sources.monitor.inventory if node.want_inventory else None,
             usage=usage,
@@ -178,9 +178,9 @@ class Reports:
         """
         node = self._sources.state
         wanted = {
-            name: (one, node.templates[one.template])
-            for name, one in node.assignments.items()
-            if one.template in node.templates and not node.has_ended(name)
+            name: (assignment, node.templates[assignment.template])
+            for name, assignment in node.assignments.items()
+            if assignment.template in node.templates and not node.has_ended(name)
         }
         left = {name: self._given.get(name) for name in node.running() if name not in wanted}
         self._given = wanted | {name: one for name, one in left.items() if one is not None}
@@ -189,4 +189,4 @@ class Reports:
             or records.AttemptReport(name, node.stages.get(name, AttemptState.STARTING))
             for name in self._given
         )
-        return tuple(AssignedAttempt(one, *self._given[one.id]) for one in reports)
+        return tuple(AssignedAttempt(report, *self._given[report.id]) for report in reports)

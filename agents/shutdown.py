@@ -37,4 +37,4 @@ def end_everything(root: Path, pause: Callable[[float], None] = time.sleep) -> l
     if not task_isolation.clean_up(str(root)):
         problems.append("some control groups of tasks can't be removed")
     problems += images.end_left(str(root), pause)
-    return problems + container_cleanup.clear(root, pause=pause)
+    return problems + container_cleanup.clear(root, images.RuntimeCommands().execute, pause)

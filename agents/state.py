@@ -100,13 +100,13 @@ class CarryOutRemedies(msgspec.Struct, frozen=True):
 
 
 class SetCheckPlan(msgspec.Struct, frozen=True):
-    """Make the health checks of this plan from now on; None for none."""
+    """Make the health checks of this plan from now on, or none if it is None."""
 
     plan: health_checks.CheckPlan | None
 
 
 class SetMigPlan(msgspec.Struct, frozen=True):
-    """Split GPUs by this MIG plan from now on; None to leave them as they are."""
+    """Split GPUs by this MIG plan from now on, or leave them alone if it is None."""
 
     plan: desired.MigPlan | None
 
@@ -306,7 +306,9 @@ class AgentState:
     def holders(self) -> dict[str, Assignment | None]:
         """Return attempts that have not ended or are about to start; None for a lost assignment."""
         alive: dict[str, Assignment | None] = dict.fromkeys([*self.running(), *self._asked])
-        given = {n: one for n, one in self.assignments.items() if not self.has_ended(n)}
+        given = {
+            n: assignment for n, assignment in self.assignments.items() if not self.has_ended(n)
+        }
         return alive | given
 
     def has_ended(self, attempt: str) -> bool:

@@ -37,8 +37,7 @@ def overview() -> models.Dashboard:
                         "mean": f"avg({BUSY})",
                         "lowest tenth": f"quantile(0.1, {BUSY})",
                     },
-                    unit="percentunit",
-                    most=1,
+                    look=panels.Look(unit="percentunit", most=1),
                 ),
             ],
             "Work": [
@@ -80,7 +79,7 @@ def _state_and_gpus() -> list[panels.Panel]:
             "Drift",
             "Differences between git and what is observed; `muster drift` lists them.",
             "sum(muster_drift) or vector(0)",
-            steps=NONE,
+            look=panels.Look(steps=NONE),
             link=("Which kinds", "/d/muster-gitops"),
         ),
         panels.number(
@@ -88,16 +87,14 @@ def _state_and_gpus() -> list[panels.Panel]:
             "Part of all GPUs that attempts hold. Below 80 % orange, below half red: with work "
             "waiting, look why.",
             'sum(muster_pool_gpus{state="allocated"}) / sum(muster_pool_gpus)',
-            unit="percentunit",
-            steps=panels.RISING,
+            look=panels.Look(unit="percentunit", steps=panels.RISING),
             link=("Who has them", "/d/muster-queues"),
         ),
         panels.number(
             "GPUs at work",
             "Mean utilisation of the GPUs that a task has. Below 80 % orange, below half red.",
             f"avg({BUSY})",
-            unit="percentunit",
-            steps=panels.RISING,
+            look=panels.Look(unit="percentunit", steps=panels.RISING),
             link=("Which do nothing", "/d/muster-nodes"),
         ),
     ]
@@ -115,15 +112,14 @@ def _waiting_and_control() -> list[panels.Panel]:
             "Oldest that waits",
             "How long the oldest pending job has waited: from four hours on orange, a day red.",
             "time() - min(muster_oldest_pending_timestamp_seconds)",
-            unit="s",
+            look=panels.Look(unit="s", steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD))),
             link=("What it waits for", "/d/muster-waiting"),
-            steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD)),
         ),
         panels.number(
             "Nodes not ready",
             "Nodes that take no new work: drained, unhealthy, silent or gone.",
             'sum(muster_nodes{state!="Ready"})',
-            steps=NONE,
+            look=panels.Look(steps=NONE),
             link=("Which", "/d/muster-nodes"),
         ),
         panels.number(
@@ -131,9 +127,8 @@ def _waiting_and_control() -> list[panels.Panel]:
             "Age of the loop's page: it is made after each cycle, and every half minute without. "
             "After a minute orange; after two, red, an alert comes.",
             "time() - muster_page_timestamp_seconds",
-            unit="s",
+            look=panels.Look(unit="s", steps=((None, GOOD), (60, WARNING), (120, BAD))),
             link=("How it is", "/d/muster-control-plane"),
-            steps=((None, GOOD), (60, WARNING), (120, BAD)),
         ),
     ]
 
@@ -170,15 +165,13 @@ def _fitness() -> list[panels.Panel]:
             "topk(10, time() - muster_agent_last_report_timestamp_seconds"
             '{pool=~"$pool", node=~"$node"})',
             "{{node}}",
-            unit="s",
-            steps=((None, GOOD), (45, WARNING), (90, BAD)),
+            look=panels.Look(unit="s", steps=((None, GOOD), (45, WARNING), (90, BAD))),
         ),
         panels.number(
             "Failed checks",
             "Health checks that fail on the nodes that are chosen: such a node takes no work.",
             f'sum(muster_node_check{{verdict="failed", {ON[1:]}) or vector(0)',
-            steps=NONE_AT_ALL,
-            width=12,
+            look=panels.Look(steps=NONE_AT_ALL, width=12),
         ),
         panels.lines(
             "Machines of pools that grow and shrink",
@@ -214,8 +207,7 @@ def _gpus() -> list[panels.Panel]:
             "Part of the time in which a kernel ran. One GPU of a gang that stays at 0 % or "
             "100 % while the others change is where it hangs.",
             {legend: f"muster_gpu_utilization_ratio{ON}"},
-            unit="percentunit",
-            most=1,
+            look=panels.Look(unit="percentunit", most=1),
         ),
         panels.lines(
             "Device memory that tasks have",
@@ -225,20 +217,21 @@ def _gpus() -> list[panels.Panel]:
                     f"muster_task_gpu_memory_bytes{ON}"
                 )
             },
-            unit="bytes",
+            look=panels.Look(unit="bytes"),
         ),
         panels.lines(
             "Device memory in use",
             "Memory of each GPU that processes use, whoever they are.",
             {legend: f"muster_gpu_memory_used_bytes{ON}"},
-            unit="bytes",
+            look=panels.Look(unit="bytes"),
         ),
         panels.lines(
             "Temperature",
             "Of each GPU. Most slow down at about 85 °C (orange) to 90 °C (red).",
             {legend: f"muster_gpu_temperature_celsius{ON}"},
-            unit="celsius",
-            steps=((None, "transparent"), (85, WARNING), (90, BAD)),
+            look=panels.Look(
+                unit="celsius", steps=((None, "transparent"), (85, WARNING), (90, BAD))
+            ),
         ),
         panels.lines(
             "Power",
@@ -247,22 +240,20 @@ def _gpus() -> list[panels.Panel]:
                 "drawn": f"sum(muster_gpu_power_usage_watts{ON})",
                 "limit": f"sum(muster_gpu_power_limit_watts{ON})",
             },
-            unit="watt",
+            look=panels.Look(unit="watt"),
         ),
         panels.number(
             "Allocated and idle",
             "GPUs that a task has and on which no kernel ran in ten minutes.",
             f"count((muster_node_gpu_allocated{ON} == 1) and on (node, gpu) "
             f"(max_over_time(muster_gpu_utilization_ratio{ON}[10m]) < 0.05)) or vector(0)",
-            steps=NONE,
-            width=6,
+            look=panels.Look(steps=NONE, width=6),
         ),
         panels.number(
             "Foreign processes",
             "Processes on GPUs that belong to no task.",
             'sum(muster_gpu_processes{kind="foreign", pool=~"$pool", node=~"$node"})',
-            steps=NONE,
-            width=6,
+            look=panels.Look(steps=NONE, width=6),
         ),
     ]
 
@@ -273,8 +264,7 @@ def _suffering() -> list[panels.Panel]:
             "GPUs that can't be used",
             "Lost, missing, failed, or without an answer of the driver.",
             f'sum(max by (node, gpu) (muster_gpu_state{ON[:-1]}, state!="ok"}}))',
-            steps=NONE_AT_ALL,
-            width=6,
+            look=panels.Look(steps=NONE_AT_ALL, width=6),
         ),
         panels.rows(
             "XID events",
@@ -282,14 +272,14 @@ def _suffering() -> list[panels.Panel]:
             "mistakes of programs.",
             {"events": f"muster_gpu_xid_errors_total{ON}"},
             hide=("uuid",),
-            width=9,
+            look=panels.Look(width=9),
         ),
         panels.rows(
             "Uncorrected memory errors",
             "Since the driver was loaded. Anything but 0 needs a reset; results may be wrong.",
             {"errors": f'muster_gpu_ecc_errors_total{ON[:-1]}, severity="uncorrected"}}'},
             hide=("uuid",),
-            width=9,
+            look=panels.Look(width=9),
         ),
         panels.lines(
             "Clocks held back",
@@ -314,22 +304,19 @@ def _hosts() -> list[panels.Panel]:
             "Part of the CPUs of each node that is busy. Full CPUs beside idle GPUs: loading of "
             "data is what holds them up.",
             {"{{node}}": f"muster_node_cpu_used_ratio{ON}"},
-            unit="percentunit",
-            most=1,
+            look=panels.Look(unit="percentunit", most=1),
         ),
         panels.lines(
             "Disk full",
             "Of the disk that tasks write to. At 90 %, red, an alert comes.",
             {"{{node}}": f"muster_node_disk_used_bytes{ON} / muster_node_disk_size_bytes{ON}"},
-            unit="percentunit",
-            most=1,
-            steps=((None, "transparent"), (0.9, BAD)),
+            look=panels.Look(unit="percentunit", most=1, steps=((None, "transparent"), (0.9, BAD))),
         ),
         panels.lines(
             "Memory in use",
             "Of each node.",
             {"{{node}}": f"muster_node_memory_used_bytes{ON}"},
-            unit="bytes",
+            look=panels.Look(unit="bytes"),
         ),
         panels.lines(
             "CPUs given and used",
@@ -347,12 +334,12 @@ def _hosts() -> list[panels.Panel]:
                 "given": f"sum(muster_task_requested_memory_bytes{ON})",
                 "used": f"sum(muster_task_memory_bytes{ON})",
             },
-            unit="bytes",
+            look=panels.Look(unit="bytes"),
         ),
         panels.lines(
             "Cost of agents",
             "CPU that the agents themselves take.",
             {"{{node}}": f"rate(muster_agent_cpu_seconds_total{ON}[$__rate_interval])"},
-            unit="percentunit",
+            look=panels.Look(unit="percentunit"),
         ),
     ]

@@ -23,32 +23,26 @@ def _git() -> list[panels.Panel]:
             "Time since the head of the branch was last in force as a whole: after ten minutes "
             "orange, after an hour red.",
             "muster_page_timestamp_seconds - muster_sync_in_force_timestamp_seconds",
-            unit="s",
-            steps=((None, GOOD), (600, WARNING), (3600, BAD)),
-            width=6,
+            look=panels.Look(unit="s", steps=((None, GOOD), (600, WARNING), (3600, BAD)), width=6),
         ),
         panels.number(
             "Last read",
             "Time since the repository could be read: after five minutes orange; after a quarter "
             "of an hour, red, an alert comes.",
             "muster_page_timestamp_seconds - muster_sync_last_success_timestamp_seconds",
-            unit="s",
-            steps=((None, GOOD), (300, WARNING), (900, BAD)),
-            width=6,
+            look=panels.Look(unit="s", steps=((None, GOOD), (300, WARNING), (900, BAD)), width=6),
         ),
         panels.number(
             "Errors in git",
             "What is refused of what is written; `muster status` lists it with file and line.",
             'muster_sync_problems{severity="error"}',
-            steps=((None, GOOD), (1, BAD)),
-            width=6,
+            look=panels.Look(steps=((None, GOOD), (1, BAD)), width=6),
         ),
         panels.number(
             "Suspended",
             "What git or an override suspends, and held jobs: it looks well and does nothing.",
             "sum(muster_suspended_objects)",
-            steps=((None, GOOD), (1, WARNING)),
-            width=6,
+            look=panels.Look(steps=((None, GOOD), (1, WARNING)), width=6),
         ),
         panels.states(
             "How the repository stands",
@@ -62,7 +56,7 @@ def _git() -> list[panels.Panel]:
             "The commit that was tried last, and those whose structure and jobs are in force.",
             {"is": "muster_sync_revision_info"},
             hide=("is",),
-            width=12,
+            look=panels.Look(width=12),
         ),
         panels.heat(
             "From commit to in force",
@@ -90,7 +84,7 @@ def _drift() -> list[panels.Panel]:
             "Drift now",
             "By kind, severity and pool; `muster drift` names each and says what to do.",
             {"differences": "muster_drift"},
-            width=12,
+            look=panels.Look(width=12),
         ),
         panels.lines(
             "What was done about it",
@@ -107,8 +101,7 @@ def _drift() -> list[panels.Panel]:
             "Differences that Muster was to make right, and does nothing more about: a person has "
             "to. `muster drift` says why.",
             "sum(muster_drift_given_up) or vector(0)",
-            steps=((None, panels.GOOD), (1, panels.BAD)),
-            width=12,
+            look=panels.Look(steps=((None, panels.GOOD), (1, panels.BAD)), width=12),
         ),
     ]
 
@@ -129,36 +122,33 @@ def _loop() -> list[panels.Panel]:
             "Leader's epoch",
             "Grows with each controller that begins to lead.",
             "muster_leader_epoch",
-            unit="none",
-            width=4,
+            look=panels.Look(unit="none", width=4),
         ),
         panels.number(
             "Version", "Version of the controller.", "count by (version) (muster_build_info)",
             name="version",
-            width=4,
+            look=panels.Look(width=4),
         ),
         panels.number(
             "Up since",
             "Time since the loop began.",
             "time() - muster_process_start_timestamp_seconds",
-            unit="s",
-            width=4,
+            look=panels.Look(unit="s", width=4),
         ),
         panels.number(
             "Memory of the loop",
             "Resident memory of the loop's process.",
             "muster_process_resident_memory_bytes",
-            unit="bytes",
-            width=4,
+            look=panels.Look(unit="bytes", width=4),
         ),
         panels.number(
             "CPU of the loop",
             "Cores that the loop's process takes. It has one: from 0.8 on (red) it "
             "falls behind; orange from half on.",
             "rate(muster_process_cpu_seconds_total[$__rate_interval])",
-            unit="percentunit",
-            steps=((None, GOOD), (0.5, WARNING), (0.8, BAD)),
-            width=4,
+            look=panels.Look(
+                unit="percentunit", steps=((None, GOOD), (0.5, WARNING), (0.8, BAD)), width=4
+            ),
         ),
         panels.number(
             "Slow cycles",
@@ -166,9 +156,7 @@ def _loop() -> list[panels.Panel]:
             "starts come late and an alert comes.",
             "histogram_quantile(0.95, sum by (le) (rate("
             "muster_cycle_duration_seconds_bucket[$__rate_interval])))",
-            unit="s",
-            steps=((None, GOOD), (1, WARNING), (2.5, BAD)),
-            width=4,
+            look=panels.Look(unit="s", steps=((None, GOOD), (1, WARNING), (2.5, BAD)), width=4),
         ),
     ]  # fmt: skip
 
@@ -184,20 +172,20 @@ def _cycles() -> list[panels.Panel]:
             "Phases of the cycle",
             "Where the loop's time goes. `commit` is the disk, `publish` the page of metrics.",
             {"{{phase}}": "rate(muster_cycle_phase_seconds_total[$__rate_interval])"},
-            unit="percentunit",
+            look=panels.Look(unit="percentunit"),
             stacked=True,
         ),
         panels.lines(
             "Cycles",
             "Cycles a second: one for each bunch of input.",
             {"cycles": "rate(muster_cycles_total[$__rate_interval])"},
-            unit="ops",
+            look=panels.Look(unit="ops"),
         ),
         panels.lines(
             "Decisions",
             "Attempts started, stopped, given up and acknowledged, a second.",
             {"{{action}}": "rate(muster_actions_total[$__rate_interval])"},
-            unit="ops",
+            look=panels.Look(unit="ops"),
         ),
     ]  # fmt: skip
 
@@ -213,16 +201,13 @@ def _store() -> list[panels.Panel]:
             "Size of the store",
             "The store with its write-ahead log. Retention bounds it.",
             {"store": "muster_store_size_bytes"},
-            unit="bytes",
-            width=6,
+            look=panels.Look(unit="bytes", width=6),
         ),
         panels.lines(
             "Room on its disk",
             "Part of the disk that is left. Below a tenth an alert comes.",
             {"free": "muster_state_disk_free_bytes / muster_state_disk_size_bytes"},
-            unit="percentunit",
-            most=1,
-            width=6,
+            look=panels.Look(unit="percentunit", most=1, width=6),
         ),
     ]
 
@@ -233,13 +218,13 @@ def _server() -> list[panels.Panel]:
             "Requests by handler",
             "Answers a second.",
             {"{{handler}}": "sum by (handler) (rate(muster_api_requests_total[$__rate_interval]))"},
-            unit="reqps",
+            look=panels.Look(unit="reqps"),
         ),
         panels.lines(
             "Answers by status",
             "Answers a second, by class of their status. 5xx: loop or store are not there.",
             {"{{status}}": "sum by (status) (rate(muster_api_requests_total[$__rate_interval]))"},
-            unit="reqps",
+            look=panels.Look(unit="reqps"),
             stacked=True,
         ),
         panels.lines(
@@ -251,20 +236,19 @@ def _server() -> list[panels.Panel]:
                 'muster_api_request_duration_seconds_bucket{handler!~".*sync.*|.*events|.*logs.*"}'
                 "[$__rate_interval])))"
             },
-            unit="s",
+            look=panels.Look(unit="s"),
         ),
         panels.lines(
             "Agents",
             "Agents with an open poll, and between two.",
             {"{{state}}": "muster_api_sessions"},
             stacked=True,
-            width=6,
+            look=panels.Look(width=6),
         ),
         panels.lines(
             "Server process",
             "Cores that the server's process takes.",
             {"CPU": "rate(muster_api_process_cpu_seconds_total[$__rate_interval])"},
-            unit="percentunit",
-            width=6,
+            look=panels.Look(unit="percentunit", width=6),
         ),
     ]

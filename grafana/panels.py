@@ -5,7 +5,7 @@ threshold means is said in the description; colours go from good to bad.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from grafana_foundation_sdk.builders import (
     bargauge,
@@ -40,6 +40,26 @@ Panel = Any
 """A builder of a panel; the library gives them no common type that mypy can use."""
 
 
+class Look(NamedTuple):
+    """The scale, colours and size of a panel; None: those of its kind.
+
+    Attributes:
+        unit: of the values.
+        steps: thresholds with their colours.
+        most: upper end of the scale.
+        width: of 24.
+    """
+
+    unit: str = "short"
+    steps: Steps | None = None
+    most: float | None = None
+    width: int | None = None
+
+
+#: The look of a kind, unless a panel has its own.
+USUAL = Look()
+
+
 def _steps(steps: Steps) -> boards.ThresholdsConfig:
     return (
         boards.ThresholdsConfig()
@@ -56,8 +76,9 @@ def _target(letter: str, expr: str, legend: str) -> prometheus.Dataquery:
 _LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
 
 
-def _with(panel: Panel, title: str, description: str, unit: str, width: int) -> Panel:
-    return panel.title(title).description(description).unit(unit).span(width).datasource(SOURCE)
+def _with(panel: Panel, title: str, description: str, look: Look, width: int) -> Panel:
+    panel = panel.title(title).description(description).unit(look.unit)
+    return panel.span(width if look.width is None else look.width).datasource(SOURCE)
 
 
 def number(
@@ -65,20 +86,19 @@ def number(
     description: str,
     expr: str,
     *,
-    unit: str = "short",
-    steps: Steps = PLAIN,
+    look: Look = USUAL,
     words: Mapping[str, tuple[str, str]] | None = None,
     name: str = "",
     link: Link | None = None,
-    width: int = 3,
 ) -> Panel:
     """One number; ``words`` maps values to a word and its colour.
 
     ``name``: the value of this label is what is shown, instead of the number.
     """
-    panel = _with(stat.Panel(), title, description, unit, width).height(STAT_HEIGHT)
+    panel = _with(stat.Panel(), title, description, look, 3).height(STAT_HEIGHT)
     legend = f"{{{{{name}}}}}" if name else ""
-    panel = panel.with_target(_target("A", expr, legend).instant()).thresholds(_steps(steps))
+    steps = _steps(PLAIN if look.steps is None else look.steps)
+    panel = panel.with_target(_target("A", expr, legend).instant()).thresholds(steps)
     shows = common_models.BigValueTextMode.NAME if name else common_models.BigValueTextMode.AUTO
     panel = panel.reduce_options(_LAST).text_mode(shows)
     if link is not None:
@@ -99,24 +119,21 @@ def lines(
     description: str,
     exprs: Exprs,
     *,
-    unit: str = "short",
+    look: Look = USUAL,
     stacked: bool = False,
-    steps: Steps = (),
-    most: float | None = None,
-    width: int = 12,
 ) -> Panel:
     """Lines over time from 0, by legend; ``stacked`` where their sum means something."""
-    panel = _with(timeseries.Panel(), title, description, unit, width).height(HEIGHT).min(0)
+    panel = _with(timeseries.Panel(), title, description, look, 12).height(HEIGHT).min(0)
     for position, (legend, expr) in enumerate(exprs.items()):
         panel = panel.with_target(_target(chr(ord("A") + position), expr, legend))
-    if most is not None:
-        panel = panel.max(most)
+    if look.most is not None:
+        panel = panel.max(look.most)
     if stacked:
         mode = common.StackingConfig().mode(common_models.StackingMode.NORMAL)
         panel = panel.stacking(mode).fill_opacity(40)
-    if steps:
+    if look.steps:
         line = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.LINE)
-        panel = panel.thresholds(_steps(steps)).thresholds_style(line)
+        panel = panel.thresholds(_steps(look.steps)).thresholds_style(line)
     legends = (
         common.VizLegendOptions()
         .show_legend(True)
@@ -138,18 +155,15 @@ def bars(
     expr: str,
     legend: str,
     *,
-    unit: str = "short",
-    steps: Steps = PLAIN,
-    most: float | None = None,
-    width: int = 12,
+    look: Look = USUAL,
 ) -> Panel:
     """Values of now, side by side."""
-    panel = _with(bargauge.Panel(), title, description, unit, width).height(HEIGHT).min(0)
-    if most is not None:
-        panel = panel.max(most)
+    panel = _with(bargauge.Panel(), title, description, look, 12).height(HEIGHT).min(0)
+    if look.most is not None:
+        panel = panel.max(look.most)
     return (
         panel.with_target(_target("A", expr, legend).instant())
-        .thresholds(_steps(steps))
+        .thresholds(_steps(PLAIN if look.steps is None else look.steps))
         .orientation(common_models.VizOrientation.HORIZONTAL)
         .reduce_options(_LAST)
     )
@@ -160,11 +174,10 @@ def rows(
     description: str,
     exprs: Exprs,
     *,
-    unit: str = "short",
+    look: Look = USUAL,
     units: Mapping[str, str] = NO_UNITS,
     hide: Sequence[str] = (),
     link: Link | None = None,
-    width: int = 24,
 ) -> Panel:
     """A table of values of now, a column an expression.
 
@@ -174,7 +187,7 @@ def rows(
     ``units`` are those of columns that have one of their own; ``hide`` leaves columns out, labels
     by their names, and values too.
     """
-    panel = _with(table.Panel(), title, description, unit, width).height(HEIGHT).show_header(True)
+    panel = _with(table.Panel(), title, description, look, 24).height(HEIGHT).show_header(True)
     for column, own in units.items():
         panel = panel.override_by_name(column, [models.DynamicConfigValue("unit", own)])
     names = {}
@@ -209,7 +222,7 @@ def states(
         value: models.ValueMappingResult(text=text, color=color)
         for value, (text, color) in words.items()
     }
-    panel = _with(statetimeline.Panel(), title, description, "short", 12).height(HEIGHT)
+    panel = _with(statetimeline.Panel(), title, description, USUAL, 12).height(HEIGHT)
     panel = panel.show_value(common_models.VisibilityMode.NEVER).row_height(0.8).merge_values(True)
     return panel.with_target(_target("A", expr, legend)).mappings([models.ValueMap(shown)])
 
@@ -228,7 +241,7 @@ def heat(
     ``exemplars``: with a point for each job that Prometheus kept of them.
     """
     expr = f"sum by (le) (increase({series}_bucket{selector}[$__rate_interval]))"
-    panel = _with(heatmap.Panel(), title, description, "short", width).height(HEIGHT)
+    panel = _with(heatmap.Panel(), title, description, USUAL, width).height(HEIGHT)
     query = _target("A", expr, "{{le}}").format(prometheus_models.PromQueryFormat.HEATMAP)
     query = query.exemplar(exemplars)
     colors = heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME)

@@ -119,7 +119,7 @@ def _promises() -> list[panels.Panel]:
                 "{{queue}}": f"muster_queue_starved_gpus{QUEUE}",
                 "{{queue}} in {{pool}}": f"muster_queue_pool_starved_gpus{QUEUE}",
             },
-            steps=((None, "transparent"), (1, BAD)),
+            look=panels.Look(steps=((None, "transparent"), (1, BAD))),
         ),
         panels.lines(
             "Attempts asked to leave",
@@ -132,14 +132,14 @@ def _promises() -> list[panels.Panel]:
             "Median time from submission to first start within the range shown.",
             _quantile(0.5, "muster_job_wait_seconds", QUEUE, "queue"),
             "{{queue}}",
-            unit="s",
+            look=panels.Look(unit="s"),
         ),
         panels.bars(
             "19 of 20 jobs waited less than",
             "95 % quantile of the same.",
             _quantile(0.95, "muster_job_wait_seconds", QUEUE, "queue"),
             "{{queue}}",
-            unit="s",
+            look=panels.Look(unit="s"),
         ),
     ]
 
@@ -177,7 +177,7 @@ def _what() -> list[panels.Panel]:
                 "jobs": f"sum by (queue, reason) (muster_pending_jobs{QUEUE})",
                 "GPUs": f"sum by (queue, reason) (muster_pending_gpus{QUEUE})",
             },
-            width=12,
+            look=panels.Look(width=12),
         ),
         panels.lines(
             "Asked for and free",
@@ -194,9 +194,9 @@ def _what() -> list[panels.Panel]:
             "from 90 % on, red, an alert comes. When it is spent work waits as `OverBudget`.",
             "muster_quota_spent_gpu_seconds / muster_quota_budget_gpu_seconds",
             "{{quota}}",
-            unit="percentunit",
-            steps=((None, GOOD), (0.7, WARNING), (0.9, BAD)),
-            most=1,
+            look=panels.Look(
+                unit="percentunit", steps=((None, GOOD), (0.7, WARNING), (0.9, BAD)), most=1
+            ),
         ),
     ]
 
@@ -209,8 +209,7 @@ def _since() -> list[panels.Panel]:
             "hours on orange, a day red.",
             f"time() - muster_oldest_pending_timestamp_seconds{QUEUE}",
             "{{queue}}, gang: {{gang}}",
-            unit="s",
-            steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD)),
+            look=panels.Look(unit="s", steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD))),
         ),
         panels.heat(
             "How long jobs waited",

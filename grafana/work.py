@@ -88,20 +88,19 @@ def _one_job() -> list[panels.Panel]:
             "Utilisation of its GPUs",
             "Part of the time in which a kernel ran, by task and GPU. Stragglers stand out.",
             {"{{task}} {{node}}/{{gpu}}": _of_job("muster_gpu_utilization_ratio")},
-            unit="percentunit",
-            most=1,
+            look=panels.Look(unit="percentunit", most=1),
         ),
         panels.lines(
             "Device memory of its GPUs",
             "How near it is to running out.",
             {"{{task}} {{node}}/{{gpu}}": _of_job("muster_gpu_memory_used_bytes")},
-            unit="bytes",
+            look=panels.Look(unit="bytes"),
         ),
         panels.lines(
             "Power of its GPUs",
             "A better sign of work than utilisation, which is 100 % also for one small kernel.",
             {"{{task}} {{node}}/{{gpu}}": _of_job("muster_gpu_power_usage_watts")},
-            unit="watt",
+            look=panels.Look(unit="watt"),
         ),
         *_used_by_its_tasks(),
         panels.lines(
@@ -119,7 +118,7 @@ def _one_job() -> list[panels.Panel]:
                 "as often as it means to save": "max(muster_task_checkpoint_interval_seconds"
                 f"{JOB})",
             },
-            unit="s",
+            look=panels.Look(unit="s"),
         ),
         panels.lines(
             "Traffic of its GPUs",
@@ -128,7 +127,7 @@ def _one_job() -> list[panels.Panel]:
                 "in": f"sum(muster_gpu_pcie_received_bytes_per_second {ITS_GPUS})",
                 "out": f"sum(muster_gpu_pcie_transmitted_bytes_per_second {ITS_GPUS})",
             },
-            unit="Bps",
+            look=panels.Look(unit="Bps"),
         ),
     ]
 
@@ -144,7 +143,7 @@ def _used_by_its_tasks() -> list[panels.Panel]:
                 task: f"rate(muster_task_cpu_seconds_total{JOB}[$__rate_interval]) "
                 f"/ (muster_task_requested_cpus{JOB} > 0)"
             },
-            unit="percentunit",
+            look=panels.Look(unit="percentunit"),
         ),
         panels.lines(
             "Memory that its tasks use",
@@ -153,14 +152,14 @@ def _used_by_its_tasks() -> list[panels.Panel]:
                 task: f"muster_task_memory_bytes{JOB}",
                 "given to each": f"max(muster_task_requested_memory_bytes{JOB})",
             },
-            unit="bytes",
+            look=panels.Look(unit="bytes"),
         ),
         panels.lines(
             "Memory that its tasks have on GPUs",
             "As the driver tells of each process. Where GPUs are shared the panel of device memory "
             "shows what all of them have.",
             {f"{task} {{{{node}}}}/{{{{gpu}}}}": f"muster_task_gpu_memory_bytes{JOB}"},
-            unit="bytes",
+            look=panels.Look(unit="bytes"),
         ),
         panels.lines(
             "Storage that its tasks read and write",
@@ -170,7 +169,7 @@ def _used_by_its_tasks() -> list[panels.Panel]:
                 "[$__rate_interval])"
                 for kind in ("read", "written")
             },
-            unit="Bps",
+            look=panels.Look(unit="Bps"),
         ),
     ]
 
@@ -234,19 +233,19 @@ def _used() -> list[panels.Panel]:
             "GPU-hours",
             "GPUs that attempts held, times the time they held them.",
             f"sum({HOURS})",
-            width=6,
+            look=panels.Look(width=6),
         ),
         panels.number(
             "Cost",
             "GPU-hours times the price that stands above.",
             f"sum({HOURS}) * $price",
-            width=6,
+            look=panels.Look(width=6),
         ),
         panels.number(
             "GPUs held now",
             "Mean of the last minutes.",
             "sum(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))",
-            width=6,
+            look=panels.Look(width=6),
         ),
         panels.number(
             "Did nothing",
@@ -254,9 +253,9 @@ def _used() -> list[panels.Panel]:
             "hour. From a third on orange, from two thirds red.",
             "1 - avg(avg_over_time(muster_gpu_utilization_ratio[1h]) "
             "and on (node, gpu) muster_node_gpu_allocated == 1)",
-            unit="percentunit",
-            steps=((None, GOOD), (1 / 3, WARNING), (2 / 3, BAD)),
-            width=6,
+            look=panels.Look(
+                unit="percentunit", steps=((None, GOOD), (1 / 3, WARNING), (2 / 3, BAD)), width=6
+            ),
         ),
     ]
 
@@ -291,6 +290,6 @@ def _used_by_whom() -> list[panels.Panel]:
                 "GPU-hours": f"sum by (queue, owner) ({HOURS})",
                 "cost": f"sum by (queue, owner) ({HOURS}) * $price",
             },
-            width=12,
+            look=panels.Look(width=12),
         ),
     ]

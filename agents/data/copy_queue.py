@@ -121,7 +121,7 @@ class CopyQueue:
         if len(self._running) >= TOGETHER_MAX:
             return None
         homes = {copy.home for copy in self._running if copy.home is not None}
-        fit = (one for one in self._waiting if one.home not in homes and self._has_lease(one))
+        fit = (copy for copy in self._waiting if copy.home not in homes and self._has_lease(copy))
         return next(fit, None)
 
     def _has_lease(self, copy: Copy) -> bool:

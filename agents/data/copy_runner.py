@@ -65,7 +65,7 @@ class CopyRunner:
         with self._lock:
             if copy.why:
                 return copy.why, {}
-            self._hung = [one for one in self._hung if not one.is_gone()]
+            self._hung = [child for child in self._hung if not child.is_gone()]
             if len(self._hung) >= HUNG_MAX:
                 return f"{HUNG_MAX} earlier copies hang and can't be killed", {}
             copy.late_at = time.monotonic() + copy.timeout_s

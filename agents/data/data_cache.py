@@ -162,7 +162,7 @@ class DataCache:
     def size_bytes(self) -> int:
         """Size of all entries."""
         with self._lock:
-            return sum(one.size_bytes for one in self._entries.values())
+            return sum(entry.size_bytes for entry in self._entries.values())
 
     def home(self, uid: int, gid: int) -> str:
         """Return the folder of a user's entries, creating it if needed.
@@ -227,7 +227,7 @@ class DataCache:
         own = self._promised.get(attempt, 0) + size_bytes
         pinned = {key for note in self._notes.values() for key in note.pins}
         idle = [key for key in self._entries if key not in pinned]
-        used = sum(one.size_bytes for one in self._entries.values())
+        used = sum(entry.size_bytes for entry in self._entries.values())
         freed = sum(self._entries[key].size_bytes for key in idle)
         space = os.statvfs(self._folder)
         left = space.f_bavail * space.f_frsize - self._reserve - promised
@@ -275,7 +275,7 @@ class DataCache:
                 continue
             # later agents delete the rest of a user who has stored more
             with contextlib.suppress(OSError), os.scandir(home) as listed:
-                names = sorted(one.name for one in itertools.islice(listed, 2 * ENTRIES_MAX))
+                names = sorted(entry.name for entry in itertools.islice(listed, 2 * ENTRIES_MAX))
                 for number, name in enumerate(names):
                     left = name.endswith((copy_worker.PART, copy_worker.GONE))
                     if left or number >= ENTRIES_MAX:

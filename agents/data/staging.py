@@ -138,11 +138,11 @@ class Stager:
     ) -> str:
         items = [
             {
-                "name": one.name, "store": msgspec.to_builtins(one.store), "path": one.path,
-                "sha256": one.sha256, "checksums": one.checksums,
-                "keys": self._keys(one.store, wanted),
+                "name": item.name, "store": msgspec.to_builtins(item.store), "path": item.path,
+                "sha256": item.sha256, "checksums": item.checksums,
+                "keys": self._keys(item.store, wanted),
             }
-            for one in wanted.plan.ins
+            for item in wanted.plan.ins
         ]  # fmt: skip
         home = self.cache.home(wanted.uid, wanted.gid)
         order = {"do": "in", "cache": home, "items": items}
@@ -197,7 +197,7 @@ class Stager:
             return report
         wanted = _convert_wanted(note.outs)
         well = report.end_reason is EndReason.EXITED and report.exit_code == 0
-        outs = [one for one in wanted.plan.outs if well or one.when == "always"]
+        outs = [item for item in wanted.plan.outs if well or item.when == "always"]
         if not outs:
             return report
         with self._lock:
@@ -252,10 +252,10 @@ class Stager:
         try:
             items = [
                 {
-                    "store": msgspec.to_builtins(one.store), "path": one.path,
-                    "to": filled(one.to, wanted.words), "keys": self._keys(one.store, wanted),
+                    "store": msgspec.to_builtins(item.store), "path": item.path,
+                    "to": filled(item.to, wanted.words), "keys": self._keys(item.store, wanted),
                 }
-                for one in outs
+                for item in outs
             ]  # fmt: skip
             work = f"{self._root}/attempts/{report.id}/work"
             order = {"do": "out", "work": work, "items": items}

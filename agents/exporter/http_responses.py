@@ -100,8 +100,8 @@ def _refused(headers: Mapping[str, str], token: bytes) -> HttpRefusal | None:
 
 
 def _takes_gzip(header: str) -> bool:
-    for one in header.split(","):
-        name, _, weight = one.replace(" ", "").partition(";")
+    for coding in header.split(","):
+        name, _, weight = coding.replace(" ", "").partition(";")
         if name.lower() == "gzip":
             return not weight or weight.removeprefix("q=0").strip(".0") != ""
     return False

@@ -112,11 +112,17 @@ def _refusal(listen: Listen, host: str, problem: OSError) -> PortError:
 def holder_of(host: str, port: int) -> Holder | None:
     """Return the process that listens on a port of an address; None if unknown."""
     with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if one.status != psutil.CONN_LISTEN or not one.laddr or one.laddr.port != port:
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status != psutil.CONN_LISTEN
+                or not connection.laddr
+                or connection.laddr.port != port
+            ):
                 continue
-            if one.pid and (one.laddr.ip == host or _EVERYWHERE & {one.laddr.ip, host}):
-                return _told_of(psutil.Process(one.pid))
+            if connection.pid and (
+                connection.laddr.ip == host or _EVERYWHERE & {connection.laddr.ip, host}
+            ):
+                return _told_of(psutil.Process(connection.pid))
     return None
 
 
@@ -129,7 +135,7 @@ def _told_of(process: psutil.Process) -> Holder:
 
 def _printable(text: str) -> str:
     """Return text without terminal control characters, because the other process has chosen it."""
-    return "".join(one if one.isprintable() else "?" for one in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def has_open(pid: int, path: Path) -> bool:

@@ -39,8 +39,8 @@ def render(now: reports.NodeSnapshot) -> bytes:
         usage=now.usage,
         last_report_at=now.reported_at,
     )
-    words = {name: task_reports.bounded(one) for name, one in now.words.items()}
-    attempts = [attempt_of(now, one) for one in now.attempts]
+    words = {name: task_reports.bounded(text) for name, text in now.words.items()}
+    attempts = [attempt_of(now, attempt) for attempt in now.attempts]
     return node_series.render_node(record, attempts, now.gpu_usage, words, now.uses, judged=False)
 
 

@@ -149,7 +149,9 @@ class MetricsServer:
 
         Age counts from the connection's start: single bytes now and then are no request.
         """
-        asking = (one for one in self._callers.values() if one.asked is None and not one.left)
+        asking = (
+            caller for caller in self._callers.values() if caller.asked is None and not caller.left
+        )
         first = next(asking, None)
         return first if first is not None and now - first.came_at >= SPARE_S else None
 

@@ -181,7 +181,7 @@ def attribute(
 
 def _with(use: task_usage.GpuUse, process: samples.ProcessReading) -> task_usage.GpuUse:
     """Return a task's usage of a GPU with one more process."""
-    parts = [one for one in (use.memory_bytes, process.memory_bytes) if one is not None]
+    parts = [amount for amount in (use.memory_bytes, process.memory_bytes) if amount is not None]
     return task_usage.GpuUse(use.gpu, use.processes + 1, sum(parts) if parts else None)
 
 
@@ -213,7 +213,7 @@ def _foreign(
 
 def told(seen: Mapping[tuple[str, int], ForeignProcess]) -> tuple[devices.GpuProcess, ...]:
     """Return the processes that two consecutive samples show."""
-    lasting = [one.process for one in seen.values() if one.looks > 1]
+    lasting = [sighting.process for sighting in seen.values() if sighting.looks > 1]
     return tuple(sorted(lasting, key=lambda process: (process.gpu, process.pid)))
 
 

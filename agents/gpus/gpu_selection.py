@@ -36,13 +36,13 @@ def parts(uuids: Collection[str] | None) -> frozenset[str]:
 
 def is_parted(device: Device, uuids: Collection[str]) -> bool:
     """Return True if ``uuids`` names instances of a GPU."""
-    return any(one.uuid in uuids for one in device.mig)
+    return any(instance.uuid in uuids for instance in device.mig)
 
 
 def chosen(
     sample: samples.Sample, uuids: frozenset[str] | None, known: Iterable[records.Gpu] = ()
 ) -> samples.Sample:
-    """Return a sample with only what the node offers; None for everything.
+    """Return a sample with only what the node offers, or with everything if that is None.
 
     GPUs are then numbered from 0, as pools declare them. A known GPU that lacks an instance which
     it had is missing for the node.
@@ -50,7 +50,9 @@ def chosen(
     if uuids is None:
         return sample
     given = parts(uuids)
-    had = {gpu.uuid: [one.uuid for one in gpu.mig if one.uuid in given] for gpu in known}
+    had = {
+        gpu.uuid: [instance.uuid for instance in gpu.mig if instance.uuid in given] for gpu in known
+    }
     chosen: list[samples.DeviceReading] = []
     for device in sample.devices:
         if had.get(device.uuid) or is_parted(device, given):
@@ -58,9 +60,9 @@ def chosen(
         # A device without an identity may be one of ours: it counts while one of ours is missing.
         elif device.uuid in uuids or not device.uuid:
             chosen.append(device)
-    numbers = {uuid: at for at, uuid in enumerate(one.uuid for one in chosen if one.uuid)}
+    numbers = {uuid: at for at, uuid in enumerate(gpu.uuid for gpu in chosen if gpu.uuid)}
     numbered = [
-        msgspec.structs.replace(one, index=numbers.get(one.uuid, one.index)) for one in chosen
+        msgspec.structs.replace(gpu, index=numbers.get(gpu.uuid, gpu.index)) for gpu in chosen
     ]
     return msgspec.structs.replace(sample, devices=tuple(numbered))
 
@@ -69,10 +71,10 @@ def _part(
     device: samples.DeviceReading, uuids: frozenset[str], had: list[str]
 ) -> samples.DeviceReading:
     """Return a GPU as a node sees it that has only some of its instances."""
-    mine = tuple(one for one in device.mig if one.uuid in uuids)
-    places = {(one.gpu_instance, one.compute_instance) for one in mine}
+    mine = tuple(instance for instance in device.mig if instance.uuid in uuids)
+    places = {(instance.gpu_instance, instance.compute_instance) for instance in mine}
     state, message = device.state, device.message
-    gone = sorted(set(had).difference(one.uuid for one in mine))
+    gone = sorted(set(had).difference(instance.uuid for instance in mine))
     both = list(conflicts(uuids, [device]))
     if state == devices.OK and both:
         state, message = devices.FAILED, both[0]
@@ -85,20 +87,27 @@ def _part(
         message=message,
         mig=mine,
         parted=True,
-        instances=tuple(one for one in device.instances if one.uuid in uuids),
+        instances=tuple(instance for instance in device.instances if instance.uuid in uuids),
         processes=tuple(
-            one for one in device.processes if one.instance is None or one.instance in places
+            process
+            for process in device.processes
+            if process.instance is None or process.instance in places
         ),
     )
 
 
 def only(known: tuple[records.Gpu, ...], uuids: frozenset[str] | None) -> tuple[records.Gpu, ...]:
-    """Return the GPUs that the node offers, with only its own instances; None for everything."""
+    """Return the GPUs that the node offers, with only its own instances.
+
+    If ``uuids`` is None, the node offers everything.
+    """
     if uuids is None:
         return known
     given = parts(uuids)
     return tuple(
-        msgspec.structs.replace(gpu, mig=tuple(one for one in gpu.mig if one.uuid in given))
+        msgspec.structs.replace(
+            gpu, mig=tuple(instance for instance in gpu.mig if instance.uuid in given)
+        )
         if is_parted(gpu, given)
         else gpu
         for gpu in known
@@ -109,7 +118,7 @@ def only(known: tuple[records.Gpu, ...], uuids: frozenset[str] | None) -> tuple[
 def lacking(uuids: frozenset[str] | None, there: Collection[Device]) -> Iterator[str]:
     """Yield messages about UUIDs that this machine does not have."""
     whole = sorted(device.uuid for device in there if device.uuid)
-    split = sorted(one.uuid for device in there for one in device.mig)
+    split = sorted(instance.uuid for device in there for instance in device.mig)
     for uuid in sorted((uuids or frozenset()).difference(whole, split)):
         kind, has = ("MIG instance", split) if uuid.startswith(MIG_PREFIX) else ("GPU", whole)
         yield f"--gpus {uuid}: there is no such {kind} here, of {', '.join(has) or 'none'}"
@@ -118,6 +127,6 @@ def lacking(uuids: frozenset[str] | None, there: Collection[Device]) -> Iterator
 def conflicts(uuids: frozenset[str] | None, there: Iterable[Device]) -> Iterator[str]:
     """Yield messages about GPUs that are named both as a whole and by their instances."""
     for device in there:
-        inside = sorted(one.uuid for one in device.mig if one.uuid in (uuids or ()))
+        inside = sorted(instance.uuid for instance in device.mig if instance.uuid in (uuids or ()))
         if inside and device.uuid in (uuids or ()):
             yield f"--gpus names {device.uuid}, and {', '.join(inside)} of it: name either"

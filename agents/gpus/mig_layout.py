@@ -96,13 +96,14 @@ def plan(
         found = place(missing, profiles, ())
     if found is None:
         raise LayoutError(f"{told(wanted)} do not fit on the device together")
-    foreign = [one for one in extra if not one.mine]
+    foreign = [instance for instance in extra if not instance.mine]
     if foreign:
+        counts = Counter(instance.profile for instance in foreign)
         raise LayoutError(
-            f"{told(Counter(one.profile for one in foreign).items())} on it were created by others",
+            f"{told(counts.items())} on it were created by others",
             blocked=True,
         )
-    return MigSteps(tuple(extra), tuple(one for one in kept if one.empty), found)
+    return MigSteps(tuple(extra), tuple(instance for instance in kept if instance.empty), found)
 
 
 def _sorted_out(
@@ -113,19 +114,21 @@ def _sorted_out(
     staying: list[GpuInstance] = []
     extra: list[GpuInstance] = []
     # others' instances first: they are kept rather than ours
-    for one in sorted(there, key=lambda one: (one.mine, one.empty, one.id)):
-        if left[one.profile] > 0 and (one.whole or (one.empty and one.mine)):
-            left[one.profile] -= 1
-            staying.append(one)
+    for instance in sorted(
+        there, key=lambda instance: (instance.mine, instance.empty, instance.id)
+    ):
+        if left[instance.profile] > 0 and (instance.whole or (instance.empty and instance.mine)):
+            left[instance.profile] -= 1
+            staying.append(instance)
         else:
-            extra.append(one)
+            extra.append(instance)
     return staying, extra
 
 
 def _missing(wanted: Wanted, kept: Iterable[GpuInstance]) -> list[str]:
     """Return profiles of instances to create, the largest first."""
     left = Counter(dict(wanted))
-    left.subtract(one.profile for one in kept)
+    left.subtract(instance.profile for instance in kept)
     return sorted(left.elements())
 
 
@@ -135,10 +138,12 @@ def place(
     """Return a place for each new instance next to those that stay; None if there is no room for
     all.
     """
-    taken = {number for one in kept for number in one.place.slices()}
+    taken = {number for instance in kept for number in instance.place.slices()}
     chosen = [profiles[name] for name in missing]
     # largest first; the order of equal ones does not matter
-    chosen.sort(key=lambda one: (-one.places[0].size if one.places else 0, one.name))
+    chosen.sort(
+        key=lambda profile: (-profile.places[0].size if profile.places else 0, profile.name)
+    )
     tries = 0
 
     def search(at: int, taken: frozenset[int]) -> list[tuple[MigProfile, MemorySlices]] | None:
@@ -146,7 +151,7 @@ def place(
         if at == len(chosen):
             return []
         profile = chosen[at]
-        for where in sorted(profile.places, key=lambda one: one.start):
+        for where in sorted(profile.places, key=lambda slices: slices.start):
             tries += 1
             if tries > _TRIES_MAX:
                 return None

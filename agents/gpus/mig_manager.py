@@ -113,7 +113,7 @@ class MigManager:
         self._made, self._held = dict(stored.made), dict(stored.held)
 
     def follow(self, plan: desired.MigPlan | None) -> None:
-        """Apply this plan from now on; None for none. Called under the lock."""
+        """Apply this plan from now on, or none if it is None. Called under the lock."""
         if plan != self._plan:
             self._plan = plan
             self._tries.clear()
@@ -151,7 +151,7 @@ class MigManager:
         if not assignment.instances or not self._gpus:
             return ()
         there = self._offered(assignment.mig_profile)
-        known = {one.uuid: one for one in there}
+        known = {instance.uuid: instance for instance in there}
         held = self._held.get(assignment.attempt, ())
         if held and all(uuid in known for uuid in held):
             return tuple(known[uuid] for uuid in held)
@@ -160,7 +160,7 @@ class MigManager:
         found: list[devices.MigInstance] = []
         for number in assignment.instances:
             first = there[number : number + 1]
-            free = [one for one in (*first, *there) if one.uuid not in taken]
+            free = [instance for instance in (*first, *there) if instance.uuid not in taken]
             if not free:
                 needed = counted(len(assignment.instances), "MIG instance")
                 raise NotReadyError(
@@ -169,7 +169,7 @@ class MigManager:
                 )
             taken.add(free[0].uuid)
             found.append(free[0])
-        self._held[assignment.attempt] = tuple(one.uuid for one in found)
+        self._held[assignment.attempt] = tuple(instance.uuid for instance in found)
         self._save()
         return tuple(found)
 
@@ -213,18 +213,20 @@ class MigManager:
         """Return instances of a profile on GPUs that match their declaration, in a fixed order."""
         wanted = self._wanted()
         return [
-            one
+            instance
             for gpu in self._gpus
             if gpu.state == devices.OK and gpu.uuid != self._claimed
             and gpu.index in wanted and fits(gpu, wanted[gpu.index])
-            for one in sorted(gpu.mig, key=lambda one: (one.gpu_instance, one.compute_instance))
-            if one.profile == profile
+            for instance in sorted(gpu.mig, key=_place_of)
+            if instance.profile == profile
         ]  # fmt: skip
 
     def _wanted(self) -> dict[int, tuple[tuple[str, int], ...]]:
         """Return declared instances by GPU number."""
         plan = self._plan
-        return {one.device: one.instances for one in plan.layouts} if plan is not None else {}
+        return (
+            {layout.device: layout.instances for layout in plan.layouts} if plan is not None else {}
+        )
 
     # Devices ---------------------------------------------------------------------------------
 
@@ -259,7 +261,7 @@ class MigManager:
         if plan is None:
             return None, known
         wanted = self._wanted()
-        on_it = {one.uuid: [p.pid for p in one.processes] for one in sample.devices}
+        on_it = {device.uuid: [p.pid for p in device.processes] for device in sample.devices}
         order: samples.MigOrder | None = None
         gpus: list[records.Gpu] = []
         for gpu in known:
@@ -294,7 +296,7 @@ class MigManager:
         self, gpu: records.Gpu, wanted: tuple[tuple[str, int], ...], *, take_over: bool
     ) -> samples.MigOrder:
         owned = self._made.get(gpu.uuid, _Made())
-        others = {one.gpu_instance for one in gpu.mig} - {*owned.instances}
+        others = {instance.gpu_instance for instance in gpu.mig} - {*owned.instances}
         return samples.MigOrder(
             gpu.uuid,
             wanted,
@@ -330,7 +332,7 @@ class MigManager:
 
     def _busy(self, gpu: records.Gpu, pids: list[int]) -> str:
         """Return what prevents a GPU from being changed; empty if nothing does."""
-        instances = {one.uuid for one in gpu.mig}
+        instances = {instance.uuid for instance in gpu.mig}
         for name, given in self._holders().items():
             held = self._held.get(name)
             if not instances.isdisjoint(held or ()) or (given and gpu.index in given.devices):
@@ -352,7 +354,7 @@ class MigManager:
         else:
             self._made[order.uuid] = owned
         self._save()
-        gpu = next(one for one in self._gpus if one.uuid == order.uuid)
+        gpu = next(gpu for gpu in self._gpus if gpu.uuid == order.uuid)
         of = _state_of(gpu, order.wanted)
         before = self._tries.get(order.uuid)
         count = before.count + 1 if before is not None and before.of == of else 1
@@ -394,26 +396,31 @@ def fits(gpu: records.Gpu, wanted: mig_layout.Wanted) -> bool:
     if not wanted:
         return not gpu.mig_enabled
     is_cut = gpu.mig_enabled or gpu.simulated
-    return is_cut and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
+    return is_cut and Counter(instance.profile for instance in gpu.mig) == Counter(dict(wanted))
 
 
 def _of_another(gpu: records.Gpu, wanted: mig_layout.Wanted) -> devices.MigCut:
     """Return the progress of a GPU of which the node has only instances."""
     if fits(gpu, wanted):
         return devices.MigCut(devices.FITS)
-    has = mig_layout.told(Counter(one.profile for one in gpu.mig).items())
+    has = mig_layout.told(Counter(instance.profile for instance in gpu.mig).items())
     said = f"--gpus gives this node {has} of it, and this node may not change its layout"
     return devices.MigCut(devices.BLOCKED, f"{said}: declare exactly these")
 
 
 def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:
     """Return what a try depends on: another try makes sense when it changes."""
-    return wanted, gpu.mig_enabled, tuple(sorted(one.uuid for one in gpu.mig))
+    return wanted, gpu.mig_enabled, tuple(sorted(instance.uuid for instance in gpu.mig))
 
 
 def parents(
     gpus: Iterable[records.Gpu], given: Iterable[devices.MigInstance]
 ) -> tuple[records.Gpu, ...]:
     """Return the GPUs that instances belong to."""
-    uuids = {one.uuid for one in given}
-    return tuple(gpu for gpu in gpus if any(one.uuid in uuids for one in gpu.mig))
+    uuids = {instance.uuid for instance in given}
+    return tuple(gpu for gpu in gpus if any(instance.uuid in uuids for instance in gpu.mig))
+
+
+def _place_of(instance: devices.MigInstance) -> tuple[int, int]:
+    """Return the numbers by which instances of a GPU are ordered."""
+    return instance.gpu_instance, instance.compute_instance

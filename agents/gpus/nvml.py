@@ -219,9 +219,9 @@ def read_processes(ask: NvmlCaller) -> tuple[samples.ProcessReading, ...]:
             (f"nvmlDeviceGet{name}RunningProcesses_v3",),
             (f"nvmlDeviceGet{name}RunningProcesses_v2",),
         )
-        for one in (listed or [])[: samples.PROCESSES_MAX]:
-            found[one.pid] = samples.ProcessReading(
-                one.pid, one.usedGpuMemory, mps=mps, instance=instance_of(one)
+        for process in (listed or [])[: samples.PROCESSES_MAX]:
+            found[process.pid] = samples.ProcessReading(
+                process.pid, process.usedGpuMemory, mps=mps, instance=instance_of(process)
             )
     return tuple(found[pid] for pid in sorted(found))
 

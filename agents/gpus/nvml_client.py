@@ -58,7 +58,7 @@ class NvmlClient:
 
     @property
     def pid(self) -> int:
-        """Process id of the running process; 0 for none."""
+        """Process id of the running process; 0 if none runs."""
         return 0 if self._process is None else self._process.pid
 
     def sample(self, *, usage: bool) -> samples.Sample:

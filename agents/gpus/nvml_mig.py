@@ -125,26 +125,26 @@ class _Cutter:
                 self._switch(OFF)
             self.mode_mine = False
             return devices.FITS, ""
-        profiles = {one.name: one for one in self._profiles()}
+        profiles = {profile.name: profile for profile in self._profiles()}
         there = list(self._instances(profiles))
-        self.mine = {one.id for one in there if self._is_made(one.id)}
+        self.mine = {instance.id for instance in there if self._is_made(instance.id)}
         if not order.wanted:
             return self._undo(there)
         steps = mig_layout.plan(order.wanted, there, profiles)
-        for one in steps.destroy:
-            self._destroy(one.id)
-        for one in steps.complete:
-            self._complete(self._handles[one.id], profiles[one.profile])
+        for instance in steps.destroy:
+            self._destroy(instance.id)
+        for instance in steps.complete:
+            self._complete(self._handles[instance.id], profiles[instance.profile])
         for profile, where in steps.create:
             self._create(profile, where)
         return devices.FITS, ""
 
     def _undo(self, there: list[mig_layout.GpuInstance]) -> tuple[str, str]:
         """Make the GPU whole again, as far as Muster may."""
-        for one in there:
-            if one.mine:
-                self._destroy(one.id)
-        foreign = [one for one in there if not one.mine]
+        for instance in there:
+            if instance.mine:
+                self._destroy(instance.id)
+        foreign = [instance for instance in there if not instance.mine]
         if foreign:
             said = f"{len(foreign)} MIG instances on it were created by others"
             return devices.BLOCKED, said
@@ -187,7 +187,10 @@ class _Cutter:
                 _text(info.name).rpartition(" ")[2],
                 info.id,
                 info.sliceCount,
-                tuple(mig_layout.MemorySlices(one.start, one.size) for one in places[: room.value]),
+                tuple(
+                    mig_layout.MemorySlices(place.start, place.size)
+                    for place in places[: room.value]
+                ),
             )
 
     def _instances(
@@ -213,7 +216,7 @@ class _Cutter:
                         mine=self.order.take_over or self._is_made(info.id),
                     )
                 )
-        yield from sorted(found, key=lambda one: one.id)
+        yield from sorted(found, key=lambda instance: instance.id)
 
     def _is_made(self, number: int) -> bool:
         """Return True if Muster created an instance."""
@@ -244,8 +247,10 @@ class _Cutter:
                 continue
             seen.add(profile)
             kind = self.library.c_nvmlComputeInstance_t
-            for one in self._listed("nvmlGpuInstanceGetComputeInstances", kind, handle, profile):
-                yield slices, one
+            for instance in self._listed(
+                "nvmlGpuInstanceGetComputeInstances", kind, handle, profile
+            ):
+                yield slices, instance
 
     def _destroy(self, number: int) -> None:
         handle = self._handles[number]

@@ -34,7 +34,7 @@ class Facts(msgspec.Struct, frozen=True):
 def owner_of(
     pid: int, table: Mapping[int, Facts], tasks: Mapping[str, int], shared_cgroup: str = "/"
 ) -> str:
-    """Return the attempt that a process belongs to; empty for none.
+    """Return the attempt that a process belongs to; empty if it belongs to none.
 
     Args:
         tasks: main processes of live attempts.

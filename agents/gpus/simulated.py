@@ -139,9 +139,9 @@ class SimulatedSamples:
             if changes is None:
                 continue
             on_it = tuple(
-                samples.ProcessReading(one.pid, one.memory_bytes)
-                for one in scene.processes
-                if one.gpu == gpu.index
+                samples.ProcessReading(process.pid, process.memory_bytes)
+                for process in scene.processes
+                if process.gpu == gpu.index
             )
             values = {
                 "index": gpu.index,
@@ -159,9 +159,9 @@ class SimulatedSamples:
     def _events(self, scene: Scene) -> "list[samples.EventReading]":
         uuids = {gpu.index: gpu.uuid for gpu in self._gpus}
         found = []
-        for one in scene.xids[: samples.EVENTS_MAX]:
-            key = (one.gpu, one.number, one.sequence)
-            if key not in self._told and one.gpu in uuids:
+        for event in scene.xids[: samples.EVENTS_MAX]:
+            key = (event.gpu, event.number, event.sequence)
+            if key not in self._told and event.gpu in uuids:
                 self._told.add(key)
-                found.append(samples.EventReading(uuids[one.gpu], one.number, time.time()))
+                found.append(samples.EventReading(uuids[event.gpu], event.number, time.time()))
         return found

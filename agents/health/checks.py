@@ -88,11 +88,11 @@ def judge(readings: Readings, plan: CheckPlan) -> tuple[CheckResult, ...]:
 def _result(name: str, findings: list[Finding]) -> CheckResult:
     if not findings:
         return CheckResult(name)
-    failed = [one for one in findings if one[0] == "failed"]
+    failed = [finding for finding in findings if finding[0] == "failed"]
     shown = failed or findings
     more = f" (and {len(shown) - 1} more)" if len(shown) > 1 else ""
     text = f"{shown[0][1]}{more}"[: site_checks.MESSAGE_CHARACTERS_MAX]
-    numbers = tuple(sorted({one[2] for one in shown if len(one) == 3}))
+    numbers = tuple(sorted({finding[2] for finding in shown if len(finding) == 3}))
     return CheckResult(name, "failed" if failed else "degraded", text, numbers)
 
 
@@ -112,55 +112,55 @@ def _gpu_driver(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
 
 
 def _gpu_ecc(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
-    for one in readings.usage:
-        if one.ecc_volatile is not None and one.ecc_volatile[1]:
+    for gpu in readings.usage:
+        if gpu.ecc_volatile is not None and gpu.ecc_volatile[1]:
             yield (
                 "failed",
-                f"GPU {one.index} has uncorrectable ECC errors: it needs a reset",
-                one.index,
+                f"GPU {gpu.index} has uncorrectable ECC errors: it needs a reset",
+                gpu.index,
             )
 
 
 def _gpu_memory(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
-    for one in readings.usage:
-        if one.row_remap_failed:
+    for gpu in readings.usage:
+        if gpu.row_remap_failed:
             yield (
                 "failed",
-                f"GPU {one.index} could not remap a row of its memory: replace it",
-                one.index,
+                f"GPU {gpu.index} could not remap a row of its memory: replace it",
+                gpu.index,
             )
-        elif one.row_remap_pending or one.retired_pages_pending:
+        elif gpu.row_remap_pending or gpu.retired_pages_pending:
             yield (
                 "degraded",
-                f"GPU {one.index} has memory to remap or retire: it needs a reset",
-                one.index,
+                f"GPU {gpu.index} has memory to remap or retire: it needs a reset",
+                gpu.index,
             )
 
 
 def _gpu_xid(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
-    for one in readings.usage:
-        for xid in one.xids:
+    for gpu in readings.usage:
+        for xid in gpu.xids:
             if xid.number in XIDS_FAILED:
                 yield (
                     "failed",
-                    f"GPU {one.index}: XID {xid.number}, {XIDS_FAILED[xid.number]}",
-                    one.index,
+                    f"GPU {gpu.index}: XID {xid.number}, {XIDS_FAILED[xid.number]}",
+                    gpu.index,
                 )
             elif xid.number in XIDS_DEGRADED:
                 yield (
                     "degraded",
-                    f"GPU {one.index}: XID {xid.number}, {XIDS_DEGRADED[xid.number]}",
-                    one.index,
+                    f"GPU {gpu.index}: XID {xid.number}, {XIDS_DEGRADED[xid.number]}",
+                    gpu.index,
                 )
 
 
 def _gpu_temperature(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     most = plan.gpu_temperature_celsius
-    for one in readings.usage:
-        if one.temperature_celsius is not None and one.temperature_celsius >= most:
-            yield "degraded", f"GPU {one.index} is at {most:g} °C or above", one.index
-        elif HEAT_REASONS.intersection(one.clock_event_reasons or ()):
-            yield "degraded", f"GPU {one.index} is slowed down by heat", one.index
+    for gpu in readings.usage:
+        if gpu.temperature_celsius is not None and gpu.temperature_celsius >= most:
+            yield "degraded", f"GPU {gpu.index} is at {most:g} °C or above", gpu.index
+        elif HEAT_REASONS.intersection(gpu.clock_event_reasons or ()):
+            yield "degraded", f"GPU {gpu.index} is slowed down by heat", gpu.index
 
 
 def _gpu_nvlink(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
@@ -365,7 +365,7 @@ class Checker:
         """Return the results of all checks that are due, with readings not already in ``seen``."""
         found = list(judge(self._read(plan, seen), plan))
         gated = {*plan.before, *plan.after}
-        known = {one.name for one in plan.commands}
+        known = {command.name for command in plan.commands}
         self._gated = {n: one for n, one in self._gated.items() if n in gated & known}
         for check in plan.commands:
             if check.name not in gated:
@@ -381,8 +381,8 @@ class Checker:
         self, plan: CheckPlan, names: tuple[str, ...], seen: Readings
     ) -> tuple[CheckResult, ...]:
         """Make the named checks now, due or not."""
-        built_in = {one.name: one for one in judge(self._read(plan, seen), plan)}
-        commands = {one.name: one for one in plan.commands}
+        built_in = {result.name: result for result in judge(self._read(plan, seen), plan)}
+        commands = {command.name: command for command in plan.commands}
         found = []
         for name in names:
             if name in built_in:
@@ -428,10 +428,10 @@ def _unkillable() -> Iterator[tuple[int, int]]:
 
 def unwell(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Return the results that are not healthy, in the order of their checks."""
-    return tuple(one for one in results if one.verdict != "healthy")
+    return tuple(result for result in results if result.verdict != "healthy")
 
 
 def merged(told: Iterable[CheckResult], found: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Return reported results with some of them replaced. Healthy ones are not reported."""
-    merged = {one.name: one for one in told} | {one.name: one for one in found}
+    merged = {result.name: result for result in told} | {result.name: result for result in found}
     return unwell(merged.values())

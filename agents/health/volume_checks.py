@@ -45,7 +45,7 @@ def table(text: str) -> list[Mounted]:
 def judge(wanted: WantedVolume, mounts: list[Mounted]) -> str:
     """Return what is wrong with a volume according to the mount table; empty if nothing is."""
     path = wanted.path.rstrip("/") or "/"
-    here = [one for one in mounts if one.path == path]
+    here = [mount for mount in mounts if mount.path == path]
     if wanted.file_system or wanted.source:
         if not here:
             return f"{path} is not mounted"
@@ -54,9 +54,9 @@ def judge(wanted: WantedVolume, mounts: list[Mounted]) -> str:
         if wanted.source and here[-1].source != wanted.source:
             return f"{path} is mounted from {here[-1].source}, not from {wanted.source}"
     if wanted.writable:
-        above = [one for one in mounts if path == one.path or _is_below(path, one.path)]
-        longest = max((len(one.path) for one in above), default=0)
-        last = [one for one in above if len(one.path) == longest][-1:]
+        above = [mount for mount in mounts if path == mount.path or _is_below(path, mount.path)]
+        longest = max((len(mount.path) for mount in above), default=0)
+        last = [mount for mount in above if len(mount.path) == longest][-1:]
         if last and "ro" in last[0].options:
             return f"{path} is mounted read-only"
     return ""
@@ -83,7 +83,7 @@ class VolumeChecker:
 
     def follow(self, wanted: tuple[WantedVolume, ...]) -> None:
         """Check these volumes from now on."""
-        self._wanted = {one.name: one for one in wanted[:VOLUMES_MAX]}
+        self._wanted = {volume.name: volume for volume in wanted[:VOLUMES_MAX]}
         self._asked.set()
 
     def turn(self, wait_s: float = EVERY_S) -> None:

@@ -1,4 +1,4 @@
-"""Places at which a test can make the agent or the supervisor die. Standard library only.
+"""Places at which a test can make controller, agent or supervisor die. Standard library only.
 
 ``MUSTER_CRASH_POINTS`` names a folder. The first process that reaches a point whose name is a file
 there kills itself, once. Without the variable nothing happens.

@@ -62,7 +62,9 @@ def _folders(path: Path) -> list[Path]:
         found = list(path.iterdir())
     except OSError:
         return []
-    return sorted(found, key=lambda one: [int(p) if p.isdigit() else p for p in _parts(one.name)])
+    return sorted(
+        found, key=lambda interface: [int(p) if p.isdigit() else p for p in _parts(interface.name)]
+    )
 
 
 def _parts(name: str) -> list[str]:

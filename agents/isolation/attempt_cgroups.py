@@ -104,7 +104,9 @@ class AttemptCgroup:
         self, tree: cgroups.Tree, name: str, hierarchies: Sequence[str], shape: Shape, *, kept: bool
     ) -> None:
         self._tree = tree
-        self.folders = {one: f"{tree.bases[one]}/run/{name}" for one in hierarchies}
+        self.folders = {
+            hierarchy: f"{tree.bases[hierarchy]}/run/{name}" for hierarchy in hierarchies
+        }
         self.shape = shape
         self.kept = kept
         #: True if something happened in the group that the next attempt might notice.
@@ -194,7 +196,11 @@ class AttemptCgroup:
         """Return the files by which a single-threaded process enters, except in hierarchy
         ``but``.
         """
-        return [f"{at}/{cgroups.entry(one)}" for one, at in self.folders.items() if one != but]
+        return [
+            f"{at}/{cgroups.entry(hierarchy)}"
+            for hierarchy, at in self.folders.items()
+            if hierarchy != but
+        ]
 
     def enter(self) -> None:
         """Move this process into the groups, so that its children are born there."""
@@ -244,12 +250,12 @@ class AttemptCgroup:
             if self._read_surely(f"{folder}/cgroup.procs").strip():
                 return True
             with os.scandir(folder) as entries:
-                below = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+                below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as problem:
             if problem.errno in _GONE:
                 return False
             raise
-        return any(self._has_members(one) for one in below)
+        return any(self._has_members(folder) for folder in below)
 
     def kill(self) -> None:
         """Kill all processes in the groups at once."""

@@ -280,9 +280,9 @@ def elsewhere(bases: Iterable[str]) -> list[str]:
     used, tops = list(bases), mounts()
     found = []
     for base in used:
-        top = max((one for one in tops if base.startswith(f"{one}/")), key=len, default="")
+        top = max((top for top in tops if base.startswith(f"{top}/")), key=len, default="")
         found += [f"{one}{base.removeprefix(top)}" for one in tops]
-    return [one for one in dict.fromkeys(found) if one not in used and os.path.isdir(one)]
+    return [base for base in dict.fromkeys(found) if base not in used and os.path.isdir(base)]
 
 
 def _make(folder: str) -> None:

@@ -15,7 +15,6 @@ import stat
 import struct
 import time
 from collections.abc import Iterable
-from typing import Any
 
 MOUNTS = "/proc/self/mountinfo"
 #: File systems without a server or disk, besides the system's own.
@@ -91,7 +90,10 @@ def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
 
 
 def interpreter_of(path: str) -> str | None:
-    """Return the file that the kernel reads besides a program; empty for none, None if unknown."""
+    """Return the file that the kernel reads besides a program.
+
+    The result is empty if there is no such file, and None if that is unknown.
+    """
     try:
         # whatever it is, never wait for a remote system
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -151,24 +153,26 @@ class LocalPaths:
         self._far = far_mounts(os.fsdecode(b"".join(parts)), self._own)
         self._known = {}
 
-    def has(self, order: dict[str, Any]) -> bool:
-        """Return True if everything that a start accesses is near: folder, command, PATH,
-        interpreter.
+    def has(self, attempt: str, cwd: str, command: str, path: str) -> bool:
+        """Return True if everything that a start accesses is near.
+
+        Args:
+            attempt: its id.
+            cwd: its working directory.
+            command: its program, as it was ordered.
+            path: folders in which the program is searched.
         """
         if self._table < 0:
             return False
         if self._changes.poll(0):
             self._look()
-        cwd, name = order["cwd"], order["argv"][0]
         # most lead to the folder just created for the attempt
-        if cwd != f"{self._root}/{order.get('id')}/work" and (
-            not cwd.startswith("/") or self._strays(cwd)
-        ):
+        if cwd != f"{self._root}/{attempt}/work" and (not cwd.startswith("/") or self._strays(cwd)):
             return False
-        if "/" in name:
-            return self._runs(name if name.startswith("/") else os.path.join(cwd, name))
-        for folder in order["env"].get("PATH", os.defpath).split(":"):
-            candidate = os.path.join(cwd, folder, name)
+        if "/" in command:
+            return self._runs(command if command.startswith("/") else os.path.join(cwd, command))
+        for folder in path.split(":"):
+            candidate = os.path.join(cwd, folder, command)
             if candidate in self._known and self._runs(candidate):
                 return True
             if self._strays(candidate):

@@ -115,7 +115,7 @@ def denied_gpus(
     """
     system = system or _PROC
     found: dict[str, str] = {}
-    mine = {one.uuid for one in instances}
+    mine = {instance.uuid for instance in instances}
     real = {gpu.pci_address.lower(): gpu for gpu in gpus if not gpu.simulated}
     for address in dict.fromkeys((*real, *_strangers(real, given, mine, system))):
         gpu = real.get(address)
@@ -143,7 +143,7 @@ def _strangers(
     except OSError:
         return []
     for address, gpu in real.items():
-        has = gpu.index in given or any(one.uuid in mine for one in gpu.mig)
+        has = gpu.index in given or any(instance.uuid in mine for instance in gpu.mig)
         if has and address not in listed:
             return []
     return sorted(listed - real.keys())

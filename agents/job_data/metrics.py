@@ -97,8 +97,9 @@ class MetricsReader:
     # For reports -----------------------------------------------------------------------------
 
     def news(self) -> tuple[task_reports.TaskMetrics, ...] | None:
-        """Return metrics that have changed since the last call, of a limited number of tasks; None
-        for none.
+        """Return metrics that have changed since the last call, of a limited number of tasks.
+
+        The result is None if nothing has changed.
         """
         with self._telling:
             chosen = list(self._news)[: task_reports.TASKS_MAX]
@@ -112,9 +113,9 @@ class MetricsReader:
             return dict(self._told)
 
     def again(self, told: tuple[task_reports.TaskMetrics, ...] | None = None) -> None:
-        """Report these metrics again because they were not delivered; None for all."""
+        """Report these metrics again, or all, because they were not delivered."""
         with self._telling:
-            names = self._told if told is None else [one.attempt for one in told]
+            names = self._told if told is None else [task.attempt for task in told]
             self._news |= {name: None for name in names if name in self._told}
 
     def with_saved(self, report: AttemptReport) -> AttemptReport:

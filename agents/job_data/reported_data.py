@@ -85,7 +85,7 @@ class JobData:
         return self._listener.newest()
 
     def again(self, told: tuple[task_reports.TaskMetrics, ...] | None = None) -> None:
-        """Report these metrics again because they were not delivered; None for all."""
+        """Report these metrics again, or all, because they were not delivered."""
         self._listener.again(told)
 
     def forget(self, attempts: tuple[str, ...]) -> None:

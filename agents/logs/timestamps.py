@@ -73,7 +73,7 @@ def _append(path: Path, mark: LogMark) -> None:
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
         with os.fdopen(rotation.append_private(part), "wb") as stream:
-            stream.writelines(_MARK.pack(one.at, one.offset) for one in stored[1::2])
+            stream.writelines(_MARK.pack(mark.at, mark.offset) for mark in stored[1::2])
         part.replace(path)
 
 

@@ -123,16 +123,16 @@ class RemediationQueue:
 
     def take(self, orders: Iterable[DriftRemedy]) -> None:
         """Take the remediations that the node shall have now, and start new ones."""
-        wanted = {one.id: one for one in orders}
+        wanted = {order.id: order for order in orders}
         with self._lock:
             self._wanted = set(wanted)
             for name in [name for name in self._ended if name not in wanted]:
                 del self._ended[name]
                 self._begun.pop(name, None)
-            fresh = [one for name, one in wanted.items() if name not in self._begun]
-            for one in fresh[: KEPT_MAX - len(self._begun)]:
-                self._begun[one.id] = self._boot_id
-                self._waiting.put(one)
+            fresh = [order for name, order in wanted.items() if name not in self._begun]
+            for order in fresh[: KEPT_MAX - len(self._begun)]:
+                self._begun[order.id] = self._boot_id
+                self._waiting.put(order)
             self._save()
 
     def reports(self) -> tuple[RemedyReport, ...]:
@@ -205,7 +205,7 @@ def end_process(order: DriftRemedy, node: NodeActions) -> str:
         OrderError: it is another process, is needed here, or does not end.
     """
     pid = order.pid
-    foreign = {(one.pid, one.uuid) for one in node.foreign_processes()}
+    foreign = {(process.pid, process.uuid) for process in node.foreign_processes()}
     if (pid, order.uuid) not in foreign:
         return f"process {pid} is not on the device any more"
     if pid in _own():

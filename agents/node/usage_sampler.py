@@ -58,9 +58,9 @@ class TaskUsageSampler:
         table = self._table()
         children: dict[int, list[int]] = {}
         sessions: dict[int, list[int]] = {}
-        for pid, one in table.items():
-            children.setdefault(one.parent, []).append(pid)
-            sessions.setdefault(one.session, []).append(pid)
+        for pid, facts in table.items():
+            children.setdefault(facts.parent, []).append(pid)
+            sessions.setdefault(facts.session, []).append(pid)
         mounts = hierarchies(self._top)
         found = {}
         for name, main in pids.items():
@@ -72,7 +72,7 @@ class TaskUsageSampler:
         self._found, self._untold = found, tuple(found.values())[: task_usage.TASKS_MAX]
 
     def news(self) -> tuple[task_usage.TaskUse, ...] | None:
-        """Return what was sampled since the last call; None for nothing."""
+        """Return the usage sampled since the last call; None if nothing was."""
         untold, self._untold = self._untold, None
         return untold
 
@@ -143,12 +143,12 @@ class TaskUsageSampler:
             with contextlib.suppress(ValueError):
                 lines = (line.split(": ") for line in text.splitlines())
                 usages.append({key: int(value) for key, value in lines})
-        usages = [one for one in usages if one]
+        usages = [usage for usage in usages if usage]
         if not usages:
             return None, None
         return (
-            sum(one.get("read_bytes", 0) for one in usages),
-            sum(one.get("write_bytes", 0) for one in usages),
+            sum(usage.get("read_bytes", 0) for usage in usages),
+            sum(usage.get("write_bytes", 0) for usage in usages),
         )
 
     def _groups(self, pid: int, mounts: Mapping[str, tuple[str, str]]) -> dict[str, str]:

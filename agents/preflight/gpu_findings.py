@@ -91,7 +91,7 @@ def _mig(sample: samples.Sample) -> PreflightFinding:
 
 
 def chosen(sample: samples.Sample, uuids: frozenset[str] | None) -> Iterator[PreflightFinding]:
-    """Check the UUIDs given by ``--gpus``; None if it names none."""
+    """Check the UUIDs that ``--gpus`` names, if any."""
     for problem in gpu_selection.lacking(uuids, sample.devices):
         yield failed("gpus", problem, "To fix: name GPUs of this host, or use --gpus all")
     conflicts = list(gpu_selection.conflicts(uuids, sample.devices))

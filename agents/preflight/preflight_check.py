@@ -24,13 +24,13 @@ def main(given: argparse.Namespace) -> int:
     sample = None if given.gpus == "none" else source.sample(usage=False)
     source.close()
     found = list(findings(given, sample))
-    report = PreflightReport(all(one.level != FAILED for one in found), found)
+    report = PreflightReport(all(finding.level != FAILED for finding in found), found)
     if given.output == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
     else:
-        for one in found:
-            do = f". {one.do}" if one.do else ""
-            sys.stdout.write(f"{one.level:<8}{one.name:<14}{one.found}{do}\n")
+        for finding in found:
+            do = f". {finding.do}" if finding.do else ""
+            sys.stdout.write(f"{finding.level:<8}{finding.name:<14}{finding.found}{do}\n")
         verdict = (
             "A node can run on this host."
             if report.ok

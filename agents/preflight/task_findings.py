@@ -27,8 +27,8 @@ def isolation(top: Path) -> Iterator[PreflightFinding]:
             "agent as root, or under systemd with Delegate=yes",
         )
     else:
-        limits = [one for one in controllers if one != "freezer"]
-        missing = [one for one in LIMITING_CONTROLLERS if one not in limits]
+        limits = [controller for controller in controllers if controller != "freezer"]
+        missing = [controller for controller in LIMITING_CONTROLLERS if controller not in limits]
         found = f"{kind.replace('-', ' ')}: {', '.join(limits) or 'tasks are only killed as one'}"
         if missing:
             yield note("isolation", found, f"Not limited: {', '.join(missing)}")

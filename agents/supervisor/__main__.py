@@ -11,7 +11,6 @@ one with neither a live process nor a recorded end is lost.
 
 import ctypes
 import fcntl
-import json
 import os
 import select
 import signal
@@ -19,7 +18,6 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any
 
 if __package__ in {None, ""}:
     # Run as a script in isolated mode, it can import nothing but the standard library and this
@@ -31,6 +29,7 @@ from agents.supervisor import (
     connections,
     journal,
     live_attempts,
+    orders,
     reaper,
     record_table,
     source_hash,
@@ -39,8 +38,6 @@ from agents.supervisor import (
     task_isolation,
 )
 from agents.supervisor.supervisor_log import complain
-
-Record = dict[str, Any]
 
 #: How long a supervisor without tasks waits for an agent before it ends.
 ALONE_S = 60.0
@@ -87,11 +84,6 @@ class Supervisor:
             failed=self.could_not_start,
         )
         self.starts = start_queue.StartQueue(starter, self.clients.poller, hooks)
-        self.orders = {
-            "hello": self.on_hello, "start": self.on_start, "refuse": self.on_refuse,
-            "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,
-            "shutdown": self.on_shutdown,
-        }  # fmt: skip
 
     def recover(self) -> None:
         """Kill what ran under an earlier supervisor, and record it as lost."""
@@ -115,7 +107,7 @@ class Supervisor:
         self.table.journal.flush()
         self.table.news = {}
 
-    def on_hello(self, _order: Record, client: connections.ClientConnection) -> None:
+    def on_hello(self, client: connections.ClientConnection) -> None:
         """Send all records to a new agent, and from now on all changes.
 
         This includes starts that wait or hang: an earlier agent ordered them, and they may still
@@ -136,14 +128,14 @@ class Supervisor:
             },
         )
 
-    def on_start(self, order: Record, _client: connections.ClientConnection) -> None:
+    def on_start(self, order: orders.StartOrder) -> None:
         """Queue a start, so that a burst of starts does not delay the handling of ends."""
         if not self.leaving:
             self.starts.queue.append(order)
 
-    def on_refuse(self, order: Record, _client: connections.ClientConnection) -> None:
+    def on_refuse(self, order: orders.RefuseOrder) -> None:
         """Record the end of an attempt that never started, so that it never will."""
-        name = order["id"]
+        name = order.id
         if self.table.is_known(name):
             self.table.repeat(name)
             return
@@ -151,44 +143,46 @@ class Supervisor:
             os.mkdir(f"{self.root}/attempts/{name}", 0o700)
         except OSError:
             pass  # it exists, or the disk is full: the record alone prevents a start
-        record = {"id": name, "started_at": None, "exit_code": order.get("exit_code")}
-        self.table.end(record, order["reason"], message=order.get("message", ""))
+        record = {"id": name, "started_at": None, "exit_code": order.exit_code}
+        self.table.end(record, order.reason, message=order.message)
 
-    def on_stop(self, order: Record, _client: connections.ClientConnection) -> None:
+    def on_stop(self, order: orders.StopAttemptOrder) -> None:
         """Signal an attempt. A later order can only bring the kill forward."""
-        queued = [start for start in self.starts.queue if start["id"] == order["id"]]
-        if queued and not self.table.is_known(order["id"]):
+        queued = [start for start in self.starts.queue if start.id == order.id]
+        if queued and not self.table.is_known(order.id):
             self.starts.queue.remove(queued[0])
-            self.on_refuse({**order, "message": start_queue.NEVER_STARTED}, _client)
-        self.starts.stop(order["id"], order["reason"])
-        attempt = self.attempts.by_name.get(order["id"])
+            refusal = orders.RefuseOrder(order.id, order.reason, start_queue.NEVER_STARTED)
+            self.on_refuse(refusal)
+        self.starts.stop(order.id, order.reason)
+        attempt = self.attempts.by_name.get(order.id)
         if attempt is not None:
-            grace_s = order.get("grace_s")
-            if grace_s is None:
-                grace_s = attempt.order["grace_s"]
-            self.attempts.stop(attempt, order["reason"], order["signal"], float(grace_s))
+            grace_s = attempt.order.grace_s if order.grace_s is None else order.grace_s
+            self.attempts.stop(attempt, order.reason, order.signal, grace_s)
 
-    def on_renew(self, order: Record, _client: connections.ClientConnection) -> None:
+    def on_renew(self, order: orders.RenewOrder) -> None:
         """Renew leases: the controller answered a request sent at ``at`` on the boot clock."""
-        self.renewed_at = max(self.renewed_at, min(float(order["at"]), processes.boottime()))
+        self.renewed_at = max(self.renewed_at, min(order.at, processes.boottime()))
 
-    def on_forget(self, order: Record, _client: connections.ClientConnection) -> None:
+    def on_forget(self, order: orders.ForgetOrder) -> None:
         """Forget ends that the controller knows, whose folders are gone."""
-        self.table.forget(order["ids"])
+        self.table.forget(order.ids)
 
-    def on_shutdown(self, order: Record, _client: connections.ClientConnection) -> None:
+    def on_shutdown(self, order: orders.ShutdownOrder) -> None:
         """Stop every task, then end."""
         self.leaving = True
-        self.starts.stop_all(order["reason"])
+        self.starts.stop_all(order.reason)
         for attempt in self.attempts.by_name.values():
-            self.attempts.stop(attempt, order["reason"], "SIGTERM", float(order["grace_s"]))
+            self.attempts.stop(attempt, order.reason, "SIGTERM", order.grace_s)
 
-    def could_not_start(self, order: Record, problem: Exception) -> None:
+    def could_not_start(self, order: orders.StartOrder, problem: Exception) -> None:
         """Record an internal error of a start, which affects only this attempt."""
+        self.start_failed(order.id, problem, has_secrets=bool(order.secrets))
+
+    def start_failed(self, name: str, problem: Exception, *, has_secrets: bool) -> None:
+        """Record that an attempt will never start, because of the error that is handled."""
         complain(f"internal error in a start: {traceback.format_exc()}")
-        if not self.table.is_known(order["id"]):
-            record = {"id": order["id"], "started_at": None}
-            record["secrets"] = bool(order.get("secrets"))
+        if not self.table.is_known(name):
+            record = {"id": name, "started_at": None, "secrets": has_secrets}
             self.table.end(record, "StartFailed", message=f"could not be started: {problem!r}")
 
     def reap(self) -> bool:
@@ -218,7 +212,7 @@ class Supervisor:
         return {self.reaper.pid} | self.starts.way.pids()
 
     def wait_s(self) -> float:
-        """Return how long nothing needs to be done unless something comes in; -1 for ever."""
+        """Return how long nothing needs to be done unless something comes in; -1 if for ever."""
         if self.starts.queue:
             return 0.0
         moments = self.attempts.moments(self.renewed_at)
@@ -235,12 +229,32 @@ class Supervisor:
     def obey(self, client: connections.ClientConnection, line: bytes) -> None:
         """Carry out one order."""
         try:
-            order = json.loads(line)
-            self.orders[order["op"]](order, client)
+            self.carry_out(orders.decode(line), client)
+        except orders.BadStartError as error:
+            if not self.leaving:
+                self.start_failed(error.id, error.problem, has_secrets=error.has_secrets)
         except (ValueError, KeyError, TypeError) as problem:
             complain(f"an order was not understood: {problem!r}")
         except Exception:  # the orders that came with it must be carried out
             complain(f"internal error in an order: {traceback.format_exc()}")
+
+    def carry_out(self, order: orders.Order, client: connections.ClientConnection) -> None:
+        """Carry out an order that was understood."""
+        match order:
+            case orders.HelloOrder():
+                self.on_hello(client)
+            case orders.StartOrder():
+                self.on_start(order)
+            case orders.RefuseOrder():
+                self.on_refuse(order)
+            case orders.StopAttemptOrder():
+                self.on_stop(order)
+            case orders.RenewOrder():
+                self.on_renew(order)
+            case orders.ForgetOrder():
+                self.on_forget(order)
+            case orders.ShutdownOrder():
+                self.on_shutdown(order)
 
     def serve(self, listener: socket.socket, wakeup: int) -> None:
         """Run the loop until told to stop."""

@@ -182,7 +182,7 @@ class SupervisorClient:
         # Changes of the same moment may have come along: nothing else would wake a reader.
         line, *news, self._inbox = b"".join(parts).split(b"\n")
         try:
-            messages = [decoded(one) for one in (line, *news)]
+            messages = [decoded(message) for message in (line, *news)]
         except ValueError:
             link.close()
             return None

@@ -32,7 +32,7 @@ def of_end(attempt: spawn.Attempt, kernel: Record, *, stays: bool) -> tuple[Reco
         reason, message = attempt.why or "StartFailed", kernel["unheld"]
         record |= _NEVER_RAN
     if kernel.get("oom_kills"):
-        limit = order.get("limits", {}).get("memory_bytes", 0) / 2**20
+        limit = order.limits.get("memory_bytes", 0) / 2**20
         killed = kernel["oom_kills"]
         which = f"its limit is {limit:g} MiB" if limit else "the node has no more"
         message = f"{killed} of its processes killed for memory: {which}"

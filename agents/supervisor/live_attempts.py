@@ -126,7 +126,7 @@ class LiveAttempts:
         patient = {
             attempt.record["id"]
             for attempt in exited
-            if attempt.order.get("cleanup") and now < attempt.deadline - SWEEP_S / 2
+            if attempt.order.cleanup and now < attempt.deadline - SWEEP_S / 2
         }
         left = self._orphans.sweep(self.by_name, self._spared(), patient, self._isolation.strayed)
         for attempt in exited:
@@ -143,7 +143,7 @@ class LiveAttempts:
         del self.by_name[name]
         self._orphans.forget(name)
         try:
-            usage = self._isolation.close(name, contained=bool(attempt.order.get("cleanup")))
+            usage = self._isolation.close(name, contained=bool(attempt.order.cleanup))
         except Exception:  # its end is recorded without its usage
             complain(f"internal error in the end of {name}: {traceback.format_exc()}")
             usage = {}
@@ -163,8 +163,8 @@ class LiveAttempts:
             lease_s = attempt.lease_s
             if lease_s is not None and not attempt.why and now >= renewed_at + lease_s:
                 order = attempt.order
-                grace_s = float(order["grace_s"])
-                self.stop(attempt, "LeaseExpired", order["checkpoint_signal"], grace_s)
+                grace_s = float(order.grace_s)
+                self.stop(attempt, "LeaseExpired", order.checkpoint_signal, grace_s)
             if attempt.kill_at is not None and now >= attempt.kill_at and not attempt.exited:
                 overdue.append(attempt)
                 attempt.kill_at = now + KILL_AGAIN_S

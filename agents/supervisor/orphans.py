@@ -62,7 +62,7 @@ class OrphanFinder:
                 left.add(owner)
             elif sure and strayed(pid):
                 processes.kill(pid)
-                left.update(name for name, one in live.items() if one.exited)
+                left.update(name for name, attempt in live.items() if attempt.exited)
         return left
 
     def kill_trees(

@@ -16,6 +16,7 @@ import signal
 from typing import Any
 
 from agents.host import failpoints, processes, session_keyring
+from agents.supervisor import orders
 
 Record = dict[str, Any]
 
@@ -51,11 +52,11 @@ class Attempt:
         "why",
     )  # fmt: skip
 
-    def __init__(self, order: Record, record: Record) -> None:
+    def __init__(self, order: orders.StartOrder, record: Record) -> None:
         self.order = order
         self.record = record
         self.pid = int(record["pid"])
-        self.lease_s: float | None = order.get("lease_s")
+        self.lease_s: float | None = order.lease_s
         self.why = ""
         #: Message of its end, besides the reason.
         self.message = ""
@@ -140,17 +141,17 @@ def find_program(name: str, path: str) -> str:
     raise SpawnError(127, f"command {name!r} was not found in PATH; write its full path")
 
 
-def spawn(order: Record, standard: tuple[int, int, int]) -> int:
+def spawn(order: orders.StartOrder, standard: tuple[int, int, int]) -> int:
     """Start a task as the supervisor's own user, the fast way.
 
     This changes the working directory, and hangs if a file system does: use it only for what
     ``LocalPaths`` accepts.
     """
-    argv, environment = order["argv"], order["env"]
+    argv, environment = order.argv, order.env
     try:
-        os.chdir(order["cwd"])
+        os.chdir(order.cwd)
     except OSError as problem:
-        raise refused(problem, f"working directory {order['cwd']}") from None
+        raise refused(problem, f"working directory {order.cwd}") from None
     program = find_program(argv[0], environment.get("PATH", os.defpath))
     actions = [(os.POSIX_SPAWN_DUP2, handle, number) for number, handle in enumerate(standard)]
     try:
@@ -186,7 +187,7 @@ def fork_into(folder: str) -> int:
 
 
 def spawn_as(
-    order: Record, standard: tuple[int, int, int], entries: list[str], born_in: str = ""
+    order: orders.StartOrder, standard: tuple[int, int, int], entries: list[str], born_in: str = ""
 ) -> SpawnedChild:
     """Start a task by a fork, as another user if the order names one.
 
@@ -240,7 +241,11 @@ def _let_go_but(kept: int) -> int:
 
 
 def become(
-    order: Record, standard: tuple[int, int, int], write: int, entries: list[str], parent: int
+    order: orders.StartOrder,
+    standard: tuple[int, int, int],
+    write: int,
+    entries: list[str],
+    parent: int,
 ) -> None:
     """Become the task, in the child of :func:`spawn_as`. Never returns.
 
@@ -267,22 +272,22 @@ def become(
         for number in RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        user = order.get("user")
+        user = order.user
         if user is not None:
             what = "session keyring of the task"
             session_keyring.join_new()
-            what = f"user {user['name']}"
-            os.setgroups(user["groups"])
-            os.setgid(user["gid"])
-            os.setuid(user["uid"])
+            what = f"user {user.name}"
+            os.setgroups(user.groups)
+            os.setgid(user.gid)
+            os.setuid(user.uid)
             die_with(parent, signal.SIGKILL)
-        what = f"working directory {order['cwd']}"
-        os.chdir(order["cwd"])
-        program = find_program(order["argv"][0], order["env"].get("PATH", os.defpath))
+        what = f"working directory {order.cwd}"
+        os.chdir(order.cwd)
+        program = find_program(order.argv[0], order.env.get("PATH", os.defpath))
         what = f"command {program}"
-        if processes.RUNTIME in order["env"]:
+        if processes.RUNTIME in order.env:
             die_with(parent, signal.SIGTERM)
-        os.execve(program, order["argv"], order["env"])  # noqa: S606 - what a task is
+        os.execve(program, order.argv, order.env)  # noqa: S606 - what a task is
     except OSError as problem:
         error = refused(problem, what)
         os.write(write, f"{error.exit_code} {error}".encode())
@@ -303,14 +308,14 @@ def take_over(source: str, folder: str) -> bool:
     return found == 0
 
 
-def make_folder(root: str, order: Record) -> None:
+def make_folder(root: str, order: orders.StartOrder) -> None:
     """Create the attempt's folder exclusively, with its inner folders and its script.
 
     It belongs to the supervisor until :func:`hand_over`, so nobody else can put a link in the way.
     ``spare`` in an order names a folder in the trash that can be reused.
     """
-    folder = f"{root}/attempts/{order['id']}"
-    spare = order.get("spare")
+    folder = f"{root}/attempts/{order.id}"
+    spare = order.spare
     if spare is None or not take_over(f"{root}/trash/{spare}", folder):
         for inner in (folder, f"{folder}/work", f"{folder}/tmp"):  # noqa: S108 - nobody else's
             os.mkdir(inner, 0o700)
@@ -318,28 +323,28 @@ def make_folder(root: str, order: Record) -> None:
         handle = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
-    if order.get("secrets"):
+    if order.secrets:
         # it stays the supervisor's own, so that nobody can add to what is removed from it
-        os.mkdir(f"{folder}/secrets", 0o700 if order.get("user") is None else 0o755)
+        os.mkdir(f"{folder}/secrets", 0o700 if order.user is None else 0o755)
 
 
-def _files_of(order: Record) -> dict[str, str]:
+def _files_of(order: orders.StartOrder) -> dict[str, str]:
     """Return the files for an attempt's folder, by name."""
-    script = {} if order.get("script") is None else {"script": order["script"]}
-    return script | (order.get("files") or {})
+    script = {} if order.script is None else {"script": order.script}
+    return {**script, **order.files}
 
 
-def hand_over(root: str, order: Record) -> None:
+def hand_over(root: str, order: orders.StartOrder) -> None:
     """Give the attempt's folder to its user.
 
     The folder itself goes last: afterwards anything in it may be a link, and nothing there may be
     accessed by its path.
     """
-    user = order.get("user")
+    user = order.user
     if user is None:
         return
-    uid, gid = user["uid"], user["gid"]
-    folder = os.open(f"{root}/attempts/{order['id']}", FOLDER)
+    uid, gid = user.uid, user.gid
+    folder = os.open(f"{root}/attempts/{order.id}", FOLDER)
     try:
         for name in ("work", "tmp", *_files_of(order)):
             os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
@@ -348,12 +353,12 @@ def hand_over(root: str, order: Record) -> None:
         os.close(folder)
 
 
-def write_secrets(root: str, order: Record) -> None:
+def write_secrets(root: str, order: orders.StartOrder) -> None:
     """Write the files of a task's secrets, which only its user can read."""
-    user, secrets = order.get("user"), order.get("secrets")
+    user, secrets = order.user, order.secrets
     if not secrets:
         return
-    folder = os.open(f"{root}/attempts/{order['id']}/secrets", FOLDER)
+    folder = os.open(f"{root}/attempts/{order.id}/secrets", FOLDER)
     try:
         for name, value in secrets.items():
             if "/" in name:
@@ -363,7 +368,7 @@ def write_secrets(root: str, order: Record) -> None:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 stream.write(value)
                 if user is not None:
-                    os.fchown(handle, user["uid"], user["gid"])
+                    os.fchown(handle, user.uid, user.gid)
     finally:
         os.close(folder)
 
@@ -392,12 +397,12 @@ def remove_secrets(root: str, name: str) -> None:
             os.close(folder)
 
 
-def open_log(root: str, order: Record, stream: str) -> int:
+def open_log(root: str, order: orders.StartOrder, stream: str) -> int:
     """Return the file that a task writes to, which belongs to its user."""
-    path = f"{root}/logs/{order['id']}.{stream}"
+    path = f"{root}/logs/{order.id}.{stream}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     handle = os.open(path, flags, 0o600)
-    user = order.get("user")
+    user = order.user
     if user is not None:
-        os.fchown(handle, user["uid"], user["gid"])
+        os.fchown(handle, user.uid, user.gid)
     return handle

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from agents.host import failpoints, processes
-from agents.supervisor import reaper, spawn, task_isolation
+from agents.supervisor import orders, reaper, spawn, task_isolation
 
 Record = dict[str, Any]
 
@@ -51,13 +51,13 @@ class PendingStart:
     __slots__ = ("child", "kept", "order", "record", "start_s", "told_at", "until")
 
     def __init__(
-        self, order: Record, record: Record, kept: Record, child: spawn.SpawnedChild
+        self, order: orders.StartOrder, record: Record, kept: Record, child: spawn.SpawnedChild
     ) -> None:
         self.order = order
         self.record = record
         self.kept = kept
         self.child = child
-        self.start_s = float(order.get("start_s") or START_S)
+        self.start_s = order.start_s or START_S
         now = processes.boottime()
         self.until = now + self.start_s
         #: When it is to be told that it hangs; None: it was.
@@ -75,12 +75,12 @@ class PendingStart:
 
     def until_with(self, renewed_at: float) -> float:
         """Return when it must have started, given the last renewal of leases."""
-        lease_s = self.order.get("lease_s")
+        lease_s = self.order.lease_s
         return self.until if lease_s is None else min(self.until, renewed_at + lease_s)
 
     def silence(self, after_s: float) -> str:
         """Return the message for a start that has not finished for so long."""
-        folder, command = self.order["cwd"], self.order["argv"][0]
+        folder, command = self.order.cwd, self.order.argv[0]
         return (
             f"working directory {folder} or command {command} has not answered within "
             f"{after_s:g} s: the file system it is on may hang; see whether ls on this node comes "
@@ -88,7 +88,7 @@ class PendingStart:
         )
 
 
-def must_wait_for_earlier(begun: list[PendingStart], order: Record) -> bool:
+def must_wait_for_earlier(begun: list[PendingStart], order: orders.StartOrder) -> bool:
     """Return True if an earlier start must finish before this one begins.
 
     A second order for the same attempt must not create a second process. A task of the supervisor's
@@ -97,9 +97,9 @@ def must_wait_for_earlier(begun: list[PendingStart], order: Record) -> bool:
     """
     if not begun:
         return False
-    if len(begun) >= AT_ONCE or order.get("user") is None:
+    if len(begun) >= AT_ONCE or order.user is None:
         return True
-    return order["id"] in [other.name for other in begun]
+    return order.id in [other.name for other in begun]
 
 
 class SlowStarts:
@@ -156,19 +156,21 @@ class AttemptStarter:
         self._reaper_name = reaper_name
         self._null = null
 
-    def begin(self, order: Record, company: task_isolation.Company = "alone") -> PendingStart:
+    def begin(
+        self, order: orders.StartOrder, company: task_isolation.Company = "alone"
+    ) -> PendingStart:
         """Create an attempt's folder and process. ``company`` describes the other starts.
 
         Raises:
             NotStartedError: it failed; nothing of it runs.
         """
-        record: Record = {"id": order["id"], "started_at": time.time()}
-        if order.get("secrets"):
+        record: Record = {"id": order.id, "started_at": time.time()}
+        if order.secrets:
             record["secrets"] = True
         # nothing may fail between a task's start and its entry in the table of live attempts
-        recorded = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
-        if order.get("limits", {}).get("cpus"):
-            recorded["cpus"] = order["limits"]["cpus"]
+        recorded = {"cleanup": order.cleanup} if order.cleanup else {}
+        if order.limits.get("cpus"):
+            recorded["cpus"] = order.limits["cpus"]
         try:
             spawn.make_folder(self._root, order)
         except FileExistsError:
@@ -176,7 +178,7 @@ class AttemptStarter:
         except OSError as problem:
             message = f"directory of the attempt: {problem}"
             raise NotStartedError(record, "StartFailed", message) from None
-        order["env"][reaper.VARIABLE] = self._reaper_name
+        order = order._replace(env={**order.env, reaper.VARIABLE: self._reaper_name})
         standard = [self._null]
         try:
             standard += [
@@ -234,14 +236,14 @@ class StartHooks(NamedTuple):
     begin: Callable[[PendingStart, Record], None]
     abort: Callable[[PendingStart, str, str], None]
     end: Callable[[Record, str, str], None]
-    failed: Callable[[Record, Exception], None]
+    failed: Callable[[orders.StartOrder, Exception], None]
 
 
 class StartQueue:
     """Ordered starts: those that wait for their turn, and those that have begun."""
 
     def __init__(self, starter: AttemptStarter, poller: select.epoll, hooks: StartHooks) -> None:
-        self.queue: list[Record] = []
+        self.queue: list[orders.StartOrder] = []
         self.way = SlowStarts(poller)
         self._starter = starter
         self._hooks = hooks
@@ -252,7 +254,7 @@ class StartQueue:
 
     def names(self) -> list[str]:
         """Return attempts that neither run nor have ended, but may still run."""
-        waiting = [order["id"] for order in self.queue if not self._hooks.is_known(order["id"])]
+        waiting = [order.id for order in self.queue if not self._hooks.is_known(order.id)]
         return waiting + self.way.names()
 
     def run(self) -> None:
@@ -263,7 +265,7 @@ class StartQueue:
         begun: list[PendingStart] = []
         self._patience_s = PATIENCE_S
         for order in chosen:
-            name = order["id"]
+            name = order.id
             while must_wait_for_earlier(begun, order):
                 self._await(begun.pop(0))
             if self._hooks.is_known(name):
@@ -280,7 +282,7 @@ class StartQueue:
         for other in begun:
             self._await(other)
 
-    def _company(self, chosen: list[Record]) -> task_isolation.Company:
+    def _company(self, chosen: list[orders.StartOrder]) -> task_isolation.Company:
         """Return how many other starts there are at the same time."""
         if self.way:
             return "beside"

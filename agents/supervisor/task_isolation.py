@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from agents.host import processes
 from agents.isolation import attempt_cgroups, cgroups, local_filesystems, mount_namespace
-from agents.supervisor import reaper, spawn
+from agents.supervisor import orders, reaper, spawn
 
 #: Variable in the supervisor's environment by which the agent requests an isolation.
 VARIABLE = "MUSTER_ISOLATION"
@@ -107,7 +107,7 @@ class TaskIsolation:
         return facts
 
     def start(
-        self, order: dict[str, Any], standard: tuple[int, int, int], company: Company = "alone"
+        self, order: orders.StartOrder, standard: tuple[int, int, int], company: Company = "alone"
     ) -> spawn.SpawnedChild:
         """Start a task with its groups and folders. :meth:`wait_for_start` waits for its program.
 
@@ -120,7 +120,7 @@ class TaskIsolation:
         Raises:
             SpawnError: it could not be started; nothing of it runs.
         """
-        name, limits = order["id"], order.get("limits", {})
+        name, limits = order.id, order.limits
         if not self.tree.bases:
             return self._spawn(order, standard, None, company)
         try:
@@ -154,33 +154,33 @@ class TaskIsolation:
 
     def _spawn(
         self,
-        order: dict[str, Any],
+        order: orders.StartOrder,
         standard: tuple[int, int, int],
         group: attempt_cgroups.AttemptCgroup | None,
         company: Company,
     ) -> spawn.SpawnedChild:
         """Start a task with the private folders that its order requests, if possible."""
-        view = order.get("private")
+        view = order.private
         if not view or self.sandbox is None or not self.sandbox.usable:
             self._write_files(order)
             return self._spawn_in(order, standard, group, company)
-        if order.get("secrets"):
-            view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
+        if order.secrets:
+            view = {**view, "memory": f"{self._root}/attempts/{order.id}/secrets"}
         try:
-            self.sandbox.enter(view, order["id"])
+            self.sandbox.enter(view, order.id)
         except OSError as problem:
-            self._forget_memory(order["id"])
+            self._forget_memory(order.id)
             raise spawn.refused(problem, problem.strerror or "the task's own folders") from None
         try:
             self._write_files(order)
             return self._spawn_in(order, standard, group, company)
         except Exception:  # whatever it is, no process of it uses its memory
-            self._forget_memory(order["id"])
+            self._forget_memory(order.id)
             raise
         finally:
             _come_home(self.sandbox)
 
-    def _write_files(self, order: dict[str, Any]) -> None:
+    def _write_files(self, order: orders.StartOrder) -> None:
         """Write the files in the attempt's folder, then give it to its user."""
         try:
             spawn.write_secrets(self._root, order)
@@ -190,7 +190,7 @@ class TaskIsolation:
 
     def _spawn_in(
         self,
-        order: dict[str, Any],
+        order: orders.StartOrder,
         standard: tuple[int, int, int],
         group: attempt_cgroups.AttemptCgroup | None,
         company: Company,
@@ -201,7 +201,7 @@ class TaskIsolation:
         itself, before it switches user: otherwise memory of the supervisor would be charged to the
         task for ever.
         """
-        forks = order.get("user") is not None or not self._nearby.has(order)
+        forks = order.user is not None or not self._is_near(order)
         if group is None:
             if forks:
                 return spawn.spawn_as(order, standard, [])
@@ -211,16 +211,21 @@ class TaskIsolation:
         born_in = group.folders.get(self._born_in, "")
         if forks or company == "beside" or (born_in and quiet and company == "alone"):
             try:
-                group.bound(order.get("limits", {}))
+                group.bound(order.limits)
             except Exception as problem:  # whatever limits contain, no task starts without them
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
             return spawn.spawn_as(order, standard, entries, born_in)
         return spawn.SpawnedChild(self._spawn_from_within(order, standard, group))
 
+    def _is_near(self, order: orders.StartOrder) -> bool:
+        """Return True if nothing that a start accesses can hang."""
+        path = order.env.get("PATH", os.defpath)
+        return self._nearby.has(order.id, order.cwd, order.argv[0], path)
+
     def _spawn_from_within(
         self,
-        order: dict[str, Any],
+        order: orders.StartOrder,
         standard: tuple[int, int, int],
         group: attempt_cgroups.AttemptCgroup,
     ) -> int:
@@ -232,9 +237,9 @@ class TaskIsolation:
             pid = spawn.spawn(order, standard)
         finally:
             _come_back(group)
-        name = order["id"]
+        name = order.id
         try:
-            if not group.bound(order.get("limits", {})):
+            if not group.bound(order.limits):
                 group.kill()
                 self._over.add(name)
         except Exception as problem:  # it runs: an exception would leave it to nobody
@@ -304,16 +309,16 @@ class TaskIsolation:
             remember(self._root, [])
 
 
-def may_keep(order: dict[str, Any]) -> bool:
+def may_keep(order: orders.StartOrder) -> bool:
     """Return True if another attempt may reuse an attempt's groups.
 
     It may not reuse those of a container, which are found by the attempt's name, nor those whose
     files the task could write: its settings would hold for the next one.
     """
-    user = order.get("user")
-    if order.get("cleanup") or user is None or os.geteuid() != 0:
+    user = order.user
+    if order.cleanup or user is None or os.geteuid() != 0:
         return False
-    return user["uid"] != 0 and user["gid"] != 0 and 0 not in user["groups"]
+    return user.uid != 0 and user.gid != 0 and 0 not in user.groups
 
 
 def _unbound(problem: Exception) -> spawn.SpawnError:

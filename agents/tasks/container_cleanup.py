@@ -43,7 +43,7 @@ class RemovalCommand(msgspec.Struct, frozen=True):
     user: Mapping[str, Any] | None
     env: dict[str, str]
 
-    def run(self, limit_s: float, execute: Execute = images.execute) -> str:
+    def run(self, limit_s: float, execute: Execute) -> str:
         """Run the command. Return a problem, or an empty text."""
         status, said = execute(self.argv, self.user, self.env, limit_s)
         if status == 0:
@@ -66,7 +66,7 @@ class ContainerRemover:
         say: Callable[[str], None],
         may_begin: Callable[[str], bool],
         leaving: threading.Event,
-        execute: Execute = images.execute,
+        execute: Execute,
     ) -> None:
         self._folder = root / FOLDER
         self._say = say
@@ -245,9 +245,7 @@ def forget(folder: Path, attempt: str) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def clear(
-    root: Path, execute: Execute = images.execute, pause: Callable[[float], None] = time.sleep
-) -> list[str]:
+def clear(root: Path, execute: Execute, pause: Callable[[float], None] = time.sleep) -> list[str]:
     """Remove all noted containers of a node on which nothing runs any more.
 
     Each removal is tried a few times, all of them within :data:`LAST_S`.

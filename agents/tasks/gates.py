@@ -101,5 +101,5 @@ class StartGate:
         if plan is not None and asked:
             names = tuple(dict.fromkeys((*names, *plan.before)))
         results = self._check(plan, names) if plan is not None and names else ()
-        failed = [one for one in results if one.verdict == "failed"]
+        failed = [result for result in results if result.verdict == "failed"]
         return f"check {failed[0].name} failed here: {failed[0].message}" if failed else ""

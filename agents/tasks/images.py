@@ -74,12 +74,80 @@ class _Fetch:
         self.pulled_since: float | None = None
 
 
+class UnwantedError(Exception):
+    """The end of a command because nobody waits for its result any more."""
+
+
+class RuntimeCommands:
+    """A runner of commands of container runtimes, for any thread. It counts those that hang."""
+
+    def __init__(self) -> None:
+        self._stuck = child_process.StuckChildren()
+
+    def execute(
+        self,
+        argv: list[str],
+        user: Mapping[str, Any] | None,
+        environment: dict[str, str],
+        limit_s: float,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> tuple[int | None, str]:
+        """Run a runtime's command as its user. Return status and last line of output.
+
+        The status is None if the time limit ended it. A command that not even SIGKILL ends, because
+        its storage hangs, is left alone. If there are too many of those, no other is started.
+
+        A runtime that has to be ended is asked first: one that is killed while it pulls or removes
+        leaves unnamed layers. Helpers that it has started for its user outlive it.
+
+        Raises:
+            UnwantedError: ``is_wanted``, which is checked repeatedly, has returned False.
+        """
+        if not is_wanted():
+            raise UnwantedError
+        stuck = self._stuck.pids()
+        if len(stuck) >= HUNG_MAX:
+            return 126, f"{len(stuck)} commands hang and can't be killed, as process {stuck[0]}"
+        program = child_process.ChildProgram(
+            argv,
+            environment=environment,
+            folder="/",
+            user=child_process.ChildUser.of(user),
+            stderr=child_process.ChildOutput.READ,
+        )
+        limits = child_process.ChildLimits(
+            limit_s,
+            OUTPUT_BYTES_MAX,
+            child_process.Excess.KEEP_END,
+            grace_s=ENDING_S,
+            reap_s=ENDING_S,
+        )
+        try:
+            if user is not None:
+                session_keyring.join_new()
+            result = child_process.run_child(program, limits, is_wanted=is_wanted)
+        except OSError as problem:
+            return 127, str(problem)
+        self._stuck.note(None, result)
+        if result.end is child_process.ChildEnd.UNWANTED:
+            raise UnwantedError
+        if result.status is None:
+            return None, ""
+        lines = result.stderr.decode(errors="replace").strip().splitlines()
+        return result.status, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
+
+
 class Images:
-    """The running fetches of one node, whose folder is ``root``."""
+    """The running fetches of one node, whose folder is ``root``.
+
+    Attributes:
+        commands: runs the commands of runtimes.
+    """
 
     def __init__(self, timeout_s: float, root: str) -> None:
         self._timeout_s = timeout_s
         self._root = root
+        self.commands = RuntimeCommands()
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(TOGETHER_MAX)
         self._fetches: dict[tuple[str, str, str], _Fetch] = {}
@@ -124,8 +192,8 @@ class Images:
                     continue  # a new request came while it was being ended
                 waiting = self._fetches.pop(wanted.key).waiting
                 break
-        for one in waiting.values():
-            one.told(problem or "")
+        for waiter in waiting.values():
+            waiter.told(problem or "")
 
     def _fetch(self, wanted: ImageRequest, fetch: _Fetch) -> str:
         """Fetch an image. Return a problem, or an empty text.
@@ -139,7 +207,7 @@ class Images:
         def is_wanted() -> bool:
             return self._is_wanted(wanted.image, fetch)
 
-        status, said = execute(look, wanted.user, environment, LOOK_S, is_wanted)
+        status, said = self.commands.execute(look, wanted.user, environment, LOOK_S, is_wanted)
         if status == 0:
             return ""
         if pull is None:
@@ -148,7 +216,9 @@ class Images:
             with self._lock:
                 fetch.pulled_since = time.monotonic()
             # each waiting attempt has its own time limit
-            status, said = execute(pull, wanted.user, environment, math.inf, is_wanted)
+            status, said = self.commands.execute(
+                pull, wanted.user, environment, math.inf, is_wanted
+            )
         if status == 0:
             return ""
         return f"image {wanted.image} can't be pulled: {said or f'status {status}'}"
@@ -164,13 +234,17 @@ class Images:
         with self._lock:
             since = fetch.pulled_since
             if since is not None:
-                for attempt, one in list(fetch.waiting.items()):
-                    if now - max(since, one.since) >= one.limit_s:
+                for attempt, waiter in list(fetch.waiting.items()):
+                    if now - max(since, waiter.since) >= waiter.limit_s:
                         late.append(fetch.waiting.pop(attempt))
-            early = [one for one in fetch.waiting.values() if since is None or one.since <= since]
+            early = [
+                waiter
+                for waiter in fetch.waiting.values()
+                if since is None or waiter.since <= since
+            ]
             is_wanted = bool(early) or (bool(fetch.waiting) and not late)
-        for one in late:
-            one.told(f"image {image} was not there after {one.limit_s:g} s of pulling")
+        for waiter in late:
+            waiter.told(f"image {image} was not there after {waiter.limit_s:g} s of pulling")
         return is_wanted
 
 
@@ -182,66 +256,6 @@ def _missing(wanted: ImageRequest, status: int | None, said: str) -> str:
         who = f" that {wanted.user['name']} may read" if wanted.user else ""
         return f"no such file{who} on this node"
     return said or f"checking it failed with status {status}"
-
-
-#: Commands that SIGKILL did not end.
-_STUCK = child_process.StuckChildren()
-
-
-class UnwantedError(Exception):
-    """The end of a command because nobody waits for its result any more."""
-
-
-def execute(
-    argv: list[str],
-    user: Mapping[str, Any] | None,
-    environment: dict[str, str],
-    limit_s: float,
-    is_wanted: Callable[[], bool] = lambda: True,
-) -> tuple[int | None, str]:
-    """Run a runtime's command as its user. Return status and last line of output.
-
-    The status is None if the time limit ended it. A command that not even SIGKILL ends, because its
-    storage hangs, is left alone. If there are too many of those, no other is started.
-
-    A runtime that has to be ended is asked first: one that is killed while it pulls or removes
-    leaves unnamed layers. Helpers that it has started for its user outlive it.
-
-    Raises:
-        UnwantedError: ``is_wanted``, which is checked repeatedly, has returned False.
-    """
-    if not is_wanted():
-        raise UnwantedError
-    stuck = _STUCK.pids()
-    if len(stuck) >= HUNG_MAX:
-        return 126, f"{len(stuck)} commands hang and can't be killed, as process {stuck[0]}"
-    program = child_process.ChildProgram(
-        argv,
-        environment=environment,
-        folder="/",
-        user=child_process.ChildUser.of(user),
-        stderr=child_process.ChildOutput.READ,
-    )
-    limits = child_process.ChildLimits(
-        limit_s,
-        OUTPUT_BYTES_MAX,
-        child_process.Excess.KEEP_END,
-        grace_s=ENDING_S,
-        reap_s=ENDING_S,
-    )
-    try:
-        if user is not None:
-            session_keyring.join_new()
-        result = child_process.run_child(program, limits, is_wanted=is_wanted)
-    except OSError as problem:
-        return 127, str(problem)
-    _STUCK.note(None, result)
-    if result.end is child_process.ChildEnd.UNWANTED:
-        raise UnwantedError
-    if result.status is None:
-        return None, ""
-    lines = result.stderr.decode(errors="replace").strip().splitlines()
-    return result.status, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
 
 
 def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str]:

@@ -205,12 +205,12 @@ class Launcher:
         return task_users.find_user(template, self.node)
 
     def _pin_cpus(self, assignment: Assignment, template: TaskTemplate) -> str:
-        """Return the cores that a task is pinned to, near its GPUs; empty for all cores."""
+        """Return the cores that a task is pinned to, near its GPUs; empty if it may use all."""
         if self._cores is None or not template.cpu_milli:
             return ""
         near = {gpu.numa_node for gpu in self.node.gpus if gpu.index in assignment.devices}
         return self._cores.take(
-            assignment.attempt, template.cpu_milli, {one for one in near if one is not None}
+            assignment.attempt, template.cpu_milli, {node for node in near if node is not None}
         )
 
     def _release_cores(self, attempt: str) -> None:

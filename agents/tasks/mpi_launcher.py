@@ -79,7 +79,7 @@ class LineConnection:
         self._ends_at: float | None = None
 
     def allow(self, limit_s: float | None) -> None:
-        """Limit the time of all reads from now on together; None for no limit."""
+        """Limit the time of all reads from now on together, unless the limit is None."""
         self._ends_at = None if limit_s is None else time.monotonic() + limit_s
         self.link.settimeout(limit_s)
 
@@ -290,7 +290,7 @@ def run(line: LineConnection, order: dict[str, str]) -> None:
             ready, _, _ = select.select([*open_streams, link.fileno()], [], [])
             if link.fileno() in ready and not link.recv(4096):
                 break  # the requester is gone: nobody waits for it
-            for handle in [one for one in ready if one in open_streams]:
+            for handle in [stream for stream in ready if stream in open_streams]:
                 data = os.read(handle, 65536)
                 text = texts[handle].decode(data, final=not data)
                 if text:

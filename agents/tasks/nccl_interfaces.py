@@ -35,6 +35,6 @@ def settings(host: Host | None, interface: str) -> dict[str, str]:
 def interface_of(address: str) -> str:
     """Return the interface that has an address; empty if none has."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == address for one in addresses):
+        if any(known.address.partition("%")[0] == address for known in addresses):
             return str(name)
     return ""

@@ -204,7 +204,7 @@ def _container(
         environment={**execution.environment, "PATH": user.path},
         binds=tuple(dict(binds).items()),
         gpus=tuple(gpu for gpu in node.gpus if gpu.index in assignment.devices),
-        instances=() if is_simulated else tuple(one.uuid for one in resources.instances),
+        instances=() if is_simulated else tuple(instance.uuid for instance in resources.instances),
         memory_bytes=template.memory_bytes,
         pids_max=node.isolation.pids_max,
         as_root=user.uid == 0,

@@ -41,7 +41,7 @@ class TaskUser(msgspec.Struct, frozen=True):
 
     @property
     def acting(self) -> acting_user.ActingUser | None:
-        """User to access files as; None for the agent's own."""
+        """User to access files as; None if it is the agent's own."""
         if not self.switch:
             return None
         return acting_user.ActingUser(self.name, self.uid, self.gid, self.groups)

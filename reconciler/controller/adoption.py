@@ -56,6 +56,10 @@ class Adoption:
         log.info("adopted: %d jobs are new, %d count as done", len(new), len(self.runs))
         return True
 
+    def note_stored(self) -> None:
+        """Note that the runs which were declared done are stored."""
+        self.runs = ()
+
     def in_force(self, desired_state: desired.Desired) -> desired.Desired:
         """Return the desired state, without its jobs while the choice is pending."""
         if not self.pending:

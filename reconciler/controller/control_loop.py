@@ -5,6 +5,7 @@ calls the pure core, commits the outcome in one transaction, and only then dispa
 any moment, the loop loses nothing that anybody was told.
 """
 
+import itertools
 import logging
 import selectors
 import time
@@ -13,13 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from agents.host import failpoints
 from reconciler import log_format, metrics
 from reconciler.controller import (
     adoption,
     cycle_commit,
     cycle_decider,
     dispatcher,
-    failpoints,
     loop_inbox,
     publisher,
     retention,
@@ -30,8 +31,9 @@ from reconciler.controller.quarantine import (
     containment,
     cycle_input,
     cycle_rescue,
-    defects,
+    desired_in_force,
     desired_track,
+    internal_errors,
     job_bisection,
 )
 from reconciler.core import observed_state
@@ -132,67 +134,45 @@ class Loop:
         self._link = server_link.LinkServer(socket_path, self._selector)
         self._engine = agents_engine.AgentsEngine(led.epoch)
         self._state = state = observed_state.ObservedState(led.store.load(), leader_since=clock())
-        self._adoption = adoption.Adoption(pending=start.adopting)
+        self._adoption = adopting = adoption.Adoption(pending=start.adopting)
         self._search = job_bisection.JobBisection(time.monotonic)
-        self._in_force = job_bisection.CycleDesired(self._adoption, self._search, state)
-        self._track = desired_track.DesiredTrack(
-            start.before, start.accepted, self._adoption, state
-        )
+        generations = itertools.count(desired_in_force.GENERATION, -1)
+        self._in_force = desired_in_force.DesiredInForce(adopting, self._search, state, generations)
+        self._track = desired_track.DesiredTrack(start.before, start.accepted, adopting, state)
         self._counters = counters = metrics.Counters(clock())
         self._meter = usage_accounting.Meter(counters)
-        self._defects = defects.Defects(counters.defects, contained=core.contained)
+        caught = internal_errors.InternalErrors(counters.defects, contained=core.contained)
+        self._internal_errors = caught
         self._dispatcher = dispatcher.Dispatcher(
-            self._link, self._engine, outputs.provision, self._defects
+            self._link, self._engine, outputs.provision, caught
         )
         self._commits = cycle_commit.Committer(
-            led, state=state, meter=self._meter, defects=self._defects, suppress=self._suppress
+            led, state=state, meter=self._meter, internal_errors=caught, suppress=self._suppress
         )
         self._decider = cycle_decider.CycleDecider(
             core.decide,
-            in_force=self._in_force,
-            track=self._track,
+            state=state,
+            adoption=adopting,
             commits=self._commits,
             counters=counters,
-            defects=self._defects,
-            on_durable=inbox.adopt,
+            internal_errors=caught,
         )
         self._containment = containment.Containment(
-            self._track,
-            self._commits,
             self._in_force,
-            self._defects,
-            containment.Trials(self._attempt, self._decider.would_pass),
-            refuse=outputs.refuse,
-            adopt=inbox.adopt,
+            self._search,
+            state,
+            internal_errors=caught,
+            trials=containment.Trials(self._attempt, self._decider.would_pass),
+            generations=generations,
         )
-        self._publisher = self._publisher_to_server(led, socket_path.parent)
+        sources = publisher.PublishedSources(counters, led, outputs.notice_counts, clock)
+        page = publisher.MetricsPage(sources, caught, socket_path.parent)
+        self._publisher = publisher.Publisher(sources, self._link, inbox, page)
         self._pruner = retention.Pruner(led, clock())
         self._steps = wall_clock.ClockSteps(clock())
         self._wake_at: float | None = None
         self._cycled_at = self._cycle_s = 0.0
         self._stopping = False
-
-    def _publisher_to_server(
-        self, led: sql_store.LedStore, state_folder: Path
-    ) -> publisher.Publisher:
-        notice_counts, clock = self._outputs.notice_counts, self._clock
-        page = publisher.MetricsPage(
-            counters=self._counters,
-            defects=self._defects,
-            led=led,
-            state_folder=state_folder,
-            notice_counts=notice_counts,
-            clock=clock,
-        )
-        return publisher.Publisher(
-            server=self._link,
-            inbox=self._inbox,
-            counters=self._counters,
-            page=page,
-            led=led,
-            notice_counts=notice_counts,
-            clock=clock,
-        )
 
     def stop(self) -> None:
         """End the loop after the current cycle."""
@@ -265,23 +245,21 @@ class Loop:
         if value.generation == 0:
             self._track.keep_status(value.status)
             return True
-        self._track.desired = value
+        self._track.take(value, incumbents)
         self._search.renew(value)
-        if incumbents is not None:
-            self._commits.incumbents = incumbents
         return True
 
     def _take_message(self, message: loop_messages.ToLoop) -> bool:
         match message:
             case loop_messages.Reported():
                 node = message.request.node
-                if message.question and not self._defects.is_unheard(node):
+                if message.question and not self._internal_errors.is_unheard(node):
                     # the node counts as heard even if its report can't be processed
                     self._dispatcher.questions[node] = message.question
                     self._state.answered[node] = message.received_at
-                if self._defects.is_ignored(node, self._clock()):  # only a cycle answers
+                if self._internal_errors.is_ignored(node, self._clock()):  # only a cycle answers
                     return node in self._dispatcher.questions
-                with self._defects.suppress("usage"):
+                with self._internal_errors.suppress("usage"):
                     loop_inbox.measure(message, self._meter, self._state)
                 self._state.add_report(loop_inbox.report_of(message))
                 return True
@@ -304,24 +282,34 @@ class Loop:
         now = self._clock()
         self._check_clock(now)
         requests, scripts = self._state.take_asked(), self._state.take_provisioned()
-        unheard = frozenset(self._defects.unheard(cycle_input.CycleInput()))
+        unheard = frozenset(self._internal_errors.unheard(cycle_input.CycleInput()))
         received = cycle_input.CycleInput(*self._state.take_input(), requests, scripts, unheard)
-        got = self._attempt(received, now)
+        got = self._attempt(self._track.basis, received, now)
         result = self._rescue(got, received, now) if isinstance(got, Exception) else got
         if not self._search.is_open:
             return result
-        result = self._containment.search_jobs(result, now)
+        searched = self._containment.search_jobs(self._track.basis, result, now)
+        if searched.refused is not None:
+            self._outputs.refuse(self._track.refusal(searched.refused))
         if self._search.is_open:
             self._wake_at = now
-        return result
+        return searched.result
 
     def _rescue(
         self, error: Exception, received: cycle_input.CycleInput, now: float
     ) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had, or raise the error if that fails."""
-        found = self._containment.rescue(error, received, now)
+        newest, track = self._track.basis, self._track
+        last_good = track.refuse(internal_errors.revision_problem(error)) if track.is_new else None
+        found = self._containment.rescue(error, newest, last_good, received, now)
+        if found.revision is not None:
+            track.go_by(found.revision.basis)
+            if found.revision.refused is None:
+                self._inbox.adopt(newest.desired_state.generation)
+            else:
+                self._outputs.refuse(track.refusal(found.revision.refused))
         if found.failed:
-            nodes = self._defects.unheard(cycle_input.CycleInput())
+            nodes = self._internal_errors.unheard(cycle_input.CycleInput())
             structure = found.basis.desired_state.structure
             self._dispatcher.stop_renewing(nodes, structure, self._state)
         if found.failed or not found.waiting.is_bare:
@@ -329,19 +317,24 @@ class Loop:
             self._wake_at = now
         return found.result
 
-    def _attempt(self, received: cycle_input.CycleInput, now: float) -> outcome.Outcome | Exception:
+    def _attempt(
+        self, basis: cycle_rescue.CycleBasis, received: cycle_input.CycleInput, now: float
+    ) -> outcome.Outcome | Exception:
         """Decide one cycle and carry it out. Return the error instead if nothing was changed."""
-        desired_state = self._in_force.of(self._track.current)
+        self._track.go_by(basis)
+        desired_state = self._in_force.of(basis.desired_state)
+        in_force = basis._replace(desired_state=desired_state)
         try:
-            result, decide_s, commit_s = self._decider.decide(desired_state, received, now)
+            result, decide_s, commit_s = self._decider.decide(in_force, received, now)
+            self._inbox.adopt(self._track.note_passed())
         except Exception as error:
-            if not self._defects.contained or errors.is_of_store(error):
+            if not self._internal_errors.contained or errors.is_of_store(error):
                 raise
             self._commits.undo()
             return error
-        self._defects.heard(received)
+        self._internal_errors.heard(received)
         self._act(result, desired_state)
-        with self._defects.suppress("metrics"):
+        with self._internal_errors.suppress("metrics"):
             self._counters.cycle(result, decide_s=decide_s, commit_s=commit_s)
         self._publish()
         self._counters.phases("publish")
@@ -349,7 +342,7 @@ class Loop:
 
     def _act(self, result: outcome.Outcome, desired_state: desired.Desired) -> None:
         """Absorb an outcome that is durable, and dispatch it."""
-        with self._defects.suppress("notices"):
+        with self._internal_errors.suppress("notices"):
             self._outputs.on_outcome(result, self._state, desired_state)
         self._state.absorb(result)
         self._commits.journal.note_durable(result)
@@ -360,13 +353,13 @@ class Loop:
         event_lines = self._outputs.event_lines
         if event_lines is not None:
             revision = desired_state.status.jobs_revision or ""
-            with self._defects.suppress("lines"):
+            with self._internal_errors.suppress("lines"):
                 event_lines.write(result.events, cycle=self._commits.cycle, revision=revision)
         self._counters.phases("act")
 
     def _suppress(self, part: str) -> AbstractContextManager[None]:
         """Return a block that suppresses errors if there is no new desired state to refuse."""
-        return nullcontext() if self._track.is_new else self._defects.suppress(part)
+        return nullcontext() if self._track.is_new else self._internal_errors.suppress(part)
 
     def _check_clock(self, now: float) -> None:
         """Restart all waits for silent nodes and housekeeping if the wall clock was set.
@@ -377,7 +370,7 @@ class Loop:
             log.warning("the clock was set by %.1f s", step_s)
             self._state.leader_since = now
             self._pruner.clock_set(now)
-            self._commits.committed_at = min(self._commits.committed_at, now)
+            self._commits.clock_set(now)
         elif self._track.passed is None:  # at a start the earlier clock is unknown
             self._state.leader_since = now
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 import msgspec
 
 import reconciler
-from reconciler.controller.quarantine import defects
+from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.core import cycle_journal, observed_state
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
@@ -32,14 +32,13 @@ class Committer:
         led: the store.
         state: records as of the last outcome.
         meter: counts each outcome.
-        defects: suppresses errors of parts that may fail.
+        internal_errors: suppresses errors of parts that may fail.
         suppress: returns a block that suppresses errors, unless a new desired state can be refused
             for them.
 
     Attributes:
         cycle: number of the last commit.
         committed_at: its time.
-        incumbents: what the next commit has to store for a restart; None: as before.
     """
 
     def __init__(
@@ -48,18 +47,17 @@ class Committer:
         *,
         state: observed_state.ObservedState,
         meter: usage_accounting.Meter,
-        defects: defects.Defects,
+        internal_errors: internal_errors.InternalErrors,
         suppress: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self._led = led
         self._state = state
         self._meter = meter
-        self._defects = defects
+        self._internal_errors = internal_errors
         self._suppress = suppress
         self.cycle = led.store.cycle
         self.journal = cycle_journal.Recorder(reconciler.__version__)
         self.committed_at = 0.0
-        self.incumbents: bytes | None = None
         self._shown: desired.SyncStatus | None = None
         self._unsaved_nodes: dict[str, records.NodeRecord] = {}
         self._encoder = msgspec.msgpack.Encoder()
@@ -77,21 +75,21 @@ class Committer:
     def take(
         self,
         result: outcome.Outcome,
-        desired_state: desired.Desired,
+        basis: cycle_rescue.CycleBasis,
         view: Mapping[str, bytes],
     ) -> None:
         """Commit an outcome, or let it wait if it only has times and usage of nodes.
 
         Args:
             result: of the cycle.
-            desired_state: of the cycle.
+            basis: of the cycle. Its incumbents are stored at once.
             view: additional stored views.
         """
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
             self._unsaved_nodes.pop(name, None)
-        if self._must_commit(result, desired_state):
-            self._commit(result, desired_state, view)
+        if self._must_commit(result, basis):
+            self._commit(result, basis, view)
         else:
             self._meter_outcome(result)
 
@@ -102,21 +100,25 @@ class Committer:
         nodes = self._state.nodes
         self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
 
-    def _must_commit(self, result: outcome.Outcome, desired_state: desired.Desired) -> bool:
+    def clock_set(self, now: float) -> None:
+        """Note that the wall clock was set: no commit lies in the future."""
+        self.committed_at = min(self.committed_at, now)
+
+    def _must_commit(self, result: outcome.Outcome, basis: cycle_rescue.CycleBasis) -> bool:
         """Return True if the outcome has more than node times and usage, or those are due."""
         is_due = result.now - self.committed_at >= NODES_COMMIT_EVERY_S
         return bool(
             self._state.is_changed_by(result)
-            or self.incumbents is not None
-            or desired_state.status != self._shown
+            or basis.incumbents is not None
+            or basis.desired_state.status != self._shown
             or self.journal.full
             or (self._unsaved_nodes and is_due)
         )
 
     def _commit(
-        self, result: outcome.Outcome, desired_state: desired.Desired, view: Mapping[str, bytes]
+        self, result: outcome.Outcome, basis: cycle_rescue.CycleBasis, view: Mapping[str, bytes]
     ) -> None:
-        views = dict(view)
+        views, desired_state = dict(view), basis.desired_state
         if desired_state.status != self._shown:
             views[job_views.SYNC] = self._encoder.encode(desired_state.status)
         with self._suppress("views"):
@@ -138,18 +140,17 @@ class Committer:
                     journal=written.inputs,
                     snapshot=snapshot,
                     views=views,
-                    incumbents=self.incumbents,
+                    incumbents=basis.incumbents,
                     rollup=self._meter.take(),
                 ),
             )
         self.cycle += 1
         self._unsaved_nodes = {}
         self.committed_at = result.now
-        self.incumbents = None
         self._shown = desired_state.status
 
     def _meter_outcome(self, result: outcome.Outcome) -> None:
-        with self._defects.suppress("usage"):
+        with self._internal_errors.suppress("usage"):
             self._meter.cycle(result, self._state)
 
     def _views(

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from reconciler import metrics
-from reconciler.controller import cycle_commit
-from reconciler.controller.quarantine import cycle_input, defects, desired_track, job_bisection
-from reconciler.core import reconcile
+from reconciler.controller import adoption, cycle_commit
+from reconciler.controller.quarantine import cycle_input, cycle_rescue, internal_errors
+from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome
 
@@ -43,44 +43,40 @@ class CycleDecider:
 
     Args:
         decide: the core.
-        in_force: jobs that are left out, and records as of the last outcome.
-        track: the desired state.
+        state: records as of the last outcome.
+        adoption: runs that somebody declared done.
         commits: writes outcomes.
         counters: times of phases.
-        defects: nodes whose reports can't be processed.
-        on_durable: given the generation of each desired state that is durable.
+        internal_errors: nodes whose reports can't be processed.
     """
 
     def __init__(
         self,
         decide: Callable[..., outcome.Outcome],
         *,
-        in_force: job_bisection.CycleDesired,
-        track: desired_track.DesiredTrack,
+        state: observed_state.ObservedState,
+        adoption: adoption.Adoption,
         commits: cycle_commit.Committer,
         counters: metrics.Counters,
-        defects: defects.Defects,
-        on_durable: Callable[[int], None],
+        internal_errors: internal_errors.InternalErrors,
     ) -> None:
         self.decide_by = decide
-        self._in_force = in_force
-        self._state = in_force.state
-        self._adoption = in_force.adoption
-        self._track = track
+        self._state = state
+        self._adoption = adoption
         self._commits = commits
         self._counters = counters
-        self._defects = defects
-        self._on_durable = on_durable
+        self._internal_errors = internal_errors
 
     def decide(
-        self, desired_state: desired.Desired, received: cycle_input.CycleInput, now: float
+        self, basis: cycle_rescue.CycleBasis, received: cycle_input.CycleInput, now: float
     ) -> DurableOutcome:
         """Decide and commit a cycle. An error leaves only what ``Committer.undo`` reverts."""
+        desired_state = basis.desired_state
         started, phases = time.perf_counter(), self._counters.phases
         phases.begin()
         if desired_state.generation != self._state.desired_generation:
             self._state.share_specs(desired_state.jobs)
-        self._state.leave_out(desired_state.aside.keys())
+        self._state.leave_out(desired_state.quarantined.keys())
         with self._commits.writing():
             self._commits.journal.begin(desired_state, self._state.observed((), {}), now)
         observed = self._state.observed(
@@ -88,7 +84,7 @@ class CycleDecider:
             received.answered,
             received.asked,
             received.provisioned,
-            self._defects.unheard(received),
+            self._internal_errors.unheard(received),
         )
         phases("journal")
         result = self.decide_by(desired_state, observed, now, cache=self._state.cache, ended=phases)
@@ -103,22 +99,20 @@ class CycleDecider:
                 desired_state, observed, result, adopted=adopted, decide_s=decide_s
             )
         phases("journal")
-        incumbents = self._commits.incumbents
-        self._commits.take(result, desired_state, self._adoption.view)
+        self._commits.take(result, basis, self._adoption.view)
         phases("commit")
-        self._adoption.runs = ()
-        self._on_durable(self._track.note_passed(desired_state, incumbents))
+        self._adoption.note_stored()
         return DurableOutcome(result, decide_s, time.perf_counter() - decided_at)
 
     def would_pass(
         self, tried: desired.Desired, received: cycle_input.CycleInput, now: float
     ) -> bool:
         """Return True if a cycle can be decided. Nothing comes of it."""
-        self._state.leave_out(tried.aside.keys())
+        self._state.leave_out(tried.quarantined.keys())
         parts = (received.reports, received.answered, received.asked, received.provisioned)
         try:
             self.decide_by(
-                tried, self._state.observed(*parts, self._defects.unheard(received)), now
+                tried, self._state.observed(*parts, self._internal_errors.unheard(received)), now
             )
         except Exception:
             return False

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from reconciler.controller import server_link
-from reconciler.controller.quarantine.defects import MARK, Defects, shorten
+from reconciler.controller.quarantine.internal_errors import MARK, InternalErrors, shorten
 from reconciler.core import observed_state
 from reconciler.engines import agents_engine
 from reconciler.model import desired
@@ -32,7 +32,7 @@ class Dispatcher:
         server: the connection to the server process.
         engine: builds assignment sets.
         provision: given all open orders whenever they change.
-        defects: counts sets that can't be built.
+        internal_errors: counts sets that can't be built.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Dispatcher:
         server: server_link.LinkServer,
         engine: agents_engine.AgentsEngine,
         provision: Callable[[Iterable[instance_records.Order]], None],
-        defects: Defects,
+        internal_errors: InternalErrors,
     ) -> None:
         self._server = server
         self._engine = engine
         self._provision = provision
-        self._defects = defects
+        self._internal_errors = internal_errors
         self._provisions: object = None
         self._sent_structure: desired.Structure | None = None
         #: Nodes whose sets could not be built. Each decision tries them again.
@@ -75,7 +75,7 @@ class Dispatcher:
                 self.questions.pop(node, None)
         self._complain(result.now)
         if state.provisions is not self._provisions:  # at the start, and after each change
-            with self._defects.suppress("tell"):
+            with self._internal_errors.suppress("tell"):
                 self._provision(
                     order
                     for pool in state.provisions.values()
@@ -114,7 +114,7 @@ class Dispatcher:
     def _serving(self, node: str) -> Iterator[None]:
         """Suppress errors of a node's update, which the next decision tries again."""
         self._unserved.add(node)
-        with self._defects.suppress("tell"):
+        with self._internal_errors.suppress("tell"):
             yield
             self._unserved.discard(node)
 

@@ -17,7 +17,7 @@ import msgspec
 from reconciler import metrics
 from reconciler.changes import notes
 from reconciler.controller import loop_inbox, unread_head
-from reconciler.controller.quarantine import cycle_rescue, defects
+from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, source, watch
 from reconciler.model import desired
@@ -142,7 +142,6 @@ class GitWatcher(threading.Thread):
                 try:
                     self._load()
                 except Exception as defect:  # only this look is lost
-                    log.exception("%s prevented the repository from being read", defects.MARK)
                     self._fail(defect)
             elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
@@ -213,8 +212,9 @@ class GitWatcher(threading.Thread):
                 self._withdrawn += [number] if number is not None else []
             for waiting in [one for one in self._notices if one[0].generation > before.generation]:
                 self._notices.remove(waiting)
-            remaining = [n for n, one in self._notes.items() if one.generation <= before.generation]
-            self._notes = {name: self._notes[name] for name in remaining}
+            for revision, note in list(self._notes.items()):
+                if note.generation > before.generation:
+                    del self._notes[revision]
 
     def _notify(self, value: desired.Desired) -> None:
         """Queue a notice to people about a revision.
@@ -289,13 +289,14 @@ class GitWatcher(threading.Thread):
 
     def _fail(self, defect: Exception) -> None:
         """Keep what is in force, show the internal error, and look again later."""
+        message = "%s prevented the repository from being read"
+        log.error(message, internal_errors.MARK, exc_info=defect)
         self._polling.polled(reached=False)
-        self._inbox.put_look(
-            metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
-        )
+        look = metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
+        self._inbox.put_look(look)
         last = self._last or desired.Desired()
-        message = defects.describe_unread(defect)
-        status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
+        shown = internal_errors.describe_unread(defect)
+        status = msgspec.structs.replace(last.status, sync="Unknown", message=shown)
         self._last = msgspec.structs.replace(last, status=status)
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
@@ -303,9 +304,9 @@ class GitWatcher(threading.Thread):
         """Queue a note about a revision's result, once for each result."""
         status = value.status
         noted = [
-            ": ".join(filter(None, (one.object, one.message)))
-            for one in status.problems
-            if one.rule == defects.RULE
+            ": ".join(filter(None, (problem.object, problem.message)))
+            for problem in status.problems
+            if problem.rule == internal_errors.RULE
         ][:DEFECTS_NOTED_MAX]
         result = (status.attempted_revision, status.sync, len(status.problems), *noted)
         if status.attempted_revision is None or status.sync == "Unknown" or result == self._told:
@@ -316,7 +317,7 @@ class GitWatcher(threading.Thread):
             f"{(status.structure_revision or 'none')[:12]}, jobs of "
             f"{(status.jobs_revision or 'none')[:12]} in force"
         )
-        text += "".join(f"; {one}" for one in noted)
+        text += "".join(f"; {note}" for note in noted)
         if self._chained is not None:
             text += f"; audit {self._chained.number} {self._chained.hash}"
         self._later()
@@ -334,10 +335,9 @@ class GitWatcher(threading.Thread):
 
     def _has_news(self) -> bool:
         """Return True if there are notes or notices about a state that the loop applied."""
-        adopted = self._inbox.adopted
-        return any(one.generation <= adopted for one in self._notes.values()) or any(
-            value.generation <= adopted for value, _ in self._notices
-        )
+        found = [note.generation for note in self._notes.values()]
+        found += [value.generation for value, _ in self._notices]
+        return any(generation <= self._inbox.adopted for generation in found)
 
     def _notes_left_s(self) -> float:
         """Return in how many seconds the notes are due."""
@@ -386,14 +386,14 @@ def wait_s(again_at: float | None, now: float, looked_s: float) -> float:
 def limit_warnings(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired:
     """Return a revision with at most ``WARNINGS_MAX`` warnings. All errors stay."""
     problems = value.status.problems
-    left = sum(one.severity == "warning" for one in problems) - most
+    left = sum(problem.severity == "warning" for problem in problems) - most
     if left <= 0:
         return value
     shown, warnings = [], 0
-    for one in problems:
-        warnings += one.severity == "warning"
-        if one.severity != "warning" or warnings <= most:
-            shown.append(one)
+    for problem in problems:
+        warnings += problem.severity == "warning"
+        if problem.severity != "warning" or warnings <= most:
+            shown.append(problem)
     note = f"and {left} more warnings: `muster validate` in a clone lists them"
     shown.append(desired.Problem(MORE_WARNINGS, "warning", "", note))
     status = msgspec.structs.replace(value.status, problems=tuple(shown))

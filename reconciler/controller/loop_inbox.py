@@ -133,5 +133,5 @@ def measure(
             node,
             dict(message.gpu_ratios),
             message.received_at,
-            [attempts[one] for one in state.attempts_by_node.get(node, ()) if one in attempts],
+            [attempts[name] for name in state.attempts_by_node.get(node, ()) if name in attempts],
         )

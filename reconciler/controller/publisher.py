@@ -4,11 +4,11 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from reconciler import metrics
 from reconciler.controller import loop_inbox, server_link
-from reconciler.controller.quarantine import defects
+from reconciler.controller.quarantine import internal_errors
 from reconciler.core import observed_state
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -39,34 +39,40 @@ class NoNotices:
         return ()
 
 
+class PublishedSources(NamedTuple):
+    """The places that published figures come from.
+
+    Attributes:
+        counters: totals of the loop.
+        led: the store.
+        notice_counts: counts notices to people, and the channels that can't be reached.
+        clock: seconds since the epoch.
+    """
+
+    counters: metrics.Counters
+    led: sql_store.LedStore
+    notice_counts: NoticeCounts
+    clock: Callable[[], float]
+
+
 class MetricsPage:
     """The metrics page of the loop.
 
     Args:
-        counters: totals of the loop.
-        defects: suppresses errors while the page is rendered.
-        led: the store; its size is published.
+        sources: of its figures.
+        internal_errors: suppresses errors while the page is rendered.
         state_folder: its disk is measured.
-        notice_counts: counts notices to people.
-        clock: seconds since the epoch.
     """
 
     def __init__(
         self,
-        *,
-        counters: metrics.Counters,
-        defects: defects.Defects,
-        led: sql_store.LedStore,
+        sources: PublishedSources,
+        internal_errors: internal_errors.InternalErrors,
         state_folder: Path,
-        notice_counts: NoticeCounts,
-        clock: Callable[[], float],
     ) -> None:
-        self._counters = counters
-        self._defects = defects
-        self._led = led
+        self._sources = sources
+        self._internal_errors = internal_errors
         self._state_folder = state_folder
-        self._notice_counts = notice_counts
-        self._clock = clock
         self._rendered = b""
 
     def render(
@@ -75,15 +81,16 @@ class MetricsPage:
         state: observed_state.ObservedState,
     ) -> bytes:
         """Return the page, or the previous one if rendering fails. An alert watches its age."""
-        with self._defects.suppress("metrics"):
+        sources = self._sources
+        with self._internal_errors.suppress("metrics"):
             self._rendered = metrics.render_cluster(
-                counters=self._counters,
+                counters=sources.counters,
                 memory=state,
                 wanted=desired_state,
-                epoch=self._led.epoch,
-                now=self._clock(),
-                disk=metrics.disk_of(self._state_folder, self._led.store.reader.path),
-                told=self._notice_counts.counts(),
+                epoch=sources.led.epoch,
+                now=sources.clock(),
+                disk=metrics.disk_of(self._state_folder, sources.led.store.reader.path),
+                told=sources.notice_counts.counts(),
             )
         return self._rendered
 
@@ -92,33 +99,23 @@ class Publisher:
     """A sender of the loop's state and of the metrics page, which it renders when that is due.
 
     Args:
+        sources: of its figures.
         server: the connection to the server process.
         inbox: has the looks at the repository that are to be counted.
-        counters: count them.
         page: the metrics page.
-        led: the store; its newest event is published.
-        notice_counts: the channels that can't be reached.
-        clock: seconds since the epoch.
     """
 
     def __init__(
         self,
-        *,
+        sources: PublishedSources,
         server: server_link.LinkServer,
         inbox: loop_inbox.Inbox,
-        counters: metrics.Counters,
         page: MetricsPage,
-        led: sql_store.LedStore,
-        notice_counts: NoticeCounts,
-        clock: Callable[[], float],
     ) -> None:
+        self._sources = sources
         self._server = server
         self._inbox = inbox
-        self._counters = counters
         self._page = page
-        self._led = led
-        self._notice_counts = notice_counts
-        self._clock = clock
         self._timer = PageTimer()
 
     def wait_s(self) -> float:
@@ -150,7 +147,7 @@ class Publisher:
         page: bytes | None = b""
         if desired_state is not None:
             for look in self._inbox.take_looks():
-                self._counters.look(look)
+                self._sources.counters.look(look)
             page = self._timer.render_if_due(
                 functools.partial(self._page.render, desired_state, state)
             )
@@ -160,16 +157,16 @@ class Publisher:
         leases = [settings.lease_s, settings.node_silence_s]
         self._server.send(
             loop_messages.Published(
-                epoch=self._led.epoch,
+                epoch=self._sources.led.epoch,
                 cycle=cycle,
-                at=self._clock(),
+                at=self._sources.clock(),
                 ready=desired_state is not None,
                 poll_s=max(0.5, min(30.0, min(leases) / 3)),
                 metrics=page,
                 revision=desired_state.status.jobs_revision if desired_state else None,
-                events=self._led.store.last_event_sequence,
+                events=self._sources.led.store.last_event_sequence,
                 adopting=adopting,
-                untold=self._notice_counts.untold(),
+                untold=self._sources.notice_counts.untold(),
             )
         )
 

@@ -42,9 +42,9 @@ Value = TypeVar("Value")
 class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """The difference between a desired state and that of the previous call.
 
-    ``structure``, ``status`` and ``aside`` None: as before. ``jobs`` and ``refused`` have what is
-    new or changed; ``*_gone`` are names. ``*_order`` is given if names are not in the order of
-    before with the new ones after them: new runs are numbered in this order.
+    ``structure``, ``status`` and ``quarantined`` None: as before. ``jobs`` and ``refused`` have
+    what is new or changed; ``*_gone`` are names. ``*_order`` is given if names are not in the order
+    of before with the new ones after them: new runs are numbered in this order.
     """
 
     generation: int
@@ -56,7 +56,7 @@ class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: dict[str, str] = {}
     refused_gone: tuple[str, ...] = ()
     refused_order: tuple[str, ...] | None = None
-    aside: dict[str, str] | None = None
+    quarantined: dict[str, str] | None = msgspec.field(default=None, name="aside")
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -188,7 +188,7 @@ def difference(before: desired.Desired, after: desired.Desired) -> DesiredDelta 
         refused=refused,
         refused_gone=refused_gone,
         refused_order=refused_order,
-        aside=None if before.aside == after.aside else dict(after.aside),
+        quarantined=None if before.quarantined == after.quarantined else dict(after.quarantined),
     )
     return None if delta == DesiredDelta(before.generation) else delta
 
@@ -201,7 +201,7 @@ def changed(before: desired.Desired, by: DesiredDelta) -> desired.Desired:
         jobs=_changed(before.jobs, by.jobs, by.jobs_gone, by.jobs_order),
         refused=_changed(before.refused, by.refused, by.refused_gone, by.refused_order),
         status=before.status if by.status is None else by.status,
-        aside=before.aside if by.aside is None else by.aside,
+        quarantined=before.quarantined if by.quarantined is None else by.quarantined,
     )
 
 
@@ -387,7 +387,7 @@ class Replay:
             self._wanted = changed(self._wanted, one.wanted)
         state.past_runs.update(one.adopted)
         state.leader_since = one.leader_since
-        state.leave_out(self._wanted.aside.keys())
+        state.leave_out(self._wanted.quarantined.keys())
         observed = state.observed(
             one.reports, one.answered, one.asked, one.provisioned, one.unheard
         )

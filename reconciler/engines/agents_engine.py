@@ -127,7 +127,11 @@ class AgentsEngine:
         version = self._versions.get(node, 0) + 1
         self._versions[node] = version
         wanted = self._set(node, structure, state)
-        leases = [one.lease_s for one in wanted.templates.values() if one.lease_s is not None]
+        leases = [
+            template.lease_s
+            for template in wanted.templates.values()
+            if template.lease_s is not None
+        ]
         return loop_messages.NodeUpdate(
             node=node,
             epoch=self.epoch,
@@ -174,7 +178,7 @@ class AgentsEngine:
                     saves_every_s=attempt.saves_every_s,
                 )
             )
-        remedies = tuple(one for one in state.remedies if one.open and one.node == node)
+        remedies = tuple(remedy for remedy in state.remedies if remedy.open and remedy.node == node)
         watched = self._plans[node] = _watched(node, structure, state)
         return agent_messages.AssignmentSet(
             templates=templates,
@@ -248,7 +252,7 @@ class AgentsEngine:
             secrets=spec.secrets,
             mounts=_mounts(spec, structure),
             volumes=tuple(
-                one for one in spec.storage if _mounted(structure.volumes.get(one)) is not None
+                name for name in spec.storage if _mounted(structure.volumes.get(name)) is not None
             ),
             stage=_stage(spec, structure),
         )
@@ -272,7 +276,7 @@ def _mounts(spec: desired.Job, structure: desired.Structure) -> tuple[tuple[str,
     """Return the folders of a job's volumes, as containers see them."""
     found = (structure.volumes.get(name) for name in spec.volumes)
     return tuple(
-        (one.mount_path, bool(one.read_only)) for one in filter(None, map(_mounted, found))
+        (volume.mount_path, bool(volume.read_only)) for volume in filter(None, map(_mounted, found))
     )
 
 
@@ -288,14 +292,16 @@ def _stage(spec: desired.Job, structure: desired.Structure) -> storage.StagingPl
     known = structure.volumes
     return storage.StagingPlan(
         tuple(
-            storage.In(one.name, known[one.volume].store(), one.path, one.sha256, one.checksums)
-            for one in spec.stage.ins
-            if one.volume in known
+            storage.In(
+                item.name, known[item.volume].store(), item.path, item.sha256, item.checksums
+            )
+            for item in spec.stage.ins
+            if item.volume in known
         ),
         tuple(
-            storage.Out(one.path, known[one.volume].store(), one.to, one.when)
-            for one in spec.stage.outs
-            if one.volume in known
+            storage.Out(item.path, known[item.volume].store(), item.to, item.when)
+            for item in spec.stage.outs
+            if item.volume in known
         ),
         float(spec.stage.timeout_s),
     )
@@ -307,10 +313,14 @@ def _watched(node: str, structure: desired.Structure, state: EngineState) -> _Wa
     pool = record.pool if record else ""
     volumes = tuple(
         storage.WantedVolume(
-            one.name, one.mount_path, one.file_system, one.source, one.read_only is False
+            volume.name,
+            volume.mount_path,
+            volume.file_system,
+            volume.source,
+            volume.read_only is False,
         )
-        for one in structure.volumes.values()
-        if pool and one.objects is None and (not one.pools or pool in one.pools)
+        for volume in structure.volumes.values()
+        if pool and volume.objects is None and (not volume.pools or pool in volume.pools)
     )
     plan, cut = plan_of(node, structure, state), _cut(structure.pools.get(pool))
     return _Watched(plan, volumes, cut, pool)

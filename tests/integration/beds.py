@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from reconciler.controller.quarantine import defects
+from reconciler.controller.quarantine import internal_errors
 from reconciler.operations.client import api_client
 from reconciler.operations.local import local_cluster, local_controller
 
@@ -193,10 +193,10 @@ class Bed:
 
 
 def require_sound(state: Path, *, expects_defects: bool = False) -> None:
-    """A controller outlives its own defects; a test in which one did has failed."""
+    """A controller outlives its own internal errors; a test in which one did has failed."""
     for path in state.glob("controller.log*"):
         log = path.read_text(errors="replace")
-        assert expects_defects or defects.MARK not in log, log[-4000:]
+        assert expects_defects or internal_errors.MARK not in log, log[-4000:]
 
 
 def job(name: str, spec: str) -> str:

@@ -42,7 +42,11 @@ class CycleInput(msgspec.Struct, frozen=True):
 
         Leases run from the last answer, and a node is not silent while a report of it waits.
         """
-        heard = {one.node: one.received_at for one in self.reports if one.node not in self.unheard}
+        heard = {
+            report.node: report.received_at
+            for report in self.reports
+            if report.node not in self.unheard
+        }
         later = {node: max(at, self.answered.get(node, at)) for node, at in heard.items()}
         return CycleInput(answered={**self.answered, **later})
 
@@ -80,8 +84,10 @@ class CycleInput(msgspec.Struct, frozen=True):
             )
             bare = msgspec.structs.replace(itself, inventory=None, usage=None, remedies=())
             found += [bare] if bare == itself else [bare, itself]
-            found += [msgspec.structs.replace(bare, attempts=(one,)) for one in report.attempts]
-        return [CycleInput(reports=(one,)) for one in found]
+            found += [
+                msgspec.structs.replace(bare, attempts=(attempt,)) for attempt in report.attempts
+            ]
+        return [CycleInput(reports=(report,)) for report in found]
 
     @property
     def name(self) -> str:
@@ -98,9 +104,9 @@ class CycleInput(msgspec.Struct, frozen=True):
 def join(inputs: Sequence[CycleInput]) -> CycleInput:
     """Return several inputs as one."""
     return CycleInput(
-        reports=tuple(report for one in inputs for report in one.reports),
-        asked=tuple(request for one in inputs for request in one.asked),
-        provisioned=tuple(result for one in inputs for result in one.provisioned),
+        reports=tuple(report for part in inputs for report in part.reports),
+        asked=tuple(request for part in inputs for request in part.asked),
+        provisioned=tuple(result for part in inputs for result in part.provisioned),
     )
 
 

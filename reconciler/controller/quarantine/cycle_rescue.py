@@ -24,8 +24,8 @@ class CycleBasis(NamedTuple):
     """The desired state that a cycle uses.
 
     Attributes:
-        desired_state: what git asks for.
-        incumbents: what has to be remembered with it over a restart; None: as before.
+        desired_state: what is asked for.
+        incumbents: what is stored with it for a restart; None: as before.
     """
 
     desired_state: desired.Desired
@@ -46,6 +46,20 @@ class PassedDesired(NamedTuple):
     adopting: bool
 
 
+class RefusedPart(NamedTuple):
+    """The part of a desired state that was not applied.
+
+    Attributes:
+        generation: of that state.
+        problem: of its revision.
+        jobs: the quarantined jobs, if everything else was applied; empty: nothing was.
+    """
+
+    generation: int
+    problem: desired.Problem
+    jobs: tuple[job_quarantine.QuarantinedJob, ...] = ()
+
+
 class RevisionRefusal(msgspec.Struct, frozen=True):
     """A message to the git watcher: a desired state was not applied as a whole.
 
@@ -62,6 +76,18 @@ class RevisionRefusal(msgspec.Struct, frozen=True):
     jobs: tuple[job_quarantine.QuarantinedJob, ...] = ()
 
 
+class RevisionResult(NamedTuple):
+    """The part in force of a revision with which a cycle raised.
+
+    Attributes:
+        basis: of later cycles.
+        refused: the part that was not applied; None: all of it was, after all.
+    """
+
+    basis: CycleBasis
+    refused: RefusedPart | None
+
+
 class RescuedCycle(NamedTuple):
     """How a cycle was decided in the end.
 
@@ -72,6 +98,7 @@ class RescuedCycle(NamedTuple):
         failed: sources and pieces that were left out.
         waiting: input that the next cycle processes.
         by_jobs: jobs were left out, and which of them have to be is still to be found.
+        revision: set if the revision could not be decided as a whole.
     """
 
     basis: CycleBasis
@@ -80,6 +107,7 @@ class RescuedCycle(NamedTuple):
     failed: tuple[cycle_input.CycleInput, ...] = ()
     waiting: cycle_input.CycleInput = cycle_input.CycleInput()
     by_jobs: bool = False
+    revision: RevisionResult | None = None
 
 
 AttemptResult = outcome.Outcome | Exception
@@ -165,7 +193,9 @@ def refused(
     newer: desired.SyncStatus, in_force: desired.Desired, problem: desired.Problem
 ) -> desired.Desired:
     """Return what stays in force, with the status that something newer was refused."""
-    others = tuple(one for one in in_force.status.problems if one.rule != review_findings.UNDECIDED)
+    others = tuple(
+        other for other in in_force.status.problems if other.rule != review_findings.UNDECIDED
+    )
     status = msgspec.structs.replace(
         in_force.status,
         sync="OutOfSync",

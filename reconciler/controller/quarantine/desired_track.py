@@ -37,9 +37,15 @@ class DesiredTrack:
         self._adoption = adoption
         self._state = state
         self.desired: desired.Desired | None = None
+        self._incumbents: bytes | None = None
         self.refused: desired.Desired | None = None
         self.passed: cycle_rescue.PassedDesired | None = None
         self.passed_incumbents = accepted
+
+    @property
+    def basis(self) -> cycle_rescue.CycleBasis:
+        """The basis of the next cycle."""
+        return cycle_rescue.CycleBasis(self.current, self._incumbents)
 
     @property
     def current(self) -> desired.Desired:
@@ -59,6 +65,21 @@ class DesiredTrack:
             return cycle_rescue.after_restart(self._before, self._state)
         return self.passed.taken if self._adoption.pending else self.passed.desired_state
 
+    def take(self, desired_state: desired.Desired, incumbents: bytes | None) -> None:
+        """Let the next cycle use a newer desired state.
+
+        Args:
+            desired_state: as the inbox has it.
+            incumbents: what is stored with it for a restart; None: as before.
+        """
+        self.desired = desired_state
+        if incumbents is not None:
+            self._incumbents = incumbents
+
+    def go_by(self, basis: cycle_rescue.CycleBasis) -> None:
+        """Let the next cycle use this basis."""
+        self.desired, self._incumbents = basis
+
     def keep_status(self, status: desired.SyncStatus) -> None:
         """Stay with the last good state, with another status."""
         self.desired = msgspec.structs.replace(self.last_good(), status=status)
@@ -68,11 +89,17 @@ class DesiredTrack:
         self.refused = cycle_rescue.refused(self.current.status, self.last_good(), problem)
         return self.refused
 
-    def note_passed(self, desired_state: desired.Desired, incumbents: bytes | None) -> int:
-        """Note that a cycle passed, and return the generation that it applied."""
-        taken = self.desired or desired_state
+    def note_passed(self) -> int:
+        """Note that a cycle with the basis passed, and return the generation that it applied."""
+        taken = self.current
         in_force = self._adoption.in_force(taken)
         self.passed = cycle_rescue.PassedDesired(taken, in_force, self._adoption.pending)
-        if incumbents is not None:
-            self.passed_incumbents = incumbents
+        if self._incumbents is not None:
+            self.passed_incumbents, self._incumbents = self._incumbents, None
         return taken.generation
+
+    def refusal(self, part: cycle_rescue.RefusedPart) -> cycle_rescue.RevisionRefusal:
+        """Return the message about a refused part, with what was accepted last."""
+        return cycle_rescue.RevisionRefusal(
+            part.generation, part.problem, self.passed_incumbents, part.jobs
+        )

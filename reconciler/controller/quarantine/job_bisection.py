@@ -6,28 +6,23 @@ are set aside, the input is processed, and the jobs come back in halves, in the 
 would be scheduled. The search goes on in the loop's next turn if it takes longer.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from reconciler.controller import adoption
-from reconciler.controller.quarantine import bisection, cycle_rescue, defects
-from reconciler.core import job_errors, observed_state
-from reconciler.core.jobs import quarantined_jobs
+from reconciler.controller.quarantine import bisection, cycle_rescue, internal_errors
+from reconciler.core import job_errors
 from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
 from reconciler.model.state import outcome
 
-#: The first generation of the states made here; the next ones count down. No loader uses them.
-GENERATION = -3
 #: The most attempts in one turn of the loop, and how long they may take once one was found.
 TRIES_MAX = 64
 SEARCH_S = 2.0
 #: If leaving out the input would help as well, at most so many jobs are taken for the cause.
 CULPRITS_MAX = 3
-UNTRIED = f"{defects.MARK} in another job is being isolated: retried automatically"
+UNTRIED = f"{internal_errors.MARK} in another job is being isolated: retried automatically"
 
 #: Decides a cycle without the jobs that are aside now; see ``cycle_rescue.Attempt``.
 Attempt = Callable[[], cycle_rescue.AttemptResult]
@@ -70,7 +65,7 @@ class JobBisection:
     def aside(self) -> Mapping[str, str]:
         """Messages of the jobs that are set aside now, by name."""
         untried = dict.fromkeys(self._search.untried, UNTRIED)
-        return {**untried, **{name: one.message for name, one in self.found.items()}}
+        return {**untried, **{name: job.message for name, job in self.found.items()}}
 
     def begin(self, names: Sequence[str]) -> None:
         """Set all of these aside, to try them in this order."""
@@ -90,8 +85,8 @@ class JobBisection:
         """Try jobs again that a newer desired state changes."""
         if not self.is_open:
             self.stop()
-        for name, one in list(self.found.items()):
-            if desired_state.jobs.get(name) != one.spec:
+        for name, job in list(self.found.items()):
+            if desired_state.jobs.get(name) != job.spec:
                 del self.found[name]
 
     def go_on(self, attempt: Attempt, desired_state: desired.Desired) -> outcome.Outcome | None:
@@ -105,7 +100,7 @@ class JobBisection:
                 last = got
                 return None
             if len(names) == 1:
-                message = defects.describe_job(got, "it stays as it is")
+                message = internal_errors.describe_job(got, "it stays as it is")
                 self.found[names[0]] = job_quarantine.QuarantinedJob(
                     names[0], desired_state.jobs.get(names[0]), message, aside=True
                 )
@@ -159,47 +154,10 @@ def without_found(
     generation: int,
 ) -> desired.Desired:
     """Return the desired state without the jobs that were found, until git is judged again."""
-    problems = [one.problem(one.spec.path if one.spec is not None else "") for one in found]
+    problems = [job.problem(job.spec.path if job.spec is not None else "") for job in found]
     return msgspec.structs.replace(
         desired_state,
         generation=generation,
-        aside={**desired_state.aside, **{one.name: one.message for one in found}},
-        status=defects.with_problems(desired_state.status, problems),
+        quarantined={**desired_state.quarantined, **{job.name: job.message for job in found}},
+        status=internal_errors.with_problems(desired_state.status, problems),
     )
-
-
-class CycleDesired:
-    """The desired state of cycles: what git asks for, without the jobs that are set aside.
-
-    Args:
-        adoption: withholds jobs until somebody adopts them.
-        search: sets jobs aside.
-        state: what is known of runs.
-    """
-
-    def __init__(
-        self,
-        adoption: adoption.Adoption,
-        search: JobBisection,
-        state: observed_state.ObservedState,
-    ) -> None:
-        self.adoption = adoption
-        self.search = search
-        self.state = state
-        #: Generations that no other desired state has.
-        self.numbers = itertools.count(GENERATION, -1)
-        self._last: tuple[desired.Desired, Mapping[str, str], desired.Desired] | None = None
-
-    def of(self, desired_state: desired.Desired) -> desired.Desired:
-        """Return what a cycle goes by if this is asked for."""
-        known, aside = self.adoption.in_force(desired_state), self.search.aside
-        if not known.aside and not aside:
-            return known
-        if self._last is None or self._last[0] is not known or self._last[1] != aside:
-            self._last = (known, aside, self.without(known, aside))
-        return self._last[2]
-
-    def without(self, known: desired.Desired, aside: Mapping[str, str]) -> desired.Desired:
-        """Return a desired state without some more jobs."""
-        fewer = quarantined_jobs.without(known, {**known.aside, **aside}, self.state)
-        return msgspec.structs.replace(fewer, generation=next(self.numbers)) if aside else fewer

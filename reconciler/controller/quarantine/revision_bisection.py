@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.controller.quarantine import bisection, cycle_rescue, defects
+from reconciler.controller.quarantine import bisection, cycle_rescue, internal_errors
 from reconciler.core import job_errors
 from reconciler.core.jobs import quarantined_jobs
 from reconciler.desired.apply import job_quarantine
@@ -25,13 +25,13 @@ log = logging.getLogger("muster.loop")
 TRIES_MAX = 64
 SEARCH_S = 2.0
 UNTRIED = (
-    f"{defects.MARK} in another job of this revision is being isolated: the version in force "
-    "stays, and this one is retried soon"
+    f"{internal_errors.MARK} in another job of this revision is being isolated: the version in "
+    "force stays, and this one is retried soon"
 )
 #: The status message of a revision while its jobs are tried.
 TRYING = (
-    f"{defects.MARK} prevented this revision from being applied as a whole: its structure is in "
-    "force, and its changes of jobs are tried one after another"
+    f"{internal_errors.MARK} prevented this revision from being applied as a whole: its structure "
+    "is in force, and its changes of jobs are tried one after another"
 )
 
 #: Decides a cycle by a desired state and carries it out. It returns the error instead if it raised,
@@ -89,14 +89,14 @@ def log_result(applied: AppliedRevision, revision: str | None, error: Exception)
     """Log which part of a revision was refused, and why."""
     revision = revision or "what git asks for"
     if not applied.quarantined and not applied.is_whole:
-        log.error("%s: %s", revision, defects.revision_problem(error).message)
+        log.error("%s: %s", revision, internal_errors.revision_problem(error).message)
     for tried, message in (
         (True, "%s: everything is applied except what makes cycles raise: %s"),
         (False, "%s: not tried yet, retried soon: %s"),
     ):
-        names = [f"job {one.name}" for one in applied.quarantined if one.tried is tried]
+        names = [f"job {job.name}" for job in applied.quarantined if job.tried is tried]
         if names:
-            log.error(message, revision, defects.shorten(names))
+            log.error(message, revision, internal_errors.shorten(names))
 
 
 class _RevisionSearch:
@@ -113,7 +113,7 @@ class _RevisionSearch:
         self._newer, self._before, self._numbers = newer, before, numbers
         self._jobs: dict[str, desired.Job] = dict(before.jobs)
         #: Jobs set aside before that are still set aside, with their messages.
-        self._aside: dict[str, str] = {**before.aside, **newer.aside}
+        self._aside: dict[str, str] = {**before.quarantined, **newer.quarantined}
         self._quarantined: dict[str, job_quarantine.QuarantinedJob] = {}
         self._errors: list[Exception] = []
         #: Quarantined jobs of which another run is in force, or none.
@@ -128,7 +128,7 @@ class _RevisionSearch:
 
     def run(self, clock: Callable[[], float]) -> AppliedRevision:
         """Apply the changes of jobs that pass, and quarantine the other jobs."""
-        back = self._before.aside.keys() - self._newer.aside.keys()
+        back = self._before.quarantined.keys() - self._newer.quarantined.keys()
         groups = group_changes(self._before.jobs, self._newer.jobs, back)
         search = bisection.Bisection(groups, suspect_of=job_errors.job_of_error)
         least = 2 * sum(map(len, groups)).bit_length() + 4  # finds one wherever it is
@@ -159,15 +159,15 @@ class _RevisionSearch:
 
     def _applied(self) -> AppliedRevision:
         """Apply the status that names the quarantined jobs."""
-        waiting = {name: one.message for name, one in self._quarantined.items()}
+        waiting = {name: job.message for name, job in self._quarantined.items()}
         waiting |= dict.fromkeys(self._blocked, job_quarantine.BLOCKED)
         refused = {name: why for name, why in waiting.items() if name not in self._jobs}
         state = self._state(self._jobs, {**self._newer.refused, **refused})
         problems = [
-            one.problem((one.spec or self._before.jobs[name]).path)
-            for name, one in self._quarantined.items()
+            job.problem((job.spec or self._before.jobs[name]).path)
+            for name, job in self._quarantined.items()
         ]
-        status = defects.with_problems(self._newer.status, problems)
+        status = internal_errors.with_problems(self._newer.status, problems)
         state = msgspec.structs.replace(state, status=status)
         if not isinstance(self._attempt(state), Exception):
             self._last = state
@@ -202,7 +202,7 @@ class _RevisionSearch:
             jobs=jobs,
             refused=refused,
             status=status,
-            aside=self._aside,
+            quarantined=self._aside,
         )
 
     def _with(self, names: list[str]) -> dict[str, desired.Job]:
@@ -220,12 +220,12 @@ class _RevisionSearch:
         before, spec = self._before.jobs.get(name), self._newer.jobs.get(name)
         is_aside = name in self._aside
         if is_aside:
-            message = defects.describe_job(error, "it stays as it is")
+            message = internal_errors.describe_job(error, "it stays as it is")
             self._aside = {**self._aside, name: message}
         elif before is None:
-            message = defects.describe_job(error, "it is not started")
+            message = internal_errors.describe_job(error, "it is not started")
         else:
-            message = defects.describe_job(error, "the version in force stays")
+            message = internal_errors.describe_job(error, "the version in force stays")
         self._quarantined[name] = job_quarantine.QuarantinedJob(name, spec, message, aside=is_aside)
         if job_quarantine.is_parted(before, spec):
             self._parted.add(name)

@@ -46,7 +46,7 @@ def without(
         desired_state,
         jobs={name: spec for name, spec in desired_state.jobs.items() if name not in out},
         refused={**desired_state.refused, **out},
-        aside=out,
+        quarantined=out,
     )
 
 

@@ -72,10 +72,7 @@ class Applied:
         self._jobs = jobs_in_force.JobsInForce(
             self.filed, self._firsts, self.basis, incumbents.jobs, begun
         )
-        #: Seconds since the epoch, for waivers that end.
-        self.now = 0.0
-
-    # --- what others read -------------------------------------------------------------------
+        self._now = 0.0
 
     @property
     def paths(self) -> Iterable[str]:
@@ -177,13 +174,17 @@ class Applied:
 
     # --- applying ---------------------------------------------------------------------------
 
+    def set_time(self, now: float) -> None:
+        """Set the time that waivers are compared with, in seconds since the epoch."""
+        self._now = now
+
     def admit(self, jobs: Mapping[str, desired.Job]) -> None:
         """Treat these jobs as in force from before, by name."""
         self._jobs.admit(jobs)
 
     def expire(self) -> bool:
         """Return True if a waiver has ended: then everything must be judged again."""
-        if min(self._jobs.judging.until, self._structure.waived_until) > self.now:
+        if min(self._jobs.judging.until, self._structure.waived_until) > self._now:
             return False
         self._jobs.judging.renew()
         self._interrupted = True
@@ -225,17 +226,17 @@ class Applied:
         structural |= self.filed.apply(files, ignored, touched)
         earlier = _Earlier(self._structure.version, self.jobs)
         if structural:
-            self._structure.apply(revision, self._denied_structure(), self.now)
+            self._structure.apply(revision, self._denied_structure(), self._now)
         elif not self.structure_refused:
             self._structure.advance(revision)
         touched |= self._otherwise(earlier)
-        self._jobs.apply(touched, self.now)
+        self._jobs.apply(touched, self._now)
         if self.basis is not earlier.structure.basis:
             self._keep_queues_in_use(earlier)
         if self._gate is not None:
             self._pass_gate(self._gate, earlier, approvals)
             if self.basis is not earlier.structure.basis:
-                self._holds.look_again(self.now)
+                self._holds.look_again(self._now)
         self._interrupted = False
         return True
 
@@ -298,7 +299,7 @@ class Applied:
 
     def _judge_all(self) -> None:
         """Judge all jobs by the current structure."""
-        self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
+        self._jobs.apply({*self.filed.candidates, *self.jobs}, self._now)
 
     def _revert_structure(self, earlier: _Earlier, problems: Sequence[desired.Problem]) -> None:
         """Return to the structure before, and judge the jobs by it."""

@@ -101,17 +101,13 @@ class Loader:
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of objects of each kind in the revision, valid or not."""
-        return self._in_force.state.filed.counts()
+        return self._in_force.counts()
 
     @property
     def judge_again_at(self) -> float | None:
         """Time at which something held may apply although nothing has changed."""
-        state = self._in_force.state
-        moments = [
-            state.judge_again_at,
-            self._resting.again_at(state.left.known),
-            self._quarantine.again_at(self._in_force.head),
-        ]
+        in_force = self._in_force
+        moments = [in_force.judge_again_at, self._quarantine.again_at(in_force.head)]
         return min((at for at in moments if at is not None), default=None)
 
     def admit(self, jobs: Mapping[str, desired.Job]) -> None:
@@ -120,7 +116,7 @@ class Loader:
         If a job is wrong there, this version stays, as it would for a controller that had it in
         force. Jobs that are not written any more leave with that revision.
         """
-        self._in_force.state.admit(jobs)
+        self._in_force.admit(jobs)
 
     def accept(self, revision: str) -> None:
         """Let the next load accept ``revision``, or its prefix, although it is no successor."""
@@ -148,7 +144,7 @@ class Loader:
 
     def _begin_from(self, before: LastGood) -> None:
         self._in_force.begin_from(before)
-        self._lineage.taken = before.accepted
+        self._lineage.begin_from(before.accepted)
         self._report.forget()
 
     def judge_by(self, merge: str, branch: str) -> None:
@@ -176,7 +172,7 @@ class Loader:
             if head != before:
                 self._lineage.forget()
                 self.on_head(head)
-            self._in_force.state.now = now
+            self._in_force.set_time(now)
             self._catch_up(attempted)
         except tree_diff.BrokenTreeError as error:
             return self._held(now, attempted, history.broken(attempted or "", error))
@@ -185,9 +181,9 @@ class Loader:
         except (git_commands.GitError, OSError) as error:
             self._in_force.resume(now)
             look = sync_report.BranchLook(now, "Unknown", attempted, str(error))
-        else:
-            look = sync_report.look_at_applied(self._in_force.state, now, attempted)
-        return report.update(self._in_force, look)
+            return report.update(self._in_force.view(), look)
+        view = self._in_force.view()
+        return report.update(view, sync_report.look_at_applied(view, now, attempted))
 
     def _held(self, now: float, attempted: str | None, held: history.HeldError) -> desired.Desired:
         """Return a status with the head held; the state in force stays."""
@@ -196,7 +192,7 @@ class Loader:
             self._in_force.judge_again(self._provenance)
         problem = desired.Problem(held.rule, "error", "", str(held))
         look = sync_report.BranchLook(now, "OutOfSync", attempted, str(held), (problem,))
-        return self._report.update(self._in_force, look)
+        return self._report.update(self._in_force.view(), look)
 
     def _catch_up(self, head: str) -> None:
         """Bring the state in force to ``head``.
@@ -210,18 +206,18 @@ class Loader:
             self._source.require_folder(head)
         problem = self._quarantine.problem_of(head, self._clock())
         if problem is not None and in_force.head != head:
-            if in_force.start.head != head:
+            if in_force.head_before != head:
                 in_force.resume(self._clock())
             raise history.HeldError(problem.rule, problem.message)
-        if in_force.head is None and in_force.start.head is not None:
-            self._begin_at(in_force.start.head, head)
+        if in_force.head is None and in_force.head_before is not None:
+            self._begin_at(in_force.head_before, head)
         if in_force.head == head:
             in_force.judge_again(self._provenance)
             return
         if in_force.head is not None:
             self._require_successor(in_force.head, head)
         walk = self._lineage.walk(
-            head, in_force.head, self._provenance, in_force.trust, in_force.walk_start
+            head, in_force.head, self._provenance, in_force.trust, in_force.walk_start()
         )
         self.approved = ()
         while walk.until:

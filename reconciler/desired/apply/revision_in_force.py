@@ -6,7 +6,7 @@ and by whom, is decided before.
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,28 @@ _MANY_FILES = 100
 APPROVALS_MAX = 100
 
 
+class RevisionView(msgspec.Struct, frozen=True):
+    """The parts of the state in force that people are shown.
+
+    Attributes:
+        revision: the last revision applied; None: none since the start.
+        jobs_revision: that, or the one that was in force before a restart.
+        suspended: start of suspension of the cluster and of queues, by label.
+    """
+
+    revision: str | None
+    jobs_revision: str | None
+    structure: desired.Structure
+    structure_revision: str | None
+    structure_refused: bool
+    jobs: Mapping[str, desired.Job]
+    refused: Mapping[str, str]
+    quarantined: Mapping[str, str]
+    held: tuple[desired.HeldPart, ...]
+    problems: tuple[desired.Problem, ...]
+    suspended: dict[str, float]
+
+
 class RevisionInForce:
     """The state of the last applied revision.
 
@@ -36,11 +58,8 @@ class RevisionInForce:
         start: the last good state.
 
     Attributes:
-        start: last good state from before the first applied revision.
         head: the revision; None until one is applied.
-        state: jobs and structure in force.
         trust: state by which commits are authorized.
-        suspended: start of suspension of the cluster and of queues, by label.
     """
 
     def __init__(
@@ -62,11 +81,11 @@ class RevisionInForce:
 
     def begin_from(self, start: LastGood) -> None:
         """Return to a last good state."""
-        self.start = start
+        self._start = start
         self.head: str | None = None
-        self.state = self._begin(start)
+        self._state = self._begin(start)
         self.trust = start.trust or trust_state.Trust()
-        self.suspended = start.suspended
+        self._suspended = start.suspended
         self._approvals = start.approvals
         #: A revision was applied in part only: which files it left is not known.
         self._half_way = False
@@ -74,34 +93,74 @@ class RevisionInForce:
     def incumbents(self, generation: int) -> LastGood:
         """Return the state to remember over a restart."""
         if self.head is None:
-            return self.start
+            return self._start
         return msgspec.structs.replace(
-            self.state.incumbents(),
+            self._state.incumbents(),
             head=self.head,
             generation=generation,
             approvals=self._approvals,
             trust=self.trust,
-            suspended=self.suspended,
+            suspended=self._suspended,
             accepted=self._lineage.taken,
         )
 
+    @property
+    def head_before(self) -> str | None:
+        """The revision in force before the first one that is applied here."""
+        return self._start.head
+
+    @property
+    def judge_again_at(self) -> float | None:
+        """Time at which something held may apply although nothing has changed."""
+        moments = [self._state.judge_again_at, self._timers.again_at(self._state.left.known)]
+        return min((at for at in moments if at is not None), default=None)
+
+    def view(self) -> RevisionView:
+        """Return what people are shown."""
+        state = self._state
+        return RevisionView(
+            revision=self.head,
+            jobs_revision=self.head if self.head is not None else self._start.head,
+            structure=state.basis.structure,
+            structure_revision=state.structure_revision,
+            structure_refused=state.structure_refused,
+            jobs=state.jobs,
+            refused=state.refused,
+            quarantined=state.left.aside_of(state.jobs),
+            held=state.held,
+            problems=state.problems(),
+            suspended=self._suspended,
+        )
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of objects of each kind in the revision, valid or not."""
+        return self._state.filed.counts()
+
+    def admit(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Treat these jobs as in force from before, by name."""
+        self._state.admit(jobs)
+
+    def set_time(self, now: float) -> None:
+        """Set the time that waivers are compared with, in seconds since the epoch."""
+        self._state.set_time(now)
+
     def authority(self) -> authority.Authority | None:
         """Return the authority in force, in addition to the written one."""
-        if self.state.structure_revision is None:
+        if self._state.structure_revision is None:
             return None
-        structure = self.state.basis.structure
+        structure = self._state.basis.structure
         return authority.Authority(structure.settings.verification, structure.access)
 
     def walk_start(self) -> commit_walk.WalkStart:
         """Return the state in force, by which changes are judged."""
-        structure = self.state.basis.structure
+        structure = self._state.basis.structure
         return commit_walk.WalkStart(
             {name: q.parent for name, q in structure.queues.items()},
-            self.state.jobs,
-            self.state.places(trust_state.TRUSTED_KINDS),
+            self._state.jobs,
+            self._state.places(trust_state.TRUSTED_KINDS),
             self.authority(),
-            waits=bool(self.state.held),
-            origins=self.state.origins,
+            waits=bool(self._state.held),
+            origins=self._state.origins,
             limits=structure.settings.revision,
         )
 
@@ -111,25 +170,25 @@ class RevisionInForce:
         A mirror keeps them, so the remote need not be reachable. Anything that cannot be read from
         here stays as in the store.
         """
-        if self.head is not None or self.start.head is None:
+        if self.head is not None or self._start.head is None:
             return
         with contextlib.suppress(git_commands.GitError, OSError, history.HeldError):
-            if self._source.has(self.start.head):
-                self._source.require_folder(self.start.head)
-                self.state.now = now
-                self.apply(self.start.head)
+            if self._source.has(self._start.head):
+                self._source.require_folder(self._start.head)
+                self.set_time(now)
+                self.apply(self._start.head)
 
     def judge_again(self, judge: provenance.Provenance) -> None:
         """Judge the state in force again if time alone may change the result."""
-        now, again_at = self._clock(), self.state.judge_again_at
+        now, again_at = self._clock(), self._state.judge_again_at
         is_due = again_at is not None and again_at <= now
-        is_due |= self.state.left.known != self._timers.resting(now)
+        is_due |= self._state.left.known != self._timers.resting(now)
         if self.head is None:
             return
         trust = self.trust
         if trust.due(now):
             trust = judge.again(self.head, trust, self.walk_start())
-        if self.state.expire() or is_due or trust != self.trust:
+        if self._state.expire() or is_due or trust != self.trust:
             self.apply(self.head, trust)
 
     def apply_stops(self, walk: commit_walk.CommitWalk) -> None:
@@ -153,7 +212,7 @@ class RevisionInForce:
             HeldError: it would leave nothing in force, or is too large to be read.
             GitError: it cannot be read.
         """
-        as_written |= trust is None and self.start.trust is None
+        as_written |= trust is None and self._start.trust is None
         trust = trust or self.trust
         if not self._apply_files(head, trust):
             raise history.HeldError(
@@ -168,23 +227,23 @@ class RevisionInForce:
         in_force = self.authority()
         off = trust.mode == "off" and (in_force is None or in_force.mode == "off")
         if off or as_written:
-            trust = trust_state.trusted(self.state.filed.written(trust_state.TRUSTED_KINDS))
+            trust = trust_state.trusted(self._state.filed.written(trust_state.TRUSTED_KINDS))
         self.trust = trust
-        self.suspended = _suspended(self.state.basis.structure, self.suspended, self._clock())
+        self._suspended = _suspended(self._state.basis.structure, self._suspended, self._clock())
         self._source.keep(head)
         # an approval that let something apply is used up
-        held = self.state.held
-        self._approvals = review_findings.unused(self._approvals, self.state.used) if held else ()
+        held = self._state.held
+        self._approvals = review_findings.unused(self._approvals, self._state.used) if held else ()
 
     def _apply_files(self, head: str, trust: trust_state.Trust) -> bool:
         """Apply the files that a revision changed; return False if that would leave nothing."""
         if self.head is not None and not self._half_way and self._source.has(self.head):
             changes = self._source.changes(self.head, head)
             gone: set[str] = set()
-            kept = self.state.filed.kept(change.path for change in changes.files)
+            kept = self._state.filed.kept(change.path for change in changes.files)
         else:
             changes = self._source.files(head)
-            gone = set(self.state.paths) - {change.path for change in changes.files}
+            gone = set(self._state.paths) - {change.path for change in changes.files}
             kept = (0, 0)
         present = [change for change in changes.files if change.blob is not None]
         gone.update(change.path for change in changes.files if change.blob is None)
@@ -196,8 +255,8 @@ class RevisionInForce:
             ]
             files += [file_index.FileChange(path, "", None) for path in sorted(gone)]
             self._half_way = True
-            self._lineage.at = head
-            taken = self.state.apply(
+            self._lineage.reach(head)
+            taken = self._state.apply(
                 head,
                 files,
                 changes.ignored,
@@ -223,8 +282,8 @@ class RevisionInForce:
         Raises:
             HeldError: the revision is larger than the limits in force allow.
         """
-        is_known = head == self.start.head or head in self._lineage.taken
-        limits = self.state.basis.structure.settings.revision
+        is_known = head == self._start.head or head in self._lineage.taken
+        limits = self._state.basis.structure.settings.revision
         if is_known or self._lineage.is_accepted(head):
             return self._source.blobs(blobs)
         try:

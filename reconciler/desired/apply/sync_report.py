@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from reconciler.desired.apply import applied, revision_in_force, sync_holds
+from reconciler.desired.apply import revision_in_force, sync_holds
 from reconciler.desired.documents import document_reader
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
@@ -49,22 +49,18 @@ class SyncReport:
         """Forget the last value; the next one has a new generation."""
         self.last = desired.Desired()
 
-    def update(
-        self, in_force: revision_in_force.RevisionInForce, look: BranchLook
-    ) -> desired.Desired:
+    def update(self, view: revision_in_force.RevisionView, look: BranchLook) -> desired.Desired:
         """Return the value after a look at the branch."""
-        before, state = self.last, in_force.state
-        status = _status(in_force, look)
-        if in_force.head is None:
+        before, status = self.last, _status(view, look)
+        if view.revision is None:
             self.last = msgspec.structs.replace(before, status=status)
             return self.last
-        aside = state.left.aside_of(state.jobs)
         same = (
             before.generation > 0
-            and before.structure is state.basis.structure
-            and (before.jobs is state.jobs or before.jobs == state.jobs)
-            and before.refused == state.refused
-            and before.aside == aside
+            and before.structure is view.structure
+            and (before.jobs is view.jobs or before.jobs == view.jobs)
+            and before.refused == view.refused
+            and before.quarantined == view.quarantined
         )
         if same:
             self.last = msgspec.structs.replace(before, status=status)
@@ -72,38 +68,39 @@ class SyncReport:
             self.generation += 1
             self.last = desired.Desired(
                 generation=self.generation,
-                structure=state.basis.structure,
-                jobs=state.jobs,
-                refused=state.refused,
+                structure=view.structure,
+                jobs=view.jobs,
+                refused=view.refused,
                 status=status,
-                aside=aside,
+                quarantined=view.quarantined,
             )
         return self.last
 
 
-def look_at_applied(state: applied.Applied, now: float, head: str | None) -> BranchLook:
+def look_at_applied(
+    view: revision_in_force.RevisionView, now: float, head: str | None
+) -> BranchLook:
     """Return the result of a look after which the head is in force, as far as it is valid."""
-    errors = sum(problem.severity == "error" for problem in state.problems())
+    errors = sum(problem.severity == "error" for problem in view.problems)
     if not errors:
         return BranchLook(now, "Synced", head, "")
-    return BranchLook(now, "OutOfSync", head, _summary(state, errors))
+    return BranchLook(now, "OutOfSync", head, _summary(view, errors))
 
 
-def _status(in_force: revision_in_force.RevisionInForce, look: BranchLook) -> desired.SyncStatus:
-    state = in_force.state
-    held, problems = state.held, state.problems()
+def _status(view: revision_in_force.RevisionView, look: BranchLook) -> desired.SyncStatus:
+    held, problems = view.held, view.problems
     if any(one.rule in {*review_findings.WHOLE, review_findings.EMPTIED} for one in look.extra):
         held, problems = sync_holds.beyond_approval(held, problems)
     return desired.SyncStatus(
         sync=look.sync,
         attempted_revision=look.attempted,
-        structure_revision=state.structure_revision,
-        jobs_revision=in_force.head if in_force.head is not None else in_force.start.head,
+        structure_revision=view.structure_revision,
+        jobs_revision=view.jobs_revision,
         message=look.message,
         checked_at=look.at,
         problems=look.extra + _listed(problems),
         held=held,
-        suspended=in_force.suspended,
+        suspended=view.suspended,
     )
 
 
@@ -127,15 +124,15 @@ def _listed(problems: tuple[desired.Problem, ...]) -> tuple[desired.Problem, ...
     return tuple(found)
 
 
-def _summary(state: applied.Applied, errors: int) -> str:
+def _summary(view: revision_in_force.RevisionView, errors: int) -> str:
     """Return one line about the errors of the state in force."""
-    if state.held:
-        others = errors - sum(p.rule in review_findings.RULES for p in state.problems())
+    if view.held:
+        others = errors - sum(p.rule in review_findings.RULES for p in view.problems)
         more = f"; and {others} error{'s' if others > 1 else ''} besides" if others > 0 else ""
-        return state.held[0].message + more
+        return view.held[0].message + more
     message = f"{errors} error{'s' if errors > 1 else ''}"
-    if state.structure_refused:
-        revision = state.structure_revision
+    if view.structure_refused:
+        revision = view.structure_revision
         message += "; its structure is refused, and " + (
             f"that of {revision[:12]} stays in force" if revision else "none was accepted before"
         )

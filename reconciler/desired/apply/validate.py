@@ -30,7 +30,7 @@ def check(
         now: seconds since the epoch, for waivers that have ended.
     """
     state = applied.Applied(known or LastGood(), lambda path: files[path])
-    state.now = now
+    state.set_time(now)
     changes = [file_index.FileChange(path, path, data) for path, data in sorted(files.items())]
     state.apply("files", changes, {})
     problems = state.problems()

@@ -5,7 +5,7 @@ that no judgeable commits lead to is judged alone: it is the first one, or an op
 it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from reconciler.desired.authorize import commit_walk, provenance, trust_state
 from reconciler.desired.documents import name_owners, revision_limits
@@ -63,6 +63,14 @@ class Lineage:
         """Forget the line: there is another head."""
         self.line, self.signers, self.at = (), {}, ""
 
+    def begin_from(self, taken: tuple[str, ...]) -> None:
+        """Return to a state with which these heads had been accepted."""
+        self.taken = taken
+
+    def reach(self, head: str) -> None:
+        """Note which commit of the line is applied now."""
+        self.at = head
+
     def accept(self, revision: str) -> None:
         """Accept ``revision``, or its prefix, although it is no successor.
 
@@ -97,7 +105,7 @@ class Lineage:
         base: str | None,
         judge: provenance.Provenance,
         trust: trust_state.Trust,
-        before: Callable[[], commit_walk.WalkStart],
+        start: commit_walk.WalkStart,
     ) -> commit_walk.CommitWalk:
         """Authorize the commits that lead from ``base`` to ``head``.
 
@@ -105,9 +113,11 @@ class Lineage:
         walked. Its people and keys are the authority for later ones.
 
         Args:
-            head: the new one. base: state in force; None: none.
+            head: the new one.
+            base: revision in force; None: none.
             judge: of signatures and access.
-            trust: as of ``base``. before: state in force, by which commits are judged.
+            trust: as of ``base``.
+            start: state in force, by which commits are judged.
 
         Raises:
             HeldError: more commits lead there than can be judged.
@@ -115,11 +125,10 @@ class Lineage:
         if base is None or self.is_accepted(head) or not self._source.log.descends(head, base):
             self.take_alone(head, judge, trust)
             return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
-        known = before()
         last = self._merges.get(head, head)
         if last != head:
             base = self._source.log.merge_base(base, last)
-        unasked = trust.mode == "off" and (known.measure is None or known.measure.mode == "off")
+        unasked = trust.mode == "off" and (start.measure is None or start.measure.mode == "off")
         try:
             line = self._source.log.between(base, last, newest=unasked)
         except commit_log.TooManyCommitsError as error:
@@ -131,7 +140,7 @@ class Lineage:
             ) from None
         self.line, self._alone = tuple(line), False
         try:
-            found = judge.walk(line, trust, known, whole=self.is_merge(head))
+            found = judge.walk(line, trust, start, whole=self.is_merge(head))
         except tree_diff.BrokenTreeError as error:
             raise broken(head, error) from None
         except revision_limits.RevisionTooLargeError as error:
@@ -144,12 +153,12 @@ class Lineage:
         until: str,
         judge: provenance.Provenance,
         trust: trust_state.Trust,
-        before: commit_walk.WalkStart,
+        start: commit_walk.WalkStart,
     ) -> commit_walk.CommitWalk:
         """Continue behind the commit at which a walk stopped; otherwise as :meth:`walk`."""
         ids = [commit.id for commit in self.line]
         try:
-            found = judge.walk(self.line[ids.index(until) + 1 :], trust, before)
+            found = judge.walk(self.line[ids.index(until) + 1 :], trust, start)
         except tree_diff.BrokenTreeError as error:
             raise broken(ids[-1], error) from None
         except revision_limits.RevisionTooLargeError as error:

@@ -59,7 +59,7 @@ class Provenance:
         self,
         line: Sequence[commit_log.Commit],
         trust: trust_state.Trust,
-        before: commit_walk.WalkStart,
+        start: commit_walk.WalkStart,
         *,
         whole: bool = False,
     ) -> commit_walk.CommitWalk:
@@ -68,21 +68,21 @@ class Provenance:
         Args:
             line: commits from the last revision to the new one.
             trust: state at the last revision.
-            before: state in force there.
+            start: state in force there.
             whole: walk to the end even past a commit that changes the authority.
 
         Raises:
             GitError: a commit cannot be read, or git cannot verify at all.
             RevisionTooLargeError: a commit changes more than is read at once.
         """
-        unasked = trust.mode == "off" and (before.measure is None or before.measure.mode == "off")
+        unasked = trust.mode == "off" and (start.measure is None or start.measure.mode == "off")
         if unasked and not self._turns_on(line):
             approvals = (
                 digest for commit in line for digest in commit.trailer(commit_signers.APPROVE)
             )
             return commit_walk.CommitWalk(trust, tuple(approvals))
-        judge = object_judge.ObjectJudge(self._source, before, self._parsed)
-        steps = _WalkSteps(self._signers, judge, before, trust, whole=whole)
+        judge = object_judge.ObjectJudge(self._source, start, self._parsed)
+        steps = _WalkSteps(self._signers, judge, start, trust, whole=whole)
         for commit in line:
             if not steps.judge(commit):
                 return steps.result(until=steps.revision)
@@ -91,7 +91,7 @@ class Provenance:
         return steps.result()
 
     def again(
-        self, head: str, trust: trust_state.Trust, before: commit_walk.WalkStart
+        self, head: str, trust: trust_state.Trust, start: commit_walk.WalkStart
     ) -> trust_state.Trust:
         """Judge again, once, a change that only a clock refused that has been set back since.
 
@@ -102,11 +102,11 @@ class Provenance:
             GitError: a commit cannot be read, or git cannot verify at all.
         """
         denied = dict(trust.denied)
-        judge = object_judge.ObjectJudge(self._source, before, self._parsed)
+        judge = object_judge.ObjectJudge(self._source, start, self._parsed)
         queries: dict[str, authority.AuthorityQuery | None] = {}
         for label, (sha, denial) in trust.due(self._clock()).items():
             if sha not in queries:
-                queries[sha] = self._query(sha, head, trust, before)
+                queries[sha] = self._query(sha, head, trust, start)
             query = queries[sha]
             if query is not None and judge.counts(query, label, denial):
                 del denied[label]
@@ -115,13 +115,13 @@ class Provenance:
         return msgspec.structs.replace(trust, denied=denied)
 
     def _query(
-        self, sha: str, head: str, trust: trust_state.Trust, before: commit_walk.WalkStart
+        self, sha: str, head: str, trust: trust_state.Trust, start: commit_walk.WalkStart
     ) -> authority.AuthorityQuery | None:
         """Return the present authority of a commit, or None if it does not lead to ``head``."""
         if not self._source.log.descends(head, sha):
             return None
         commit = self._source.log.commit(sha)
-        return self._signers.query(commit, trust, before.measure, before.parents)
+        return self._signers.query(commit, trust, start.measure, start.parents)
 
     def _turns_on(self, line: Sequence[commit_log.Commit]) -> bool:
         """Return True if a document about verification changes on the way.
@@ -155,15 +155,15 @@ class _WalkSteps:
         self,
         signers: commit_signers.CommitSigners,
         judge: object_judge.ObjectJudge,
-        before: commit_walk.WalkStart,
+        start: commit_walk.WalkStart,
         trust: trust_state.Trust,
         *,
         whole: bool,
     ) -> None:
         self._signers = signers
         self._judge = judge
-        self._waits = before.waits
-        self._in_force = before.measure
+        self._waits = start.waits
+        self._in_force = start.measure
         self._trust = trust
         self._whole = whole
         self._approvals: list[str] = []

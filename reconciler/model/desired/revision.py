@@ -165,7 +165,7 @@ class Desired(msgspec.Struct, frozen=True):
     ``generation`` grows with every new value, so that ``core`` sees without a comparison that
     nothing changed. ``jobs`` maps names to normalised jobs; a job whose newest version is refused
     is there in its last good version. ``refused`` maps jobs without any good version to their
-    problem, shown as ``Invalid``. ``aside`` maps quarantined jobs to the message about them.
+    problem, shown as ``Invalid``. ``quarantined`` maps quarantined jobs to the message about them.
     """
 
     generation: int = 0
@@ -173,4 +173,4 @@ class Desired(msgspec.Struct, frozen=True):
     jobs: Mapping[str, Job] = {}
     refused: Mapping[str, str] = {}
     status: SyncStatus = SyncStatus()
-    aside: Mapping[str, str] = {}
+    quarantined: Mapping[str, str] = msgspec.field(default_factory=dict, name="aside")

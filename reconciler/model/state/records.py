@@ -454,8 +454,8 @@ class Observed(msgspec.Struct, frozen=True):
         scheduler_state: what the scheduler remembers.
         leader_since: start of this controller's leadership; leases granted by an earlier leader may
             run until one lease after it.
-        quarantined: records of jobs that are set aside (see ``Desired.aside``); they are in none of
-            the others.
+        quarantined: records of jobs that are set aside (see ``Desired.quarantined``); they are in
+            none of the others.
         unheard: nodes whose reports are quarantined.
     """
 

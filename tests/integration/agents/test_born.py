@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(KIND == "process-group", reason="no control grou
 #: Starts one task as a supervisor would: where it was, and what the kernel says of it at its end.
 _START = """\
 import json, os, sys
-from agents.supervisor import task_isolation
+from agents.supervisor import orders, task_isolation
 
 root, way, user = sys.argv[1:]
 made = task_isolation.TaskIsolation(root, "auto")
@@ -26,12 +26,12 @@ can = bool(made._born_in)
 if way == "goes there":
     made._born_in = ""
 read, write = os.pipe()
-order = {
-    "id": "one.1", "argv": ["cat", "/proc/self/cgroup"], "env": {"PATH": os.environ["PATH"]},
-    "cwd": "/", "limits": {"memory_bytes": 2**26, "cpu_milli": 500, "pids": 64},
-}
+order = orders.StartOrder(
+    "one.1", ("cat", "/proc/self/cgroup"), {"PATH": os.environ["PATH"]},
+    limits={"memory_bytes": 2**26, "cpu_milli": 500, "pids": 64},
+)
 if user == "other":
-    order["user"] = {"name": "nobody", "uid": 65534, "gid": 65534, "groups": []}
+    order = order._replace(user=orders.UserIds("nobody", 65534, 65534, ()))
     os.mkdir(root + "/attempts", 0o711)
     os.mkdir(root + "/attempts/one.1")
     for inner in ("work", "tmp"):

@@ -15,7 +15,16 @@ import pytest
 from agents import node_agent
 from agents.data import data_cache, staging
 from agents.settings import AgentSettings
-from agents.supervisor import __main__, client, connections, journal, reaper, spawn, task_isolation
+from agents.supervisor import (
+    __main__,
+    client,
+    connections,
+    journal,
+    orders,
+    reaper,
+    spawn,
+    task_isolation,
+)
 from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
@@ -64,7 +73,7 @@ def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: __main__.Superviso
     made.table.publish(made.clients.tell)
     assert made.table.retry_at, "it could not be written"
     agent = Agent(made)
-    made.on_hello({}, agent.client)
+    made.on_hello(agent.client)
     assert agent.hears() == {"a": "Stopping"}
     os.close(made.table.journal.handle)
     made.table.journal.handle = good
@@ -79,7 +88,7 @@ def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_tol
     """A kernel that could not write a page takes it for written: the next call succeeds at once."""
     made.table.records["a"] = RUNNING
     agent = Agent(made)
-    made.on_hello({}, agent.client)
+    made.on_hello(agent.client)
     assert agent.hears() == {"a": "Running"}
     synced: list[str] = []
 
@@ -106,7 +115,7 @@ def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_tol
 
 
 def test_a_start_with_a_defect_takes_no_other_along(made: __main__.Supervisor) -> None:
-    made.starts.queue = [{"id": "a\0"}, {"id": "b"}, {"id": "c"}]
+    made.starts.queue = [orders.StartOrder(name) for name in ("a\0", "b", "c")]
     made.starts.run()
     ends = {name: (one["state"], one["end_reason"]) for name, one in made.table.records.items()}
     assert ends == dict.fromkeys(("a\0", "b", "c"), ("Ended", "StartFailed"))
@@ -119,7 +128,7 @@ def test_an_end_is_recorded_where_its_group_can_not_be_read(
         raise OSError(19, "No such device")
 
     monkeypatch.setattr(made.isolation, "close", gone)
-    attempt = spawn.Attempt({"id": "a"}, {**RUNNING, "exit_code": 7})
+    attempt = spawn.Attempt(orders.StartOrder("a"), {**RUNNING, "exit_code": 7})
     attempt.exited = True
     made.attempts.by_name["a"], made.table.records["a"] = attempt, attempt.record
     made.attempts.settle()

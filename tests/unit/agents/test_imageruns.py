@@ -16,8 +16,11 @@ from agents.tasks import container_runtimes, images
 ENVIRONMENT = dict(os.environ)
 
 
-def run(script: str, folder: Path, limit_s: float = 60.0) -> tuple[int | None, str]:
-    return images.execute(["sh", "-c", script], None, {**ENVIRONMENT, "HERE": str(folder)}, limit_s)
+def run(
+    script: str, folder: Path, limit_s: float = 60.0, commands: images.RuntimeCommands | None = None
+) -> tuple[int | None, str]:
+    execute = (commands or images.RuntimeCommands()).execute
+    return execute(["sh", "-c", script], None, {**ENVIRONMENT, "HERE": str(folder)}, limit_s)
 
 
 def is_there(pid: int) -> bool:
@@ -37,7 +40,7 @@ def until_gone(pid: int) -> None:
 def test_the_status_and_the_last_words(tmp_path: Path) -> None:
     assert run("echo out; echo one >&2; echo two >&2; exit 3", tmp_path) == (3, "two")
     assert run("exit 0", tmp_path) == (0, "")
-    status, said = images.execute(["/nosuch/runtime"], None, ENVIRONMENT, 1.0)
+    status, said = images.RuntimeCommands().execute(["/nosuch/runtime"], None, ENVIRONMENT, 1.0)
     assert (status, "No such file" in said) == (127, True)
 
 
@@ -85,20 +88,21 @@ def test_one_that_not_even_a_kill_ends_holds_nobody_and_many_of_them_are_the_end
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     monkeypatch.setattr(images, "ENDING_S", 0.05)
     monkeypatch.setattr(images, "HUNG_MAX", 2)
-    gone = tmp_path / "gone"
+    gone, commands = tmp_path / "gone", images.RuntimeCommands()
     script = "echo $$ >> $HERE/begun; until [ -e $HERE/gone ]; do sleep 0.05; done"
     try:
         for _ in range(2):
-            assert run(script, tmp_path, 0.2) == (None, "")
-        status, said = run("exit 0", tmp_path)
+            assert run(script, tmp_path, 0.2, commands) == (None, "")
+        status, said = run("exit 0", tmp_path, commands=commands)
         assert status == 126
         assert said.startswith("2 commands hang and can't be killed, as process ")
     finally:
         gone.touch()
     ends_at = time.monotonic() + 60
-    while run("exit 0", tmp_path)[0] == 126:
+    while commands._stuck.pids():
         assert time.monotonic() < ends_at
         time.sleep(0.01)
+    assert run("exit 0", tmp_path, commands=commands) == (0, "")
 
 
 # Who waits for an image ---------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 from agents import state
-from agents.supervisor import __main__, connections
+from agents.supervisor import __main__, connections, orders
 from reconciler.model.protocol.agent_messages import AssignmentSet, SyncResponse
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
@@ -16,8 +16,8 @@ def test_a_new_agent_hears_of_starts_that_wait(tmp_path: Path) -> None:
     keeping = __main__.Supervisor(str(tmp_path))
     ours, theirs = socket.socketpair()
     client = connections.ClientConnection(ours)
-    keeping.on_start({"id": "a.1"}, client)
-    keeping.on_hello({}, client)
+    keeping.on_start(orders.StartOrder("a.1"))
+    keeping.on_hello(client)
     (line,) = theirs.recv(2**16).splitlines()
     (told,) = json.loads(line)["records"]
     assert (told["id"], told["state"]) == ("a.1", "Starting")

@@ -9,7 +9,7 @@ import pytest
 
 from reconciler import metrics
 from reconciler.controller import git_watcher, loop_inbox
-from reconciler.controller.quarantine import defects
+from reconciler.controller.quarantine import internal_errors
 from reconciler.desired.apply import loader
 from reconciler.desired.git import source, watch
 from reconciler.model import desired
@@ -50,16 +50,16 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(
     try:
         failed = _next(inbox)
         assert failed.status.sync == "Unknown"
-        assert failed.status.message.startswith(defects.MARK)
+        assert failed.status.message.startswith(internal_errors.MARK)
         assert "RuntimeError in " in failed.status.message
         assert "secret" not in failed.status.message
         (look,) = inbox.take_looks()
         counters = metrics.Counters(0.0)
         counters.look(look)
         assert counters.defects["repository"] == 1
-        assert any(defects.MARK in one for one in caplog.messages)
+        assert any(internal_errors.MARK in one for one in caplog.messages)
         reading.changed()
-        assert defects.MARK not in _next(inbox).status.message
+        assert internal_errors.MARK not in _next(inbox).status.message
     finally:
         reading.stop()
         reading.join(30)

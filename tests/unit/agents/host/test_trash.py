@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agents.host import trash
-from agents.supervisor import spawn
+from agents.supervisor import orders, spawn
 
 
 def attempt(root: Path, name: str) -> str:
@@ -92,7 +92,7 @@ def test_an_attempt_takes_a_hollow_directory_over(tmp_path: Path) -> None:
     name = kept.take()
     assert name == "a"
     assert kept.take() is None
-    spawn.make_folder(str(tmp_path), {"id": "b", "spare": name})
+    spawn.make_folder(str(tmp_path), orders.StartOrder("b", spare=name))
     assert left_in(tmp_path) == []
     inner = sorted(path.name for path in (tmp_path / "attempts" / "b").iterdir())
     assert inner == ["tmp", "work"]
@@ -106,13 +106,13 @@ def test_a_directory_is_never_taken_over_in_place_of_one_that_is_there(
     kept.put(attempt(tmp_path, "a"))
     (tmp_path / "attempts" / "b" / there).mkdir(parents=True)
     with pytest.raises(FileExistsError):
-        spawn.make_folder(str(tmp_path), {"id": "b", "spare": kept.take()})
+        spawn.make_folder(str(tmp_path), orders.StartOrder("b", spare=kept.take()))
     assert left_in(tmp_path) == ["a"]
 
 
 def test_a_spare_that_is_gone_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "attempts").mkdir()
-    spawn.make_folder(str(tmp_path), {"id": "b", "spare": "a"})
+    spawn.make_folder(str(tmp_path), orders.StartOrder("b", spare="a"))
     assert (tmp_path / "attempts" / "b" / "work").is_dir()
 
 

@@ -3,11 +3,12 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agents.isolation import attempt_cgroups, cgroups
-from agents.supervisor import client, task_isolation
+from agents.supervisor import client, orders, task_isolation
 from tests.unit.agents.host.test_host_info import tree
 
 SCOPE = "/muster.slice/muster-1.scope"
@@ -293,8 +294,8 @@ def test_what_is_kept_has_limits_in_number_and_time(hybrid: cgroups.Tree) -> Non
     assert again not in taken
 
 
-def user(uid: int, gid: int, *groups_of: int) -> dict[str, object]:
-    return {"user": {"name": "u", "uid": uid, "gid": gid, "groups": list(groups_of)}}
+def user(uid: int, gid: int, *groups_of: int) -> dict[str, Any]:
+    return {"user": orders.UserIds("u", uid, gid, groups_of)}
 
 
 @pytest.mark.parametrize(
@@ -307,14 +308,14 @@ def user(uid: int, gid: int, *groups_of: int) -> dict[str, object]:
         (user(1000, 1000, 0), 0, False),
         (user(1000, 1000), 1000, False),
         ({}, 1000, False),
-        ({**user(1000, 1000), "cleanup": ["podman", "rm"]}, 0, False),
+        ({**user(1000, 1000), "cleanup": {"argv": ["podman", "rm"]}}, 0, False),
     ],
 )
 def test_only_groups_that_their_task_could_not_change_are_kept(
-    order: dict[str, object], euid: int, *, kept: bool, monkeypatch: pytest.MonkeyPatch
+    order: dict[str, Any], euid: int, *, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: euid)
-    assert task_isolation.may_keep({"id": "a.1", **order}) is kept
+    assert task_isolation.may_keep(orders.StartOrder("a.1", **order)) is kept
 
 
 @pytest.mark.usefixtures("files_appear")

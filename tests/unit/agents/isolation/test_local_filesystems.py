@@ -4,7 +4,6 @@ import ctypes
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -93,8 +92,8 @@ def test_what_runs_a_program(tmp_path: Path) -> None:
     assert local_filesystems.interpreter_of(str(tmp_path / "none")) == ""
 
 
-def order(cwd: Path, *argv: str, path: str = "/usr/bin:/bin") -> dict[str, Any]:
-    return {"cwd": str(cwd), "argv": list(argv), "env": {"PATH": path}}
+def order(cwd: Path, command: str, path: str = "/usr/bin:/bin") -> tuple[str, str, str, str]:
+    return "a.1", str(cwd), command, path
 
 
 def test_an_order_is_near_only_with_all_that_it_needs(place: Path) -> None:
@@ -123,18 +122,18 @@ def test_an_order_is_near_only_with_all_that_it_needs(place: Path) -> None:
         order(Path("here"), "/bin/sh"),
     ]
     for _ in range(2):  # the second time it is known
-        assert [made.has(one) for one in near] == [True] * len(near)
-        assert [made.has(one) for one in far] == [False] * len(far)
+        assert [made.has(*one) for one in near] == [True] * len(near)
+        assert [made.has(*one) for one in far] == [False] * len(far)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount here")
 def test_what_is_mounted_later_is_seen(place: Path) -> None:
     made = local_filesystems.LocalPaths(str(place), ["/bin/sh"])
-    assert made.has(order(place / "here", "/bin/sh"))
+    assert made.has(*order(place / "here", "/bin/sh"))
     libc, kind = ctypes.CDLL(None), b"sysfs"
     assert libc.mount(b"x", os.fsencode(place / "here"), kind, 0, None) == 0
     try:
-        assert not made.has(order(place / "here", "/bin/sh"))
+        assert not made.has(*order(place / "here", "/bin/sh"))
     finally:
         libc.umount2(os.fsencode(place / "here"), 2)
-    assert made.has(order(place / "here", "/bin/sh"))
+    assert made.has(*order(place / "here", "/bin/sh"))

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from agents.host import processes
-from agents.supervisor import spawn, start_queue
+from agents.supervisor import orders, spawn, start_queue
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 UID = 12345
 
 
-def order(*, user: bool = False, **more: Any) -> dict[str, Any]:
-    other = {"name": "ada", "uid": UID, "gid": UID, "groups": []} if user else None
-    return {"id": "a.1", "script": "#!/bin/sh\n", "files": {"hosts": "h\n"}, "user": other, **more}
+def order(*, user: bool = False, **more: Any) -> orders.StartOrder:
+    other = orders.UserIds("ada", UID, UID, ()) if user else None
+    files = {"hosts": "h\n"}
+    return orders.StartOrder("a.1", script="#!/bin/sh\n", files=files, user=other, **more)
 
 
 @pytest.fixture
@@ -132,10 +133,10 @@ def test_a_command_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
 #: Begins one task that can't go to its groups before somebody reads there, and then another.
 _TWO = """\
 import os, sys
-from agents.supervisor import spawn
+from agents.supervisor import orders, spawn
 
 null = os.open(os.devnull, os.O_RDWR)
-order = {"argv": ["/bin/true"], "env": {}, "cwd": "/"}
+order = orders.StartOrder("a.1", ("/bin/true",))
 first = spawn.spawn_as(order, (null, null, null), [sys.argv[1]])
 second = spawn.spawn_as(order, (null, null, null), [])
 second.wait_for_program()
@@ -163,7 +164,7 @@ ADA = {"name": "ada", "uid": UID, "gid": UID, "groups": []}
 #: its way to its group, or to its folder.
 _ONE = """\
 import json, os, signal, sys
-from agents.supervisor import spawn
+from agents.supervisor import orders, spawn
 
 class Held:
     def __init__(self, path):
@@ -175,10 +176,11 @@ class Held:
         return self.path
 
 asked = json.loads(sys.argv[1])
-order = {
-    "argv": ["/bin/sh", "-c", asked["script"]], "env": asked["env"], "user": asked["user"],
-    "cwd": Held("/") if asked["held"] == "folder" else "/",
-}
+order = orders.StartOrder(
+    "a.1", ("/bin/sh", "-c", asked["script"]), asked["env"],
+    Held("/") if asked["held"] == "folder" else "/",
+    asked["user"] and orders.UserIds(**asked["user"]),
+)
 entries = [Held(os.devnull)] if asked["held"] == "group" else []
 child = spawn.spawn_as(order, (0, 1, 2), entries)
 os.write(1, b"%d\\n" % child.pid)
@@ -231,11 +233,11 @@ def _end(task: int) -> None:
 #: Forks a child that has another parent than it is told, as if that had ended meanwhile.
 _LATE = """\
 import os
-from agents.supervisor import spawn
+from agents.supervisor import orders, spawn
 
 pid = os.fork()
 if pid == 0:
-    order = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "cwd": "/"}
+    order = orders.StartOrder("a.1", ("/bin/sh", "-c", "echo ran"))
     spawn.become(order, (0, 1, 2), 2, [], os.getpid())
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
@@ -262,6 +264,9 @@ def test_who_waits_for_those_that_were_begun(
     begun: list[str], user: dict[str, Any] | None, *, waits: bool
 ) -> None:
     there = [
-        start_queue.PendingStart({}, {"id": name}, {}, spawn.SpawnedChild(1)) for name in begun
+        start_queue.PendingStart(orders.StartOrder(name), {"id": name}, {}, spawn.SpawnedChild(1))
+        for name in begun
     ]
-    assert start_queue.must_wait_for_earlier(there, {"id": "a.1", "user": user}) is waits
+    other = user and orders.UserIds(**user)
+    wanted = orders.StartOrder("a.1", user=other or None)
+    assert start_queue.must_wait_for_earlier(there, wanted) is waits

@@ -16,7 +16,7 @@ import pytest
 
 from reconciler import log_format
 from reconciler.controller import publisher
-from reconciler.controller.quarantine import cycle_rescue, defects
+from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.core import reconcile
 from reconciler.core.nodes import node_reports
 from reconciler.model import desired
@@ -161,7 +161,7 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     assert leader.counts == {"revision": 1}
     traces = [one for one in caplog.records if one.exc_info]
     assert len(traces) == 1
-    assert defects.MARK in traces[0].getMessage()
+    assert internal_errors.MARK in traces[0].getMessage()
     kinds = {one.kind for one in leader.loop._state.drift}
     assert "head-not-applied" in kinds
     leader.core.calls = 0
@@ -303,7 +303,7 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
     assert (told.node, told.confirms) == ("n1", 7)
     assert not leader.loop._dispatcher.questions
     assert leader.loop._state.nodes["n1"].undecided, "what it said is not listened to"
-    leader.now += defects.ASIDE_S + 1
+    leader.now += internal_errors.IGNORED_S + 1
     leader.core.nodes = set()
     assert say(8)
     leader.cycle()

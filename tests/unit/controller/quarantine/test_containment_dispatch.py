@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.controller.quarantine import defects
+from reconciler.controller.quarantine import internal_errors
 from reconciler.core import cycle_journal
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -84,7 +84,7 @@ def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_
     assert leader.states().keys() == {"fine"}
     status = job_views.stored_sync(leader.store.reader.view(job_views.SYNC))
     assert status is not None
-    assert [one.rule for one in status.problems] == [defects.RULE]
+    assert [one.rule for one in status.problems] == [internal_errors.RULE]
     leader.now += 1
     leader.hear(*leader.world.nodes)
     leader.cycle()
@@ -145,7 +145,7 @@ def test_nodes_whose_sets_cannot_be_made_are_named_each_minute_and_tried_again(
         cycle()
     said = [one for one in caplog.messages if "prevents updates of" in one]
     assert len(said) == 2, "once a minute"
-    assert all("node n1:" in one and defects.MARK in one for one in said)
+    assert all("node n1:" in one and internal_errors.MARK in one for one in said)
     assert told == leader.world.nodes.keys() - broken
     broken.clear()
     cycle()

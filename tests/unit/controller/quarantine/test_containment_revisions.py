@@ -6,12 +6,12 @@ name.
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from reconciler.controller import git_watcher
+from reconciler.controller import control_loop, git_watcher
 from reconciler.controller.quarantine import cycle_rescue
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source, watch
@@ -61,6 +61,13 @@ class Told(delivery.Notifier):
         self.notices += notices
 
 
+def refuse_by(
+    loop: control_loop.Loop, refuse: Callable[[cycle_rescue.RevisionRefusal], None]
+) -> None:
+    """Let a loop hand what it did not apply to somebody else."""
+    loop._outputs = loop._outputs._replace(refuse=refuse)
+
+
 class RevisionSite:
     """A repository, the git watcher, and a loop driven by hand."""
 
@@ -92,7 +99,7 @@ class RevisionSite:
             audit=audit_log.Log(folder / audit_log.FILE),
             notifier=self.told,
         )
-        self.leader.loop._containment._refuse = self.reading.refuse
+        refuse_by(self.leader.loop, self.reading.refuse)
         self.leader.core.queues = {POISON}
         if starts:
             self.reading.start()
@@ -316,7 +323,7 @@ def test_a_revision_that_is_refused_twice_is_taken_back_once(
         site.reading._refusals.append(refusal)
         refuse(refusal)
 
-    site.leader.loop._containment._refuse = twice
+    refuse_by(site.leader.loop, twice)
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )
@@ -346,7 +353,7 @@ def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
         refuse(refusal)
 
     monkeypatch.setattr(site.loader, "load", fail)
-    site.leader.loop._containment._refuse = refused
+    refuse_by(site.leader.loop, refused)
     good = site.commit(
         {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "a.yaml": repositories.job("a")}
     )

@@ -37,13 +37,15 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
         many.core.calls = 0
         many.cycle()
         assert many.core.calls <= cycle_rescue.TRIES_MAX + 4
-        assert many.loop._defects._aside.keys() <= many.core.nodes, "only what raised by itself"
+        assert many.loop._internal_errors._ignored_until.keys() <= many.core.nodes, (
+            "only what raised by itself"
+        )
         if not many.loop._state.reports:
             break
         assert many.loop._wake_at == many.now, "the next one follows at once"
     assert not many.loop._state.reports
     assert many.loop._state.nodes.keys() == healthy
-    assert many.loop._defects._aside.keys() == many.core.nodes
+    assert many.loop._internal_errors._ignored_until.keys() == many.core.nodes
 
 
 def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:

@@ -167,8 +167,8 @@ def test_a_job_by_which_the_clock_alone_makes_cycles_raise_is_found(
     assert (POISON in placed(leader)) is is_placed
     leader.now += 1
     leader.revision(job("fine"), job(POISON, cpu=3), job("wide", cpu=2))
-    leader.loop._track.desired = msgspec.structs.replace(
-        leader.loop._track.desired or desired.Desired(), aside={POISON: "told"}
+    leader.loop._track.take(
+        msgspec.structs.replace(leader.loop._track.current, quarantined={POISON: "told"}), None
     )
     leader.hear(*world.nodes)
     leader.cycle()
@@ -294,7 +294,7 @@ def test_what_was_decided_without_some_jobs_is_replayed_so(tmp_path: Path) -> No
     leader.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         calls = [
-            (dict(one.call.wanted.aside), one.call.disagreements)
+            (dict(one.call.wanted.quarantined), one.call.disagreements)
             for one in replays.replay_all(reader)
         ]
     assert {told for _, told in calls} == {()}

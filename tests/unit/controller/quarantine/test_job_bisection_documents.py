@@ -77,7 +77,7 @@ def test_it_stays_aside_by_what_is_in_force_whatever_is_written_now(
         site.step()
     last = site.leader.loop._track.desired
     assert last is not None
-    assert set(last.aside) == {POISON}
+    assert set(last.quarantined) == {POISON}
     assert POISON in last.jobs
     assert site.leader.counts["job"] == found, "it was not tried again before its time"
     site.commit({"b.yaml": repositories.job("b")})

@@ -53,7 +53,7 @@ def test_what_it_holds_counts_for_every_quota(tmp_path: Path, quota: desired.Quo
     poison = job(POISON, cpu=4)
     site = left_out(tmp_path, world, poison)
     site.revision(poison, job("more", cpu=4))
-    site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
+    site.loop._track.take(desired_aside(site.loop._track.current), None)
     for _ in range(3):
         site.pass_time(2)
     assert site.loop._state.quarantined.keys() == {POISON}
@@ -62,7 +62,7 @@ def test_what_it_holds_counts_for_every_quota(tmp_path: Path, quota: desired.Quo
 
 
 def desired_aside(wanted: desired.Desired) -> desired.Desired:
-    return msgspec.structs.replace(wanted, aside={POISON: "told"})
+    return msgspec.structs.replace(wanted, quarantined={POISON: "told"})
 
 
 def test_who_must_not_be_beside_it_is_not(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_who_must_not_be_beside_it_is_not(tmp_path: Path) -> None:
     site = left_out(tmp_path, World(nodes=1, cpu=8), poison)
     apart = desired.JobAffinity(labels=(("app", "db"),), apart=True)
     site.revision(poison, job("more", affinities=(apart,)), job("other"))
-    site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
+    site.loop._track.take(desired_aside(site.loop._track.current), None)
     for _ in range(3):
         site.pass_time(2)
     assert running(site) == {POISON, "other"}
@@ -105,7 +105,7 @@ def test_a_task_of_a_job_that_is_left_out_goes_on_and_its_end_is_not_lost(tmp_pa
 def pass_on(site: Full, *jobs: desired.Job, seconds: float = 2.0, times: int = 3) -> None:
     """Let time pass under a revision that still leaves out the job."""
     site.revision(*jobs)
-    site.loop._track.desired = site.loop._track.desired and desired_aside(site.loop._track.desired)
+    site.loop._track.take(desired_aside(site.loop._track.current), None)
     for _ in range(times):
         site.pass_time(seconds)
 

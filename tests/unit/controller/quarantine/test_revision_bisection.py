@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller.quarantine import defects, revision_bisection
+from reconciler.controller.quarantine import internal_errors, revision_bisection
 from reconciler.desired.apply import job_quarantine, last_good
 from reconciler.model import desired
 from reconciler.model.state import outcome
@@ -356,7 +356,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     site.close()
     note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
     assert "OutOfSync with 1 errors" in note
-    assert f"Job/{POISON}: {defects.MARK}" in note
+    assert f"Job/{POISON}: {internal_errors.MARK}" in note
     lines = audit_log.Log(tmp_path / audit_log.FILE).tail(10)[::-1]
     assert [(one.entry.revision, one.entry.result) for one in lines] == [
         (good, "Synced"),

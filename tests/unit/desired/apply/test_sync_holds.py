@@ -403,13 +403,13 @@ def test_a_broken_gate_lets_nothing_through(repository: Repository) -> None:
     gates = [sync_limits.SafetyGate(records.Observed, lambda: 5.0)]
     one = loader.Loader(source.GitSource(str(repository.path)), gate=gates[0])
     first = one.load()
-    one._in_force.state._gate = Broken()  # type: ignore[assignment]
+    one._in_force._state._gate = Broken()  # type: ignore[assignment]
     repository.commit({"pool.yaml": pool(4)})
     for _ in range(2):
         with pytest.raises(RuntimeError, match="a defect"):
             one.load()
-        assert one._in_force.state.basis.structure == first.structure
-    one._in_force.state._gate = gates[0]
+        assert one._in_force._state.basis.structure == first.structure
+    one._in_force._state._gate = gates[0]
     assert nodes(one.load()) == 8
     one.close()
 

@@ -24,7 +24,7 @@ RULE = review_findings.UNDECIDED
 #: The most different internal errors whose traces are logged.
 TRACES_MAX = 1000
 #: How long a node is ignored whose report could not be processed.
-ASIDE_S = 60.0
+IGNORED_S = 60.0
 #: The most names in one log line.
 NAMES_MAX = 20
 #: Logged before the process ends.
@@ -36,7 +36,7 @@ LAST_WORDS = (
 _ROOTS = ("reconciler", "agents")
 
 
-class Defects:
+class InternalErrors:
     """A counter and log of internal errors.
 
     It also suppresses those that need not end anything.
@@ -50,7 +50,7 @@ class Defects:
         self.contained = contained
         self._counts = counts
         self._traced: set[tuple[str, str, str]] = set()
-        self._aside: dict[str, float] = {}
+        self._ignored_until: dict[str, float] = {}
         self._unheard: set[str] = set()
 
     def count(self, part: str, error: Exception) -> None:
@@ -88,19 +88,21 @@ class Defects:
         log.error(
             "%s: input of %s %s; the nodes among them are ignored for %.0f s",
             MARK,
-            shorten([one.name for one in failed or divided]),
+            shorten([part.name for part in failed or divided]),
             "was left out" if failed else "was processed piece by piece",
-            ASIDE_S,
+            IGNORED_S,
         )
-        self._aside = {node: until for node, until in self._aside.items() if until > now}
-        for one in (*divided, *failed):
-            self._aside |= {report.node: now + ASIDE_S for report in one.reports}
-        for one in failed:
-            self._unheard |= {report.node for report in one.reports if one.is_notice}
+        self._ignored_until = {
+            node: until for node, until in self._ignored_until.items() if until > now
+        }
+        for part in (*divided, *failed):
+            self._ignored_until |= {report.node: now + IGNORED_S for report in part.reports}
+        for part in failed:
+            self._unheard |= {report.node for report in part.reports if part.is_notice}
 
     def ignores_any(self, now: float) -> bool:
         """Return True if any node is ignored."""
-        return any(until > now for until in self._aside.values())
+        return any(until > now for until in self._ignored_until.values())
 
     def unheard(self, received: cycle_input.CycleInput) -> tuple[str, ...]:
         """Return the nodes none of whose reports can be processed, except those that sent one."""
@@ -116,8 +118,8 @@ class Defects:
 
     def is_ignored(self, node: str, now: float) -> bool:
         """Return True if a node is ignored."""
-        until = self._aside.get(node)
-        return until is not None and now < until <= now + ASIDE_S
+        until = self._ignored_until.get(node)
+        return until is not None and now < until <= now + IGNORED_S
 
 
 def cause_of(error: BaseException) -> BaseException:
