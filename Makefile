@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
-.PHONY: help install demo test quick crash soak simulate-faults docs format clean packages
+.PHONY: help install demo test quick crash soak simulate-faults docs format lock clean packages
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ docs: $(VENV)/.installed-dev  ## Build the documentation site into site/.
 format: $(VENV)/.installed-dev  ## Format the code and fix what the linter can.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lock: $(VENV)/.installed  ## Write locked.txt: every package with its hash, for installs that check them.
+	$(BIN)/python -m tools.lock locked.txt
 
 clean:  ## Remove .venv and what was built.
 	rm -rf $(VENV) demo dist site

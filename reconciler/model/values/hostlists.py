@@ -74,9 +74,11 @@ def _expand_one(text: str, pattern: str) -> list[str]:
         if not bracket:
             break
         inside, _, rest = tail.partition("]")
-        choices = [
-            number for item in inside.split(",") for number in _expand_range(text, item.strip())
-        ]
+        choices: list[str] = []
+        for item in inside.split(","):
+            choices += _expand_range(text, item.strip())
+            if len(choices) > HOSTS_MAX:
+                raise HostListError(f"{text[:60]!r}: more than {HOSTS_MAX} hosts")
         if len(names) * len(choices) > HOSTS_MAX:
             raise HostListError(f"{text!r}: more than {HOSTS_MAX} hosts")
         names = [name + choice for name in names for choice in choices]

@@ -89,3 +89,19 @@ def test_anything_is_a_list_or_an_error(text: str) -> None:
 def test_digits_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(hostlists.HostListError, match="is not a number or a range"):
         hostlists.expand("gpu[²-3]")
+
+
+def test_many_ranges_in_one_bracket_are_refused_before_they_are_expanded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expanded = []
+    expand_range = hostlists._expand_range
+
+    def counted(text: str, item: str) -> list[str]:
+        expanded.append(item)
+        return expand_range(text, item)
+
+    monkeypatch.setattr(hostlists, "_expand_range", counted)
+    with pytest.raises(hostlists.HostListError, match="more than 100000 hosts"):
+        hostlists.expand(f"n[{','.join(['1-99999'] * 500)}]")
+    assert len(expanded) == 2
