@@ -145,7 +145,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     job = item["job"]
     leaves = f", {told}" if (told := job_list.stopping_text(job)) else ""
     verb = "was" if past else "is"
-    _say(f"{job['name']} {verb} {job['state']}{_on_nodes(job)}{_spans(job)}{leaves}.")
+    state = reason_order.state_text(job, item.get("reasons") or ())
+    _say(f"{job['name']} {verb} {state}{_on_nodes(job)}{_spans(job)}{leaves}.")
     if told := job_list.tasks_text(job):
         _say(f"{told}.")
     _explain_elements(job)

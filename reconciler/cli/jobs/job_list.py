@@ -134,13 +134,6 @@ def _unknown_message(api: "api_client.ApiClient", name: str) -> str:
     return ""
 
 
-def _state_text(item: Json) -> str:
-    """Return the state of a job; `Invalid` for one that is refused as it is written."""
-    reason = reason_order.leading(item.get("reasons") or [])
-    is_refused = item["state"] == "Pending" and reason is not None and reason["code"] == "Invalid"
-    return "Invalid" if is_refused else str(item["state"])
-
-
 def show(items: list[Json], now: float, *, wide: bool) -> None:
     """Print the table."""
     if not items:
@@ -150,7 +143,11 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
     elastic = any(item.get("tasks") for item in items)
     rows = []
     for item in items:
-        row = [item["name"], item["queue"] or "-", _state_text(item)]
+        row = [
+            item["name"],
+            item["queue"] or "-",
+            reason_order.state_text(item, item.get("reasons") or ()),
+        ]
         row += [_tasks(item)] if elastic else []
         row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
         row += [_waited(item, now), _ran(item, now)]

@@ -69,11 +69,12 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
 
 def facts(item: Json, evicted: list[Json]) -> None:
     """Print everything except the tries, a line each; `evicted` are events of evictions."""
+    state = reason_order.state_text(item, item.get("reasons") or ())
     lines = [
         ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
         *([("Queue", item["queue"])] if item["queue"] else []),
         ("Owner", item.get("owner") or "-"),
-        ("State", ", ".join(filter(None, (item["state"], job_list.stopping_text(item))))),
+        ("State", ", ".join(filter(None, (state, job_list.stopping_text(item))))),
         ("Times", job_list.times_text(item)),
     ]
     if told := job_list.tasks_text(item):

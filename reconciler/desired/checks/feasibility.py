@@ -7,7 +7,7 @@ it; a fault with the arithmetic goes out if it would wait in vain.
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
-from reconciler.desired.checks import cross_references, gang_feasibility
+from reconciler.desired.checks import gang_feasibility, job_names
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import entitlements, resource_requests
 from reconciler.model import desired
@@ -128,7 +128,7 @@ class Fitting:
 
     def warning(self, job: desired.Job) -> Fault | None:
         """Return a warning if no pool could hold a task of some group of the job."""
-        missing = cross_references.missing_pools(job.pools, self._pools)
+        missing = job_names.missing_pools(job.pools, self._pools)
         if missing is not None or not self._pools:
             return missing
         selector, elsewhere = self._where(job)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from reconciler.desired.checks import cross_references, job_validator
+from reconciler.desired.checks import job_names, job_validator
 from reconciler.desired.documents import document_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import job_defaults
@@ -112,7 +112,7 @@ def _missing(part: job_spec.JobDocument, untold: set[str]) -> Iterator[Fault]:
         for index, dependency in enumerate(part.spec.depends_on or ()):
             if dependency.job in untold:
                 untold.discard(dependency.job)
-                yield cross_references.missing_dependency(dependency.job, index, "is not known yet")
+                yield job_names.missing_dependency(dependency.job, index)
 
 
 def _of(part: job_spec.JobDocument, owner: str) -> job_spec.JobDocument:

@@ -217,18 +217,7 @@ def _priority(
                 "spec",
                 "priority",
             )
-        if known is None:
-            faults.add(
-                "unknown-priority-class",
-                "unknown PriorityClass: add it or name another",
-                "spec",
-                "priorityClass",
-                found=spec.priority_class,
-                expected="one of " + ", ".join(basis.priority_classes)
-                if basis.priority_classes
-                else "none, as there is no PriorityClass",
-            )
-        else:
+        if known is not None:  # `job_names` refuses the job otherwise
             priority, preemptible, preempts = known.value, known.preemptible, known.preempts
     if spec.preemptible is not None:
         preemptible = spec.preemptible

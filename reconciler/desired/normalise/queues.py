@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from reconciler.desired.documents import cron
-from reconciler.desired.documents.faults import FaultCollector
+from reconciler.desired.documents.faults import FaultCollector, unknown_name
 from reconciler.desired.normalise import pools
 from reconciler.model import desired
 from reconciler.model.documents import (
@@ -242,12 +242,8 @@ def with_nodes(
         )
     for index, one in enumerate(spec.queues):
         if one not in queues and one != "default":
-            faults.add(
-                "unknown-queue",
-                "unknown queue: add it or name another",
-                *("spec", "queues", index),
-                found=one,
-            )
+            place = ("spec", "queues", index)
+            faults.found.append(unknown_name("queue", one, place, queues))
     return desired.Reservation(
         reservation.name,
         tuple(sorted(names)),
