@@ -12,11 +12,11 @@ from reconciler.cli import (
     completion,
     context,
     lazy_import,
+    reason_order,
     retries,
     terminal,
 )
 from reconciler.cli.cluster import node_details
-from reconciler.cli.jobs import reason_order
 from reconciler.model.values import suggestions
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements, common_options, context, terminal
+from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, reason_order, run, show_usage
+from reconciler.cli.jobs import explain_start, job_list, run, show_usage
 from reconciler.model.values import quantities, times
 
 Json = Any

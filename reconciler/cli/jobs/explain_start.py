@@ -6,7 +6,7 @@ The text says no more than the reasons do: the work ahead of a job is not known 
 from collections.abc import Sequence
 from typing import Any
 
-from reconciler.cli.jobs import reason_order
+from reconciler.cli import reason_order
 from reconciler.model.state.pending_reasons import WaitsFor
 
 Json = Any

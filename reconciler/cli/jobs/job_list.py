@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements, completion, context, lazy_import, terminal
-from reconciler.cli.jobs import reason_order
+from reconciler.cli import array_elements, completion, context, lazy_import, reason_order, terminal
 from reconciler.model.state import states
 from reconciler.model.values import suggestions
 

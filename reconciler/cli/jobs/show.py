@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from reconciler.cli import array_elements, common_options, context, terminal
-from reconciler.cli.jobs import job_list, reason_order, show_usage
+from reconciler.cli import array_elements, common_options, context, reason_order, terminal
+from reconciler.cli.jobs import job_list, show_usage
 
 Json = Any
 

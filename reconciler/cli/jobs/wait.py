@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from reconciler.cli import array_elements, completion, context, lazy_import, retries, terminal
-from reconciler.cli.jobs import reason_order
+from reconciler.cli import (
+    array_elements,
+    completion,
+    context,
+    lazy_import,
+    reason_order,
+    retries,
+    terminal,
+)
 from reconciler.model.values import quantities
 from reconciler.operations.changes import held_changes
 
