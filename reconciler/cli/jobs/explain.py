@@ -10,8 +10,8 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, run, show_usage
-from reconciler.model.values import quantities, times
+from reconciler.cli.jobs import explain_start, job_list, removals, run, show_usage
+from reconciler.model.values import found_values, quantities, times
 
 Json = Any
 NODES_SHOWN = 4
@@ -119,7 +119,8 @@ def _moment(written: str) -> str:
     except ValueError as error:
         why = f" ({error})" if isinstance(error, times.OffsetError) else ""
         terminal.fail(
-            f"--at: found {written!r}{why}, expected a time such as 2026-11-20T23:30:00Z, a clock "
+            f"--at: found {found_values.quote(written)}{why}, expected a time such as "
+            "2026-11-20T23:30:00Z, a clock "
             "time such as 05:08:00, or a span before now such as 10m or 1d",
             terminal.USAGE,
         )

@@ -11,7 +11,7 @@ import typer
 
 from reconciler.cli import array_elements, completion, context, lazy_import, reason_order, terminal
 from reconciler.model.state import states
-from reconciler.model.values import suggestions
+from reconciler.model.values import found_values, suggestions
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
@@ -109,7 +109,8 @@ def _state(written: str) -> str:
     if found is None:
         hint = suggestions.hint(written.capitalize(), STATES)
         terminal.fail(
-            f"--state: found {written!r}, expected one of {', '.join(STATES)}{hint}",
+            f"--state: found {found_values.quote(written)}, expected one of "
+            f"{', '.join(STATES)}{hint}",
             terminal.USAGE,
         )
     return found

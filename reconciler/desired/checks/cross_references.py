@@ -14,7 +14,7 @@ from reconciler.desired.normalise import volumes
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.policy import access
-from reconciler.model.values import hostlists, quantities, resources
+from reconciler.model.values import found_values, hostlists, quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
@@ -51,7 +51,7 @@ def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault
                     "unknown-parent",
                     "unknown queue: add it or name another parent",
                     ("spec", "parent"),
-                    found=queue.parent,
+                    found=found_values.quote(queue.parent),
                 ),
             )
         elif (cycle := _ancestors_cycle(queues, queue.name)) is not None:
@@ -62,7 +62,7 @@ def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault
                     "parent-cycle",
                     f"the queue is its own ancestor: {' → '.join(cycle)}",
                     ("spec", "parent"),
-                    found=queue.parent,
+                    found=found_values.quote(queue.parent),
                 ),
             )
     if not cyclic:
@@ -149,7 +149,7 @@ def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[
                     "host-in-two-pools",
                     f"these nodes are in NodePool/{other} too: remove them from one of the two",
                     ("spec", field),
-                    found=hostlists.fold(nodes),
+                    found=found_values.quote(hostlists.fold(nodes)),
                 ),
             )
         if len(owner) > nodes_max:
@@ -172,7 +172,7 @@ def topologies(pools: Mapping[str, desired.Pool]) -> Iterator[tuple[str, Fault]]
                     "topology-levels",
                     "other pools have these levels in another order: use one order everywhere",
                     ("spec", "topology", "levels"),
-                    found=", ".join(pool.levels),
+                    found=found_values.quote_all(pool.levels),
                     expected=f"an order that goes with {', '.join(order)}",
                 ),
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from reconciler.desired.checks import cross_references
 from reconciler.desired.documents.faults import Fault, unknown_name
 from reconciler.model import desired
-from reconciler.model.values import quantities, resources
+from reconciler.model.values import found_values, quantities, resources
 
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
@@ -47,7 +47,7 @@ def _names(queue: desired.Queue, pools: Mapping[str, desired.Pool]) -> Iterator[
                 "duplicate-pool",
                 "the queue has amounts of this pool already: put both into one entry",
                 place,
-                found=flavor.pool,
+                found=found_values.quote(flavor.pool),
             )
         seen.add(flavor.pool)
 

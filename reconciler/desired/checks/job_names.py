@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from reconciler.desired.documents import faults, yaml_reader
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
+from reconciler.model.values import found_values
 
 #: The names that exist, by kind.
 Known = Mapping[str, Collection[str]]
@@ -106,7 +107,7 @@ def missing_dependency(
         "unknown-dependency",
         f"the job {name} {what}: this one waits until {until}",
         ("spec", "dependsOn", index, "job"),
-        found=name,
+        found=found_values.quote(name),
         severity="warning",
     )
 

@@ -12,6 +12,7 @@ from reconciler.desired.checks import job_names
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
+from reconciler.model.values import found_values
 
 #: The queue that is there though nobody writes it.
 _ALWAYS = {"Queue": frozenset({"default"})}
@@ -54,7 +55,7 @@ def _is_written(problem: desired.Problem, written: Mapping[str, set[str]]) -> bo
     kind = job_names.KIND_OF_RULE.get(problem.rule)
     if kind is None or not problem.object.startswith("Job/"):
         return False
-    return problem.found in written.get(kind, ())
+    return problem.found in map(found_values.quote, written.get(kind, ()))
 
 
 def _unknown(value: Any, written: Mapping[str, set[str]]) -> Iterator[Fault]:

@@ -16,6 +16,8 @@ import msgspec
 import yaml
 from yaml import _yaml
 
+from reconciler.model.values import found_values
+
 #: A file with more bytes is refused before it is parsed.
 FILE_BYTES_MAX = 4 * 2**20
 #: The most documents of one file, counted before it is parsed.
@@ -222,7 +224,7 @@ class _Builder:
             "yaml-key",
             f'a key must be text: write "{key_node.value}" in quotes',
             key_node.start_mark,
-            found=key_node.value,
+            found=found_values.quote(key_node.value),
         )
 
     @staticmethod
@@ -237,9 +239,10 @@ class _Builder:
                 first = seen[key].line + 1
                 _refuse(
                     "yaml-duplicate-key",
-                    f"the key {key!r} occurs twice, first on line {first}; keep one of the two",
+                    f"the key {found_values.quote(key)} occurs twice, first on line {first}; "
+                    "keep one of the two",
                     mark,
-                    found=key,
+                    found=found_values.quote(key),
                 )
             seen[key] = mark
         raise YamlError("yaml-duplicate-key", "a key occurs twice")
@@ -305,7 +308,12 @@ def _scan(data: bytes) -> None:
             return
         tag: str | None = getattr(event, "tag", None)
         if tag is not None and tag != "!":
-            _refuse("yaml-tag", "tags are not supported: remove it", event.start_mark, found=tag)
+            _refuse(
+                "yaml-tag",
+                "tags are not supported: remove it",
+                event.start_mark,
+                found=found_values.quote(tag),
+            )
         if "\0" in getattr(event, "value", ""):
             _refuse(
                 "yaml-syntax",

@@ -18,7 +18,7 @@ from reconciler.model import desired
 from reconciler.model.documents import job_spec
 from reconciler.model.policy import queue_paths
 from reconciler.model.state import identifiers
-from reconciler.model.values import times
+from reconciler.model.values import found_values, times
 
 log = logging.getLogger("muster.desired")
 
@@ -247,7 +247,7 @@ def _groups(
                 "groups",
                 index,
                 "name",
-                found=group.name,
+                found=found_values.quote(group.name),
             )
         made = _group(
             group.name, group, spec, basis, faults=faults, place=("spec", "groups", index)
@@ -355,7 +355,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
             f"runtime {spec.runtime} needs an image: name one",
             "spec",
             "image",
-            found=repr(spec.image or ""),
+            found=found_values.quote(spec.image or ""),
         )
     elif spec.runtime != "process" and (" " in image or not image.isprintable()):
         faults.add(
@@ -363,7 +363,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
             "an image name is one word, without options",
             "spec",
             "image",
-            found=repr(spec.image),
+            found=found_values.quote(spec.image),
         )
     if spec.runtime != "process" and spec.framework == "mpi":
         faults.add(
@@ -378,7 +378,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
             "plain processes have no image: say runtime podman or apptainer, or remove it",
             "spec",
             "image",
-            found=repr(spec.image),
+            found=found_values.quote(spec.image),
         )
 
 
@@ -391,7 +391,7 @@ def _check_dependencies(name: str, spec: job_spec.JobSpec, faults: FaultCollecto
                 "the job depends on itself: remove the dependency",
                 *place,
                 "job",
-                found=name,
+                found=found_values.quote(name),
             )
         if dependency.per_element and spec.array is None:
             faults.add(
@@ -429,7 +429,7 @@ def _deadline(written: str | None, faults: FaultCollector) -> float | None:
             f"this is not a time{why}",
             "spec",
             "deadline",
-            found=written,
+            found=found_values.quote(written),
             expected=f"a time such as {times.EXAMPLE}",
         )
         return None

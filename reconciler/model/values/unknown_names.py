@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.model.values import suggestions
+from reconciler.model.values import found_values, suggestions
 
 #: The most known names that are listed.
 LISTED_MAX = 10
@@ -37,4 +37,6 @@ def describe(what: str, name: str, known: Iterable[str]) -> UnknownName:
         more = " …" if len(names) > LISTED_MAX else ""
         hint = suggestions.hint(name, names)
         expected = f"one of {', '.join(names[:LISTED_MAX])}{more}{hint}"
-    return UnknownName(f"unknown {what}: add it or name another", name, expected)
+    return UnknownName(
+        f"unknown {what}: add it or name another", found_values.quote(name), expected
+    )

@@ -19,7 +19,7 @@ from agents.host import processes
 from agents.isolation import network_namespaces
 from reconciler.desired.git import git_commands, remote_urls
 from reconciler.model import desired
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.local import local_controller, local_nodes, local_tokens, log_files
 
@@ -68,7 +68,8 @@ def parse_address(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
         raise ClusterError(
-            f"--listen: found {listen!r}, expected HOST:PORT with a port from 1 to 65535, such as "
+            f"--listen: found {found_values.quote(listen)}, expected HOST:PORT with a port from "
+            "1 to 65535, such as "
             "127.0.0.1:7420"
         )
     return host.strip("[]"), int(port)
