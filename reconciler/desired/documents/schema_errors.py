@@ -54,23 +54,6 @@ _TYPE_WORDS = {
 }
 
 
-def shown(value: Any) -> str:
-    """Return a value for a message, shortened."""
-    if isinstance(value, bool) or value is None:
-        text = {True: "true", False: "false", None: "null"}[value]
-    elif isinstance(value, dict):
-        text = "a mapping with " + ", ".join(map(str, list(value)[:5])) if value else "{}"
-    elif isinstance(value, list):
-        text = f"a list of {len(value)}" if value else "[]"
-    elif isinstance(value, str):
-        text = f'"{value}"'
-    else:
-        text = f"{value}"
-    if len(text) > _SHOWN_CHARACTERS_MAX:
-        text = text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
-    return text
-
-
 def written(value: Any) -> str:
     """Return an example as YAML on one line: ``[python3, train.py]``."""
     if isinstance(value, dict):

@@ -48,7 +48,7 @@ def _split(text: str) -> list[str]:
 
 
 def _is_number(text: str) -> bool:
-    """Return True if a text is digits from 0 to 9; Python's ``isdigit`` accepts others as well."""
+    """Return True if a text is digits from 0 to 9. Python's ``isdigit`` accepts others as well."""
     return text.isascii() and text.isdigit()
 
 

@@ -63,13 +63,6 @@ class QuantityError(ValueError):
     """Text that is not an amount of the expected kind; the message says what was expected."""
 
 
-def _shown(written: object) -> str:
-    """Return what was written, or the beginning of it, for a message."""
-    text = repr(written)
-    cut = len(text) > _SHOWN_CHARACTERS_MAX
-    return f"{text[:_SHOWN_CHARACTERS_MAX]}…" if cut else text
-
-
 def _bounded(amount: Decimal, written: object, unit: str) -> int:
     # Compared before it becomes an integer: Python makes none of thousands of digits.
     if amount > LARGEST_AMOUNT:
@@ -243,7 +236,7 @@ def parse_duration(written: str | float) -> int:
 
 
 def format_duration(seconds: int) -> str:
-    """Format seconds as ``2h30m``; zero as ``0s``."""
+    """Format seconds as ``2h30m``, and zero as ``0s``."""
     if seconds == 0:
         return "0s"
     parts = []
