@@ -12,7 +12,9 @@ Json = Any
 
 
 def is_never(reason: Json) -> bool:
-    """Return True if waiting alone does not end a reason; by its code for older controllers."""
+    """Return True if waiting alone does not end a reason. Older controllers say so by its code
+    only.
+    """
     return bool(reason.get("never", reason["code"] in pending_reasons.NEVER_CODES))
 
 

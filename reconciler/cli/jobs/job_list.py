@@ -124,7 +124,9 @@ def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
 
 
 def _unknown_message(api: "api_client.ApiClient", name: str) -> str:
-    """Return the controller's message that a job does not exist; empty if a filter excluded it."""
+    """Return the controller's message that a job does not exist, or an empty string if a filter
+    excluded it.
+    """
     try:
         api.get(f"/v1/jobs/{name}")
     except api_client.ApiError as error:
@@ -218,7 +220,9 @@ def _waiting_for(item: Json, reason: Json) -> str:
 
 
 def stopping_text(item: Json) -> str:
-    """Return `stopping, SIGKILL at 11:07:12` if all tasks are stopping; else an empty string."""
+    """Return `stopping, SIGKILL at 11:07:12` if all tasks are stopping, or an empty string if they
+    are not.
+    """
     alive = [one for one in item.get("attempts") or [] if one["state"] != "Ended"]
     ends = [one["killAt"] for one in alive if one.get("killAt")]
     if not ends or len(ends) < len(alive):
@@ -271,7 +275,9 @@ def _tasks(item: Json) -> str:
 
 
 def tasks_text(item: Json) -> str:
-    """Return the same in words: `3 tasks run (minimum 2, maximum 6)`; empty for other jobs."""
+    """Return the same in words: `3 tasks run (minimum 2, maximum 6)`, or an empty string for other
+    jobs.
+    """
     tasks = item.get("tasks")
     if not tasks or item["state"] in FINISHED:
         return ""

@@ -343,7 +343,7 @@ def _channels(
 def _files(
     spec: cluster_spec.FilesSpec | None, faults: FaultCollector
 ) -> desired.FileRetention | None:
-    """Return the schedule on which files of jobs are removed; None: never."""
+    """Return the schedule on which files of jobs are removed, or None if they never are."""
     if spec is None:
         return None
     path = ("spec", "retention", "files")
@@ -359,7 +359,7 @@ def _files(
 
 
 def _audit(period: str | int | None, faults: FaultCollector) -> int | None:
-    """Return the seconds for which the audit log is kept; None: for ever."""
+    """Return the seconds for which the audit log is kept, or None if it is kept for ever."""
     if period is None:
         return None
     path = ("spec", "retention", "audit")

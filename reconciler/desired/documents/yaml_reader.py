@@ -67,7 +67,9 @@ Path = tuple[str | int, ...]
 
 
 class YamlError(ValueError):
-    """A file that cannot be read; ``line`` and ``column`` from 1, 0 for the file as a whole."""
+    """A file that cannot be read. ``line`` and ``column`` count from 1, and are 0 for the file as a
+    whole.
+    """
 
     def __init__(
         self, rule: str, message: str, *, line: int = 0, column: int = 0, found: str = ""
@@ -350,7 +352,9 @@ _PLAIN = {
 
 
 def _plain(error: yaml.MarkedYAMLError) -> str:
-    """Return what is wrong in plain words, with the line where it begins; empty if unknown."""
+    """Return what is wrong in plain words, with the line where it begins. It is empty if it is
+    unknown.
+    """
     begins = error.context_mark or error.problem_mark
     line = begins.line + 1 if begins is not None else 1
     return _PLAIN.get(error.problem or "", "").format(line=line)

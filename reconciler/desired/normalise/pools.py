@@ -473,7 +473,7 @@ def refuse_strangers(
     *place: str | int,
     of: str = "not of this pool",
 ) -> None:
-    """Add a fault if hosts are named that are not in ``nodes``; ``of`` describes them."""
+    """Add a fault if hosts are named that are not in ``nodes``. ``of`` describes them."""
     strangers = [host for host in hosts if host not in nodes]
     if strangers:
         faults.add(

@@ -361,7 +361,9 @@ class LocalCluster:
         self._obstacle = problem
 
     def shortfall(self) -> str:
-        """Return a message if fewer nodes are declared than requested; else an empty string."""
+        """Return a message if fewer nodes are declared than requested, or an empty string if there
+        are enough.
+        """
         if self._following is not None and (told := self._following.left_out()):
             return told
         declared = len(self.nodes.names()) if self.nodes is not None else 0
@@ -385,7 +387,7 @@ class LocalCluster:
             raise ClusterError(f"a node can't be isolated: {problem}") from None
 
     def _all_ready(self) -> str:
-        """``4 nodes take work`` once all that were started do; empty before."""
+        """Return ``4 nodes take work`` once all that were started do, else an empty string."""
         wanted = set(self.nodes.names()) if self.nodes is not None else set()
         items = self._api.get("/v1/nodes")["items"] if self._api is not None else []
         ready = wanted & {item["name"] for item in items if item["state"] == "Ready"}

@@ -93,7 +93,7 @@ def revoke(path: pathlib.Path, token_id: str) -> TokenLine:
 
 
 def _digest(text: str) -> str:
-    """Return the digest of a line; empty for a comment."""
+    """Return the digest of a line, or an empty string for a comment."""
     line = token_file.parse_line(text, any_node=True)
     return "" if line is None else line.digest
 

@@ -319,7 +319,7 @@ def generate(seed: int, jobs: int, units: int, load: float, queues: int = 3) -> 
 
 
 def first(workload: Workload, jobs: int | None) -> Workload:
-    """Return the earliest jobs of a workload; None: all."""
+    """Return the earliest jobs of a workload, or all if ``jobs`` is None."""
     return msgspec.structs.replace(workload, rows=workload.rows[:jobs])
 
 
