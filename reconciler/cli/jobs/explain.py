@@ -10,7 +10,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, removals, run, show_usage
+from reconciler.cli.jobs import explain_start, job_list, run, show_usage
 from reconciler.model.values import found_values, quantities, times
 
 Json = Any
@@ -394,29 +394,7 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
         return
     # only the start of the next element of an array is estimated
     whose = " of the next element" if job.get("array") else ""
-    start = terminal.format_clock(job["estimatedStart"])
-    _say(f"Estimated start{whose}: {start}{_bounds(job, at, now)}.")
-
-
-def _bounds(job: Json, at: float, now: float) -> str:
-    """Return how far away the estimated start is, and what it depends on."""
-    is_over = at < now
-    told = f" (in {terminal.format_duration(at - now)})" if at > now else ""
-    if is_over:
-        told = (
-            f", {terminal.format_duration(now - at)} ago: it starts as soon as what it waits for is"
-        )
-        told += " free"
-    elif job.get("startTakesBack"):
-        told += ", when it may preempt others"
-    elif not job.get("estimatedCertain"):
-        told += ", unless other jobs reclaim that capacity first"
-    latest = job.get("latestStart") if job.get("estimatedCertain") else None
-    bound = terminal.parse_time(latest)
-    if bound is not None and bound > now:
-        shown = terminal.format_clock(latest)
-        told += f", latest {shown}" if shown != terminal.format_clock(job["estimatedStart"]) else ""
-    return told
+    _say(f"Estimated start{whose}: {explain_start.start_text(job, now)}.")
 
 
 def _explain_queue(queue: Json, borrowers: list[Json], *, demand: bool = True) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
-from reconciler.cli.jobs import job_list, show_usage
+from reconciler.cli.jobs import explain_start, job_list, show_usage
 
 Json = Any
 
@@ -103,6 +103,8 @@ def facts(item: Json, evicted: list[Json]) -> None:
             lines.append(("", f"To fix: {reason['unblocks']}"))
     if item.get("place"):
         lines.append(("Place", str(item["place"])))
+    if item.get("estimatedStart"):
+        lines.append(("Start", explain_start.start_text(item, time.time())))
     for title, text in lines:
         terminal.print_line(f"{title:<10}{terminal.format_clocks(text)}", 10)
 
