@@ -10,7 +10,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, run, show_usage
+from reconciler.cli.jobs import explain_start, job_list, removals, run, show_usage
 from reconciler.model.values import found_values, quantities, times
 
 Json = Any
@@ -88,6 +88,7 @@ def explain(
     job, element = array_elements.parse_name(name)
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{job}/explain", at=moment)
+        removal = "" if output.is_data else removals.removal_text(api, item["job"])
     if element is not None:
         array_elements.require_element(item["job"], element)
     replayed = item.get("replayed")
@@ -97,6 +98,7 @@ def explain(
         if replayed:
             _explain_cycle(replayed)
         now = terminal.parse_time(replayed["decided"]) if replayed else time.time()
+        item["removal"] = removal
         _explain_job(item, now or time.time(), past=bool(replayed), element=element)
     if replayed and replayed["disagreements"]:
         terminal.fail(
@@ -156,7 +158,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     _explain_silence(item, now)
     told_below = [one["message"] for one in item.get("reasons") or []]
     if job.get("message") and job["message"] not in told_below:
-        _say(f"\n{job['message']}")
+        removal = item.get("removal")
+        _say(f"\n{job['message']}{f': {removal}' if removal else ''}")
     if job["state"] in job_list.FINISHED:
         _tell_story(item)
     elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from reconciler.cli import array_elements, common_options, context, reason_order, terminal
-from reconciler.cli.jobs import explain_start, job_list, show_usage
+from reconciler.cli.jobs import explain_start, job_list, removals, show_usage
 
 Json = Any
 
@@ -44,14 +44,18 @@ def job(
         if any(one.get("endReason") in EVICTED for one in item["attempts"]):
             happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
             evicted = [one for one in happened if one["kind"] == "JobEvicted"]
+        removal = "" if output.is_data else removals.removal_text(api, item)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
-    show_job(item, evicted, element)
+    show_job({**item, "removal": removal}, evicted, element)
 
 
 def show_job(item: Json, evicted: list[Json], element: int | None = None) -> None:
-    """Print the facts of a job and its attempts, or those of one `element` only."""
+    """Print the facts of a job and its attempts, or those of one `element` only.
+
+    `removal` in the item says which commit removed its document.
+    """
     facts(item, evicted)
     attempts = item.get("attempts") or []
     if element is not None and item["array"]:
@@ -88,6 +92,8 @@ def facts(item: Json, evicted: list[Json]) -> None:
         *(one["message"] for one in item.get("reasons") or ()),
     ):
         lines.append(("Message", item["message"]))
+    if item.get("removal"):
+        lines.append(("Removed", item["removal"]))
     before = len(evicted) - EVICTIONS_SHOWN
     if before > 0:
         times_before = terminal.counted(before, "time")
