@@ -69,7 +69,7 @@ class ChildUser(NamedTuple):
 
     @classmethod
     def of(cls, credentials: Mapping[str, Any] | None) -> "ChildUser | None":
-        """Return the user of credentials as in start commands; None for one's own."""
+        """Return the user of credentials as in start commands, or None if they are one's own."""
         if credentials is None:
             return None
         return cls(credentials["uid"], credentials["gid"], credentials["groups"])

@@ -7,6 +7,8 @@ unknown command, option or argument comes in; a hint of what to type instead goe
 import difflib
 from collections.abc import Iterable
 
+from reconciler.model.values import found_values
+
 _CLUSTER = "muster status (shows the revision in force; commits are applied automatically)"
 _DETAILS = "muster job JOB (state and attempts), muster explain JOB (why it waits)"
 _WRITTEN = "muster submit FILE.yaml for jobs; commit the file for any other kind"
@@ -209,12 +211,14 @@ def describe_command(word: str, known: Iterable[str]) -> str:
     commands = list(known)
     words = OTHER_WORDS if "submit" in commands else {}
     if word in words:
-        return f"no command {word!r} here. Use: {words[word]}"
+        return f"no command {found_values.quote(word)} here. Use: {words[word]}"
     near = difflib.get_close_matches(word.lower(), commands, n=2, cutoff=_ALIKE)
     if near:
-        return f"no command {word!r} here; did you mean {' or '.join(near)}?"
+        return f"no command {found_values.quote(word)} here; did you mean {' or '.join(near)}?"
     foreign = difflib.get_close_matches(word.lower(), words, n=1, cutoff=_FOREIGN_ALIKE)
-    return f"no command {word!r} here" + (f". Use: {words[foreign[0]]}" if foreign else "")
+    return f"no command {found_values.quote(word)} here" + (
+        f". Use: {words[foreign[0]]}" if foreign else ""
+    )
 
 
 def describe_extra_word(command: str, first: str, word: str) -> str:

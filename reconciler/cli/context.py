@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import lazy_import, terminal
-from reconciler.model.values import quantities, times
+from reconciler.model.values import found_values, quantities, times
 from reconciler.operations import local_git
 from reconciler.operations.client import endpoints
 
@@ -119,7 +119,8 @@ def parse_moment(option: str, text: str, now: float) -> float:
         return of_day
     if _LIKE_A_CLOCK.fullmatch(text):
         terminal.fail(
-            f"{option}: found {text!r}, expected a time of day from 00:00:00 to 23:59:59, or a "
+            f"{option}: found {found_values.quote(text)}, expected a time of day from 00:00:00 "
+            "to 23:59:59, or a "
             "span such as 25h30m",
             terminal.USAGE,
         )
@@ -131,7 +132,8 @@ def parse_moment(option: str, text: str, now: float) -> float:
         return times.parse_time(text if "T" in text else f"{text}T00:00:00Z")
     except ValueError:
         terminal.fail(
-            f"{option}: found {text!r}, expected a span such as 30d, a day such as 2026-11-01, "
+            f"{option}: found {found_values.quote(text)}, expected a span such as 30d, a day "
+            "such as 2026-11-01, "
             f"or a time such as 2026-11-01T12:00:00Z{quantities.suggest_duration(text)}",
             terminal.USAGE,
         )
@@ -144,7 +146,7 @@ def parse_ago(text: str) -> int:
         QuantityError: the text is not a span.
     """
     if ":" in text and "-" not in text:
-        raise quantities.QuantityError(f"{text!r} is not a time of day")
+        raise quantities.QuantityError(f"{found_values.quote(text)} is not a time of day")
     return quantities.parse_duration(text)
 
 

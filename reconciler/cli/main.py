@@ -13,6 +13,7 @@ import typer
 import typer.core
 
 from reconciler.cli import interrupts, terminal, usage_errors, value_names
+from reconciler.model.values import found_values
 
 #: The commands of each module of this package. Only the module of the named command is imported.
 COMMANDS = {
@@ -169,7 +170,8 @@ def _install_completion(words: list[str]) -> None:
     shell = words[1]
     if shell not in SHELLS:
         terminal.err.print(
-            f"muster: {words[0]}: found {shell!r}, expected one of {', '.join(SHELLS)}",
+            f"muster: {words[0]}: found {found_values.quote(shell)}, expected one of "
+            f"{', '.join(SHELLS)}",
             markup=False,
         )
         sys.exit(terminal.USAGE)

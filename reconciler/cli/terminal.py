@@ -89,6 +89,11 @@ class Output(StrEnum):
     JSON = "json"
     YAML = "yaml"
 
+    @property
+    def is_data(self) -> bool:
+        """True if the output is for programs."""
+        return self in {Output.JSON, Output.YAML}
+
 
 #: Errors of a file or folder that the user can repair.
 UNUSABLE = frozenset(
@@ -149,7 +154,7 @@ def _aside(text: str, hang: int) -> None:
 
 
 def width() -> int:
-    """Return the number of columns: of the terminal; in a pipe COLUMNS or 80."""
+    """Return the number of columns of the terminal, or in a pipe that of COLUMNS, or 80."""
     if out.is_terminal:
         return out.width
     asked = os.environ.get("COLUMNS", "")

@@ -9,6 +9,7 @@ import shlex
 import typer
 
 from reconciler.cli import command_hints
+from reconciler.model.values import found_values
 
 #: The parser's errors, which typer has brought along in different places: wrong usage, and all.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -65,15 +66,15 @@ def describe(error: Exception) -> str:
 def _describe_value(problem: str) -> str:
     """Return what is wrong with a value, as Muster says it of a field."""
     if (found := _NOT_OF_TYPE.match(problem)) and found[2] in _TYPE_WORDS:
-        return f'found "{found[1]}", expected {_TYPE_WORDS[found[2]]}'
+        return f"found {found_values.quote(found[1])}, expected {_TYPE_WORDS[found[2]]}"
     if found := _NOT_A_CHOICE.match(problem):
-        return f'found "{found[1]}", expected {_one_of(found[2])}'
+        return f"found {found_values.quote(found[1])}, expected {_one_of(found[2])}"
     if found := _NOT_IN_RANGE.match(problem):
         least = found[2] or (found[4] if found[3] == ">=" else None)
         most = found[4] if found[3] == "<=" else None
         bounds = [f"{least} or more"] if least else []
         bounds += [f"{most} or less"] if most else []
-        return f'found "{found[1]}", expected {" and ".join(bounds)}'
+        return f"found {found_values.quote(found[1])}, expected {' and '.join(bounds)}"
     return problem
 
 

@@ -124,7 +124,7 @@ class DemoEnvironment:
         return done.stdout.strip()
 
     def commit(self, message: str) -> str:
-        """Commit and push what changed in the clone; the revision."""
+        """Commit and push what changed in the clone, and return the revision."""
         self.git("add", "--all", folder=self.clone)
         self.git("commit", "--quiet", "--message", message, folder=self.clone)
         self.git("push", "--quiet", "origin", "HEAD:main", folder=self.clone)

@@ -321,7 +321,7 @@ STEPS: tuple[tuple[str, Callable[[Story], None]], ...] = (
 
 
 def play(folder: Path, *, keep: bool) -> int:
-    """Play the story in ``folder``; 0 when every step went as told."""
+    """Play the story in ``folder``, and return 0 if every step went as told."""
     is_stopping = False
 
     def ask(_number: int, _frame: FrameType | None) -> None:

@@ -122,7 +122,7 @@ class Notifier:
             )
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """Return the number of deliveries by channel and result; zeros for channels in force."""
+        """Return the number of deliveries by channel and result. Channels in force have zeros."""
         with self._changed:
             results: tuple[Result, ...] = ("sent", "failed", "dropped")
             found: dict[tuple[str, str], int] = {

@@ -27,14 +27,14 @@ def user_email(folder: Path | None = None) -> str | None:
 
 
 def current_branch(address: str) -> str:
-    """Return the current branch of a repository on this machine; ``main`` for others."""
+    """Return the current branch of a repository on this machine, or ``main`` for others."""
     if not Path(address).is_dir():
         return "main"
     return _output("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
 
 
 def branches(address: str) -> list[str]:
-    """Return the branches of a repository on this machine; none for others."""
+    """Return the branches of a repository on this machine. Others have none."""
     if not Path(address).is_dir():
         return []
     return _output("-C", address, "branch", "--list", "--format=%(refname:short)").splitlines()

@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from reconciler.model.values import found_values
 from reconciler.store.errors import DamagedError, FullError, StoreError, StoreRefusedError
 
 #: How long a connection waits for another one's lock.
@@ -32,13 +33,15 @@ def path_of(url: str) -> pathlib.Path:
     try:
         parsed = sa.make_url(url)
     except exc.ArgumentError:
-        raise StoreError(f"{url!r} is no store address; write sqlite:///PATH") from None
+        raise StoreError(
+            f"{found_values.quote(url)} is no store address; write sqlite:///PATH"
+        ) from None
     if parsed.get_backend_name() != "sqlite":
         raise StoreError(
             f"store {parsed.render_as_string()}: only SQLite is built so far; write sqlite:///PATH"
         )
     if not parsed.database or parsed.database == ":memory:":
-        raise StoreError(f"store {url!r} names no file; write sqlite:///PATH")
+        raise StoreError(f"store {found_values.quote(url)} names no file; write sqlite:///PATH")
     return pathlib.Path(parsed.database)
 
 

@@ -46,7 +46,8 @@ def observed(connection: sa.Connection, leader_since: float) -> records.Observed
 
 
 def holders(connection: sa.Connection) -> records.Observed:
-    """Return attempts that are not concluded, their jobs, and the scheduler's state; nothing else.
+    """Return attempts that are not concluded, their jobs, and the scheduler's state, and nothing
+    else.
 
     All of them are as of the same commit.
     """

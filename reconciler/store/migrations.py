@@ -169,7 +169,7 @@ NEWEST = 1 + len(STEPS)
 
 
 def version_of(connection: sa.Connection, url: str) -> int:
-    """Return the version of the tables; 0 for an empty database.
+    """Return the version of the tables, or 0 for an empty database.
 
     Raises:
         DamagedError: the database holds tables of something else.

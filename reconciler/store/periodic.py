@@ -17,7 +17,7 @@ _TABLE = schema.CHORES
 
 
 def last(store: store_reader.StoreReader, name: str) -> float | None:
-    """Return when the work was last done, in seconds since the epoch; None: never.
+    """Return when the work was last done, in seconds since the epoch, or None if it never was.
 
     Raises:
         StoreError: the store cannot be read.

@@ -91,7 +91,7 @@ def _prune_events(connection: sa.Connection, before: float) -> int:
 
 
 def _prune_journal(connection: sa.Connection, before: float, bytes_max: int) -> int:
-    """Delete a batch of rows that are too old or too many; never the newest stretch."""
+    """Delete a batch of rows that are too old or too many, but never the newest stretch."""
     starts = connection.execute(
         sa.select(_SNAPSHOT.epoch, _SNAPSHOT.cycle, _SNAPSHOT.size).order_by(
             _SNAPSHOT.epoch, _SNAPSHOT.cycle

@@ -12,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from reconciler.model.state import events, pending_reasons, records
+from reconciler.model.values import found_values
 from reconciler.store import codec, schema
 
 #: The most rows that one call gives back.
@@ -48,7 +49,9 @@ def parse_cursor(text: str) -> tuple[int, str]:
     """
     position, _, name = text.partition(".")
     if not re.fullmatch("-?[0-9]{1,18}", position):
-        raise ValueError(f"{text!r} is no place in a list; use the one that the last page gave")
+        raise ValueError(
+            f"{found_values.quote(text)} is no place in a list; use the one that the last page gave"
+        )
     return int(position), name
 
 

@@ -71,8 +71,8 @@ class StoreReader:
             return loop_records.observed(connection, leader_since)
 
     def holders(self) -> records.Observed:
-        """Return attempts that are not concluded, their jobs, and the scheduler's state; nothing
-        else.
+        """Return attempts that are not concluded, their jobs, and the scheduler's state, and
+        nothing else.
         """
         with self._connected() as connection:
             return loop_records.holders(connection)
@@ -177,7 +177,7 @@ class StoreReader:
         return found
 
     def attempts_alive(self, node: str | None = None) -> list[records.AttemptRecord]:
-        """Return attempts that have not ended, of one node or of all; the oldest first."""
+        """Return attempts that have not ended, of one node or of all, the oldest first."""
         table = schema.ATTEMPTS.c
         statement = sa.select(table.body).where(table.state != statements.ENDED)
         if node is not None:

@@ -91,7 +91,7 @@ def test_a_state_that_is_not_stable_disagrees() -> None:
     [
         ({"surprise": 1}, "surprise", "there is no such field"),
         ({"nodes": {"n0": {"gpus": 1}}}, "nodes.n0.gpus", "there is no such field"),
-        ({"nodes": {"n0": {"gpu": "many"}}}, "nodes.n0.gpu", "'many' is not a number of GPUs"),
+        ({"nodes": {"n0": {"gpu": "many"}}}, "nodes.n0.gpu", '"many" is not a number of GPUs'),
         ({"queues": []}, "jobs[0].queue", "there is no Queue/team"),
         (
             {"queues": [{"name": "team", "parent": "up"}]},
@@ -121,9 +121,9 @@ def test_a_state_that_is_not_stable_disagrees() -> None:
         (
             {"jobs": [{"name": "a", "queue": "team", "tasks": [{}]}] * 2},
             "jobs[1].name",
-            "a second job 'a'",
+            'a second job "a"',
         ),
-        ({"queues": [{"name": "team"}] * 2}, "queues[1].name", "found a second queue 'team'"),
+        ({"queues": [{"name": "team"}] * 2}, "queues[1].name", 'found a second queue "team"'),
         (queue(weight=-1), "queues[0].weight", "found -1; expected 0 to 1000000"),
         (queue(weight=2e6), "queues[0].weight", "found 2e+06; expected 0 to 1000000"),
         (queue(priority=10**20), "queues[0].priority", "expected -1000000 to 1000000"),
@@ -153,12 +153,12 @@ def test_a_state_that_is_not_stable_disagrees() -> None:
         (
             {"expect": {"jobs": {"a": {"state": "runing"}}}},
             "expect.jobs.a.state",
-            "found 'runing'; expected one of ",
+            'found "runing"; expected one of ',
         ),
         (
             {"expect": {"tasks": {"a-0": {"state": "Running"}}}},
             "expect.tasks.a-0.state",
-            "found 'Running'; expected one of ",
+            'found "Running"; expected one of ',
         ),
         (
             {"expect": {"jobs": {"a": {"state": "running,pending"}}}},
@@ -252,8 +252,8 @@ def test_devices_of_what_runs(
         (1, [RUNS, RUNS], "tasks[1].gpu", "found 2 GPUs taken"),
         (0, [RUNS], "tasks[0].gpu", "found 1 GPU taken by what runs there"),
         (2, [RUNS | {"gpu": 3}], "tasks[0].gpu", "node n0 has 2 of them"),
-        (2, [RUNS | {"devices": ["5"]}], "tasks[0].devices", "found device '5'; expected one that"),
-        (2, [SHARE | {"devices": [label]} for label in "abc"], "tasks[2].devices", "device 'c'"),
+        (2, [RUNS | {"devices": ["5"]}], "tasks[0].devices", 'found device "5"; expected one that'),
+        (2, [SHARE | {"devices": [label]} for label in "abc"], "tasks[2].devices", 'device "c"'),
         (
             2,
             [RUNS | {"gpu": 2, "devices": ["0"]}],
@@ -265,7 +265,7 @@ def test_devices_of_what_runs(
             2,
             [SHARE | {"gpu": 0.6, "devices": ["0"]}] * 2,
             "tasks[1].devices",
-            "found 1.2 of device '0' taken, up to this task; expected at most 1",
+            'found 1.2 of device "0" taken, up to this task; expected at most 1',
         ),
         (2, [SHARE | {"gpu": 0.6}] * 3, "tasks[2].gpu", "no device left for 0.6 GPUs"),
         (
@@ -352,8 +352,8 @@ def test_waits_are_none_where_a_policy_does_not_name_them() -> None:
         ({"fairness": {"half": 3}}, "policy.fairness.half", "there is no such field"),
         ({"depth": 201}, "policy.depth", "found 201, expected `int` <= 200"),
         ({"depth": -3}, "policy.depth", "found -3, expected `int` >= 0"),
-        ({"backfill": "some"}, "policy.backfill", "found 'some', expected one of conservative"),
-        ({"minRuntime": "soon"}, "policy.minRuntime", "'soon' is not a duration such as"),
+        ({"backfill": "some"}, "policy.backfill", 'found "some", expected one of conservative'),
+        ({"minRuntime": "soon"}, "policy.minRuntime", '"soon" is not a duration such as'),
         ({"fairness.halfLife": "1.5d"}, "policy.fairness.halfLife", "is not a duration such as"),
     ],
 )

@@ -45,8 +45,8 @@ def named(paths: list[str]) -> str:
 
 
 def link_above(root: Path, path: str) -> str:
-    """Return the first symbolic link on the way from a folder to a file, the file
-    included; or "".
+    """Return the first symbolic link on the way from a folder to a file, or an empty string if
+    there is none. The file itself is included.
     """
     for one in (*reversed(PurePosixPath(path).parents), PurePosixPath(path)):
         if (root / one).is_symlink() and os.fspath(one) != ".":
@@ -55,7 +55,9 @@ def link_above(root: Path, path: str) -> str:
 
 
 def _stands_at(tree: Path, path: str) -> str:
-    """Return what takes the place of a file or of one of its folders; empty: nothing."""
+    """Return what takes the place of a file or of one of its folders, or an empty string if nothing
+    does.
+    """
     above = [os.fspath(one) for one in reversed(PurePosixPath(path).parents)][1:]
     for one in above:
         here = tree / one

@@ -27,6 +27,7 @@ from reconciler.changes.clone import (
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
+from reconciler.model.values import found_values
 
 
 class CloneOutcome(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ class Clone:
             raise files.CloneError(f"{folder} is in no git repository") from None
         self.root, self.state = root, (root / sub_path).resolve()
         if not self.state.is_relative_to(root.resolve()):
-            raise files.CloneError(f"sub-path {sub_path!r} leaves the repository")
+            raise files.CloneError(f"sub-path {found_values.quote(sub_path)} leaves the repository")
         self.files = files.StateFiles(self.root, self.state)
         self.history = branch_history.BranchHistory(self.root, self.branch, self._upstream)
         self._committer = file_commits.FileCommitter(self.files, self.history.reference)

@@ -28,7 +28,7 @@ from reconciler.changes.writer import object_index
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model import desired
-from reconciler.model.values import suggestions
+from reconciler.model.values import found_values, suggestions
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +114,8 @@ class Batch:
         """
         if "\n" in path:
             raise requests.ConflictError(
-                f"{path!r} has a line break in its name: rename it in a clone first (git mv)"
+                f"{found_values.quote(path)} has a line break in its name: rename it in a clone "
+                "first (git mv)"
             )
         data = self.files[path] if path in self.files else self._index.read(path)
         return (data or b"").decode()

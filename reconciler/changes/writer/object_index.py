@@ -112,7 +112,8 @@ class Index:
         return path in self._files
 
     def in_the_way(self, path: str) -> str:
-        """Return what occupies the place of a new file, in words; empty: nothing.
+        """Return what occupies the place of a new file, in words, or an empty string if nothing
+        does.
 
         Git silently drops a whole folder if a file takes its name.
 

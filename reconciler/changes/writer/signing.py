@@ -13,7 +13,8 @@ CHAIN_MAX = 1_000
 
 
 def public_key(key: Path) -> str:
-    """Return the public key of a file with an SSH key, as kind and key; empty if unknown.
+    """Return the public key of a file with an SSH key, as kind and key, or an empty string if it is
+    unknown.
 
     A key with a passphrase, or of a hardware token, has it in the file beside it.
     """

@@ -9,6 +9,7 @@ import typer
 
 from reconciler.cli import context, lazy_import, terminal
 from reconciler.cli.changes import submit
+from reconciler.model.values import found_values
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def approve(
     """
     if not digest.startswith(PLAN) and not pusher.is_digest(digest):
         terminal.fail(
-            f"{digest!r} is not the digest of a change; `muster status` shows held changes, with "
+            f"{found_values.quote(digest)} is not the digest of a change; `muster status` shows "
+            "held changes, with "
             "the command that approves each",
             terminal.USAGE,
         )

@@ -11,6 +11,7 @@ import typer
 
 from reconciler.cli import completion, context, lazy_import, terminal
 from reconciler.model.state import records
+from reconciler.model.values import found_values
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import suspension
@@ -90,7 +91,8 @@ def _span_s(lasts: str) -> int:
     if not 1 <= span_s <= records.OVERRIDE_S_MAX:
         most = f"{records.OVERRIDE_S_MAX // 86400}d"
         terminal.fail(
-            f"--for: found {lasts}, expected 1s to {most}; commit changes that last longer",
+            f"--for: found {found_values.quote(lasts)}, expected 1s to {most}; commit changes "
+            "that last longer",
             terminal.USAGE,
         )
     return span_s

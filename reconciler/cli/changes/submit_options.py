@@ -23,7 +23,7 @@ import typer
 import typer.core
 
 from reconciler.cli import lazy_import, terminal
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import remote_changes
@@ -236,7 +236,8 @@ def time_limit(written: str | None) -> str | None:
         return written
     if span_s == 0:
         terminal.fail(
-            f"--time: found {written!r}, which would end the job at once. For no limit, leave out "
+            f"--time: found {found_values.quote(written)}, which would end the job at once. For "
+            "no limit, leave out "
             "--time",
             terminal.USAGE,
         )
@@ -308,7 +309,8 @@ def parse_array(text: str | None, problems: list[str]) -> tuple[int | None, int 
     found = _ELEMENTS.fullmatch(text)
     if found is None:
         problems.append(
-            f"--array: found {text!r}, expected a number of elements such as 10, the same as 0-9, "
+            f"--array: found {found_values.quote(text)}, expected a number of elements such as "
+            "10, the same as 0-9, "
             "or 0-9%4 to run four at once"
         )
         return None, None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import context, lazy_import, terminal
+from reconciler.model.values import found_values
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def _store(url: str | None, *, must_exist: bool) -> str:
     if url is not None:
         if not url.startswith("sqlite:"):
             terminal.fail(
-                f"--store: found {url!r}, expected sqlite:///PATH; only SQLite is supported so far",
+                f"--store: found {found_values.quote(url)}, expected sqlite:///PATH; only "
+                "SQLite is supported so far",
                 terminal.USAGE,
             )
         return url

@@ -10,7 +10,7 @@ import typer
 
 from reconciler.cli import common_options, context, terminal
 from reconciler.model.policy import drift_kinds
-from reconciler.model.values import hostlists, suggestions
+from reconciler.model.values import found_values, hostlists, suggestions
 from reconciler.operations import discovery
 from reconciler.operations.views import cluster_status
 
@@ -116,7 +116,7 @@ def _require_kind(kind: str | None) -> None:
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     hint = hint or suggestions.hint(kind, drift_kinds.KINDS)
     hint = hint or f". Kinds: {', '.join(drift_kinds.KINDS)}."
-    terminal.fail(f"no kind of drift named {kind!r}{hint}", terminal.USAGE)
+    terminal.fail(f"no kind of drift named {found_values.quote(kind)}{hint}", terminal.USAGE)
 
 
 def _require_known(api: Json, node: str | None, pool: str | None) -> None:

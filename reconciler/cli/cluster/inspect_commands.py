@@ -12,6 +12,7 @@ from reconciler.cli import (
     completion,
     context,
     lazy_import,
+    reason_order,
     retries,
     terminal,
 )
@@ -421,5 +422,6 @@ def problem_text(problem: Json) -> str:
 def _tally(items: list[Json]) -> str:
     counts: dict[str, int] = {}
     for item in items:
-        counts[item["state"]] = counts.get(item["state"], 0) + 1
+        state = reason_order.state_text(item, item.get("reasons") or ())
+        counts[state] = counts.get(state, 0) + 1
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"

@@ -11,7 +11,9 @@ OBSERVED = " (mode observe: nothing is started here)"
 
 
 def busy(item: Json) -> str:
-    """Return the mean utilization of a node's GPUs as `63% busy`; empty if unknown."""
+    """Return the mean utilization of a node's GPUs as `63% busy`, or an empty string if it is
+    unknown.
+    """
     utilizations = [
         gpu["usage"]["utilization"]
         for gpu in item["gpus"]

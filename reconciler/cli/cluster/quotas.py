@@ -101,5 +101,5 @@ def quota_rows(item: Json) -> list[list[str]]:
 
 
 def _amount(resource: str, amount: float) -> str:
-    """Return an amount; memory in GiB."""
+    """Return an amount. Memory is in GiB."""
     return f"{amount / 2**30:.4g} GiB" if resource == "memory" else f"{amount:g}"

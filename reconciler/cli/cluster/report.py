@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from reconciler.cli import context, lazy_import, terminal
-from reconciler.model.values import suggestions, times
+from reconciler.model.values import found_values, suggestions, times
 
 if TYPE_CHECKING:
     from reconciler.operations.reports import usage_reports
@@ -115,7 +115,8 @@ def _span(began: str, ended: str, now: float) -> dict[str, str]:
     if began_at >= min(now, ended_at):
         than = "now" if began_at >= now else f"--to, which is {times.format_time(ended_at)}"
         terminal.fail(
-            f"--from: found {began}, which is {times.format_time(began_at)}; expected a time "
+            f"--from: found {found_values.quote(began)}, which is "
+            f"{times.format_time(began_at)}; expected a time "
             f"before {than}",
             terminal.USAGE,
         )
@@ -189,7 +190,10 @@ def _groups(by: str) -> list[str]:
     for one in groups:
         if one not in BYS:
             hint = suggestions.hint(one, BYS)
-            terminal.fail(f"--by: found {one!r}, expected {', '.join(BYS)}{hint}", terminal.USAGE)
+            terminal.fail(
+                f"--by: found {found_values.quote(one)}, expected {', '.join(BYS)}{hint}",
+                terminal.USAGE,
+            )
     return groups or ["queue"]
 
 

@@ -351,7 +351,7 @@ def _tell_never(prepared: trace_simulation.Prepared) -> None:
 
 @contextmanager
 def _bar(prepared: trace_simulation.Prepared) -> Iterator[trace_simulation.Progress | None]:
-    """Show a live bar for each policy on a terminal; nothing in a pipe."""
+    """Show a live bar for each policy on a terminal, and nothing in a pipe."""
     if not terminal.err.is_terminal:
         yield None
         return

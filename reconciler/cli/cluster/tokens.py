@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.model.values import quantities, times
+from reconciler.model.values import found_values, quantities, times
 from reconciler.operations.client import endpoints
 from reconciler.operations.tokens import token_changes, token_file
 
@@ -166,7 +166,10 @@ def _duration(text: str) -> int:
     except ValueError as error:
         return terminal.fail(f"--expires: {error}", terminal.USAGE)
     if found <= 0:
-        terminal.fail(f"--expires: found {text}, expected more than nothing", terminal.USAGE)
+        terminal.fail(
+            f"--expires: found {found_values.quote(text)}, expected more than nothing",
+            terminal.USAGE,
+        )
     return found
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements, common_options, context, terminal
+from reconciler.cli import array_elements, common_options, context, reason_order, terminal
 from reconciler.cli.cluster import inspect_commands
-from reconciler.cli.jobs import explain_start, job_list, reason_order, run, show_usage
-from reconciler.model.values import quantities, times
+from reconciler.cli.jobs import explain_start, job_list, removals, run, show_usage
+from reconciler.model.values import found_values, quantities, times
 
 Json = Any
 NODES_SHOWN = 4
@@ -88,6 +88,7 @@ def explain(
     job, element = array_elements.parse_name(name)
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{job}/explain", at=moment)
+        removal = "" if output.is_data else removals.removal_text(api, item["job"])
     if element is not None:
         array_elements.require_element(item["job"], element)
     replayed = item.get("replayed")
@@ -97,6 +98,7 @@ def explain(
         if replayed:
             _explain_cycle(replayed)
         now = terminal.parse_time(replayed["decided"]) if replayed else time.time()
+        item["removal"] = removal
         _explain_job(item, now or time.time(), past=bool(replayed), element=element)
     if replayed and replayed["disagreements"]:
         terminal.fail(
@@ -119,7 +121,8 @@ def _moment(written: str) -> str:
     except ValueError as error:
         why = f" ({error})" if isinstance(error, times.OffsetError) else ""
         terminal.fail(
-            f"--at: found {written!r}{why}, expected a time such as 2026-11-20T23:30:00Z, a clock "
+            f"--at: found {found_values.quote(written)}{why}, expected a time such as "
+            "2026-11-20T23:30:00Z, a clock "
             "time such as 05:08:00, or a span before now such as 10m or 1d",
             terminal.USAGE,
         )
@@ -145,7 +148,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     job = item["job"]
     leaves = f", {told}" if (told := job_list.stopping_text(job)) else ""
     verb = "was" if past else "is"
-    _say(f"{job['name']} {verb} {job['state']}{_on_nodes(job)}{_spans(job)}{leaves}.")
+    state = reason_order.state_text(job, item.get("reasons") or ())
+    _say(f"{job['name']} {verb} {state}{_on_nodes(job)}{_spans(job)}{leaves}.")
     if told := job_list.tasks_text(job):
         _say(f"{told}.")
     _explain_elements(job)
@@ -154,7 +158,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     _explain_silence(item, now)
     told_below = [one["message"] for one in item.get("reasons") or []]
     if job.get("message") and job["message"] not in told_below:
-        _say(f"\n{job['message']}")
+        removal = item.get("removal")
+        _say(f"\n{job['message']}{f': {removal}' if removal else ''}")
     if job["state"] in job_list.FINISHED:
         _tell_story(item)
     elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
@@ -392,29 +397,7 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
         return
     # only the start of the next element of an array is estimated
     whose = " of the next element" if job.get("array") else ""
-    start = terminal.format_clock(job["estimatedStart"])
-    _say(f"Estimated start{whose}: {start}{_bounds(job, at, now)}.")
-
-
-def _bounds(job: Json, at: float, now: float) -> str:
-    """Return how far away the estimated start is, and what it depends on."""
-    is_over = at < now
-    told = f" (in {terminal.format_duration(at - now)})" if at > now else ""
-    if is_over:
-        told = (
-            f", {terminal.format_duration(now - at)} ago: it starts as soon as what it waits for is"
-        )
-        told += " free"
-    elif job.get("startTakesBack"):
-        told += ", when it may preempt others"
-    elif not job.get("estimatedCertain"):
-        told += ", unless other jobs reclaim that capacity first"
-    latest = job.get("latestStart") if job.get("estimatedCertain") else None
-    bound = terminal.parse_time(latest)
-    if bound is not None and bound > now:
-        shown = terminal.format_clock(latest)
-        told += f", latest {shown}" if shown != terminal.format_clock(job["estimatedStart"]) else ""
-    return told
+    _say(f"Estimated start{whose}: {explain_start.start_text(job, now)}.")
 
 
 def _explain_queue(queue: Json, borrowers: list[Json], *, demand: bool = True) -> None:

@@ -1,12 +1,13 @@
-"""Reasons why the start of a waiting job can't be estimated, from its reasons in the API.
+"""The start of a waiting job as text, or why nobody can estimate it, from its view in the API.
 
-The text says no more than the reasons do: the work ahead of a job is not known here.
+`by 12:31` is a bound that holds, `about 12:31` is a forecast. The text says no more than the view
+does: the work ahead of a job is not known here.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from reconciler.cli.jobs import reason_order
+from reconciler.cli import reason_order, terminal
 from reconciler.model.state.pending_reasons import WaitsFor
 
 Json = Any
@@ -51,3 +52,48 @@ def is_out_of_line(found: Sequence[Json]) -> bool:
     """
     behind = any(reason.get("waitsFor") == WaitsFor.FIRST_IN_QUEUE for reason in found[:1])
     return behind or reason_order.never_starts(found)
+
+
+def short_start(job: Json, now: float) -> str:
+    """Return `by 12:31` for a bound, `about 12:31` for a forecast, empty if there is neither."""
+    latest = _bound(job, now)
+    if latest is not None:
+        return f"by {terminal.format_clock(job['latestStart'])}"
+    if job.get("estimatedStart"):
+        return f"about {terminal.format_clock(job['estimatedStart'])}"
+    return ""
+
+
+def _bound(job: Json, now: float) -> float | None:
+    """Return the moment by which a job certainly starts; None if that is unknown or over."""
+    latest = terminal.parse_time(job.get("latestStart")) if job.get("estimatedCertain") else None
+    return latest if latest is not None and latest > now else None
+
+
+def start_text(job: Json, now: float) -> str:
+    """Return the estimated start, how far away it is, and what it depends on.
+
+    The job has an estimated start.
+    """
+    at = terminal.parse_time(job["estimatedStart"]) or now
+    latest = _bound(job, now)
+    forecast = f"about {terminal.format_clock(job['estimatedStart'])}"
+    takes_back = ", when it may preempt others" if job.get("startTakesBack") else ""
+    as_soon_as = "as soon as what it waits for is free"
+    if latest is not None:
+        bound = f"by {terminal.format_clock(job['latestStart'])}{_in(latest, now)}"
+        if at < now:
+            return f"{bound}, {as_soon_as}"
+        is_same = terminal.format_clock(job["latestStart"]) in forecast
+        return bound if is_same else f"{bound}, maybe {forecast}{takes_back}"
+    if at < now:
+        ago = terminal.format_duration(now - at)
+        return f"{forecast}, {ago} ago: it starts {as_soon_as}"
+    depends = takes_back
+    if not (depends or job.get("estimatedCertain")):
+        depends = ", unless other jobs reclaim that capacity first"
+    return f"{forecast}{_in(at, now)}{depends}"
+
+
+def _in(at: float, now: float) -> str:
+    return f" (in {terminal.format_duration(at - now)})" if at > now else ""

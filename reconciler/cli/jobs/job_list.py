@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements, completion, context, lazy_import, terminal
-from reconciler.cli.jobs import reason_order
+from reconciler.cli import array_elements, completion, context, lazy_import, reason_order, terminal
 from reconciler.model.state import states
-from reconciler.model.values import suggestions
+from reconciler.model.values import found_values, suggestions
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
@@ -110,7 +109,8 @@ def _state(written: str) -> str:
     if found is None:
         hint = suggestions.hint(written.capitalize(), STATES)
         terminal.fail(
-            f"--state: found {written!r}, expected one of {', '.join(STATES)}{hint}",
+            f"--state: found {found_values.quote(written)}, expected one of "
+            f"{', '.join(STATES)}{hint}",
             terminal.USAGE,
         )
     return found
@@ -124,7 +124,9 @@ def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
 
 
 def _unknown_message(api: "api_client.ApiClient", name: str) -> str:
-    """Return the controller's message that a job does not exist; empty if a filter excluded it."""
+    """Return the controller's message that a job does not exist, or an empty string if a filter
+    excluded it.
+    """
     try:
         api.get(f"/v1/jobs/{name}")
     except api_client.ApiError as error:
@@ -132,13 +134,6 @@ def _unknown_message(api: "api_client.ApiClient", name: str) -> str:
             raise
         return str(error)
     return ""
-
-
-def _state_text(item: Json) -> str:
-    """Return the state of a job; `Invalid` for one that is refused as it is written."""
-    reason = reason_order.leading(item.get("reasons") or [])
-    is_refused = item["state"] == "Pending" and reason is not None and reason["code"] == "Invalid"
-    return "Invalid" if is_refused else str(item["state"])
 
 
 def show(items: list[Json], now: float, *, wide: bool) -> None:
@@ -150,7 +145,11 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
     elastic = any(item.get("tasks") for item in items)
     rows = []
     for item in items:
-        row = [item["name"], item["queue"] or "-", _state_text(item)]
+        row = [
+            item["name"],
+            item["queue"] or "-",
+            reason_order.state_text(item, item.get("reasons") or ()),
+        ]
         row += [_tasks(item)] if elastic else []
         row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
         row += [_waited(item, now), _ran(item, now)]
@@ -221,7 +220,9 @@ def _waiting_for(item: Json, reason: Json) -> str:
 
 
 def stopping_text(item: Json) -> str:
-    """Return `stopping, SIGKILL at 11:07:12` if all tasks are stopping; else an empty string."""
+    """Return `stopping, SIGKILL at 11:07:12` if all tasks are stopping, or an empty string if they
+    are not.
+    """
     alive = [one for one in item.get("attempts") or [] if one["state"] != "Ended"]
     ends = [one["killAt"] for one in alive if one.get("killAt")]
     if not ends or len(ends) < len(alive):
@@ -274,7 +275,9 @@ def _tasks(item: Json) -> str:
 
 
 def tasks_text(item: Json) -> str:
-    """Return the same in words: `3 tasks run (minimum 2, maximum 6)`; empty for other jobs."""
+    """Return the same in words: `3 tasks run (minimum 2, maximum 6)`, or an empty string for other
+    jobs.
+    """
     tasks = item.get("tasks")
     if not tasks or item["state"] in FINISHED:
         return ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
-from reconciler.model.values import suggestions
+from reconciler.model.values import found_values, suggestions
 from reconciler.operations.reports import job_plots, plot_text
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def plot(
     Example: muster plot train --png loss.png
     """
     if over not in {"step", "time"}:
-        terminal.fail(f"--over: found {over!r}, expected step or time", terminal.USAGE)
+        terminal.fail(
+            f"--over: found {found_values.quote(over)}, expected step or time", terminal.USAGE
+        )
     if png is not None and importlib.util.find_spec("matplotlib") is None:
         terminal.fail(
             "pictures need matplotlib, which is not installed. To fix: `pip install matplotlib`, "
@@ -120,12 +122,13 @@ def _chosen(
     for one in metric or ():
         if one not in known and past.is_cut:
             terminal.fail(
-                f"series {one!r} is not kept: job {name} logs many, and only the first "
+                f"series {found_values.quote(one)} is not kept: job {name} logs many, and only "
+                "the first "
                 f"{len(known)} are kept"
             )
         if one not in known and known:
             hint = suggestions.hint(one, known) or f"; it logs {', '.join(sorted(known))}"
-            terminal.fail(f"job {name} logs no series {one!r}{hint}")
+            terminal.fail(f"job {name} logs no series {found_values.quote(one)}{hint}")
     if not known:
         for remark in past.remarks:
             if not _HEADING.match(remark):

@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from reconciler.cli import array_elements, common_options, context, terminal
-from reconciler.cli.jobs import job_list, reason_order, show_usage
+from reconciler.cli import array_elements, common_options, context, reason_order, terminal
+from reconciler.cli.jobs import explain_start, job_list, removals, show_usage
 
 Json = Any
 
@@ -44,14 +44,18 @@ def job(
         if any(one.get("endReason") in EVICTED for one in item["attempts"]):
             happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
             evicted = [one for one in happened if one["kind"] == "JobEvicted"]
+        removal = "" if output.is_data else removals.removal_text(api, item)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.print_document(item, output)
         return
-    show_job(item, evicted, element)
+    show_job({**item, "removal": removal}, evicted, element)
 
 
 def show_job(item: Json, evicted: list[Json], element: int | None = None) -> None:
-    """Print the facts of a job and its attempts, or those of one `element` only."""
+    """Print the facts of a job and its attempts, or those of one `element` only.
+
+    `removal` in the item says which commit removed its document.
+    """
     facts(item, evicted)
     attempts = item.get("attempts") or []
     if element is not None and item["array"]:
@@ -69,11 +73,12 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
 
 def facts(item: Json, evicted: list[Json]) -> None:
     """Print everything except the tries, a line each; `evicted` are events of evictions."""
+    state = reason_order.state_text(item, item.get("reasons") or ())
     lines = [
         ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
         *([("Queue", item["queue"])] if item["queue"] else []),
         ("Owner", item.get("owner") or "-"),
-        ("State", ", ".join(filter(None, (item["state"], job_list.stopping_text(item))))),
+        ("State", ", ".join(filter(None, (state, job_list.stopping_text(item))))),
         ("Times", job_list.times_text(item)),
     ]
     if told := job_list.tasks_text(item):
@@ -87,6 +92,8 @@ def facts(item: Json, evicted: list[Json]) -> None:
         *(one["message"] for one in item.get("reasons") or ()),
     ):
         lines.append(("Message", item["message"]))
+    if item.get("removal"):
+        lines.append(("Removed", item["removal"]))
     before = len(evicted) - EVICTIONS_SHOWN
     if before > 0:
         times_before = terminal.counted(before, "time")
@@ -102,6 +109,8 @@ def facts(item: Json, evicted: list[Json]) -> None:
             lines.append(("", f"To fix: {reason['unblocks']}"))
     if item.get("place"):
         lines.append(("Place", str(item["place"])))
+    if item.get("estimatedStart"):
+        lines.append(("Start", explain_start.start_text(item, time.time())))
     for title, text in lines:
         terminal.print_line(f"{title:<10}{terminal.format_clocks(text)}", 10)
 

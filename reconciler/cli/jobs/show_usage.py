@@ -114,7 +114,7 @@ def _on_gpu(one: Json) -> str:
 
 
 def _size(amount: int | None) -> str:
-    """Return an amount of bytes in few digits: `0`, `712Ki`, `1.5Gi`; a dash for None."""
+    """Return an amount of bytes in few digits: `0`, `712Ki`, `1.5Gi`. None is a dash."""
     if amount is None:
         return "-"
     left = float(amount)

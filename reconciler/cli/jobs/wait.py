@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from reconciler.cli import array_elements, completion, context, lazy_import, retries, terminal
-from reconciler.cli.jobs import reason_order
+from reconciler.cli import (
+    array_elements,
+    completion,
+    context,
+    lazy_import,
+    reason_order,
+    retries,
+    terminal,
+)
+from reconciler.cli.jobs import explain_start
 from reconciler.model.values import quantities
 from reconciler.operations.changes import held_changes
 
@@ -97,7 +105,9 @@ def wait_until(
             reason = new_reason_text(reason_order.ordered(job["reasons"])[0], last_reason, usual)
             if reason:
                 last_reason = reason
-                terminal.note(f"{name} waits: {terminal.format_clocks(reason)}")
+                start = explain_start.short_start(job, time.time())
+                told = f"{terminal.format_clocks(reason)}{f'; starts {start}' if start else ''}"
+                terminal.note(f"{name} waits: {told}")
         late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
         if job is None and late and last_reason != UNKNOWN:
             last_reason = UNKNOWN

@@ -64,7 +64,9 @@ def history(
         if one["commits"]:
             commit, more = one["commits"][-1], len(one["commits"]) - 1
             earlier = f" (and {terminal.counted(more, 'commit')} before it)" if more else ""
-            terminal.print_paragraph(f"{_who(commit)}: {commit['subject']}{earlier}", 4, 6)
+            terminal.print_paragraph(
+                f"{responsible_for(commit)}: {commit['subject']}{earlier}", 4, 6
+            )
         if one["message"]:
             terminal.print_paragraph(terminal.format_clocks(one["message"]), 4)
     if not page["items"]:
@@ -77,8 +79,8 @@ def _line_of(at: str, revision: str, result: str, changes: str, took: str) -> No
     )
 
 
-def _who(commit: Json) -> str:
-    """Return who is responsible for a commit; without signature checks, its claimed author."""
+def responsible_for(commit: Json) -> str:
+    """Return who is responsible for a commit. Without signature checks it is its claimed author."""
     submitter: str = commit["submitter"]
     author: str = commit["author"]
     signer: str | None = commit.get("signer")  # an older controller does not say
@@ -121,7 +123,7 @@ def audit(
             markup=False,
         )
         for commit in one["commits"]:
-            head = f"{commit['id'][:12]}  {_who(commit)}"
+            head = f"{commit['id'][:12]}  {responsible_for(commit)}"
             terminal.print_paragraph(f"{head}: {commit['subject']}", 8, 22)
         if one.get("dropped"):
             terminal.print_paragraph(terminal.format_clocks(one["message"]), 8)

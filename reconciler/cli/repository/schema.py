@@ -9,7 +9,7 @@ import typer
 
 from reconciler.cli import context, terminal
 from reconciler.model.documents import kinds
-from reconciler.model.values import paragraphs, suggestions
+from reconciler.model.values import found_values, paragraphs, suggestions
 from reconciler.operations import kind_fields
 
 
@@ -88,7 +88,9 @@ def _kind(word: str) -> str:
     if kind is None:
         there = ", ".join(kinds.KINDS)
         hint = suggestions.hint(word.lower(), by_lower)
-        terminal.fail(f"no kind named {word!r}{hint or '.'} Kinds: {there}.", terminal.USAGE)
+        terminal.fail(
+            f"no kind named {found_values.quote(word)}{hint or '.'} Kinds: {there}.", terminal.USAGE
+        )
     return kind
 
 

@@ -15,7 +15,7 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode, WaitsFor
 from reconciler.model.state.states import ELEMENT_CODE, FINISHED_JOB_STATES, JobState
-from reconciler.model.values import times
+from reconciler.model.values import times, unknown_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,9 @@ def _blocked_whole(
             reason_key=f"Invalid/queue/{spec.queue}",
             reason=Reason(
                 code=ReasonCode.INVALID,
-                message=f"there is no Queue/{spec.queue}",
+                message=unknown_names.describe("queue", spec.queue, structure.queues).text(
+                    "spec.queue"
+                ),
                 unblocks=f"commit a Queue {spec.queue}, or change spec.queue",
             ),
         )

@@ -6,7 +6,7 @@ version in force stays. Only what a revision touches, its dependents, and what w
 judged again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from reconciler.desired.checks import (
     dependencies,
     dependents,
     feasibility,
+    job_names,
     job_validator,
 )
 from reconciler.desired.documents import name_owners
@@ -271,7 +272,14 @@ class JobsInForce:
         noted.extend(
             (winner, _let_be(one) if has_begun and _is_later(one) else one) for one in faults
         )
+        noted.extend((winner, one) for one in self._missing_dependencies(part.spec))
         return True
+
+    def _missing_dependencies(self, spec: job_spec.JobSpec) -> Iterator[Fault]:
+        """Return warnings about dependencies of a refused job that are written nowhere."""
+        for index, one in enumerate(spec.depends_on or ()):
+            if one.job not in self._filed.candidates and one.job not in self.jobs:
+                yield job_names.missing_dependency(one.job, index)
 
     def _leave_out_idle(
         self, notes: dict[str, list[file_index.Noted]], proposed: Mapping[str, desired.Job]

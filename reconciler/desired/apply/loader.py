@@ -96,7 +96,7 @@ class Loader:
 
     @property
     def signers(self) -> Mapping[str, str]:
-        """Identity of each commit whose signature was checked; empty: nobody."""
+        """Identity of each commit whose signature was checked, empty if nobody signed."""
         return self._lineage.signers
 
     def counts(self) -> Mapping[str, int]:

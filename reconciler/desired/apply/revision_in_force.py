@@ -295,7 +295,7 @@ class RevisionInForce:
 def _suspended(
     structure: desired.Structure, before: dict[str, float], now: float
 ) -> dict[str, float]:
-    """Return the start of each suspension; the same mapping if nothing changed."""
+    """Return the start of each suspension, in the same mapping if nothing changed."""
     labels = ["Cluster"] if structure.settings.suspend else []
     labels += [f"Queue/{name}" for name, queue in structure.queues.items() if queue.suspend]
     found = {label: before.get(label, now) for label in labels}

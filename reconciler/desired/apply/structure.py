@@ -33,7 +33,7 @@ from reconciler.model.documents import (
     volume_spec,
 )
 from reconciler.model.policy import access
-from reconciler.model.values import hostlists, resources, suggestions
+from reconciler.model.values import found_values, hostlists, resources, suggestions
 
 log = logging.getLogger("muster.desired")
 
@@ -119,11 +119,14 @@ def _by_themselves(
     """
     wrong = {item.document.label for item in placed if item.document.part is None}
     wrong_kinds = {label.partition("/")[0] for label in wrong}
+    wrong_names = {
+        (kind, found_values.quote(name)) for kind, _, name in (one.partition("/") for one in wrong)
+    }
     for item, fault in draft.faults:
         kind, within = _MISSING.get(fault.rule), _MISSING_WITHIN.get(fault.rule)
         if item.document.kind == within:
             within = None  # what a document says of itself
-        follows = f"{kind}/{fault.found}" in wrong or within in wrong_kinds
+        follows = (kind, fault.found) in wrong_names or within in wrong_kinds
         if not (follows or (opaque and (kind or within))):
             yield item, fault
 
@@ -283,7 +286,13 @@ def _channels(
     for position, one in enumerate(specs):
         path = ("spec", "notifications", position)
         if one.name in found:
-            faults.add("duplicate-name", "another has this name", *path, "name", found=one.name)
+            faults.add(
+                "duplicate-name",
+                "another has this name",
+                *path,
+                "name",
+                found=found_values.quote(one.name),
+            )
         if one.kind != "webhook" and not one.repository:
             faults.add("no-repository", f"{one.kind} needs `repository`", *path)
         beyond = [reason for reason in one.on if reason not in _REASONS]
@@ -292,7 +301,7 @@ def _channels(
                 "no-form",
                 f"{one.kind} can only show the status of commits",
                 *(*path, "on"),
-                found=", ".join(beyond),
+                found=found_values.quote_all(beyond),
                 expected="some of " + ", ".join(_REASONS) + ", or a webhook",
             )
         for field, patterns, prefix in (
@@ -305,7 +314,7 @@ def _channels(
                     "nothing-chosen",
                     f"`on` names nothing that `{field}` chooses from",
                     *(*path, field),
-                    found=", ".join(patterns),
+                    found=found_values.quote_all(patterns),
                     expected=f"one that begins with {' or '.join(prefix)} in `on`",
                 )
         url = (one.url or _FORGES.get(one.kind, "")).rstrip("/")
@@ -314,7 +323,7 @@ def _channels(
                 "unsafe-url",
                 "news and the secret that goes with it would be readable on the way",
                 *(*path, "url"),
-                found=url or "nothing",
+                found=found_values.quote(url) if url else "nothing",
                 expected="https://…, or http:// to the controller's own machine",
             )
         found[one.name] = desired.NotificationChannel(
@@ -334,7 +343,7 @@ def _channels(
 def _files(
     spec: cluster_spec.FilesSpec | None, faults: FaultCollector
 ) -> desired.FileRetention | None:
-    """Return the schedule on which files of jobs are removed; None: never."""
+    """Return the schedule on which files of jobs are removed, or None if they never are."""
     if spec is None:
         return None
     path = ("spec", "retention", "files")
@@ -342,20 +351,22 @@ def _files(
     try:
         schedule = cron.parse(spec.schedule)
     except cron.CronError as error:
-        faults.add("bad-schedule", str(error), *path, "schedule", found=spec.schedule)
+        faults.add(
+            "bad-schedule", str(error), *path, "schedule", found=found_values.quote(spec.schedule)
+        )
         return None
     return desired.FileRetention(after_s, schedule, spec.identity)
 
 
 def _audit(period: str | int | None, faults: FaultCollector) -> int | None:
-    """Return the seconds for which the audit log is kept; None: for ever."""
+    """Return the seconds for which the audit log is kept, or None if it is kept for ever."""
     if period is None:
         return None
     path = ("spec", "retention", "audit")
     kept_s = faults.duration(period, *path)
     if kept_s < AUDIT_S_MIN:
         message = f"the audit log is kept for 1d at least, and {period} is less; `1m` is a minute"
-        faults.add("short-retention", message, *path, found=str(period))
+        faults.add("short-retention", message, *path, found=found_values.quote(period))
     return kept_s
 
 
@@ -381,7 +392,13 @@ def _safety(spec: cluster_spec.SyncSpec, faults: FaultCollector) -> desired.Safe
         try:
             schedule = cron.parse(one.schedule)
         except cron.CronError as error:
-            faults.add("bad-schedule", str(error), *path, "schedule", found=one.schedule)
+            faults.add(
+                "bad-schedule",
+                str(error),
+                *path,
+                "schedule",
+                found=found_values.quote(one.schedule),
+            )
             continue
         windows.append(desired.SyncWindow(one.kind == "allow", schedule, duration_s))
     for position, pattern in enumerate(spec.approval):
@@ -392,7 +409,7 @@ def _safety(spec: cluster_spec.SyncSpec, faults: FaultCollector) -> desired.Safe
                 "no-such-kind",
                 f"it matches nothing{hint}",
                 *("spec", "sync", "approval", position),
-                found=pattern,
+                found=found_values.quote(pattern),
                 expected=f"{', '.join(sorted(kinds.STRUCTURAL_KINDS))}, or one with `*`",
             )
     return desired.SafetyLimits(
@@ -423,7 +440,7 @@ def _add_users(users: dict[str, str], spec: access_spec.AccessSpec, faults: Faul
                 "identities",
                 index,
                 "unixUser",
-                found=identity.unix_user,
+                found=found_values.quote(identity.unix_user),
             )
 
 

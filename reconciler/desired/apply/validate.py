@@ -8,15 +8,11 @@ from collections.abc import Mapping
 
 from reconciler.desired.apply import applied, file_index
 from reconciler.desired.apply.last_good import LastGood
+from reconciler.desired.checks import job_names
 from reconciler.model import desired
 
 #: What is said of jobs that name something which the structure in force has not.
-_OF_STRUCTURE = frozenset(
-    {
-        *("unknown-queue", "unknown-volume", "unknown-reservation", "unknown-level"),
-        "unknown-priority-class",
-    }
-)
+_OF_STRUCTURE = frozenset({*job_names.KIND_OF_RULE, "unknown-level"})
 
 
 def check(

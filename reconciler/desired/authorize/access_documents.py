@@ -4,7 +4,7 @@ from reconciler.desired.authorize import ssh_keys
 from reconciler.desired.documents.faults import FaultCollector
 from reconciler.model.documents import access_spec
 from reconciler.model.policy import access
-from reconciler.model.values import times
+from reconciler.model.values import found_values, times
 
 _GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
@@ -50,7 +50,13 @@ def _key(
         try:
             until = times.parse_time(written.valid_before)
         except ValueError as error:
-            faults.add("bad-time", str(error), *path, "validBefore", found=written.valid_before)
+            faults.add(
+                "bad-time",
+                str(error),
+                *path,
+                "validBefore",
+                found=found_values.quote(written.valid_before),
+            )
             return None
     if written.ssh is not None:
         try:
@@ -61,7 +67,7 @@ def _key(
                 str(error),
                 *path,
                 "ssh",
-                found=written.ssh[:40],
+                found=found_values.quote(written.ssh[:40]),
                 expected="a line such as `ssh-ed25519 AAAA…`, as in a .pub file",
             )
             return None

@@ -55,7 +55,7 @@ class AuthorityQuery(msgspec.Struct, frozen=True):
 
     @property
     def who(self) -> str:
-        """The identity under all authorities; empty: nobody."""
+        """Return the identity under all authorities, or an empty string if it is nobody's."""
         if isinstance(self.signer, signatures.SignatureRefusal):
             return ""
         return self.signer.who if self.also is None or self.also.who else ""
@@ -99,7 +99,7 @@ def _can_be_mended(written: Authority, in_force: Authority) -> bool:
 
 
 def _keys(known: access.Access) -> set[tuple[str, str]]:
-    """Return the owner of each key that signs for its owner; ``author`` for a forge's key."""
+    """Return the owner of each key that signs for its owner. A forge's key has ``author``."""
     return {
         (email, "author" if one.acts == "author" else key.text)
         for email, one in known.identities.items()

@@ -60,7 +60,8 @@ class CommitSigners:
         return digests if access.of_approval(measure.known, signer.who).allowed else []
 
     def of_lone(self, commit: commit_log.Commit, trust: trust_state.Trust) -> dict[str, str]:
-        """Return who signed a commit that nothing leads to; as ``commit_walk.CommitWalk.signers``.
+        """Return who signed a commit that nothing leads to, in the form of
+        ``commit_walk.CommitWalk.signers``.
 
         Raises:
             GitError: it cannot be read, or git cannot verify at all.

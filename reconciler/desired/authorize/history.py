@@ -155,7 +155,7 @@ class Lineage:
         trust: trust_state.Trust,
         start: commit_walk.WalkStart,
     ) -> commit_walk.CommitWalk:
-        """Continue behind the commit at which a walk stopped; otherwise as :meth:`walk`."""
+        """Continue behind the commit at which a walk stopped. It is otherwise as :meth:`walk`."""
         ids = [commit.id for commit in self.line]
         try:
             found = judge.walk(self.line[ids.index(until) + 1 :], trust, start)

@@ -48,7 +48,8 @@ class Provenance:
         self._signers.close()
 
     def signers(self, commit: commit_log.Commit, trust: trust_state.Trust) -> dict[str, str]:
-        """Return who signed a commit that nothing leads to; as ``commit_walk.CommitWalk.signers``.
+        """Return who signed a commit that nothing leads to, in the form of
+        ``commit_walk.CommitWalk.signers``.
 
         Raises:
             GitError: it cannot be read, or git cannot verify at all.
@@ -175,7 +176,7 @@ class _WalkSteps:
         self.must_apply = False
 
     def result(self, *, until: str = "") -> commit_walk.CommitWalk:
-        """Return the walk up to the last commit; ``until`` as in ``commit_walk.CommitWalk``."""
+        """Return the walk up to the last commit. ``until`` is as in ``commit_walk.CommitWalk``."""
         found = tuple(self._approvals), self._signed, tuple(self._stops)
         return commit_walk.CommitWalk(self._trust, *found, until=until)
 

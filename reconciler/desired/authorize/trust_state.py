@@ -94,8 +94,8 @@ class Trust(msgspec.Struct, frozen=True):
         }
 
     def renewed(self, label: str, part: fields.DocumentPart | None) -> "Trust":
-        """Return the trust with a document as somebody with the right left it; ``part`` None:
-        deleted.
+        """Return the trust with a document as somebody with the right left it. With ``part`` None
+        it was deleted.
         """
         if isinstance(part, cluster_spec.ClusterDocument):
             return msgspec.structs.replace(self, mode=part.spec.verification.mode)

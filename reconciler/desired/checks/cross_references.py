@@ -4,16 +4,17 @@ They find unknown names, trees with cycles, guarantees that do not add up, and j
 could ever hold. They return faults; the caller decides what a fault refuses.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from reconciler.desired.documents.faults import Fault
+from reconciler.desired.checks import job_names
+from reconciler.desired.documents.faults import Fault, unknown_name
 from reconciler.desired.normalise import volumes
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.policy import access
-from reconciler.model.values import hostlists, quantities, resources, suggestions
+from reconciler.model.values import found_values, hostlists, quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
@@ -50,7 +51,7 @@ def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault
                     "unknown-parent",
                     "unknown queue: add it or name another parent",
                     ("spec", "parent"),
-                    found=queue.parent,
+                    found=found_values.quote(queue.parent),
                 ),
             )
         elif (cycle := _ancestors_cycle(queues, queue.name)) is not None:
@@ -61,7 +62,7 @@ def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault
                     "parent-cycle",
                     f"the queue is its own ancestor: {' → '.join(cycle)}",
                     ("spec", "parent"),
-                    found=queue.parent,
+                    found=found_values.quote(queue.parent),
                 ),
             )
     if not cyclic:
@@ -148,7 +149,7 @@ def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[
                     "host-in-two-pools",
                     f"these nodes are in NodePool/{other} too: remove them from one of the two",
                     ("spec", field),
-                    found=hostlists.fold(nodes),
+                    found=found_values.quote(hostlists.fold(nodes)),
                 ),
             )
         if len(owner) > nodes_max:
@@ -171,7 +172,7 @@ def topologies(pools: Mapping[str, desired.Pool]) -> Iterator[tuple[str, Fault]]
                     "topology-levels",
                     "other pools have these levels in another order: use one order everywhere",
                     ("spec", "topology", "levels"),
-                    found=", ".join(pool.levels),
+                    found=found_values.quote_all(pool.levels),
                     expected=f"an order that goes with {', '.join(order)}",
                 ),
             )
@@ -191,77 +192,33 @@ def names(
     for volume in volumes.values():
         for index, pool in enumerate(volume.pools):
             if pool not in pools:
-                yield "Volume", volume.name, unknown("pool", pool, ("spec", "pools", index), pools)
+                yield (
+                    "Volume",
+                    volume.name,
+                    unknown_name("pool", pool, ("spec", "pools", index), pools),
+                )
     for quota in quotas.values():
         if quota.queue and quota.queue not in queues and quota.queue != "default":
             place = ("spec", "subject", "queue")
-            yield "Quota", quota.name, unknown("queue", quota.queue, place, queues)
+            yield "Quota", quota.name, unknown_name("queue", quota.queue, place, queues)
         if quota.group and quota.group not in groups:
             yield (
                 "Quota",
                 quota.name,
-                unknown("group", quota.group, ("spec", "subject", "group"), groups),
+                unknown_name("group", quota.group, ("spec", "subject", "group"), groups),
             )
-
-
-def unknown(
-    what: str, found: str, place: tuple[str | int, ...], known: Iterable[str], rule: str = ""
-) -> Fault:
-    """Return the fault about an unknown name; ``rule`` if it is not ``unknown-WHAT``."""
-    names = sorted(known)
-    listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-    return Fault(
-        rule or f"unknown-{what}",
-        f"unknown {what}: add it or name another",
-        place,
-        found=found,
-        expected=f"one of {listed}{suggestions.hint(found, names)}"
-        if names
-        else f"none, as there is no {what}",
-    )
 
 
 # --- jobs -----------------------------------------------------------------------------------
 
 
 def of_job(job: desired.Job, structure: desired.Structure) -> list[Fault]:
-    """Check the queue, volumes, reservation and levels that a job names, and its bounds."""
-    faults = [*unknown_queue(job.queue, structure), *_unknown_volumes(job, structure)]
-    if job.reservation and job.reservation not in structure.reservations:
-        place = ("spec", "reservation")
-        faults.append(unknown("reservation", job.reservation, place, structure.reservations))
-    if faults:
-        return faults
+    """Check volumes and levels of a job whose names are all known, and the maxima of its queue."""
     storage = volumes.of_job(job, structure.volumes) if job.storage else None
     if storage is not None:
         return [storage]
     bounds = _unknown_level(job, structure) or _beyond_queue(job, structure.queues[job.queue])
     return [] if bounds is None else [bounds]
-
-
-def unknown_queue(queue: str | None, structure: desired.Structure) -> list[Fault]:
-    """Return the fault that a job names a queue that does not exist."""
-    if queue is None or queue in structure.queues:
-        return []
-    return [unknown("queue", queue, ("spec", "queue"), structure.queues)]
-
-
-def _unknown_volumes(job: desired.Job, structure: desired.Structure) -> list[Fault]:
-    """Return faults about volumes of a job that do not exist."""
-    named: list[tuple[str, tuple[str | int, ...]]] = [
-        (volume, ("spec", "volumes", index)) for index, volume in enumerate(job.volumes)
-    ]
-    ins, outs = ([one.volume for one in copied] for copied in (job.stage.ins, job.stage.outs))
-    for field, staged in (("inputs", ins), ("outputs", outs)):
-        named += [
-            (volume, ("spec", "stage", field, index, "volume"))
-            for index, volume in enumerate(staged)
-        ]
-    return [
-        unknown("volume", volume, place, structure.volumes)
-        for volume, place in named
-        if volume not in structure.volumes
-    ]
 
 
 def _unknown_level(job: desired.Job, structure: desired.Structure) -> Fault | None:
@@ -271,7 +228,7 @@ def _unknown_level(job: desired.Job, structure: desired.Structure) -> Fault | No
     known = {level for pool in structure.pools.values() for level in pool.levels}
     for level, place in wanted:
         if level not in known:
-            fault = unknown("level", level, place, known)
+            fault = unknown_name("level", level, place, known)
             if level in INNER_LEVELS:
                 message = f"{fault.message}; GPUs of one task that are near: topology.gpus"
                 fault = msgspec.structs.replace(fault, message=message)
@@ -319,28 +276,6 @@ def _beyond_queue(job: desired.Job, queue: desired.Queue) -> Fault | None:
     return None
 
 
-def missing_dependency(
-    name: str, index: int, what: str = "is not there", until: str = "it is"
-) -> Fault:
-    """Return a warning about a dependency that does not exist yet."""
-    return Fault(
-        "unknown-dependency",
-        f"the job {name} {what}: this one waits until {until}",
-        ("spec", "dependsOn", index, "job"),
-        found=name,
-        severity="warning",
-    )
-
-
-def missing_pools(names: Sequence[str], known: Collection[str]) -> Fault | None:
-    """Return a warning if none of the pools that a job names exists yet."""
-    if not names or any(name in known for name in names):
-        return None
-    fault = unknown("NodePool", names[0], ("spec", "pools", 0), known, "unknown-pool")
-    message = "no NodePool that the job names is there: it waits until one is"
-    return msgspec.structs.replace(fault, message=message, severity="warning")
-
-
 def dependencies(
     job: desired.Job, find: Callable[[str], desired.Job | None], refused: Callable[[str], bool]
 ) -> Iterator[Fault]:
@@ -351,7 +286,7 @@ def dependencies(
             details = (
                 ("is refused as it stands", "it is accepted") if refused(dependency.job) else ()
             )
-            yield missing_dependency(dependency.job, index, *details)
+            yield job_names.missing_dependency(dependency.job, index, *details)
         elif dependency.per_element and other.array_count != job.array_count:
             have = "no array" if other.array_count is None else f"{other.array_count} elements"
             yield Fault(

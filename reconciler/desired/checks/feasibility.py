@@ -5,15 +5,14 @@ it; a fault with the arithmetic goes out if it would wait in vain.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
-from reconciler.desired.checks import cross_references, gang_feasibility
+from reconciler.desired.checks import gang_feasibility, job_names
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import entitlements, resource_requests
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
 from reconciler.model.policy import queue_paths
-from reconciler.model.state import pending_reasons
 from reconciler.model.values import quantities, resources
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
@@ -29,50 +28,19 @@ _Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
 RULES = entitlements.RULES | {
-    *("never-within-limit", "never-fits", "never-in-reservation", "unknown-pool"),
+    *("never-fits", "never-in-reservation", "unknown-pool"),
 }
 #: The most users and queues that are named of whom a reservation is for.
 WHOM_SHOWN = 3
-
-
-def beyond_limits(
-    job: desired.Job, queues: Mapping[str, desired.Queue]
-) -> Iterator[entitlements.Beyond]:
-    """Return the limits that the tasks of one start exceed."""
-    least = entitlements.least_of(job).as_vector()
-    queue = queues.get(job.queue)
-    for _ in queues:
-        if queue is None:
-            return
-        for index, limit in enumerate(queue.limit.as_vector()):
-            least_amount = least[index]
-            if limit is not None and least_amount > limit:
-                text = functools.partial(quantities.format_resource, index)
-                fault = Fault(
-                    "never-within-limit",
-                    f"{text(least_amount)} asked for what starts together, more than the limit of "
-                    f"queue {queue.name}, {text(limit)}: {pending_reasons.CAN_NOT_START} this "
-                    "limit",
-                    ("spec", "queue"),
-                    severity="warning",
-                )
-                yield entitlements.Beyond(fault, index, limit)
-        queue = queues.get(queue.parent) if queue.parent is not None else None
 
 
 class Fitting:
     """A feasibility check of jobs against pools and limits, with a cache by shape."""
 
     def __init__(self, structure: desired.Structure) -> None:
-        self._queues = structure.queues
         self._parents = {name: queue.parent for name, queue in structure.queues.items()}
         self._reservations = structure.reservations
         self._entitled = entitlements.Entitlements(structure)
-        self._has_limits = any(
-            amount is not None
-            for queue in structure.queues.values()
-            for amount in queue.limit.as_vector()
-        )
         self._pools = structure.pools
         self._volumes = structure.volumes
         self._tainted = any(pool.taints for pool in structure.pools.values())
@@ -86,8 +54,7 @@ class Fitting:
         Of several bounds on one start the smallest is reported.
         """
         alone = self.warning(job)
-        beyond = [*beyond_limits(job, self._queues)] if self._has_limits else []
-        beyond += self._entitled.beyond(job)
+        beyond = self._entitled.beyond(job)
         near = None if alone is not None else self._of_all(job)
         if near is not None and near.resource is None:
             alone = _never_fits(near.message)
@@ -128,7 +95,7 @@ class Fitting:
 
     def warning(self, job: desired.Job) -> Fault | None:
         """Return a warning if no pool could hold a task of some group of the job."""
-        missing = cross_references.missing_pools(job.pools, self._pools)
+        missing = job_names.missing_pools(job.pools, self._pools)
         if missing is not None or not self._pools:
             return missing
         selector, elsewhere = self._where(job)

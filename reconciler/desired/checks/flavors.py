@@ -6,9 +6,9 @@ Normalised queues, quotas and pools come in; faults by kind and name go out.
 from collections.abc import Iterator, Mapping
 
 from reconciler.desired.checks import cross_references
-from reconciler.desired.documents.faults import Fault
+from reconciler.desired.documents.faults import Fault, unknown_name
 from reconciler.model import desired
-from reconciler.model.values import quantities, resources
+from reconciler.model.values import found_values, quantities, resources
 
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
@@ -22,7 +22,7 @@ def check(
     for quota in quotas.values():
         if quota.pool and quota.pool not in pools:
             place = ("spec", "subject", "pool")
-            yield "Quota", quota.name, cross_references.unknown("pool", quota.pool, place, pools)
+            yield "Quota", quota.name, unknown_name("pool", quota.pool, place, pools)
     for queue in queues.values():
         for fault in _names(queue, pools):
             yield "Queue", queue.name, fault
@@ -41,13 +41,13 @@ def _names(queue: desired.Queue, pools: Mapping[str, desired.Pool]) -> Iterator[
     for index, flavor in enumerate(queue.flavors):
         place = ("spec", "flavors", index, "pool")
         if flavor.pool not in pools:
-            yield cross_references.unknown("pool", flavor.pool, place, pools)
+            yield unknown_name("pool", flavor.pool, place, pools)
         if flavor.pool in seen:
             yield Fault(
                 "duplicate-pool",
                 "the queue has amounts of this pool already: put both into one entry",
                 place,
-                found=flavor.pool,
+                found=found_values.quote(flavor.pool),
             )
         seen.add(flavor.pool)
 

@@ -179,7 +179,7 @@ def _held(pool: desired.Pool, group: GroupDemand) -> Iterator[int]:
 
 
 def _room(pool: desired.Pool) -> tuple[int, int, int]:
-    """Return what tasks may take of one node; of its GPUs those without MIG."""
+    """Return what tasks may take of one node. Of its GPUs these are those without MIG."""
     cpu, memory, gpu = pool.promised().as_vector()
     return cpu, memory, gpu - _WHOLE * len(pool.mig)
 

@@ -3,7 +3,7 @@
 The loader uses it for documents in git, submission before that: both give the same answer.
 """
 
-from reconciler.desired.checks import cross_references, feasibility, policies
+from reconciler.desired.checks import cross_references, feasibility, job_names, policies
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
@@ -18,6 +18,7 @@ class JobValidator:
     ) -> None:
         """Take the structure; ``rules`` are its policies, if they were used before."""
         self._basis = basis
+        self._known = job_names.of_structure(basis.structure)
         self._fitting = feasibility.Fitting(basis.structure)
         self._rules = rules or policies.PolicyRules(basis.structure.policies)
 
@@ -46,13 +47,15 @@ class JobValidator:
             part: the document. hashed: the hash of its execution fields.
             path: of its file. now: seconds since the epoch, for waivers.
         """
+        structure = self._basis.structure
         normalised, faults = job_defaults.job(part, hashed, self._basis, path)
-        if normalised is None:
-            structure = self._basis.structure
-            return None, [*faults, *cross_references.unknown_queue(part.spec.queue, structure)], []
-        unknown = cross_references.of_job(normalised, self._basis.structure)
-        if unknown:
-            return None, unknown, []
+        unknown = job_names.unknown(job_names.of_spec(part.spec), self._known)
+        if normalised is None or unknown:
+            missing = job_names.missing_pools(part.spec.pools or (), structure.pools)
+            return None, [*faults, *unknown], [] if missing is None else [missing]
+        beyond = cross_references.of_job(normalised, structure)
+        if beyond:
+            return None, beyond, []
         noted = self._rules.faults("Job", normalised.name, part, now, normalised)
         faults = [one for one in noted if one.severity == "error"]
         warnings = [one for one in noted if one not in faults]

@@ -12,12 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 from reconciler.desired.checks import safe_patterns
-from reconciler.desired.documents import schema_errors
 from reconciler.desired.documents.faults import Fault, FaultCollector
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model import desired
 from reconciler.model.documents import fields, policy_spec
-from reconciler.model.values import times
+from reconciler.model.values import found_values, times
 from reconciler.model.values.resources import Resources
 
 #: How deep a schema may be.
@@ -73,7 +72,7 @@ def _check_schema(schema: dict[str, Any], faults: FaultCollector) -> None:
                     "bad-schema",
                     "a schema must not refer to anything outside itself: put the part under $defs",
                     *("spec", "schema"),
-                    found=reference,
+                    found=found_values.quote(reference),
                     expected="a reference that begins with #",
                 )
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -251,7 +250,7 @@ def _judge(rule: desired.AdmissionPolicy, validator: Any, value: dict[str, Any])
     place = tuple(error.absolute_path) if error is not None else ()
     found = ""
     if error is not None and place and error.validator not in {"required", "not"}:
-        found = schema_errors.shown(error.instance)
+        found = found_values.quote(error.instance)
     if place[:1] == ("effective",):
         # it is written nowhere, so that the value says which one it is
         found = f"{'.'.join(map(str, place[1:]))} {found}".strip()

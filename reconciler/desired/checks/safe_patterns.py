@@ -13,6 +13,8 @@ from typing import Any
 
 import regex
 
+from reconciler.model.values import found_values
+
 #: The longest that one search may take.
 SEARCH_S_MAX = 0.5
 #: The most references that are followed to judge one object.
@@ -27,7 +29,8 @@ class SlowPatternError(Exception):
 
     def __init__(self, pattern: str) -> None:
         super().__init__(
-            f"its pattern {pattern!r} takes longer than {SEARCH_S_MAX:g} s on what is written "
+            f"its pattern {found_values.quote(pattern)} takes longer than {SEARCH_S_MAX:g} s on "
+            "what is written "
             "here, as a repetition within a repetition does: write it without one"
         )
 
@@ -93,7 +96,7 @@ def faults(schema: Any) -> Iterator[str]:
             try:
                 _compiled(pattern)
             except regex.error as error:
-                yield f"{pattern!r} is no regular expression: {error}"
+                yield f"{found_values.quote(pattern)} is no regular expression: {error}"
     for inner in schema.values():
         yield from faults(inner)
 
@@ -139,7 +142,7 @@ def _counted(follow: Any) -> Any:
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
     del schema
     if validator.is_type(instance, "string") and not _search(pattern, instance):
-        yield _error(f"{instance!r} does not match {pattern!r}")
+        yield _error(f"{found_values.quote(instance)} does not match {found_values.quote(pattern)}")
 
 
 def _pattern_properties(validator: Any, named: Any, instance: Any, schema: Any) -> Iterator[Any]:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from reconciler.desired.checks import cross_references, job_validator
+from reconciler.desired.checks import job_names, job_validator
 from reconciler.desired.documents import document_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
-from reconciler.model.values import times
+from reconciler.model.values import found_values, times
 
 #: Of the names that the jobs of a text depend on, the most that are looked up: slips are few.
 DEPENDENCIES_MAX = 20
@@ -75,7 +75,7 @@ class SubmissionValidator:
         normalised, faults, warnings = self._judge.job(part, document.hash, path, now)
         if normalised is not None and normalised.deadline is not None:
             late = _late(normalised, normalised.deadline, now)
-            place, found = ("spec", "deadline"), str(part.spec.deadline)
+            place, found = ("spec", "deadline"), found_values.quote(part.spec.deadline)
             if late:
                 fault = Fault("deadline-over", late, place, found=found, severity="warning")
                 warnings = [*warnings, fault]
@@ -112,7 +112,7 @@ def _missing(part: job_spec.JobDocument, untold: set[str]) -> Iterator[Fault]:
         for index, dependency in enumerate(part.spec.depends_on or ()):
             if dependency.job in untold:
                 untold.discard(dependency.job)
-                yield cross_references.missing_dependency(dependency.job, index, "is not known yet")
+                yield job_names.missing_dependency(dependency.job, index)
 
 
 def _of(part: job_spec.JobDocument, owner: str) -> job_spec.JobDocument:

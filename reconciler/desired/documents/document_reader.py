@@ -19,6 +19,7 @@ from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
 from reconciler.model.documents import fields, kinds
 from reconciler.model.protocol import decoders
+from reconciler.model.values import found_values
 
 #: What a job executes: these fields as written, and no others, make the hash of a run.
 EXECUTION_FIELDS = (
@@ -170,7 +171,7 @@ def _refused(
         fault = Fault(
             "not-an-object",
             "a document must be a mapping with apiVersion, kind, metadata and spec",
-            found=schema_errors.shown(value),
+            found=found_values.quote(value),
         )
         return Document(index, raw.line, faults=(fault,))
     kind, name = _identity(value)
@@ -214,7 +215,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
                 f"not an object of Muster: those begin with `apiVersion: {fields.API_VERSION}`; "
                 "a folder that Muster reads holds nothing else",
                 path=("apiVersion",) if "apiVersion" in value else (),
-                found=schema_errors.shown(version) if "apiVersion" in value else "no apiVersion",
+                found=found_values.quote(version) if "apiVersion" in value else "no apiVersion",
                 expected=fields.API_VERSION,
             )
         ]
@@ -224,7 +225,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
                 "api-version",
                 "this version of the format is unknown",
                 path=("apiVersion",),
-                found=schema_errors.shown(version),
+                found=found_values.quote(version),
                 expected=fields.API_VERSION,
             )
         ]
@@ -237,7 +238,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
                 "unknown-kind",
                 f"unknown kind{hint}" if kind is not None else "`kind` is missing",
                 path=("kind",) if "kind" in value else (),
-                found=schema_errors.shown(kind) if kind is not None else "",
+                found=found_values.quote(kind) if kind is not None else "",
                 expected="one of " + ", ".join(kinds.KINDS),
             )
         ]

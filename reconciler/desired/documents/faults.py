@@ -6,12 +6,13 @@ documents.
 """
 
 import functools
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
 from reconciler.desired.documents.yaml_reader import Path
-from reconciler.model.values import quantities
+from reconciler.model.values import quantities, unknown_names
 
 _DEFECT_CHARACTERS_MAX = 200
 
@@ -34,6 +35,31 @@ def defect(error: Exception) -> Fault:
     return Fault(
         "defect",
         f"internal error in Muster: {text}; please report it with the document",
+    )
+
+
+def unknown_name(
+    what: str,
+    name: str,
+    place: Path,
+    known: Iterable[str],
+    rule: str = "",
+    *,
+    message: str = "",
+    severity: Literal["error", "warning"] = "error",
+) -> Fault:
+    """Return the fault about a name that nothing has.
+
+    ``rule`` if it is not ``unknown-WHAT``; ``message`` if it is not the usual one.
+    """
+    told = unknown_names.describe(what, name, known)
+    return Fault(
+        rule or f"unknown-{what}",
+        message or told.message,
+        place,
+        told.found,
+        told.expected,
+        severity=severity,
     )
 
 

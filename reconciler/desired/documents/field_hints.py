@@ -94,7 +94,8 @@ def plain(key: str) -> str:
 def right_place(
     kind: str, path: yaml_reader.Path, key: str, parts: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Return the path of the intended field, from the top of the document; empty: unknown.
+    """Return the path of the intended field, from the top of the document. It is empty if it is
+    unknown.
 
     Args:
         kind: of the document.

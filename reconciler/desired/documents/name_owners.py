@@ -42,7 +42,7 @@ class NameOwners:
         self._known.pop(key, None)
 
     def of(self, key: str, label: str, paths: Collection[str], home: str | None) -> str:
-        """Return the file whose document counts; ``home``: the file of the object in force."""
+        """Return the file whose document counts. ``home`` is the file of the object in force."""
         ordered = sorted(set(paths))
         found = next((one for one in (home, self._known.get(key)) if one in ordered), None)
         if found is None:

@@ -5,6 +5,7 @@ from typing import get_args
 from reconciler.desired.documents.faults import FaultCollector
 from reconciler.model import desired
 from reconciler.model.documents import fields
+from reconciler.model.values import found_values
 
 ANNOTATION = "muster/prune"
 _POLICIES: dict[str, desired.Prune] = {one: one for one in get_args(desired.Prune)}
@@ -23,7 +24,7 @@ def policy(part: fields.DocumentPart, faults: FaultCollector) -> desired.Prune |
             "bad-prune",
             "no policy of removal",
             *("metadata", "annotations", ANNOTATION),
-            found=written,
+            found=found_values.quote(written),
             expected="one of " + ", ".join(_POLICIES),
         )
         return None

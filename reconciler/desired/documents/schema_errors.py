@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from reconciler.desired.documents import field_hints, schema, yaml_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.model.documents import fields, job_spec
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 
 #: What a pattern means, for those that people meet most.
 _PATTERN_WORDS = {
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 FAULTS_MAX = 20
 #: The most fields that are told where another was expected.
 FIELDS_MAX = 8
-_SHOWN_CHARACTERS_MAX = 60
 _STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[(\d+)\]")
 _TYPE_WORDS = {
     "string": "text",
@@ -55,30 +54,13 @@ _TYPE_WORDS = {
 }
 
 
-def shown(value: Any) -> str:
-    """Return a value for a message, shortened."""
-    if isinstance(value, bool) or value is None:
-        text = {True: "true", False: "false", None: "null"}[value]
-    elif isinstance(value, dict):
-        text = "a mapping with " + ", ".join(map(str, list(value)[:5])) if value else "{}"
-    elif isinstance(value, list):
-        text = f"a list of {len(value)}" if value else "[]"
-    elif isinstance(value, str):
-        text = f'"{value}"'
-    else:
-        text = f"{value}"
-    if len(text) > _SHOWN_CHARACTERS_MAX:
-        text = text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
-    return text
-
-
 def written(value: Any) -> str:
     """Return an example as YAML on one line: ``[python3, train.py]``."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {written(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(written(one) for one in value) + "]"
-    return shown(value)
+    return found_values.quote(value)
 
 
 @functools.cache
@@ -128,7 +110,12 @@ def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
             "not-built", f"not built yet: {reason}; remove the field", path=path, at_key=True
         )
     elif error.validator == "propertyNames":
-        yield Fault("wrong-key", "this key is not allowed", path=path, found=shown(error.instance))
+        yield Fault(
+            "wrong-key",
+            "this key is not allowed",
+            path=path,
+            found=found_values.quote(error.instance),
+        )
     elif error.validator in {"anyOf", "oneOf"}:
         yield from _of_choice(error, kind, path)
     else:
@@ -212,7 +199,7 @@ def _wrong_value(error: ValidationError, path: yaml_reader.Path, cause: str = ""
     reason = inner.get("x-not-built-values", {}).get(str(error.instance))
     if reason:
         message = f"not built yet: {reason}"
-        found = shown(error.instance)
+        found = found_values.quote(error.instance)
         return Fault("not-built", message, path=path, found=found, expected=_expected(inner))
     types = _types(inner)
     rule = {"type": "wrong-type", "minimum": "out-of-range", "maximum": "out-of-range"}.get(
@@ -229,7 +216,9 @@ def _wrong_value(error: ValidationError, path: yaml_reader.Path, cause: str = ""
     elif rule == "out-of-range":
         message = "this number is out of range"
     expected = _expected(inner) + _suggestion(inner, error.instance)
-    return Fault(rule, message, path=path, found=shown(error.instance), expected=expected)
+    return Fault(
+        rule, message, path=path, found=found_values.quote(error.instance), expected=expected
+    )
 
 
 def _suggestion(inner: dict[str, Any], value: object) -> str:

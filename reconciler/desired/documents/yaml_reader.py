@@ -16,6 +16,8 @@ import msgspec
 import yaml
 from yaml import _yaml
 
+from reconciler.model.values import found_values
+
 #: A file with more bytes is refused before it is parsed.
 FILE_BYTES_MAX = 4 * 2**20
 #: The most documents of one file, counted before it is parsed.
@@ -65,7 +67,9 @@ Path = tuple[str | int, ...]
 
 
 class YamlError(ValueError):
-    """A file that cannot be read; ``line`` and ``column`` from 1, 0 for the file as a whole."""
+    """A file that cannot be read. ``line`` and ``column`` count from 1, and are 0 for the file as a
+    whole.
+    """
 
     def __init__(
         self, rule: str, message: str, *, line: int = 0, column: int = 0, found: str = ""
@@ -222,7 +226,7 @@ class _Builder:
             "yaml-key",
             f'a key must be text: write "{key_node.value}" in quotes',
             key_node.start_mark,
-            found=key_node.value,
+            found=found_values.quote(key_node.value),
         )
 
     @staticmethod
@@ -237,9 +241,10 @@ class _Builder:
                 first = seen[key].line + 1
                 _refuse(
                     "yaml-duplicate-key",
-                    f"the key {key!r} occurs twice, first on line {first}; keep one of the two",
+                    f"the key {found_values.quote(key)} occurs twice, first on line {first}; "
+                    "keep one of the two",
                     mark,
-                    found=key,
+                    found=found_values.quote(key),
                 )
             seen[key] = mark
         raise YamlError("yaml-duplicate-key", "a key occurs twice")
@@ -305,7 +310,12 @@ def _scan(data: bytes) -> None:
             return
         tag: str | None = getattr(event, "tag", None)
         if tag is not None and tag != "!":
-            _refuse("yaml-tag", "tags are not supported: remove it", event.start_mark, found=tag)
+            _refuse(
+                "yaml-tag",
+                "tags are not supported: remove it",
+                event.start_mark,
+                found=found_values.quote(tag),
+            )
         if "\0" in getattr(event, "value", ""):
             _refuse(
                 "yaml-syntax",
@@ -342,7 +352,9 @@ _PLAIN = {
 
 
 def _plain(error: yaml.MarkedYAMLError) -> str:
-    """Return what is wrong in plain words, with the line where it begins; empty if unknown."""
+    """Return what is wrong in plain words, with the line where it begins. It is empty if it is
+    unknown.
+    """
     begins = error.context_mark or error.problem_mark
     line = begins.line + 1 if begins is not None else 1
     return _PLAIN.get(error.problem or "", "").format(line=line)

@@ -22,6 +22,7 @@ from reconciler.desired.git import (
     tree_entries,
 )
 from reconciler.desired.git.git_commands import GitError
+from reconciler.model.values import found_values
 
 _LOG = logging.getLogger("muster.source")
 
@@ -65,7 +66,7 @@ class GitSource:
         self.branch = branch
         self.sub_path = "/".join(part for part in sub_path.split("/") if part not in {"", "."})
         if ".." in self.sub_path.split("/"):
-            raise ValueError(f"sub-path {sub_path!r} leaves the repository")
+            raise ValueError(f"sub-path {found_values.quote(sub_path)} leaves the repository")
         self.local = is_local(address)
         if not self.local:
             remote_urls.require_no_password(address)

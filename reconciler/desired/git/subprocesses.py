@@ -98,7 +98,7 @@ def end(process: subprocess.Popen[bytes], limit_s: float = ENDING_S_MAX) -> None
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the descendants of a process; parents first."""
+    """Return the descendants of a process. Parents come first."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     except OSError:  # it is gone, or this system tells nothing of it

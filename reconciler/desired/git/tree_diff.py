@@ -232,7 +232,7 @@ def _paired(
 
 
 def _read(objects: git_commands.Objects, ids: list[str]) -> list[bytes]:
-    """Return the bytes of trees; none for an empty id.
+    """Return the bytes of trees. An empty id has none.
 
     Raises:
         TooManyError: one is so large that only its beginning is given.
@@ -250,7 +250,7 @@ def _read(objects: git_commands.Objects, ids: list[str]) -> list[bytes]:
 
 
 def without_folders(one: FileDifference) -> FileDifference | None:
-    """Return the part of a difference that is about files; None: nothing."""
+    """Return the part of a difference that is about files, or None if there is nothing."""
     sides = [
         None if side is None or side.mode == f"0{_TREE.decode()}" else side
         for side in (one.before, one.after)

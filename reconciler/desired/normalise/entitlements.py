@@ -1,11 +1,11 @@
-"""Finds starts that guarantees, lending and quotas as written can never allow.
+"""Finds starts that limits, guarantees, lending and quotas as written can never allow.
 
 A job comes in with the structure; a warning with the arithmetic goes out. Amounts by pool are left
 to the scheduler, because the pool of a job is not written.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -16,7 +16,12 @@ from reconciler.model.rules import guarantees, quota_limits
 from reconciler.model.values import quantities, resources
 
 #: The rules of what is said of such jobs.
-RULES = frozenset({"never-within-guarantee", "never-within-lending", "never-within-quota"})
+RULES = frozenset(
+    {
+        *("never-within-limit", "never-within-guarantee", "never-within-lending"),
+        "never-within-quota",
+    }
+)
 
 #: Of one queue: what work that may not borrow has to fit into, and the most that it could ever
 #: have; None where nothing is a bound.
@@ -54,6 +59,11 @@ class Entitlements:
         self._structure = structure
         self._parents = {name: queue.parent for name, queue in structure.queues.items()}
         self._bounds: dict[str, Bounds] | None = None
+        self._has_limits = any(
+            amount is not None
+            for queue in structure.queues.values()
+            for amount in queue.limit.as_vector()
+        )
 
     def bounds(self) -> dict[str, Bounds]:
         """Return the bounds of each queue by its own guarantee and those of others."""
@@ -99,7 +109,7 @@ class Entitlements:
         return found.as_vector()
 
     def beyond(self, job: desired.Job) -> list[Beyond]:
-        """Return the guarantee or lending limit that a job exceeds; usually none."""
+        """Return the limits, the guarantee and the lending limit that a job exceeds."""
         if job.queue not in self._parents:
             return []
         amounts = least_of(job).as_vector()
@@ -108,8 +118,24 @@ class Entitlements:
         # of what asks for memory of GPUs nobody knows which part of one that comes to
         by_memory = any(group.gpu_memory_bytes for group in job.groups)
         lending = None if by_memory else self._beyond_lending(amounts, job.queue)
-        found = (guarantee, lending)
+        found = (*self._beyond_limits(amounts, above), guarantee, lending)
         return [one for one in found if one is not None]
+
+    def _beyond_limits(self, amounts: tuple[int, ...], above: list[str]) -> Iterator[Beyond]:
+        """Return the limits of queues that a start exceeds by itself."""
+        for name in above if self._has_limits else ():
+            queue = self._structure.queues.get(name)
+            for resource, limit in enumerate(queue.limit.as_vector() if queue else ()):
+                if limit is not None and amounts[resource] > limit:
+                    text = functools.partial(quantities.format_resource, resource)
+                    asked = f"{text(amounts[resource])} asked for what starts together"
+                    fault = Fault(
+                        "never-within-limit",
+                        quota_limits.beyond_limit_text(asked, name, text(limit)),
+                        ("spec", "queue"),
+                        severity="warning",
+                    )
+                    yield Beyond(fault, resource, limit)
 
     def _beyond_guarantee(self, amounts: tuple[int, ...], above: list[str]) -> Beyond | None:
         """Return the guarantee exceeded by work that may not borrow."""

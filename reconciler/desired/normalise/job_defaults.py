@@ -18,7 +18,7 @@ from reconciler.model import desired
 from reconciler.model.documents import job_spec
 from reconciler.model.policy import queue_paths
 from reconciler.model.state import identifiers
-from reconciler.model.values import times
+from reconciler.model.values import found_values, times
 
 log = logging.getLogger("muster.desired")
 
@@ -217,18 +217,7 @@ def _priority(
                 "spec",
                 "priority",
             )
-        if known is None:
-            faults.add(
-                "unknown-priority-class",
-                "unknown PriorityClass: add it or name another",
-                "spec",
-                "priorityClass",
-                found=spec.priority_class,
-                expected="one of " + ", ".join(basis.priority_classes)
-                if basis.priority_classes
-                else "none, as there is no PriorityClass",
-            )
-        else:
+        if known is not None:  # `job_names` refuses the job otherwise
             priority, preemptible, preempts = known.value, known.preemptible, known.preempts
     if spec.preemptible is not None:
         preemptible = spec.preemptible
@@ -258,7 +247,7 @@ def _groups(
                 "groups",
                 index,
                 "name",
-                found=group.name,
+                found=found_values.quote(group.name),
             )
         made = _group(
             group.name, group, spec, basis, faults=faults, place=("spec", "groups", index)
@@ -366,7 +355,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
             f"runtime {spec.runtime} needs an image: name one",
             "spec",
             "image",
-            found=repr(spec.image or ""),
+            found=found_values.quote(spec.image or ""),
         )
     elif spec.runtime != "process" and (" " in image or not image.isprintable()):
         faults.add(
@@ -374,7 +363,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
             "an image name is one word, without options",
             "spec",
             "image",
-            found=repr(spec.image),
+            found=found_values.quote(spec.image),
         )
     if spec.runtime != "process" and spec.framework == "mpi":
         faults.add(
@@ -389,7 +378,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
             "plain processes have no image: say runtime podman or apptainer, or remove it",
             "spec",
             "image",
-            found=repr(spec.image),
+            found=found_values.quote(spec.image),
         )
 
 
@@ -402,7 +391,7 @@ def _check_dependencies(name: str, spec: job_spec.JobSpec, faults: FaultCollecto
                 "the job depends on itself: remove the dependency",
                 *place,
                 "job",
-                found=name,
+                found=found_values.quote(name),
             )
         if dependency.per_element and spec.array is None:
             faults.add(
@@ -440,7 +429,7 @@ def _deadline(written: str | None, faults: FaultCollector) -> float | None:
             f"this is not a time{why}",
             "spec",
             "deadline",
-            found=written,
+            found=found_values.quote(written),
             expected=f"a time such as {times.EXAMPLE}",
         )
         return None

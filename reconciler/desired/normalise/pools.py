@@ -10,7 +10,7 @@ from reconciler.model.documents import health_spec, nodepool_spec
 from reconciler.model.documents.drift_spec import DriftKind
 from reconciler.model.observed import health_checks
 from reconciler.model.policy import drift_kinds
-from reconciler.model.values import hostlists, quantities, resources
+from reconciler.model.values import found_values, hostlists, quantities, resources
 
 
 def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> desired.Pool:
@@ -107,7 +107,13 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[st
         if one.name in health_checks.BUILT_IN or names.index(one.name) != index:
             message = "another check has this name: choose another one"
             faults.add(
-                "duplicate-check", message, *place, "commands", index, "name", found=one.name
+                "duplicate-check",
+                message,
+                *place,
+                "commands",
+                index,
+                "name",
+                found=found_values.quote(one.name),
             )
     hole, flaps = health.black_hole, health.flapping
     return {
@@ -147,7 +153,7 @@ def _remedies(
                 "remedy-of-no-check",
                 "each remedy needs a check of its own that is enabled",
                 *(*where, "check"),
-                found=remedy.check,
+                found=found_values.quote(remedy.check),
                 expected=f"one of {', '.join(sorted(known))}",
             )
         if bool(remedy.command) is not (remedy.action == "run-command"):
@@ -155,10 +161,10 @@ def _remedies(
             faults.add("remedy-command", message, *where, "command")
         if remedy.action == "replace" and not _is_provisioned(spec):
             message = "only a node that a provisioner makes can be replaced: this pool has none"
-            faults.add("remedy-without-provisioner", message, *where, "action", found="replace")
+            faults.add("remedy-without-provisioner", message, *where, "action", found='"replace"')
         if remedy.action == "reboot" and spec.provisioner == "virtual":
             message = "virtual nodes share a machine, which would end all of them by booting"
-            faults.add("remedy-of-the-machine", message, *where, "action", found="reboot")
+            faults.add("remedy-of-the-machine", message, *where, "action", found='"reboot"')
         timeout_s = faults.duration(remedy.timeout, *where, "timeout")
         found[remedy.check] = desired.Healing(remedy.action, tuple(remedy.command), timeout_s)
     return found
@@ -204,7 +210,7 @@ def _gates(
                 "gate-of-no-check",
                 "only enabled checks can run before or after a job",
                 *("spec", "health", field, index),
-                found=name,
+                found=found_values.quote(name),
                 expected=f"one of {', '.join(sorted(known))}",
             )
     return tuple(dict.fromkeys(names))
@@ -227,7 +233,7 @@ def drift_policy(
                 if action == "remediate"
                 else f"{known.remedy}, whatever a policy says",
                 *place,
-                found=action,
+                found=found_values.quote(action),
                 expected=f"one of {', '.join(known.actions)}",
             )
     return {str(kind): action for kind, action in policy.items()}
@@ -269,7 +275,7 @@ def _topology(
                 "what is within a node can't be a level",
                 *place,
                 "hosts",
-                found=hostlists.fold(twice),
+                found=found_values.quote(hostlists.fold(twice)),
             )
         domains.update(dict.fromkeys(hosts, tuple(domain.path)))
     return levels, domains
@@ -467,12 +473,12 @@ def refuse_strangers(
     *place: str | int,
     of: str = "not of this pool",
 ) -> None:
-    """Add a fault if hosts are named that are not in ``nodes``; ``of`` describes them."""
+    """Add a fault if hosts are named that are not in ``nodes``. ``of`` describes them."""
     strangers = [host for host in hosts if host not in nodes]
     if strangers:
         faults.add(
             "unknown-host",
             f"these nodes are {of}: correct the names or remove them",
             *place,
-            found=hostlists.fold(strangers),
+            found=found_values.quote(hostlists.fold(strangers)),
         )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from reconciler.desired.documents import cron
-from reconciler.desired.documents.faults import FaultCollector
+from reconciler.desired.documents.faults import FaultCollector, unknown_name
 from reconciler.desired.normalise import pools
 from reconciler.model import desired
 from reconciler.model.documents import (
@@ -13,7 +13,7 @@ from reconciler.model.documents import (
     quota_spec,
     reservation_spec,
 )
-from reconciler.model.values import times
+from reconciler.model.values import found_values, times
 
 
 def queue(name: str, spec: queue_spec.QueueSpec, faults: FaultCollector) -> desired.Queue:
@@ -30,7 +30,7 @@ def queue(name: str, spec: queue_spec.QueueSpec, faults: FaultCollector) -> desi
             "spec",
             "defaults",
             "timeLimit",
-            found=str(default),
+            found=found_values.quote(default),
             expected=f"at most {most}",
         )
     return desired.Queue(
@@ -113,7 +113,7 @@ def quota(name: str, spec: quota_spec.QuotaSpec, faults: FaultCollector) -> desi
                 "spec",
                 "budget",
                 "window",
-                found=str(budget.window),
+                found=found_values.quote(budget.window),
                 expected="at least 1h",
             )
     return desired.Quota(
@@ -158,7 +158,11 @@ def reservation(
     ends_at = _time(spec.end, faults, "end")
     if once and complete and ends_at <= starts_at:
         faults.add(
-            "reservation-time", "it ends before it begins", "spec", "end", found=spec.end or ""
+            "reservation-time",
+            "it ends before it begins",
+            "spec",
+            "end",
+            found=found_values.quote(spec.end or ""),
         )
     schedule: tuple[tuple[int, ...] | None, ...] = ()
     if spec.schedule is not None:
@@ -170,7 +174,7 @@ def reservation(
                 str(error),
                 "spec",
                 "schedule",
-                found=spec.schedule,
+                found=found_values.quote(spec.schedule),
                 expected="five fields such as 0 6 * * 1",
             )
     duration_s = 0
@@ -200,7 +204,7 @@ def _time(written: str | None, faults: FaultCollector, field: str) -> float:
             f"this is not a time: {error}",
             "spec",
             field,
-            found=written,
+            found=found_values.quote(written),
             expected="a time such as 2027-01-31T06:00:00Z",
         )
         return 0.0
@@ -221,7 +225,7 @@ def with_nodes(
                 "unknown-pool",
                 "unknown NodePool: add it or name another",
                 *("spec", "pools", index),
-                found=pool,
+                found=found_values.quote(pool),
             )
         else:
             names.update(known[pool].nodes)
@@ -242,12 +246,8 @@ def with_nodes(
         )
     for index, one in enumerate(spec.queues):
         if one not in queues and one != "default":
-            faults.add(
-                "unknown-queue",
-                "unknown queue: add it or name another",
-                *("spec", "queues", index),
-                found=one,
-            )
+            place = ("spec", "queues", index)
+            faults.found.append(unknown_name("queue", one, place, queues))
     return desired.Reservation(
         reservation.name,
         tuple(sorted(names)),
@@ -271,7 +271,7 @@ def scheduling(spec: cluster_spec.SchedulingSpec, faults: FaultCollector) -> des
             "out-of-range",
             "use that is forgotten at once does not count: say strength: 0 instead",
             *(*place, "fairness", "halfLife"),
-            found=str(spec.fairness.half_life),
+            found=found_values.quote(spec.fairness.half_life),
             expected="a duration above 0s",
         )
     window_s = None
@@ -282,7 +282,7 @@ def scheduling(spec: cluster_spec.SchedulingSpec, faults: FaultCollector) -> des
                 "out-of-range",
                 "use that never counts is asked for by strength: 0",
                 *(*place, "fairness", "window"),
-                found=str(spec.fairness.window),
+                found=found_values.quote(spec.fairness.window),
                 expected="a duration above 0s",
             )
     return desired.Scheduling(

@@ -11,6 +11,7 @@ from reconciler.desired.documents.faults import Fault, FaultCollector
 from reconciler.model import desired
 from reconciler.model.documents import job_staging, volume_spec
 from reconciler.model.observed import storage
+from reconciler.model.values import found_values
 
 #: What ``to`` may name, and which of it tells the tasks of a job apart.
 PLACEHOLDERS = ("job", "run", "element", "group", "index", "try")
@@ -79,7 +80,7 @@ def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.Stagin
                 "duplicate-name",
                 "two inputs have this name: give each its own",
                 *("spec", "stage", "inputs", index, "name"),
-                found=one.name,
+                found=found_values.quote(one.name),
             )
         if one.sha256 and one.checksums:
             faults.add(
@@ -93,7 +94,7 @@ def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.Stagin
                 "unknown-placeholder",
                 "unknown placeholder",
                 *("spec", "stage", "outputs", index, "to"),
-                found=word,
+                found=found_values.quote(word),
                 expected="one of " + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS),
             )
     outs = [desired.StageOut(one.path, one.volume, one.to, one.when) for one in spec.outputs]
@@ -121,14 +122,14 @@ def of_job(job: desired.Job, known: Mapping[str, desired.Volume]) -> Fault | Non
                 "not-mounted",
                 "this is a bucket, which is mounted nowhere: copy from it by stage.inputs",
                 ("spec", "volumes", index),
-                found=name,
+                found=found_values.quote(name),
             )
     for index, out in enumerate(job.stage.outs):
         place: tuple[str | int, ...] = ("spec", "stage", "outputs", index)
         if known[out.volume].read_only:
             return Fault(
                 "read-only", "nothing can be copied to this volume: it is readOnly",
-                (*place, "volume"), found=out.volume,
+                (*place, "volume"), found=found_values.quote(out.volume),
             )  # fmt: skip
         lacking = [f"{{{name}}}" for name in _needed(job) if f"{{{name}}}" not in out.to]
         if lacking:
@@ -136,7 +137,7 @@ def of_job(job: desired.Job, known: Mapping[str, desired.Volume]) -> Fault | Non
                 "overwriting",
                 "its tasks would overwrite what others have left: name what tells them apart",
                 (*place, "to"),
-                found=out.to,
+                found=found_values.quote(out.to),
                 expected=f"with {' and '.join(lacking)}",
             )
     return None

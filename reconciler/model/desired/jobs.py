@@ -108,7 +108,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Toleration(msgspec.Struct, frozen=True):
-    """A taint that a job accepts; ``value`` None: with any value."""
+    """A taint that a job accepts. With ``value`` None it may have any value."""
 
     key: str
     value: str | None = None
@@ -264,7 +264,9 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Taint(msgspec.Struct, frozen=True):
-    """A mark on nodes that keeps work without a toleration away; ``hard``: entirely."""
+    """A mark on nodes that keeps work without a toleration away. ``hard`` is True if it does so
+    entirely.
+    """
 
     key: str
     value: str = ""

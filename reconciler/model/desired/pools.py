@@ -120,7 +120,7 @@ class Leaving(msgspec.Struct, frozen=True):
     grace_s: int | None = None
 
     def leaves_at(self, spec: Job, since: float) -> float | None:
-        """Return when a job must leave a node that is drained since then; None: never."""
+        """Return when a job must leave a node that is drained since then, or None for never."""
         if self.wait_for == "nothing":
             return since
         if self.wait_for == "unsaved" and spec.checkpoint is not None:
@@ -212,7 +212,7 @@ def merge_levels(order: Sequence[str], more: Sequence[str]) -> list[str] | None:
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """Storage by name, on the nodes of some pools; without pools on all nodes.
+    """Storage by name, on the nodes of some pools. Without pools it is on all nodes.
 
     It is mounted at ``mount_path``, or ``objects`` names a bucket that is not mounted.
     ``file_system`` and ``source`` are checked on a mount, empty for any; ``read_only`` None:

@@ -11,7 +11,7 @@ BUDGET_WINDOW_S_MAX = 400 * 86_400
 
 
 class QuotaAmounts(msgspec.Struct, frozen=True):
-    """Rationed amounts; None: not rationed.
+    """Rationed amounts. None means that it is not rationed.
 
     As a guarantee, the scheduler's ``snapshots.UNLIMITED`` means "as much as there is". Only test
     scenarios use it; documents cannot.

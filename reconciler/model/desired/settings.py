@@ -75,7 +75,8 @@ class SyncWindow(msgspec.Struct, frozen=True):
 
 
 class SafetyLimits(msgspec.Struct, frozen=True):
-    """Limits of the disruption that a revision may cause without approval; None: no limit.
+    """Limits of the disruption that a revision may cause without approval. None means that there is
+    no limit.
 
     Attributes:
         gpu_share: GPUs leaving service, of a pool and of all, as a fraction of those in service.

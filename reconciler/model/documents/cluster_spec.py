@@ -219,7 +219,9 @@ LimitCount = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
 class SyncLimitsSpec(DocumentPart, frozen=True):
-    """Limits of the disruption that a revision may cause without approval; null: no limit."""
+    """Limits of the disruption that a revision may cause without approval. null means that there is
+    no limit.
+    """
 
     gpu_share: Annotated[
         Annotated[float, msgspec.Meta(ge=0, le=1)] | None,

@@ -228,8 +228,9 @@ class CheckpointSpec(DocumentPart, frozen=True):
     path: Annotated[
         RelativePath | None,
         doc(
-            "Folder for checkpoints, below the nodes' shared folder; tasks find it in "
-            "`MUSTER_CHECKPOINT_DIR`. Default: named after the job.",
+            "Folder for checkpoints, made with mode 0700 as the job's user: below `SHARED/USER` "
+            "where agents are root, else below `SHARED`, the nodes' shared folder. Tasks find it "
+            "in `MUSTER_CHECKPOINT_DIR`. Default: named after the job.",
             example="checkpoints/train",
         ),
     ] = None

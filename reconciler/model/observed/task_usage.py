@@ -16,7 +16,9 @@ TASKS_MAX = 1024
 
 
 class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Usage of one device by a task's processes; ``memory_bytes`` None: unknown to the driver."""
+    """Usage of one device by a task's processes. ``memory_bytes`` is None if the driver does not
+    know it.
+    """
 
     gpu: int
     processes: int

@@ -71,7 +71,7 @@ class Access(msgspec.Struct, frozen=True):
     roles: tuple[Role, ...] = ()
 
     def groups_of(self, who: str) -> tuple[str, ...]:
-        """Return the groups of an identity; none for an unknown one."""
+        """Return the groups of an identity. An unknown one has none."""
         known = self.identities.get(who)
         return () if known is None else known.groups
 
@@ -98,7 +98,7 @@ class JobOwners(msgspec.Struct, frozen=True):
     after: tuple[str, ...] = ()
 
     def others(self, who: str) -> tuple[set[str], set[str]]:
-        """Return whose job it was, and whom the change names anew; without ``who`` and nobody."""
+        """Return whose job it was, and whom the change names anew, without ``who`` and nobody."""
         ones = {"", who}
         return set(self.before) - ones, set(self.after) - set(self.before) - ones
 

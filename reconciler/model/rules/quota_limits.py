@@ -63,6 +63,14 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
     return None
 
 
+def beyond_limit_text(asked: str, queue: str, limit: str) -> str:
+    """Return why a start that exceeds the whole limit of a queue never begins.
+
+    ``asked`` is the amount with what asks for it, such as ``4 GPUs asked``.
+    """
+    return f"{asked}, more than the limit of queue {queue}, {limit}: {CAN_NOT_START} this limit"
+
+
 def charged_for(spec: desired.Job) -> tuple[str, str]:
     """Return the advice that makes a start cheaper, and what it is charged for."""
     if spec.time_limit_s is None:

@@ -39,7 +39,9 @@ def of_reservation(one: desired.Reservation, at: float) -> list[tuple[float, flo
 
 
 def following(one: desired.Reservation, after: float) -> float:
-    """Return when a recurring reservation begins next after a moment; ``NEVER``: not soon."""
+    """Return when a recurring reservation begins next after a moment, or ``NEVER`` if it does not
+    begin soon.
+    """
     if not one.schedule:
         return NEVER
     return next(_starts(one.schedule, after + 1, after + LOOK_S), NEVER)

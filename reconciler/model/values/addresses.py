@@ -3,6 +3,8 @@
 import ipaddress
 from pathlib import Path
 
+from reconciler.model.values import found_values
+
 PORT_MAX = 65535
 
 
@@ -33,7 +35,7 @@ def parse(listen: str, option: str = "--listen") -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= PORT_MAX
     if not (colon and host and is_port):
-        raise ValueError(f"{option}: found {listen!r}, expected HOST:PORT")
+        raise ValueError(f"{option}: found {found_values.quote(listen)}, expected HOST:PORT")
     return host.strip("[]"), int(port)
 
 

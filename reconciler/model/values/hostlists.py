@@ -7,6 +7,8 @@ shortest list. Leading zeros are kept; an expansion is bounded so that no patter
 import re
 from collections.abc import Iterable
 
+from reconciler.model.values import found_values
+
 #: The most names that one host list may expand to.
 HOSTS_MAX = 100_000
 #: The longest name of a host (RFC 1123).
@@ -29,38 +31,50 @@ def _split(text: str) -> list[str]:
         if character == "[":
             depth += 1
             if depth > 1:
-                raise HostListError(f"{text!r}: brackets inside brackets at {position}")
+                raise HostListError(
+                    f"{found_values.quote(text)}: brackets inside brackets at {position}"
+                )
         elif character == "]":
             depth -= 1
             if depth < 0:
-                raise HostListError(f"{text!r}: `]` without `[` at {position}")
+                raise HostListError(f"{found_values.quote(text)}: `]` without `[` at {position}")
         elif character == "," and depth == 0:
             parts.append(text[start:position])
             start = position + 1
     if depth:
-        raise HostListError(f"{text!r}: `[` is never closed")
+        raise HostListError(f"{found_values.quote(text)}: `[` is never closed")
     parts.append(text[start:])
     return parts
 
 
 def _is_number(text: str) -> bool:
-    """Return True if a text is digits from 0 to 9; Python's ``isdigit`` accepts others as well."""
+    """Return True if a text is digits from 0 to 9. Python's ``isdigit`` accepts others as well."""
     return text.isascii() and text.isdigit()
 
 
 def _expand_range(text: str, item: str) -> list[str]:
     low, separator, high = item.partition("-")
     if not _is_number(low) or (separator and not _is_number(high)):
-        raise HostListError(f"{text!r}: {item!r} is not a number or a range such as 001-128")
+        raise HostListError(
+            f"{found_values.quote(text)}: {found_values.quote(item)} is not a number or a range "
+            "such as 001-128"
+        )
     if len(low) > DIGITS_MAX or len(high) > DIGITS_MAX:
-        raise HostListError(f"{text[:60]!r}: a number has more than {DIGITS_MAX} digits")
+        raise HostListError(
+            f"{found_values.quote(text)}: a number has more than {DIGITS_MAX} digits"
+        )
     if not separator:
         return [low]
     first, last = int(low), int(high)
     if last < first:
-        raise HostListError(f"{text!r}: the range {item!r} runs backwards")
+        raise HostListError(
+            f"{found_values.quote(text)}: the range {found_values.quote(item)} runs backwards"
+        )
     if last - first >= HOSTS_MAX:
-        raise HostListError(f"{text!r}: the range {item!r} has more than {HOSTS_MAX} hosts")
+        raise HostListError(
+            f"{found_values.quote(text)}: the range {found_values.quote(item)} has more than "
+            f"{HOSTS_MAX} hosts"
+        )
     width = len(low) if low.startswith("0") or len(low) == len(high) else 0
     return [f"{number:0{width}d}" for number in range(first, last + 1)]
 
@@ -80,7 +94,7 @@ def _expand_one(text: str, pattern: str) -> list[str]:
             if len(choices) > HOSTS_MAX:
                 raise HostListError(f"{text[:60]!r}: more than {HOSTS_MAX} hosts")
         if len(names) * len(choices) > HOSTS_MAX:
-            raise HostListError(f"{text!r}: more than {HOSTS_MAX} hosts")
+            raise HostListError(f"{found_values.quote(text)}: more than {HOSTS_MAX} hosts")
         names = [name + choice for name in names for choice in choices]
     return names
 
@@ -101,18 +115,21 @@ def expand(text: str) -> list[str]:
     for part in _split(text):
         pattern = part.strip()
         if not pattern:
-            raise HostListError(f"{text!r}: an empty name")
+            raise HostListError(f"{found_values.quote(text)}: an empty name")
         for name in _expand_one(text, pattern):
             if len(name) > NAME_CHARACTERS_MAX:
                 raise HostListError(
-                    f"{name[:60]!r}… has {len(name)} characters; a host's name has at most "
+                    f"{found_values.quote(name)} has {len(name)} characters; a host's name has "
+                    "at most "
                     f"{NAME_CHARACTERS_MAX}"
                 )
             if not is_name(name):
-                raise HostListError(f"{text!r}: {name!r} is not a host name")
+                raise HostListError(
+                    f"{found_values.quote(text)}: {found_values.quote(name)} is not a host name"
+                )
             names[name] = None
             if len(names) > HOSTS_MAX:
-                raise HostListError(f"{text!r}: more than {HOSTS_MAX} hosts")
+                raise HostListError(f"{found_values.quote(text)}: more than {HOSTS_MAX} hosts")
     return list(names)
 
 

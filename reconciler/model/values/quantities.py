@@ -7,6 +7,8 @@ milli-GPUs, seconds. Formatting an amount and parsing it again gives the same am
 import re
 from decimal import Decimal, InvalidOperation
 
+from reconciler.model.values import found_values
+
 #: Suffixes of memory amounts and what they multiply by (binary and decimal, as in Kubernetes).
 MEMORY_SUFFIXES = {
     "": 1,
@@ -55,41 +57,34 @@ _CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCI
 _NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]+)?$")
 #: Longer numbers are nobody's; arithmetic would round them.
 _CHARACTERS_MAX = 26
-#: More of what was written is not repeated in a message.
-_SHOWN_CHARACTERS_MAX = 60
 
 
 class QuantityError(ValueError):
     """Text that is not an amount of the expected kind; the message says what was expected."""
 
 
-def _shown(written: object) -> str:
-    """Return what was written, or the beginning of it, for a message."""
-    text = repr(written)
-    cut = len(text) > _SHOWN_CHARACTERS_MAX
-    return f"{text[:_SHOWN_CHARACTERS_MAX]}…" if cut else text
-
-
 def _bounded(amount: Decimal, written: object, unit: str) -> int:
     # Compared before it becomes an integer: Python makes none of thousands of digits.
     if amount > LARGEST_AMOUNT:
         what = "longer than anything lasts" if unit == "second" else "larger than any machine"
-        raise QuantityError(f"{_shown(written)} is {what}; expected at most 2^62 {unit}s")
+        raise QuantityError(
+            f"{found_values.quote(written)} is {what}; expected at most 2^62 {unit}s"
+        )
     whole = int(amount)
     if whole != amount:
-        raise QuantityError(f"{_shown(written)} is finer than one {unit}")
+        raise QuantityError(f"{found_values.quote(written)} is finer than one {unit}")
     return whole
 
 
 def _decimal(text: str, written: object, expected: str) -> Decimal:
     if isinstance(written, str) and (len(text) > _CHARACTERS_MAX or not _NUMBER.match(text)):
-        raise QuantityError(f"{_shown(written)} is not {expected}")
+        raise QuantityError(f"{found_values.quote(written)} is not {expected}")
     try:
         number = Decimal(text)
     except InvalidOperation:
-        raise QuantityError(f"{_shown(written)} is not {expected}") from None
+        raise QuantityError(f"{found_values.quote(written)} is not {expected}") from None
     if not number.is_finite() or number < 0:
-        raise QuantityError(f"{_shown(written)} is not {expected}")
+        raise QuantityError(f"{found_values.quote(written)} is not {expected}")
     return number
 
 
@@ -156,7 +151,9 @@ def parse_memory(written: str | float) -> int:
     )
     match = _MEMORY.match(text)
     if not match or match[2] not in MEMORY_SUFFIXES:
-        raise QuantityError(f"{_shown(written)} is not {expected}{suggest_memory(written)}")
+        raise QuantityError(
+            f"{found_values.quote(written)} is not {expected}{suggest_memory(written)}"
+        )
     amount = _decimal(match[1], written, expected) * MEMORY_SUFFIXES[match[2]]
     return _bounded(amount.to_integral_value(), written, "byte")
 
@@ -227,7 +224,9 @@ def parse_duration(written: str | float) -> int:
         )
     match = _CLOCK.match(text)
     if not match:
-        raise QuantityError(f"{_shown(written)} is not {expected}{suggest_duration(written)}")
+        raise QuantityError(
+            f"{found_values.quote(written)} is not {expected}{suggest_duration(written)}"
+        )
     days, first, second, third = (Decimal(part or 0) for part in match.groups())
     if match[1] is not None or match[4] is not None:
         hours, minutes, seconds = first, second, third
@@ -237,7 +236,7 @@ def parse_duration(written: str | float) -> int:
 
 
 def format_duration(seconds: int) -> str:
-    """Format seconds as ``2h30m``; zero as ``0s``."""
+    """Format seconds as ``2h30m``, and zero as ``0s``."""
     if seconds == 0:
         return "0s"
     parts = []

@@ -2,6 +2,8 @@
 
 import re
 
+from reconciler.model.values import found_values
+
 #: Fewer characters of an id can be made again by trying.
 CHARACTERS_MIN = 16
 _REVISION = re.compile(f"[0-9a-f]{{{CHARACTERS_MIN},64}}")
@@ -15,7 +17,8 @@ def accepted(text: str) -> str:
     """
     if _REVISION.fullmatch(text) is None:
         raise ValueError(
-            f"{text!r} is no commit's id, nor the first {CHARACTERS_MIN} characters or more of "
+            f"{found_values.quote(text)} is no commit's id, nor the first {CHARACTERS_MIN} "
+            "characters or more of "
             "one; `git rev-parse NAME` prints it"
         )
     return text

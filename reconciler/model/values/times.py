@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+from reconciler.model.values import found_values
+
 #: The first and the last day that can be named in every time zone, in seconds since the epoch.
 FIRST, LAST = -62_135_510_400.0, 253_402_214_400.0
 #: How a time is written.
@@ -31,9 +33,13 @@ def parse_time(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"found {text!r}, expected a time such as {EXAMPLE}") from None
+        raise ValueError(
+            f"found {found_values.quote(text)}, expected a time such as {EXAMPLE}"
+        ) from None
     if moment.tzinfo is None:
-        raise OffsetError(f"{text!r} has no offset from UTC; write Z or +01:00 behind it")
+        raise OffsetError(
+            f"{found_values.quote(text)} has no offset from UTC; write Z or +01:00 behind it"
+        )
     return moment.timestamp()
 
 

@@ -406,7 +406,7 @@ def lines_backwards(path: Path, *, grows: bool = False) -> Iterator[bytes]:
 
 
 def _backwards(descriptor: int, *, grows: bool = False) -> Iterator[bytes]:
-    """Whole lines, the last first; ``grows`` as :func:`lines_backwards`."""
+    """Yield whole lines, the last first. ``grows`` is as in :func:`lines_backwards`."""
     at = os.lseek(descriptor, 0, os.SEEK_END)
     rest = b""
     torn = grows

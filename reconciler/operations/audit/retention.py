@@ -26,7 +26,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def part_s(keep_s: float | None) -> float | None:
-    """After how many seconds a file is put aside; None: by its size alone."""
+    """Return after how many seconds a file is put aside, or None if only its size decides."""
     return None if keep_s is None else keep_s / PARTS
 
 

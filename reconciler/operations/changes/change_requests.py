@@ -61,7 +61,9 @@ class ChangeError(Exception):
 
 
 class Submit(msgspec.Struct, frozen=True):
-    """Jobs as YAML text; ``owner`` of those that say none, where it is known; its file, if any."""
+    """Jobs as YAML text, with the ``owner`` of those that name none, if it is known, and its file,
+    if it has one.
+    """
 
     text: str
     owner: str | None = None

@@ -35,7 +35,7 @@ def revision(sync: Json, commit: str | None = None) -> str:
 
 
 def job(sync: Json, name: str) -> str:
-    """Return why a job is not in force as written; empty if nothing prevents it."""
+    """Return why a job is not in force as written, or an empty string if nothing prevents it."""
     for problem in (sync or {}).get("problems") or ():
         if problem["severity"] == "error" and problem["object"] == f"Job/{name}":
             return f"Job/{name} is refused: {problem['message']}"
@@ -54,7 +54,9 @@ def is_of(digest: str, other: str) -> bool:
 
 
 def approval(sync: Json, digest: str) -> str:
-    """Return why an approval that was read lets nothing apply; empty if nothing prevents it."""
+    """Return why an approval that was read lets nothing apply, or an empty string if nothing
+    prevents it.
+    """
     status = sync or {}
     held = [str(one.get("digest") or "") for one in status.get("held") or ()]
     held = [one for one in held if is_of(digest, one)]

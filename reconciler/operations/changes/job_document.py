@@ -14,7 +14,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
 
 
 class JobOptions(msgspec.Struct, frozen=True):
-    """Options of a job for ``submit`` and ``run``; None: left out of the document."""
+    """Options of a job for ``submit`` and ``run``. None means that the document leaves it out."""
 
     name: str
     command: tuple[str, ...]

@@ -18,10 +18,10 @@ import msgspec
 from reconciler.changes import requests, yaml_edit
 from reconciler.changes.writer import commit_writer
 from reconciler.core.safety import digests
-from reconciler.desired.documents import object_changes, schema_errors
+from reconciler.desired.documents import object_changes
 from reconciler.desired.git import source
 from reconciler.model.documents import job_spec
-from reconciler.model.values import hostlists, suggestions
+from reconciler.model.values import found_values, hostlists, suggestions
 from reconciler.operations.changes import remote_changes, suspension
 from reconciler.operations.changes.remote_changes import RemoteChangeResult, SubmittedDocument
 
@@ -314,7 +314,7 @@ def _spec(document: _Document) -> Mapping[str, Any]:
 def _wrong(document: _Document, field: str, found: Any, expected: str) -> str:
     """Return the message about a field that has to be corrected first."""
     label = f"{document['kind']}/{document['metadata']['name']}"
-    shown = schema_errors.shown(found)
+    shown = found_values.quote(found)
     return f"{field} of {label}: found {shown}, expected {expected}: mend the document first"
 
 
@@ -443,7 +443,8 @@ def require_digest(text: str) -> None:
     """Raise ConflictError where a text is no digest of a change."""
     if not is_digest(text):
         raise requests.ConflictError(
-            f"{text!r} is not the digest of a change; `muster status` shows held changes, with the "
+            f"{found_values.quote(text)} is not the digest of a change; `muster status` shows "
+            "held changes, with the "
             "command that approves each"
         )
 

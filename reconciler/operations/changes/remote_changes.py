@@ -166,7 +166,7 @@ class InvalidError(ValueError):
 
 
 def wrong_anywhere(text: str) -> tuple[str, ...]:
-    """Return what is wrong with jobs in a YAML text in any cluster; one text a problem.
+    """Return what is wrong with jobs in a YAML text in any cluster, as one text for each problem.
 
     References of the jobs count as valid.
     """

@@ -129,7 +129,7 @@ def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
 
 
 def publish(clone: Path, made: Rollback, branch: str = "") -> bool:
-    """Put a prepared commit into the branch that is checked out, or into a new one; push it.
+    """Put a prepared commit into the branch that is checked out, or into a new one, and push it.
 
     Returns:
         Whether it was pushed; False where the branch follows no remote one.
@@ -177,7 +177,7 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
 
 
 def _checked_out(clone: Path) -> str:
-    """Return the branch that is checked out; empty: none."""
+    """Return the branch that is checked out, or an empty string if there is none."""
     said = git_commands.run(clone, "symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1))
     return said.stdout.decode().strip()
 

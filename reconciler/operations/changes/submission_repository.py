@@ -24,7 +24,7 @@ def require_no_password(address: str) -> None:
 
 
 def local_folder(address: str) -> Path | None:
-    """Return the folder of a repository on this machine; None for one elsewhere."""
+    """Return the folder of a repository on this machine, or None if it is elsewhere."""
     return Path(address) if source.is_local(address) else None
 
 

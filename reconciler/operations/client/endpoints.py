@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from reconciler.desired.git import git_commands
+from reconciler.model.values import found_values
 
 ENDPOINT_FILE = Path(".muster") / "endpoint.json"
 #: Addresses of loopback, written so that no two readers take them for different hosts.
@@ -32,9 +33,9 @@ def wrong_with_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port  # which is read only now
     except ValueError as error:
-        return f"the controller's URL {url!r}: {error}"
+        return f"the controller's URL {found_values.quote(url)}: {error}"
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        return f"the controller's URL: found {url!r}, expected one such as http://127.0.0.1:7420"
+        return f"the controller's URL: found {found_values.quote(url)}, expected one such as http://127.0.0.1:7420"
     return ""
 
 

@@ -97,8 +97,8 @@ class Explained(json_format.View, frozen=True):
 def not_reclaimed(
     spec: desired.Job, view: view_types.JobView, queues: Sequence[outcome.QueueUsage]
 ) -> str:
-    """Return why no other queue returns what it borrowed so that a job fits; empty: for other
-    reasons.
+    """Return why no other queue returns what it borrowed so that a job fits. It is empty if there
+    are other reasons.
 
     A queue reclaims up to its fair share, and the job would put it above that.
     """

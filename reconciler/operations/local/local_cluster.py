@@ -19,7 +19,7 @@ from agents.host import processes
 from agents.isolation import network_namespaces
 from reconciler.desired.git import git_commands, remote_urls
 from reconciler.model import desired
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.local import local_controller, local_nodes, local_tokens, log_files
 
@@ -68,7 +68,8 @@ def parse_address(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
         raise ClusterError(
-            f"--listen: found {listen!r}, expected HOST:PORT with a port from 1 to 65535, such as "
+            f"--listen: found {found_values.quote(listen)}, expected HOST:PORT with a port from "
+            "1 to 65535, such as "
             "127.0.0.1:7420"
         )
     return host.strip("[]"), int(port)
@@ -360,7 +361,9 @@ class LocalCluster:
         self._obstacle = problem
 
     def shortfall(self) -> str:
-        """Return a message if fewer nodes are declared than requested; else an empty string."""
+        """Return a message if fewer nodes are declared than requested, or an empty string if there
+        are enough.
+        """
         if self._following is not None and (told := self._following.left_out()):
             return told
         declared = len(self.nodes.names()) if self.nodes is not None else 0
@@ -384,7 +387,7 @@ class LocalCluster:
             raise ClusterError(f"a node can't be isolated: {problem}") from None
 
     def _all_ready(self) -> str:
-        """``4 nodes take work`` once all that were started do; empty before."""
+        """Return ``4 nodes take work`` once all that were started do, else an empty string."""
         wanted = set(self.nodes.names()) if self.nodes is not None else set()
         items = self._api.get("/v1/nodes")["items"] if self._api is not None else []
         ready = wanted & {item["name"] for item in items if item["state"] == "Ready"}

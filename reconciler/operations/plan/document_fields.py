@@ -372,7 +372,9 @@ def _items(of: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _key(item: Any) -> tuple[str, str]:
-    """Return what identifies an item of a list, and the field that has it; empty for nothing."""
+    """Return what identifies an item of a list, and the field that has it, or empty strings if
+    nothing does.
+    """
     for field in ("name", "job", "key", "device", "object"):
         found = getattr(item, field, None)
         if found not in _NOTHING:
@@ -466,7 +468,7 @@ def _fields_summary(said: Mapping[str, str]) -> str:
 
 
 def _tasks(group: desired.TaskGroup) -> str:
-    """``4``; of an elastic group ``1 to 4``."""
+    """Return ``4``, or ``1 to 4`` for an elastic group."""
     return str(group.count) if group.least >= group.count else f"{group.least} to {group.count}"
 
 

@@ -129,7 +129,9 @@ class EvictionView(json_format.View, frozen=True):
 
 
 class ShiftView(json_format.View, frozen=True):
-    """A job whose start changes; seconds from the snapshot on, null: not within the horizon."""
+    """A job whose start changes. Times are seconds from the snapshot on, and null if they are not
+    within the horizon.
+    """
 
     job: str
     queue: str

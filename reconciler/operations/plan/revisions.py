@@ -390,7 +390,8 @@ def has_commit(repository: Path, revision: str) -> bool:
 
 
 def uncommitted(repository: Path, sub_path: str) -> list[str]:
-    """Files of desired state in a clone with changes that no commit has; none of a bare repository.
+    """Return the files of desired state in a clone with changes that no commit has. A bare
+    repository has none.
 
     Args:
         repository: any folder of the clone.

@@ -150,7 +150,7 @@ def _could_not_run(why: str) -> runner.ScenarioVerdict:
 
 
 def _place(data: bytes, number: int, where: str) -> yaml_reader.LineColumn:
-    """Return where a dotted path is in a document; an unexpected field by its key."""
+    """Return where a dotted path is in a document. An unexpected field is named by its key."""
     path: list[str | int] = []
     for step in where.replace("[", ".[").split("."):
         if step.startswith("["):

@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.desired.documents import schema_errors, yaml_reader
 from reconciler.model import desired
-from reconciler.model.values import suggestions
+from reconciler.model.values import found_values, suggestions
 from reconciler.operations import scratch_repository
 from reconciler.operations.validate import folder_check
 from reconciler.simulation.baselines import gpu_pool
@@ -121,7 +121,9 @@ def prepare(request: SimulationRequest) -> Prepared:
     """
     unknown = [policy for policy in request.policies if policy not in POLICIES]
     if unknown:
-        message = f"--policy: no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
+        message = (
+            f"--policy: no policy {found_values.quote(unknown[0])}; there are {', '.join(POLICIES)}"
+        )
         raise SimulateError(message, is_usage=True)
     settings = _settings(request.scheduling, desired.ClusterSettings())
     source = request.source
@@ -284,7 +286,9 @@ def _workload(request: SimulationRequest) -> workloads.Workload:
         )
     read = {"philly": workloads.read_philly, "swf": workloads.read_swf}.get(form)
     if read is None:
-        raise SimulateError(f"--form: no form {form!r}; there are philly and swf", is_usage=True)
+        raise SimulateError(
+            f"--form: no form {found_values.quote(form)}; there are philly and swf", is_usage=True
+        )
     return read_file(source, read)
 
 

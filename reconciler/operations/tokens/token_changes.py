@@ -10,6 +10,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from reconciler.model.values import found_values
 from reconciler.operations.tokens import token_file
 from reconciler.operations.tokens.token_file import TokenError, TokenLine
 
@@ -75,7 +76,8 @@ def revoke(path: pathlib.Path, token_id: str) -> TokenLine:
         found = {one.digest: one for one in known if one.digest.startswith(wanted)}
         if len(wanted) < token_file.ID_DIGITS or not found:
             raise TokenError(
-                f"no token {token_id!r} in {path}; expected the {token_file.ID_DIGITS} hex digits "
+                f"no token {found_values.quote(token_id)} in {path}; expected the "
+                f"{token_file.ID_DIGITS} hex digits "
                 "of an ID. To fix: muster token list"
             )
         if len(found) > 1:
@@ -91,7 +93,7 @@ def revoke(path: pathlib.Path, token_id: str) -> TokenLine:
 
 
 def _digest(text: str) -> str:
-    """Return the digest of a line; empty for a comment."""
+    """Return the digest of a line, or an empty string for a comment."""
     line = token_file.parse_line(text, any_node=True)
     return "" if line is None else line.digest
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.model.values import hostlists, times
+from reconciler.model.values import found_values, hostlists, times
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,7 +82,9 @@ def line_of(token: str, identity: str, role: str, expires_at: float | None = Non
         TokenError: the identity can't stand in a line, or a node's token names no hosts.
     """
     if identity.split() != [identity] or not identity.isprintable():
-        raise TokenError(f"identity {identity!r}: expected one word, such as ada@example.org")
+        raise TokenError(
+            f"identity {found_values.quote(identity)}: expected one word, such as ada@example.org"
+        )
     hosts = _hosts(identity, any_node=False) if role == NODE else frozenset()
     return TokenLine(digest_of(token.encode()), identity, role, expires_at, hosts)
 
@@ -107,7 +109,9 @@ def parse_line(text: str, *, any_node: bool = False) -> TokenLine | None:
         )
     token, identity, role, *end = parts
     if role not in ROLES:
-        raise TokenError(f"found role {role[:20]!r}; expected one of {', '.join(ROLES)}")
+        raise TokenError(
+            f"found role {found_values.quote(role)}; expected one of {', '.join(ROLES)}"
+        )
     digest = digest_of(token.encode())
     if token.startswith(HASHED):
         digest = token.removeprefix(HASHED).lower()

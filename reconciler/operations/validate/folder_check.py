@@ -265,7 +265,9 @@ def _before(
 
 
 def place_of(folder: Path) -> str:
-    """Return the path of a folder in its repository; empty at the top, or without one."""
+    """Return the path of a folder in its repository. It is empty at the top, and for a folder in no
+    repository.
+    """
     try:
         return scratch_repository.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
     except scratch_repository.RevisionError:

@@ -95,8 +95,8 @@ def roll_up(
 
 
 def drift_line(drift: Iterable[Json]) -> str:
-    """Return the number of differences, the worst of them, and the command for more;
-    empty: none.
+    """Return the number of differences, the worst of them, and the command for more. It is empty if
+    there are none.
     """
     rows = [row for row in drift if row["action"] != "ignore"]
     if not rows:
@@ -108,7 +108,7 @@ def drift_line(drift: Iterable[Json]) -> str:
 
 
 def short_subject(text: str) -> str:
-    """Return the subject of a difference for a table; a commit by its first digits."""
+    """Return the subject of a difference for a table. A commit is named by its first digits."""
     whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
     return text[:12] if whole else text
 

@@ -212,7 +212,7 @@ def job_view(
 
 
 def _tasks(spec: desired.Job, running: int) -> view_types.TasksView | None:
-    """Return the tasks of an elastic gang; None for other jobs."""
+    """Return the tasks of an elastic gang, or None for other jobs."""
     if spec.array_count is not None or not spec.is_elastic:
         return None
     enough = (one.count if one.minimum is None else one.minimum for one in spec.groups)

@@ -34,8 +34,8 @@ class BudgetView(json_format.View, frozen=True):
 
 
 class EndsView(json_format.View, frozen=True):
-    """The latest time at which the first holder of each resource ends, by time limits; null if
-    unknown.
+    """The latest time at which the first holder of each resource ends, by time limits. It is null
+    if it is unknown.
 
     ``running`` is about whole jobs, whatever they hold.
     """

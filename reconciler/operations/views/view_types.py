@@ -9,7 +9,9 @@ from reconciler.operations.views import gpu_views, json_format
 
 
 class AmountsView(json_format.View, frozen=True):
-    """Amounts of resources: CPUs and GPUs decimal, memory in bytes; null if unset."""
+    """Amounts of resources: CPUs and GPUs decimal, memory in bytes. An amount is null if it is
+    unset.
+    """
 
     cpu: float | None
     memory: int | None

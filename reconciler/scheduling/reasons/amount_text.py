@@ -7,6 +7,7 @@ guarantees count for less than is written, and the reason says so.
 import msgspec
 import numpy as np
 
+from reconciler.model.rules import quota_limits
 from reconciler.model.state import pending_reasons
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
@@ -133,8 +134,7 @@ class QuotaReasons:
         if excess.asked > excess.bound:
             return pending_reasons.Reason(
                 pending_reasons.ReasonCode.OVER_LIMIT,
-                f"{asked} asked, more than the limit of queue {name}, {bound}: "
-                f"{pending_reasons.CAN_NOT_START} this limit",
+                quota_limits.beyond_limit_text(f"{asked} asked", name, bound),
                 unblocks=f"raise the limit of queue {name} to {asked}, or ask for less",
                 never=True,
             )

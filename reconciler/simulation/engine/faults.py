@@ -70,7 +70,7 @@ class Weather:
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Mean seconds between two faults of a kind; 0: never.
+    """Mean seconds between two faults of a kind. 0 means never.
 
     ``away_s`` is the longest time for which a node is cut off, or down.
     """

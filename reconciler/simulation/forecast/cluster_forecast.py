@@ -158,8 +158,8 @@ class ExpectedRuntimes:
         self._saved_s: dict[tuple[str, int], float] = {}
 
     def of_job(self, spec: desired.Job, ran_s: float = 0.0) -> float:
-        """Return the seconds of one run of an element that has run this long; infinite if
-        unknown.
+        """Return the seconds of one run of an element that has run this long. It is infinite if it
+        is unknown.
         """
         limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s - BEFORE_LIMIT_S
         return min(limit_s, self._known.usual_s(spec, ran_s))

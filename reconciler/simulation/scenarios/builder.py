@@ -13,7 +13,7 @@ import msgspec
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
-from reconciler.model.values import run_set
+from reconciler.model.values import found_values, run_set
 from reconciler.model.values.resources import Resources
 from reconciler.simulation.engine import simulated_nodes
 from reconciler.simulation.scenarios import (
@@ -71,7 +71,9 @@ def build(scenario: schema.Scenario) -> ScenarioStart:
         if entry.queue not in made.structure.queues:
             raise schema.ScenarioError(f"there is no Queue/{entry.queue}", f"{where}.queue")
         if entry.name in made.runs_s:
-            raise schema.ScenarioError(f"a second job {entry.name!r}", f"{where}.name")
+            raise schema.ScenarioError(
+                f"a second job {found_values.quote(entry.name)}", f"{where}.name"
+            )
         made.runs_s[entry.name] = math.inf if entry.duration is None else entry.duration
         if entry.submit:
             made.later.append((BEGIN + entry.submit, spec))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 from reconciler.simulation.scenarios import schema
 
 _WHOLE = 1000
@@ -93,7 +93,8 @@ class _Node:
         by_index = {self._labels[str(label)]: str(label) for label in one.task.devices}
         for index, label in by_index.items():
             if index >= self._count:
-                message = f"found device {label!r}; expected one that is there: {self._has}"
+                message = f"found device {found_values.quote(label)}; expected one that is "
+                f"there: {self._has}"
                 raise schema.ScenarioError(message, where)
         if len(by_index) * _WHOLE < one.gpu_milli:
             message = (
@@ -105,7 +106,8 @@ class _Node:
             used = self._used.get(index, 0.0) + one.gpu_milli / len(by_index)
             if used > _WHOLE + _NEARLY:
                 message = (
-                    f"found {used / _WHOLE:g} of device {label!r} taken, up to this task; expected "
+                    f"found {used / _WHOLE:g} of device {found_values.quote(label)} taken, up "
+                    "to this task; expected "
                     "at most 1"
                 )
                 raise schema.ScenarioError(message, where)

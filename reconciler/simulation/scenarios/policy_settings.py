@@ -10,7 +10,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.documents import cluster_spec
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 from reconciler.simulation.scenarios import schema
 
 
@@ -113,11 +113,15 @@ def _refused(told: str, written: dict[str, Any]) -> schema.ScenarioError:
         _seconds(value, error.where)
     if error.message.startswith("Expected "):
         expected = error.message.removeprefix("Expected ").partition(", got ")[0]
-        return schema.ScenarioError(f"found {value!r}, expected {expected}", error.where)
+        return schema.ScenarioError(
+            f"found {found_values.quote(value)}, expected {expected}", error.where
+        )
     words = _WORDS.get(error.where)
     if words is None:
         return error
-    return schema.ScenarioError(f"found {value!r}, expected one of {words}", error.where)
+    return schema.ScenarioError(
+        f"found {found_values.quote(value)}, expected one of {words}", error.where
+    )
 
 
 def _without(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:

@@ -7,7 +7,7 @@ overcommitted.
 """
 
 from reconciler.model.state.states import JobState
-from reconciler.model.values import quantities
+from reconciler.model.values import found_values, quantities
 from reconciler.simulation.scenarios import schema
 
 #: Bounds of priorities and weights, as ``Job`` and ``Queue`` have them.
@@ -56,7 +56,9 @@ def _queues(queues: list[schema.ScenarioQueue]) -> None:
         first = known.setdefault(queue.name, number)
         if first != number:
             told = f"a name of its own: queues[{first}] has this one"
-            raise _refused(f"a second queue {queue.name!r}", told, f"{where}.name")
+            raise _refused(
+                f"a second queue {found_values.quote(queue.name)}", told, f"{where}.name"
+            )
         _within(queue.weight, 0, WEIGHT_MAX, f"{where}.weight")
         _within(queue.priority, -PRIORITY_MAX, PRIORITY_MAX, f"{where}.priority")
         for index, flavor in enumerate(queue.flavors):
@@ -93,4 +95,4 @@ def _state(state: str | None, where: str) -> None:
     for one in () if state is None else state.split(", "):
         if one not in STATES:
             told = f"one of {', '.join(STATES)}, or several with a comma and a space between"
-            raise _refused(repr(state), told, where)
+            raise _refused(found_values.quote(state), told, where)

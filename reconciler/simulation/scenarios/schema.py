@@ -62,7 +62,7 @@ class ScenarioNode(_Part, frozen=True):
 
 
 class ScenarioAmounts(_Part, frozen=True):
-    """Amounts of a queue; None: not named."""
+    """Amounts of a queue. None means that it is not named."""
 
     cpu: Number | None = None
     memory: Number | None = None
@@ -70,7 +70,7 @@ class ScenarioAmounts(_Part, frozen=True):
 
 
 class ScenarioFlavor(_Part, frozen=True):
-    """Amounts of a queue in one pool; None: not named."""
+    """Amounts of a queue in one pool. None means that it is not named."""
 
     pool: str
     guaranteed: ScenarioAmounts | None = None

@@ -364,7 +364,7 @@ def _under_way(
 
 
 def units_in(resources: Resources, unit: workloads.Unit) -> float:
-    """Return the GPUs, or CPUs, of some amounts; of shared devices the fractions."""
+    """Return the GPUs, or CPUs, of some amounts. Of shared devices it counts the fractions."""
     return (resources.gpu_milli if unit == "gpu" else resources.cpu_milli) / 1000
 
 

@@ -211,7 +211,7 @@ def utilisation(run: Run) -> float:
 
 
 def fairness(jobs: Iterable[JobResult]) -> float:
-    """Return Jain's index over the queues' mean bounded slowdown; 1 for at most one queue."""
+    """Return Jain's index over the queues' mean bounded slowdown. It is 1 for at most one queue."""
     by_queue: dict[str, list[float]] = {}
     for job in jobs:
         slowdown = job.bounded_slowdown
@@ -230,7 +230,7 @@ class StepSeries(msgspec.Struct, frozen=True):
     values: Floats
 
     def at(self, times: Floats) -> Floats:
-        """Return the amounts at some moments; 0 before the first step."""
+        """Return the amounts at some moments. They are 0 before the first step."""
         rows = np.searchsorted(self.times, times, side="right") - 1
         if not len(self.values):
             return np.zeros(len(times))

@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.model.values import found_values
+
 #: The most rows of a workload.
 ROWS_MAX = 5_000_000
 #: How many malformed rows are named; all are counted.
@@ -198,7 +200,7 @@ def _philly_row(cells: list[str], line: int) -> TraceJob:
     try:
         submitted = dt.datetime.fromisoformat(timestamp)
     except ValueError:
-        raise ValueError(f"timestamp {timestamp!r} is no date and time") from None
+        raise ValueError(f"timestamp {found_values.quote(timestamp)} is no date and time") from None
     if submitted.tzinfo is None:
         submitted = submitted.replace(tzinfo=dt.UTC)
     if not cluster:
@@ -217,7 +219,7 @@ def _number(field: str, text: str, most: float, *, whole: bool = False) -> float
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"{field} {text!r} is no number") from None
+        raise ValueError(f"{field} {found_values.quote(text)} is no number") from None
     if not 0 < number <= most or (whole and number != int(number)):
         kind = "a whole number" if whole else "a number"
         raise ValueError(f"{field} is {text}; expected {kind} above 0, at most {most:g}")
@@ -276,9 +278,9 @@ def _swf_number(field: str, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        raise ValueError(f"{field} {text!r} is no number") from None
+        raise ValueError(f"{field} {found_values.quote(text)} is no number") from None
     if not math.isfinite(number):
-        raise ValueError(f"{field} {text!r} is not finite")
+        raise ValueError(f"{field} {found_values.quote(text)} is not finite")
     return number
 
 
@@ -317,7 +319,7 @@ def generate(seed: int, jobs: int, units: int, load: float, queues: int = 3) -> 
 
 
 def first(workload: Workload, jobs: int | None) -> Workload:
-    """Return the earliest jobs of a workload; None: all."""
+    """Return the earliest jobs of a workload, or all if ``jobs`` is None."""
     return msgspec.structs.replace(workload, rows=workload.rows[:jobs])
 
 

@@ -363,8 +363,8 @@ def test_a_reader_that_has_had_enough_is_no_error(
 
 
 DRIFT_ASKED = [
-    ("--kind gpu-faild", 64, "no kind of drift named 'gpu-faild'; did you mean gpu-failed"),
-    ("--kind x", 64, "no kind of drift named 'x'. Kinds: node-missing, "),
+    ("--kind gpu-faild", 64, 'no kind of drift named "gpu-faild"; did you mean gpu-failed'),
+    ("--kind x", 64, 'no kind of drift named "x". Kinds: node-missing, '),
     ("--node n11", 1, "there is no Node/n11; did you mean n1"),
     ("--node nosuch -o json", 1, "there is no Node/nosuch"),
     ("--pool cpuu", 1, "there is no NodePool/cpuu; did you mean cpu?"),

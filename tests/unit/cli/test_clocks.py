@@ -102,4 +102,4 @@ def test_a_time_that_no_clock_shows_is_no_span(
     with pytest.raises(typer.Exit) as left:
         context.parse_moment("--from", written, 1e9)
     assert left.value.exit_code == terminal.USAGE
-    assert f"--from: found '{written}', expected a time of day" in capsys.readouterr().err
+    assert f'--from: found "{written}", expected a time of day' in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_a_word_of_another_system(
     assert run(word, "--whatever", "x") == terminal.USAGE
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"no command '{word}' here. Use: {told}" in said.err
+    assert f'no command "{word}" here. Use: {told}' in said.err
 
 
 def options(command: str) -> set[str]:
@@ -88,13 +88,13 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["jbs"], "no command 'jbs' here; did you mean jobs or job?"),
-        (["Submit"], "no command 'Submit' here; did you mean submit?"),
-        (["sbtach"], "no command 'sbtach' here. Use: muster submit"),
-        (["pools"], "no command 'pools' here. Use: muster nodes"),
-        (["xyzzy"], "no command 'xyzzy' here\n"),
-        (["access", "cna"], "no command 'cna' here; did you mean can?"),
-        (["access", "sbatch"], "no command 'sbatch' here\n"),
+        (["jbs"], 'no command "jbs" here; did you mean jobs or job?'),
+        (["Submit"], 'no command "Submit" here; did you mean submit?'),
+        (["sbtach"], 'no command "sbtach" here. Use: muster submit'),
+        (["pools"], 'no command "pools" here. Use: muster nodes'),
+        (["xyzzy"], 'no command "xyzzy" here\n'),
+        (["access", "cna"], 'no command "cna" here; did you mean can?'),
+        (["access", "sbatch"], 'no command "sbatch" here\n'),
         (["plan", "--branch", "x"], "no option --branch here; did you mean --head?"),
         (["submit", "--qeue", "x"], "no option --qeue here; did you mean --queue?"),
         (["submit", "--gpu", "1"], "no option --gpu here; did you mean --gpus?"),

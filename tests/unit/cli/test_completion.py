@@ -130,7 +130,7 @@ def test_completion_is_set_up_for_the_shell_that_is_named(shell: str, tmp_path: 
 def test_a_shell_that_is_not_known_is_told_apart(tmp_path: Path) -> None:
     done = _named("--install-completion", "tcsh", home=tmp_path)
     assert done.returncode == 64
-    assert "found 'tcsh', expected one of bash, zsh, fish" in done.stderr
+    assert 'found "tcsh", expected one of bash, zsh, fish' in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -4,13 +4,12 @@ from typing import Any, cast
 
 import pytest
 
-from reconciler.cli import terminal
+from reconciler.cli import reason_order, terminal
 from reconciler.cli.jobs import (
     explain,
     explain_start,
     job_list,
     log_hints,
-    reason_order,
     show,
     wait,
 )

@@ -43,9 +43,9 @@ WHO = "ada@example.org"
         (
             ["drain", "h2", "--override", "--reason", "fan", "--for", "9d"],
             64,
-            "--for: found 9d, expected 1s to 7d",
+            '--for: found "9d", expected 1s to 7d',
         ),
-        (["approve", "soon"], 64, "'soon' is not the digest of a change; `muster status`"),
+        (["approve", "soon"], 64, '"soon" is not the digest of a change; `muster status`'),
         (["approve", "sha256:" + "0" * 16], 1, "is the digest of a whole plan"),
     ],
 )

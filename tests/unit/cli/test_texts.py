@@ -110,7 +110,7 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 02:00 (in 1h00m).
+Estimated start: about 1970-01-01 02:00 (in 1h00m).
 """,
     ),
     "of an array it is the next element that starts": (
@@ -132,7 +132,7 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start of the next element: 1970-01-01 02:00 (in 1h00m).
+Estimated start of the next element: about 1970-01-01 02:00 (in 1h00m).
 """,
     ),
     "starts for certain, if not when work runs as a rule": (
@@ -151,7 +151,7 @@ j is Pending.
 
 Reserved: m
 
-Estimated start: 1970-01-01 02:00 (in 1h00m), latest 1970-01-01 03:30.
+Estimated start: by 1970-01-01 03:30 (in 2h30m), maybe about 1970-01-01 02:00.
 """,
     ),
     "starts when others have to give room back": (
@@ -166,7 +166,7 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 02:00 (in 1h00m), when it may preempt others.
+Estimated start: about 1970-01-01 02:00 (in 1h00m), when it may preempt others.
 """,
     ),
     "starts when others have to give room back, and by then for certain": (
@@ -186,8 +186,8 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 02:00 (in 1h00m), when it may preempt others, \
-latest 1970-01-01 03:30.
+Estimated start: by 1970-01-01 03:30 (in 2h30m), maybe about 1970-01-01 02:00, \
+when it may preempt others.
 """,
     ),
     "should have started": (
@@ -206,8 +206,7 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 00:59, 26s ago: it starts as soon as what it waits for is \
-free, latest 1970-01-01 03:30.
+Estimated start: by 1970-01-01 03:30 (in 2h30m), as soon as what it waits for is free.
 """,
     ),
     "should have started at the latest": (
@@ -226,7 +225,7 @@ j is Pending.
 
 InsufficientResources: m
 
-Estimated start: 1970-01-01 00:59, 26s ago: it starts as soon as what it waits for is \
+Estimated start: about 1970-01-01 00:59, 26s ago: it starts as soon as what it waits for is \
 free.
 """,
     ),
@@ -253,7 +252,7 @@ Queue vision:
 Queues above their guarantee: speech (12 GPUs, 1 CPU).
 
 Place in its queue: 2.
-Estimated start: 1970-01-01 02:00 (in 1h00m), unless other jobs reclaim that capacity first.
+Estimated start: about 1970-01-01 02:00 (in 1h00m), unless other jobs reclaim that capacity first.
 """,
     ),
     "waits in a queue whose guarantee shrank": (
@@ -275,7 +274,7 @@ Queue vision:
   memory           3 GiB           -           -           -       3 GiB
 Only 6 of its guaranteed 8 GPUs count now: less is in service than all guarantees together.
 
-Estimated start: 1970-01-01 02:00 (in 1h00m).
+Estimated start: about 1970-01-01 02:00 (in 1h00m).
 """,
     ),
     "waits for less than its guarantee": (
@@ -296,7 +295,7 @@ Queue vision:
   CPUs                 4           -           -           -           4
   memory           3 GiB           -           -           -       3 GiB
 
-Estimated start: 1970-01-01 02:00 (in 1h00m).
+Estimated start: about 1970-01-01 02:00 (in 1h00m).
 """,
     ),
     "backs off": (

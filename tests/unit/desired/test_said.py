@@ -5,6 +5,7 @@ import pytest
 from reconciler.desired.checks import cross_references
 from reconciler.desired.documents import schema_errors
 from reconciler.model import desired
+from reconciler.model.values import found_values
 from tests.unit.core.world import job
 
 NAMES = "A-Z, a-z, 0-9 and _, no digit first"
@@ -27,7 +28,7 @@ def test_names_in_a_mapping_are_told_in_words(
     whole = {"apiVersion": "muster/v1", "kind": kind, "metadata": {"name": "j"}, "spec": spec}
     (fault,) = schema_errors.faults(kind, whole, "refused")
     assert (fault.rule, fault.message) == ("wrong-key", "a name in it does not fit")
-    assert (fault.found, fault.expected) == (schema_errors.shown(found), expected)
+    assert (fault.found, fault.expected) == (found_values.quote(found), expected)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_what_depends_on_a_job_that_nobody_knows_is_told() -> None:
     assert [one.warnings for one in found] == [
         (),
         (),
-        ("the job ther is not known yet: this one waits until it is",),
+        ("the job ther is not there: this one waits until it is",),
     ]
     assert asked == [["there", "ther"]]
     assert not any(one.warnings for one in remote_changes.read(text, "ann", judge)), (

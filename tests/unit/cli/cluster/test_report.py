@@ -73,7 +73,7 @@ def test_a_file_that_can_not_be_written_is_told(
 @pytest.mark.parametrize(
     ("began", "ended", "told"),
     [
-        ("2026-12-01", "now", "--from: found 2026-12-01, which is 2026-12-01T00:00:00.000Z"),
+        ("2026-12-01", "now", '--from: found "2026-12-01", which is 2026-12-01T00:00:00.000Z'),
         ("2026-12-01", "2026-12-09", "expected a time before now"),
         ("now", "now", "expected a time before now"),
         ("2026-11-02", "2026-11-01", "before --to, which is 2026-11-01T00:00:00.000Z"),

@@ -82,8 +82,8 @@ def test_a_series_with_a_strange_name_and_huge_values_is_drawn(
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (0, "job train logs no series 's999'; it logs s000, "),
-        (1, "series 's999' is not kept: job train logs many, and only the first 64 are kept"),
+        (0, 'job train logs no series "s999"; it logs s000, '),
+        (1, 'series "s999" is not kept: job train logs many, and only the first 64 are kept'),
     ],
 )
 def test_a_series_that_is_not_kept_is_not_called_unwritten(

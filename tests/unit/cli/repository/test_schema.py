@@ -58,7 +58,7 @@ def test_the_schema_itself(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("jobb", "no kind named 'jobb'; did you mean job?"),
+        ("jobb", 'no kind named "jobb"; did you mean job?'),
         ("job.spek", "Job has no field spek; did you mean spec?"),
         ("job.spec.resorces", "did you mean spec.resources?"),
         ("job.priorty", "did you mean spec.priority?"),

@@ -189,7 +189,7 @@ def test_job_without_any_good_version_is_refused(repository: Repository, make: M
     value = one.load()
     assert set(value.refused) == {"b"}
     told = value.refused["b"]
-    assert told.startswith("spec.queue: unknown queue: add it or name another; found nowhere; ")
+    assert told.startswith('spec.queue: unknown queue: add it or name another; found "nowhere"; ')
     assert "expected one of " in told
     assert told.endswith(" (jobs/b.yaml:6:10)")
     repository.commit({"jobs/b.yaml": job("b", queue="reserch")})

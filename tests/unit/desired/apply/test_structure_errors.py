@@ -81,7 +81,7 @@ def test_hosts_of_a_reservation_are_told_to_be_of_no_pool() -> None:
     ]
     _, noted = structure.build(placed, opaque=False)
     assert [(fault.message, fault.found) for _, fault in noted] == [
-        ("these nodes are of no NodePool: correct the names or remove them", "x[1-3]")
+        ("these nodes are of no NodePool: correct the names or remove them", '"x[1-3]"')
     ]
 
 

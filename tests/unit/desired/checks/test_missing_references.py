@@ -27,12 +27,12 @@ def test_all_that_is_named_and_is_nowhere_is_told_beside_what_else_is_wrong() ->
         "  dependsOn: [{job: j}, {job: nobody}, 7, {job: 8}]\n"
     )
     assert told(spec) == [
-        ("unknown-queue", "error", "nowhere", 6),
-        ("unknown-priority-class", "error", "urgnet", 7),
-        ("unknown-volume", "error", "nothing", 8),
-        ("unknown-reservation", "error", "never", 9),
-        ("unknown-pool", "warning", "nopool", 10),
-        ("unknown-dependency", "warning", "nobody", 11),
+        ("unknown-queue", "error", '"nowhere"', 6),
+        ("unknown-priority-class", "error", '"urgnet"', 7),
+        ("unknown-volume", "error", '"nothing"', 8),
+        ("unknown-reservation", "error", '"never"', 9),
+        ("unknown-pool", "warning", '"nopool"', 10),
+        ("unknown-dependency", "warning", '"nobody"', 11),
     ]
 
 

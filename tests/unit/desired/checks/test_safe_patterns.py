@@ -52,8 +52,8 @@ def test_a_usual_shape_of_paths_is_searched_at_once() -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ({"properties": {"a": {"pattern": "(a"}}}, "'(a' is no regular expression: "),
-        ({"anyOf": [{"patternProperties": {"[": {}}}]}, "'[' is no regular expression: "),
+        ({"properties": {"a": {"pattern": "(a"}}}, '"(a" is no regular expression: '),
+        ({"anyOf": [{"patternProperties": {"[": {}}}]}, '"[" is no regular expression: '),
         (
             {"patternProperties": {"a": {}}, "unevaluatedProperties": False},
             "don't go together here: use additionalProperties",

@@ -291,8 +291,8 @@ def test_a_clone_that_stays_behind_what_was_pushed_says_so_once(work: Path, tmp_
 def test_who_submits_what_depends_on_nothing_that_is_there_is_told(work: Path) -> None:
     depends = job("b").replace("spec:\n", "spec:\n  dependsOn: [{job: train}, {job: trane}]\n")
     (done,) = local_changes.carry_out([change_requests.Submit(depends)], find(work))
-    assert [one for one in done.warnings if "not known" in one] == [
-        "the job trane is not known yet: this one waits until it is"
+    assert [one for one in done.warnings if "is not there" in one] == [
+        "the job trane is not there: this one waits until it is"
     ]
 
 

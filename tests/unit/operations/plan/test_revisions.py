@@ -231,11 +231,11 @@ def test_all_that_jobs_name_and_is_not_there_is_told_at_once(tmp_path: Path) -> 
     found, _ = folder_check.check_folder(tmp_path)
     assert [(one.object, one.field, one.found) for one in found.status.problems] == [
         ("Cluster/c", "spec.leese", ""),
-        ("Job/wrong", "spec.queue", "taem"),
+        ("Job/wrong", "spec.queue", '"taem"'),
         ("Job/wrong", "spec.comand", ""),
-        ("Job/wrong", "spec.volumes[0]", "data"),
-        ("Job/wrong", "spec.volumes[1]", "more"),
-        ("Job/wrong", "spec.reservation", "june"),
+        ("Job/wrong", "spec.volumes[0]", '"data"'),
+        ("Job/wrong", "spec.volumes[1]", '"more"'),
+        ("Job/wrong", "spec.reservation", '"june"'),
     ]
     (tmp_path / "d.yaml").write_text("kind: [")
     found, _ = folder_check.check_folder(tmp_path)

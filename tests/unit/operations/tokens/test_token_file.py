@@ -70,10 +70,10 @@ def test_comments_are_skipped(line: str) -> None:
     [
         ("secret ada", "found 2 words"),
         ("secret ada user 2027-01-01T00:00:00Z more", "found 5 words"),
-        ("secret ada owner", "found role 'owner'; expected one of user, admin, node, metrics"),
+        ("secret ada owner", 'found role "owner"; expected one of user, admin, node, metrics'),
         ("sha256:abc ada user", "expected 64 hex digits"),
         (f"sha256:{'g' * 64} ada user", "expected 64 hex digits"),
-        ("secret ada user tomorrow", "expiry: found 'tomorrow'"),
+        ("secret ada user tomorrow", 'expiry: found "tomorrow"'),
         ("secret ada user 2027-01-01T00:00:00", "expiry: .* no offset"),
         ("secret * node", "lets one node take the work of all others. To fix: name the nodes"),
         ("secret gpu[1 node", "a node token is for a host list, such as"),

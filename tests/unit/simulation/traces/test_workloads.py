@@ -66,12 +66,12 @@ def test_swf_rows() -> None:
     assert [(row.line, row.why) for row in found.malformed] == [
         (5, "run time is -1.0; expected a number above 0, at most 3.1536e+09"),
         (6, "it has 5 fields; expected 18"),
-        (7, "submit time 'x' is no number"),
+        (7, 'submit time "x" is no number'),
     ]
 
 
 @pytest.mark.parametrize(("column", "text", "why"), [
-    (12, "x", "group 'x' is no number"), (7, "inf", "requested processors 'inf' is not finite"),
+    (12, "x", 'group "x" is no number'), (7, "inf", 'requested processors "inf" is not finite'),
 ])  # fmt: skip
 def test_a_field_of_swf_is_named(column: int, text: str, why: str) -> None:
     cells = SWF.splitlines()[2].split()

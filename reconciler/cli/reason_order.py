@@ -12,7 +12,9 @@ Json = Any
 
 
 def is_never(reason: Json) -> bool:
-    """Return True if waiting alone does not end a reason; by its code for older controllers."""
+    """Return True if waiting alone does not end a reason. Older controllers say so by its code
+    only.
+    """
     return bool(reason.get("never", reason["code"] in pending_reasons.NEVER_CODES))
 
 
@@ -29,3 +31,10 @@ def ordered(reasons: Sequence[Json]) -> list[Json]:
 def leading(reasons: Sequence[Json]) -> Json:
     """Return the reason that is shown if there is space for one; None if there is none."""
     return next(iter(ordered(reasons)), None)
+
+
+def state_text(job: Json, reasons: Sequence[Json]) -> str:
+    """Return the state of a job; `Invalid` for one that is refused as it is written."""
+    reason = leading(reasons)
+    is_refused = job["state"] == "Pending" and reason is not None and reason["code"] == "Invalid"
+    return "Invalid" if is_refused else str(job["state"])

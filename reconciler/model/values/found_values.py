@@ -1,0 +1,37 @@
+"""Found values as messages show them: one rule for all messages.
+
+Text stands in double quotes. Numbers, true, false and null are bare. What a message describes in
+its own words, such as ``9 slices``, is no value and does not come here.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+#: More of a value is not repeated in a message; the longest name fits, with its quotes.
+CHARACTERS_MAX = 65
+#: The most keys of a mapping that are named.
+KEYS_MAX = 5
+_WORDS = {True: "true", False: "false", None: "null"}
+
+
+def quote(value: Any) -> str:
+    """Return a value for a message, shortened."""
+    if isinstance(value, bool) or value is None:
+        return _WORDS[value]
+    if isinstance(value, str):
+        return f'"{_shortened(value, CHARACTERS_MAX - 2)}"'
+    if isinstance(value, dict):
+        keys = ", ".join(map(str, list(value)[:KEYS_MAX]))
+        return _shortened(f"a mapping with {keys}", CHARACTERS_MAX) if value else "{}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "[]"
+    return _shortened(f"{value}", CHARACTERS_MAX)
+
+
+def quote_all(values: Iterable[str]) -> str:
+    """Return some names for a message: ``"a", "b"``."""
+    return ", ".join(map(quote, values))
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
