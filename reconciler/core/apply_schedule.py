@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from reconciler.core import cycle_cache, cycle_context, job_draft
+from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draft
+from reconciler.core.cycle import cycle_reasons
 from reconciler.core.jobs import lifecycle
 from reconciler.core.snapshot import pending_cache, snapshot_builder
 from reconciler.model import desired
@@ -34,12 +35,12 @@ def apply(
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
         placed.setdefault((placement.job, placement.element), []).append(placement)
     for (job, _), parts in placed.items():
-        draft = context.draft(job)
+        draft = context.jobs.draft(job)
         if draft is not None:
             touched[job] = draft
             _place(context, draft, parts, allocator)
     for eviction in decided.evictions:
-        draft = context.draft(eviction.job)
+        draft = context.jobs.draft(eviction.job)
         if draft is not None:
             touched[eviction.job] = draft
             _evict(context, draft, eviction)
@@ -75,7 +76,7 @@ def _evict(
         verb = f"move{'' if several else 's'} to make room for {eviction.for_job}"
     else:
         verb = f"{'are' if several else 'is'} preempted by {eviction.for_job}"
-    context.event("JobEvicted", f"{what} {verb}: {eviction.why}", job=eviction.job)
+    context.events.add("JobEvicted", f"{what} {verb}: {eviction.why}", job=eviction.job)
 
 
 def _clear_moved(context: cycle_context.CycleContext, job: str) -> None:
@@ -83,7 +84,7 @@ def _clear_moved(context: cycle_context.CycleContext, job: str) -> None:
 
     Otherwise the one that moves now would go back to where it was, move again, and so on.
     """
-    draft = context.draft(job)
+    draft = context.jobs.draft(job)
     if draft is None:
         return
     for element, note in sorted(draft.notes.items()):
@@ -151,14 +152,14 @@ def _place(
     note = draft.note(element)
     if not grows and note.verdict is not None:  # older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
-    number = 1 + max(note.tries, cycle_context.try_number_of(present, note) if present else 0)
+    number = 1 + max(note.tries, cycle_attempts.try_number_of(present, note) if present else 0)
     ranks = _ranks(context, spec, tasks, names, allocator)
     for task, rank in zip(tasks, ranks, strict=True):
         name = names[task.node]
-        node = context.node(name)
+        node = context.nodes.get(name)
         group = spec.groups[task.group].name
         profile, instances = allocator.instances(task)
-        context.add_attempt(
+        context.attempts.add(
             records.AttemptRecord(
                 id=identifiers.attempt_id(spec, element, group, task.index, number),
                 job=spec.name,
@@ -176,7 +177,7 @@ def _place(
                 devices=task.devices,
                 rank=rank,
                 lease_s=spec.lease_s,
-                grace_s=cycle_context.lease_grace_s(context, spec, name),
+                grace_s=context.stops.lease_grace_s(spec, name),
                 mig_profile=profile,
                 instances=instances,
                 saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
@@ -192,15 +193,16 @@ def _place(
     why = f" ({parts[0].why})" if parts[0].why else ""
     which = "" if spec.array_count is None else f"element {element}, "
     what = f"{which}growth by" if grows else f"{which}try {number}:"
-    context.event("JobPlaced", f"{what} {places}{why}{last_reason(context, draft)}", job=spec.name)
+    waited = last_reason(context.reasons, draft)
+    context.events.add("JobPlaced", f"{what} {places}{why}{waited}", job=spec.name)
 
 
-def last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
+def last_reason(reasons: cycle_reasons.CycleReasons, draft: job_draft.JobDraft) -> str:
     """Return the last pending reason for the event of a start; empty for arrays.
 
     Later only a replay would know it. In an array it would be repeated for each element.
     """
-    last_reasons = context.observed.reasons.get(draft.reason_key, ())
+    last_reasons = reasons.known.get(draft.reason_key, ())
     if not last_reasons or draft.spec.array_count is not None:
         return ""
     last = last_reasons[0]
@@ -229,7 +231,7 @@ def _ranks(
         return [records.RankPlacement()] * len(tasks)
     order = _by_topology(context, tasks, node_names)
     sizes = Counter(tasks[number].node for number in order)
-    first = context.node(node_names[tasks[order[0]].node])
+    first = context.nodes.get(node_names[tasks[order[0]].node])
     hosts = hostlists.fold_in_order(node_names[node] for node in sizes)
     ports = _ports_needed(context, {node_names[node]: count for node, count in sizes.items()})
     base = records.RankPlacement(
@@ -262,7 +264,7 @@ def _ports_needed(context: cycle_context.CycleContext, tasks: Mapping[str, int])
     """Return the most tasks of a gang that share an address; ``tasks`` are by node."""
     found: Counter[str] = Counter()
     for name, count in tasks.items():
-        node = context.node(name)
+        node = context.nodes.get(name)
         found[node.inventory.address if node else name] += count
     return max(found.values())
 
@@ -291,7 +293,7 @@ def _by_topology(
     for task in tasks:
         if task.node not in keys:
             name = node_names[task.node]
-            node = context.node(name)
+            node = context.nodes.get(name)
             pool = context.desired.structure.pools.get(node.pool) if node else None
             path = (*(pool.domains.get(name, ()) if pool else ()), name)
             parts = [path[: depth + 1] for depth in range(len(path))]
@@ -312,7 +314,7 @@ class _Ports:
                 counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
                 count = attempt.rank.ports or max(counts, default=1)
                 self._used.update(range(port, port + count))
-        self._next = RENDEZVOUS_PORTS.start + context.next_order % len(RENDEZVOUS_PORTS)
+        self._next = RENDEZVOUS_PORTS.start + context.jobs.next_order % len(RENDEZVOUS_PORTS)
 
     def take(self, count: int) -> int:
         """Return the first of so many consecutive free ports.
@@ -344,7 +346,7 @@ def _reasons(
     part = context.cache.part(pending_cache.PendingCache)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
     found = dict(built.pending.reason_of)
-    visit = part.begin_telling(context.reasons)
+    visit = part.begin_telling(context.reasons.renewed)
     # pending groups some of whose jobs start, or wait for a reason of their own
     apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
     slots, keys = built.pending.groups.slots, np.array(decided.reason_of_line, dtype=object)
@@ -362,8 +364,8 @@ def _reasons(
     found |= decided.reason_of
     # until now their records have the reasons that autoscaling wrote
     visit.update(context.observed.scheduler_state.growing.helped)
-    visit = visit.union(found, part.changed, part.others, context.drafts)
-    for name in cycle_cache.in_order(visit, context.observed.jobs):
+    visit = visit.union(found, part.changed, part.others, context.jobs.drafts)
+    for name in cycle_cache.in_order(visit, context.jobs.known):
         key = found.get(name, "")
         group = None if key else part.group_of.get(name)
         if group is not None and group not in apart:
@@ -372,21 +374,21 @@ def _reasons(
     used.update(found.values())
     used.discard("")
     for key in sorted(used):
-        if context.observed.reasons.get(key) != reasons[key]:
-            context.reasons[key] = reasons[key]
-    for key in context.observed.reasons:
+        if context.reasons.known.get(key) != reasons[key]:
+            context.reasons.renewed[key] = reasons[key]
+    for key in context.reasons.known:
         if key not in used:
-            context.reasons[key] = ()
+            context.reasons.renewed[key] = ()
 
 
 def _set_reason(context: cycle_context.CycleContext, name: str, key: str) -> None:
     """Write a reason's key into a job's record if the job waits or was touched in this cycle."""
-    draft = context.drafts.get(name)
+    draft = context.jobs.drafts.get(name)
     if draft is not None:
         if not draft.finished:
             draft.reason_key = key
-    elif name in context.cache.waiting.known and context.observed.jobs[name].reason_key != key:
-        context.new_reason_keys[name] = key
+    elif name in context.cache.waiting.known and context.jobs.known[name].reason_key != key:
+        context.jobs.new_reason_keys[name] = key
 
 
 def _deadlines(
@@ -407,7 +409,7 @@ def _deadlines(
         if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
-        draft = context.draft(name)
+        draft = context.jobs.draft(name)
         if draft is None or job_draft.PENDING not in draft.elements:
             continue
         message = _late_text(draft, latest, context.now)
@@ -415,12 +417,12 @@ def _deadlines(
             known = draft.message.startswith(job_draft.LATE)
             draft.message = message
             if not known:
-                context.event("DeadlineOutOfReach", message, job=name)
+                context.events.add("DeadlineOutOfReach", message, job=name)
     for name in built.pending.in_time:
-        draft = context.draft(name) if name not in late else None
+        draft = context.jobs.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(job_draft.LATE):
             draft.message = ""
-    for draft in context.drafts.values():  # they include everything that started in this cycle
+    for draft in context.jobs.drafts.values():  # they include everything that started in this cycle
         waits = job_draft.PENDING in draft.elements and draft.spec.deadline is not None
         if draft.message.startswith(job_draft.LATE) and not waits:
             draft.message = ""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from reconciler.core import cycle_cache
-from reconciler.model.state import records, states
+from reconciler.model.observed import task_reports
+from reconciler.model.state import outcome, records, states
 from reconciler.model.state.states import AttemptState
 
 _NOTHING: Mapping[int, dict[str, None]] = {}
@@ -20,17 +21,22 @@ class CycleAttempts:
     Args:
         observed: attempts when the cycle began, by id.
         cache: indexes of these.
+        actions: of this cycle. Starts and stops are added to them.
 
     Attributes:
         renewed: new and renewed attempts, by id.
     """
 
     def __init__(
-        self, observed: Mapping[str, records.AttemptRecord], cache: cycle_cache.CycleCache
+        self,
+        observed: Mapping[str, records.AttemptRecord],
+        cache: cycle_cache.CycleCache,
+        actions: list[outcome.Action],
     ) -> None:
         self.renewed: dict[str, records.AttemptRecord] = {}
         self._observed = observed
         self._cache = cache
+        self._actions = actions
         #: Ids of new attempts, by job and element, and by node.
         self._added_by_job: dict[str, dict[int, list[str]]] = {}
         self._added_by_node: dict[str, list[str]] = {}
@@ -81,6 +87,7 @@ class CycleAttempts:
         elements = self._added_by_job.setdefault(attempt.job, {})
         elements.setdefault(attempt.element, []).append(attempt.id)
         self._added_by_node.setdefault(attempt.node, []).append(attempt.id)
+        self._actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
 
     def renew(self, attempt: records.AttemptRecord, **changes: object) -> None:
         """Change an attempt; its state only as the table of states allows."""
@@ -93,6 +100,35 @@ class CycleAttempts:
                 _story(attempt),
             )
         self.renewed[attempt.id] = renewed
+
+    def order_stop(self, attempt: records.AttemptRecord, stop: records.StopOrder) -> None:
+        """Order an attempt to stop, unless it was ordered before."""
+        if attempt.stop is not None or attempt.state is AttemptState.ENDED:
+            return
+        state = attempt.state
+        if state is not AttemptState.UNKNOWN:
+            state = AttemptState.STOPPING
+        self.renew(attempt, state=state, stop=stop)
+        self._actions.append(outcome.StopAttempt(attempt=attempt.id, node=attempt.node))
+
+
+def try_number_of(attempts: list[records.AttemptRecord], note: records.ElementNote) -> int:
+    """Return the highest number of a try so far.
+
+    Tasks that join an elastic element later have higher numbers, also those that are gone: a number
+    used twice would name an attempt that its node had before and forgot.
+    """
+    return max([note.tries, *(attempt.try_number for attempt in attempts)])
+
+
+def newest_saved(
+    attempts: Iterable[records.AttemptRecord], note: records.ElementNote
+) -> task_reports.Saved | None:
+    """Return the newest checkpoint of an element, of its current try or of earlier ones."""
+    known = [attempt.saved for attempt in attempts if attempt.saved is not None]
+    if note.saved is not None:
+        known.append(note.saved)
+    return max(known, key=lambda saved: (saved.at, saved.path), default=None)
 
 
 def _story(attempt: records.AttemptRecord) -> tuple[str, ...]:

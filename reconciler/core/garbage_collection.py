@@ -31,21 +31,21 @@ def apply(context: cycle_context.CycleContext) -> None:
     else:
         context.forget_at = math.inf if due_at is None else due_at
     if context.forget_at < math.inf:
-        context.wake(context.forget_at)
+        context.alarm.wake(context.forget_at)
 
 
 def _something_new(context: cycle_context.CycleContext) -> bool:
     """Return True if there may be something to forget that the last look did not see."""
     desired_state, observed = context.desired, context.observed
-    if any(name not in desired_state.jobs for name in context.finished_now):
+    if any(name not in desired_state.jobs for name in context.jobs.finished_now):
         return True
     is_other = desired_state.generation != observed.desired_generation
     if is_other and len(observed.jobs) > len(observed.active):
         return True
-    known = context.observed.nodes
+    known = context.nodes.known
     return any(
         node.state is NodeState.GONE and (name not in known or known[name].state is not node.state)
-        for name, node in context.nodes.items()
+        for name, node in context.nodes.renewed.items()
     )
 
 
@@ -83,7 +83,7 @@ def _unasked(context: cycle_context.CycleContext) -> list[records.JobRecord]:
         if name not in observed.active
         and name not in desired_state.jobs
         and name not in desired_state.refused
-        and name not in context.drafts
+        and name not in context.jobs.drafts
     ]
     return sorted(found, key=lambda record: (record.ended_at or 0.0, record.order))
 
@@ -91,9 +91,9 @@ def _unasked(context: cycle_context.CycleContext) -> list[records.JobRecord]:
 def _needed(context: cycle_context.CycleContext) -> set[str]:
     """Return jobs for whose end others wait, now or in the run that git asks for next."""
     needed: set[str] = set()
-    for name in context.active_names():
-        draft = context.drafts.get(name)
-        spec = draft.spec if draft else context.observed.jobs[name].spec
+    for name in context.jobs.active_names():
+        draft = context.jobs.drafts.get(name)
+        spec = draft.spec if draft else context.jobs.known[name].spec
         needed.update(dependency.job for dependency in spec.depends_on)
         following = context.desired.jobs.get(name)
         if following is not None:
@@ -108,8 +108,8 @@ def _nodes(context: cycle_context.CycleContext) -> float:
     retain_s = context.desired.structure.settings.retain_gone_nodes_s
     next_at = math.inf
     due: list[str] = []
-    for name in context.node_names():
-        node = context.node(name)
+    for name in context.nodes.names():
+        node = context.nodes.get(name)
         if node is None or node.state is not NodeState.GONE or node.pool:
             continue
         leaves_at = health.last_contact(node) + retain_s
@@ -118,7 +118,7 @@ def _nodes(context: cycle_context.CycleContext) -> float:
         else:
             next_at = min(next_at, leaves_at)
     for name in due[:BATCH]:
-        context.forget_node(name)
+        context.nodes.forget(name)
     if len(due) > BATCH:
         return context.now + AGAIN_S
     return max(next_at, context.now + EVERY_S)

@@ -64,7 +64,7 @@ def apply(context: cycle_context.CycleContext) -> None:
             del overrides[one.key]
             _event(context, kind, one, message)
         else:
-            context.wake(one.expires_at)
+            context.alarm.wake(one.expires_at)
             _enforce(context, one)
     context.overrides = tuple(overrides.values())
     suspending = suspensions(context.overrides)
@@ -75,7 +75,7 @@ def apply(context: cycle_context.CycleContext) -> None:
 
 def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:
     """Return True if the override is about a run that is not over."""
-    record = context.job(one.subject) if one.verb == "cancel" else None
+    record = context.jobs.before(one.subject) if one.verb == "cancel" else None
     return record is not None and not record.finished and record.key == one.run_key
 
 
@@ -168,14 +168,14 @@ def _put(
             "to git, or end some with `muster overrides clear`"
         )
     if requested.verb == "cancel":
-        record = context.job(requested.subject)
+        record = context.jobs.before(requested.subject)
         if record is None:
             return f"there is no Job/{requested.subject}"
         requested = msgspec.structs.replace(requested, run_key=record.key)
         if known is None or known.run_key != requested.run_key:
             if record.finished:
                 return f"run {record.spec.run} of it is {record.state.value} already"
-            draft = context.drafts.get(requested.subject)
+            draft = context.jobs.drafts.get(requested.subject)
             if (draft or record).removed:
                 return f"run {record.spec.run} of it is being cancelled already"
         _bar_changed(context, record)
@@ -199,15 +199,14 @@ def _bar_changed(context: cycle_context.CycleContext, record: records.JobRecord)
     """Prevent the run that git now asks for too, if the cancelled one was changed there."""
     spec = context.desired.jobs.get(record.name)
     if spec is not None and spec.run == record.spec.run and spec.key != record.key:
-        context.cancelled_runs.add(spec.key)
-        context.new_runs.append(spec.key)
+        context.jobs.bar_run(spec.key)
 
 
 def _not_drainable(
     context: cycle_context.CycleContext, node: str, pool: desired.Pool | None
 ) -> str:
     """Return why a node can't be drained by an override; empty if it can."""
-    if pool is None and context.node(node) is None:
+    if pool is None and context.nodes.get(node) is None:
         return f"there is no Node/{node}"
     if pool is not None and node in pool.drains:
         return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
@@ -258,7 +257,7 @@ def _ended(
         if one.subject in context.desired.refused:
             return None
         return "OverrideCommitted", "its document was removed from git"
-    record = context.job(one.subject)
+    record = context.jobs.before(one.subject)
     if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
         return "OverrideCommitted", f"git asks for run {spec.run} instead"
     return None
@@ -273,10 +272,10 @@ def _enforce(context: cycle_context.CycleContext, one: records.Override) -> None
         return
     if one.verb == "suspend":
         return  # the rest of the cycle uses a structure that contains it
-    record = context.job(one.subject)
+    record = context.jobs.before(one.subject)
     if record is None or record.finished or record.key != one.run_key:
         return
-    draft = context.draft(one.subject)
+    draft = context.jobs.draft(one.subject)
     if draft is not None and not draft.removed:
         draft.removed = True
         draft.message = f"cancelled {describe(one)}"
@@ -286,8 +285,8 @@ def _event(
     context: cycle_context.CycleContext, kind: str, one: records.Override, message: str
 ) -> None:
     if one.verb == "cancel":
-        context.event(kind, message, job=one.subject)
+        context.events.add(kind, message, job=one.subject)
     elif one.verb == "drain":
-        context.event(kind, message, node=one.subject)
+        context.events.add(kind, message, node=one.subject)
     else:
-        context.event(kind, f"{one.subject}: {message}")
+        context.events.add(kind, f"{one.subject}: {message}")

@@ -147,7 +147,7 @@ def _schedule(
     apply_schedule.apply(context, built, decided)
     ended("place")
     if at < decided.wake_at < math.inf:
-        context.wake_schedule(decided.wake_at)
+        context.alarm.wake_schedule(decided.wake_at)
     inputs = schedule_reuse.inputs_of(context, at, built.snapshot, decided)
     queues = queue_usage.usage_of_queues(context, built, decided)
     state = autoscaling.decide(
@@ -155,9 +155,9 @@ def _schedule(
     )
     if unschedulable.unschedulable_kinds(context, built.pending.capped) != built.pending.let_last:
         inputs = None  # quotas now count other jobs first
-        context.wake(context.now + unschedulable.AGAIN_S)
-    if inputs is None and context.schedule_at is not None:
-        context.wake(context.schedule_at)
+        context.alarm.wake(context.now + unschedulable.AGAIN_S)
+    if inputs is None and context.alarm.schedule_at is not None:
+        context.alarm.wake(context.alarm.schedule_at)
     return _Schedule(inputs, queues, decided.promised, state, _expected_starts(decided))
 
 
@@ -206,7 +206,7 @@ def _reuse(
     inputs: records.ScheduleInputs | None = last
     if learned.growing.helped.keys() - state.growing.helped.keys():
         inputs = None  # these jobs' reasons no longer hold
-        context.wake(context.now)
+        context.alarm.wake(context.now)
     return _Schedule(inputs, None, context.observed.nominations, state)
 
 
@@ -215,19 +215,19 @@ def _outcome(
 ) -> outcome.Outcome:
     """Collect everything that the cycle changed."""
     if schedule.inputs is not None and schedule.inputs.wake_at is not None:
-        context.wake(schedule.inputs.wake_at)
-    renewed_jobs = context.renewed_jobs()
+        context.alarm.wake(schedule.inputs.wake_at)
+    renewed_jobs = context.jobs.renewed()
     drift = detection.detect_drift(context, pools, schedule.queues)
     return outcome.Outcome(
         now=context.now,
         desired_generation=context.desired.generation,
-        jobs=(*context.replaced, *[renewed_jobs[name] for name in sorted(renewed_jobs)]),
+        jobs=(*context.jobs.replaced, *[renewed_jobs[name] for name in sorted(renewed_jobs)]),
         attempts=tuple(context.attempts.renewed.values()),
-        nodes=tuple(context.nodes.values()),
-        new_runs=tuple(context.new_runs),
-        reasons=context.reasons,
+        nodes=tuple(context.nodes.renewed.values()),
+        new_runs=tuple(context.jobs.new_runs),
+        reasons=context.reasons.renewed,
         actions=tuple(context.actions),
-        events=tuple(context.events),
+        events=tuple(context.events.all),
         drift=drift,
         remedies=tuple(context.remedies),
         overrides=context.overrides,
@@ -241,10 +241,10 @@ def _outcome(
         nominations=schedule.nominations,
         schedule_inputs=schedule.inputs,
         left_jobs=tuple(context.left_jobs),
-        left_nodes=tuple(context.left_nodes),
+        left_nodes=tuple(context.nodes.left),
         forget_at=context.forget_at if context.forget_at < math.inf else None,
         scheduler_state=schedule.state,
         expected=schedule.expected,
-        next_order=context.next_order,
-        wake_at=context.wake_at,
+        next_order=context.jobs.next_order,
+        wake_at=context.alarm.wake_at,
     )

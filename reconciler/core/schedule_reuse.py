@@ -26,7 +26,7 @@ def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs 
         context.observed.overrides
     ):
         return None
-    if context.left_nodes:
+    if context.nodes.left:
         return None
     if context.now < inputs.at:
         return None  # the clock was set back
@@ -35,12 +35,12 @@ def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs 
             return None
     if (
         context.attempts.renewed
-        or context.replaced
-        or any(draft.changed for draft in context.drafts.values())
+        or context.jobs.replaced
+        or any(draft.changed for draft in context.jobs.drafts.values())
     ):
         return None
-    known = context.observed.nodes
-    if any(_differs(known.get(name), node) for name, node in context.nodes.items()):
+    known = context.nodes.known
+    if any(_differs(known.get(name), node) for name, node in context.nodes.renewed.items()):
         return None
     return inputs
 
@@ -59,7 +59,9 @@ def inputs_of(
     if decided.kept != situation.kept or decided.turns != situation.turns:
         return None
     stale_at = at + SAMPLE_S if situation.lines else None
-    return records.ScheduleInputs(at, context.desired.generation, context.schedule_at, stale_at)
+    return records.ScheduleInputs(
+        at, context.desired.generation, context.alarm.schedule_at, stale_at
+    )
 
 
 def _differs(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:

@@ -48,16 +48,16 @@ class _Alike(cycle_cache.CachePart):
     def look(self, context: cycle_context.CycleContext) -> list[str]:
         """Return the names of nodes to compare, sorted."""
         structure, count = context.desired.structure, len(self.missing)
-        changed = self.take_nodes({*context.nodes, *context.left_nodes})
+        changed = self.take_nodes({*context.nodes.renewed, *context.nodes.left})
         if self._made_for is not structure:
             self._made_for = structure
-            self.others = set(context.node_names())
+            self.others = set(context.nodes.names())
             count = -1
         self.others |= changed
         if changed or count < 0:
             declared = health.pool_of_node(context)
-            if count < 0 or changed.intersection(self.missing) or context.left_nodes:
-                self.missing = tuple(n for n in sorted(declared) if context.node(n) is None)
+            if count < 0 or changed.intersection(self.missing) or context.nodes.left:
+                self.missing = tuple(n for n in sorted(declared) if context.nodes.get(n) is None)
         return sorted(self.others)
 
 
@@ -120,11 +120,13 @@ def _row(
         stand = rate_limits.stand_of(context, one.kind, key, one.pool)
         if stand.looks_at is not None and one.kind in rate_limits.ACTED_ON:
             if stand.looks_at > context.now:
-                context.wake(stand.looks_at)
+                context.alarm.wake(stand.looks_at)
             elif before is None:  # later only news changes that
-                context.wake(context.now + rate_limits.LISTED_S)
+                context.alarm.wake(context.now + rate_limits.LISTED_S)
         if stand.given_up and (before is None or not before.given_up):
-            context.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
+            context.events.add(
+                "RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node
+            )
         if one.kind == "node-check-failed" and _is_due(stand, context.now):
             waits = remediation.waits_for(context, states, one.node, one.pool, one.subject)
     return Drift(
@@ -162,12 +164,12 @@ def _of_provisioners(states: provisioning.PoolStates) -> Iterator[DetectedDrift]
 def _of_nodes(context: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
     alike, declared = context.cache.part(_Alike), health.pool_of_node(context)
     for name in alike.look(context):
-        node = None if name in context.left_nodes else context.node(name)
+        node = None if name in context.nodes.left else context.nodes.get(name)
         pool = context.desired.structure.pools.get(declared.get(name, ""))
         there = node is not None and name not in context.absent
         found = list(_of_node(node, pool)) if there and node is not None else []
         found += _beyond(context, name, pool) if there and pool is not None else []
-        if not found and name not in context.nodes:
+        if not found and name not in context.nodes.renewed:
             alike.others.discard(name)
         yield from found
     for name in alike.missing:
@@ -290,7 +292,9 @@ def _of_attempts(
     """Yield tasks that somebody else ended, and tasks that do not start on their node."""
     yield from _killed(context, known)
     listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
-    looked_at = {one.id: one for name in context.nodes for one in context.attempts.of_node(name)}
+    looked_at = {
+        one.id: one for name in context.nodes.renewed for one in context.attempts.of_node(name)
+    }
     for name in listed:
         attempt = context.attempts.get(name)
         if attempt is not None:
@@ -298,7 +302,7 @@ def _of_attempts(
     for _, attempt in sorted(looked_at.items()):
         if attempt.state is not AttemptState.ASSIGNED or attempt.stop is not None:
             continue
-        node = context.node(attempt.node)
+        node = context.nodes.get(attempt.node)
         if node is None or node.boot_id != attempt.boot_id:
             continue
         if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
@@ -326,7 +330,7 @@ def _killed(
         message = f"ended on {attempt.node} by signal {attempt.signal}, which Muster did not send"
         now[subject] = DetectedDrift(
             "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
-            pool=context.pool_of(attempt.node), node=attempt.node, job=attempt.job,
+            pool=context.nodes.pool_of(attempt.node), node=attempt.node, job=attempt.job,
             attempt=attempt.id,
         )  # fmt: skip
     for row in known.values():
@@ -344,10 +348,10 @@ def _still_missing(context: cycle_context.CycleContext, row: Drift) -> bool:
     If the job or element ended with it, the difference is listed for ``KILLED_TOLD_S`` more, so
     that it is seen at all.
     """
-    draft = context.drafts.get(row.job)
-    record = context.observed.jobs.get(row.job)
+    draft = context.jobs.drafts.get(row.job)
+    record = context.jobs.known.get(row.job)
     spec = draft.spec if draft else record.spec if record else None
-    state = context.job_state(row.job)
+    state = context.jobs.state_of(row.job)
     if spec is None or not row.attempt.startswith(f"{spec.key}."):
         return False
     if state in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMED_OUT):
@@ -358,7 +362,7 @@ def _still_missing(context: cycle_context.CycleContext, row: Drift) -> bool:
     if ended or state in (JobState.FAILED, JobState.HELD):
         until = row.first_seen + KILLED_TOLD_S
         if context.now < until:
-            context.wake(until)
+            context.alarm.wake(until)
         return context.now < until
     return not any(
         one.group == group and str(one.index) == index and one.id != row.attempt and _runs(one)
@@ -371,8 +375,8 @@ def _runs(attempt: records.AttemptRecord) -> bool:
 
 
 def _is_array(context: cycle_context.CycleContext, job: str) -> bool:
-    draft = context.drafts.get(job)
-    record = context.observed.jobs.get(job)
+    draft = context.jobs.drafts.get(job)
+    record = context.jobs.known.get(job)
     spec = draft.spec if draft else record.spec if record else None
     return spec is not None and spec.array_count is not None
 
@@ -422,7 +426,7 @@ def _of_overrides(context: cycle_context.CycleContext) -> Iterator[DetectedDrift
         else:
             yield DetectedDrift(
                 "node-drained-by-override", one.subject, described, "in service", "drained",
-                pool=context.pool_of(one.subject), node=one.subject,
+                pool=context.nodes.pool_of(one.subject), node=one.subject,
             )  # fmt: skip
 
 

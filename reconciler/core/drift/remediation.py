@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from reconciler.core import cycle_context, rate_limits
-from reconciler.core.jobs import lifecycle, running_gangs
+from reconciler.core.jobs import lifecycle
 from reconciler.core.pools import provisioning
 from reconciler.core.quota import over_limit
 from reconciler.model.policy.drift_kinds import (
@@ -47,7 +47,7 @@ def apply(context: cycle_context.CycleContext, states: provisioning.PoolStates) 
         if one.open and lost_at <= context.now:
             _end(context, one, "lost", f"{one.node} did not report a result")
         elif one.open:
-            context.wake(lost_at)
+            context.alarm.wake(lost_at)
     context.remedies.forget(context.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
     for row in context.observed.drift:
         remedy = _REMEDIES.get(row.kind)
@@ -75,16 +75,25 @@ def _end(
     context: cycle_context.CycleContext, one: DriftRemedy, state: RemedyState, message: str
 ) -> None:
     """End a remediation. A node that only it kept out of service is judged again."""
-    context.end_remedy(one, state, message)
+    _note_end(context, one, state, message)
     if one.verb in IDLE_VERBS:
-        context.wake(context.now)
+        context.alarm.wake(context.now)
+
+
+def _note_end(
+    context: cycle_context.CycleContext, one: DriftRemedy, state: RemedyState, message: str
+) -> None:
+    """Note the end of a remediation, which is an event."""
+    context.remedies.end(one, state, message, at=context.now)
+    detail = f": {message}" if message else ""
+    context.events.add("RemedyEnded", f"{one.cause}: {one.verb} {state}{detail}", node=one.node)
 
 
 def _end_process(
     context: cycle_context.CycleContext, _: provisioning.PoolStates, row: Drift
 ) -> None:
     """Order a node to end a process that uses a GPU and belongs to no task."""
-    node = context.node(row.node)
+    node = context.nodes.get(row.node)
     if node is None:
         return
     for one in node.inventory.foreign_gpu_processes:
@@ -122,7 +131,7 @@ def _evict(context: cycle_context.CycleContext, _: provisioning.PoolStates, row:
     running = (
         (attempt, spec)
         for attempt in context.attempts.live()
-        if (spec := running_gangs.spec_of(context, attempt.job)) is not None
+        if (spec := context.jobs.spec_or_aside(attempt.job)) is not None
     )
     over, elements = over_limit.excess(context.desired.structure, queue, running)
     if all(amount <= 0 for amount in over):
@@ -131,12 +140,12 @@ def _evict(context: cycle_context.CycleContext, _: provisioning.PoolStates, row:
     message = "" if chosen else "nothing that runs there may be preempted"
     _order(context, row, rate_limits.begin(context, "evict", row.key, row.pool, message=message))
     for element in chosen:
-        draft = context.draft(element.job)
+        draft = context.jobs.draft(element.job)
         if draft is not None and draft.note(element.element).verdict is None:
             lifecycle.give_verdict(context, draft, element.element, EndReason.PREEMPTED)
             element_name = draft.spec.element_text(element.element)
             message = f"{element_name} is evicted: queue {queue.name} is above its limit"
-            context.event("JobEvicted", message, job=element.job)
+            context.events.add("JobEvicted", message, job=element.job)
             lifecycle.settle(context, draft)
 
 
@@ -146,7 +155,10 @@ def _heal(context: cycle_context.CycleContext, states: provisioning.PoolStates, 
     A node that a person drained is left to that person. A busy node is waited for, because it gets
     no new work.
     """
-    node, healing = context.node(row.node), rate_limits.healing_of(context, row.pool, row.subject)
+    node, healing = (
+        context.nodes.get(row.node),
+        rate_limits.healing_of(context, row.pool, row.subject),
+    )
     if node is None or healing is None or node.state is not NodeState.UNHEALTHY:
         return
     if waits_for(context, states, row.node, row.pool, row.subject):
@@ -154,7 +166,7 @@ def _heal(context: cycle_context.CycleContext, states: provisioning.PoolStates, 
             len(_busy(context, states, row.pool))
             >= context.desired.structure.pools[row.pool].remedies_at_once
         ):
-            context.wake(context.now + TURN_S)
+            context.alarm.wake(context.now + TURN_S)
         return
     name = row.subject.rpartition("/")[2]
     found = next((one for one in node.inventory.checks if one.name == name), None)
@@ -187,7 +199,7 @@ def waits_for(
 
     Empty: for nothing.
     """
-    node, healing = context.node(name), rate_limits.healing_of(context, pool, subject)
+    node, healing = context.nodes.get(name), rate_limits.healing_of(context, pool, subject)
     declared = context.desired.structure.pools.get(pool)
     if node is None or healing is None or declared is None:
         return ""
@@ -233,12 +245,12 @@ def _replace(
     _order(context, row, remedy)
     check = row.subject.rpartition("/")[2]
     refused = provisioning.replace(states, row.node, f"{check} has failed: {why}")
-    context.end_remedy(remedy, "failed" if refused else "done", refused)
+    _note_end(context, remedy, "failed" if refused else "done", refused)
 
 
 def _order(context: cycle_context.CycleContext, row: Drift, remedy: DriftRemedy) -> None:
     message = f"{row.key}: {remedy.verb}"
-    context.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
+    context.events.add("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
 
 
 #: Remediations of this module by kind of difference. ``lifecycle`` has the others.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from reconciler.core import cycle_cache, cycle_context
+from reconciler.core import cycle_cache, cycle_context, job_errors
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.state.states import JobState
@@ -45,10 +45,10 @@ class _Compared(cycle_cache.CachePart):
             if self._last.generation >= 0 and context.desired.refused == self._last.refused:
                 active = frozenset()
         without = itertools.filterfalse(jobs.__contains__, active)
-        known = context.observed.jobs
+        known = context.jobs.known
         touched = {
             name
-            for name in self.take_jobs(context.touched_jobs())
+            for name in self.take_jobs(context.jobs.touched(context.attempts))
             if name in jobs and (name not in known or known[name].spec is not jobs[name])
         }
         if touched <= set(changed):
@@ -85,7 +85,7 @@ def admit(context: cycle_context.CycleContext) -> None:
     if context.desired.generation == context.observed.desired_generation:
         return
     known, desired_state, refused = (
-        context.observed.jobs,
+        context.jobs.known,
         context.desired.jobs,
         context.desired.refused,
     )
@@ -93,46 +93,46 @@ def admit(context: cycle_context.CycleContext) -> None:
     for name in names:
         record, spec = known.get(name), desired_state[name]
         if record is None or record.spec is not spec:
-            with context.isolate(name):
+            with job_errors.JobErrorScope(name):
                 admit_job(context, spec)
     for name in sorted(name for name in without if name not in refused):
-        draft = context.draft(name)
+        draft = context.jobs.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True
             draft.message = "its document was removed from git"
-            context.event("JobRemoved", draft.message, job=name)
+            context.events.add("JobRemoved", draft.message, job=name)
 
 
 def admit_successors(context: cycle_context.CycleContext) -> None:
     """Begin runs that waited for an earlier run of the same name to end in this cycle."""
-    for name in context.finished_now:
+    for name in context.jobs.finished_now:
         spec = context.desired.jobs.get(name)
-        draft = context.drafts.get(name)
-        if spec is None or draft is None or context.has_begun(spec.key):
+        draft = context.jobs.drafts.get(name)
+        if spec is None or draft is None or context.jobs.has_begun(spec.key):
             continue
         if draft.spec.key != spec.key:
-            with context.isolate(name):
-                context.archive_finished(name)
+            with job_errors.JobErrorScope(name):
+                context.jobs.archive_finished(name)
                 admit_job(context, spec)
 
 
 def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
     """Begin, change or replace one job's run."""
-    record = context.job(spec.name)
+    record = context.jobs.before(spec.name)
     if record is None:
-        if not context.has_begun(spec.key):
-            context.add_job(spec)
+        if not context.jobs.has_begun(spec.key):
+            context.jobs.add(spec)
         return
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
             _take_over(context, spec)
         return
-    if context.has_begun(spec.key):
+    if context.jobs.has_begun(spec.key):
         return
     if record.finished:
-        context.add_job(spec)
+        context.jobs.add(spec)
         return
-    draft = context.draft(spec.name)
+    draft = context.jobs.draft(spec.name)
     if draft is None:
         return
     if spec.run == record.spec.run:
@@ -142,24 +142,24 @@ def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
         )
         if draft.message != message:
             draft.message = message
-            context.event("JobChangeIgnored", message, job=spec.name)
+            context.events.add("JobChangeIgnored", message, job=spec.name)
     elif not draft.removed:
         draft.removed = True
         draft.message = f"replaced by run {spec.run}"
-        context.event("JobReplaced", draft.message, job=spec.name)
+        context.events.add("JobReplaced", draft.message, job=spec.name)
 
 
 def _take_over(context: cycle_context.CycleContext, spec: desired.Job) -> None:
     """Apply queue, priority, limits, labels and holds, which may change while a run is alive."""
-    draft = context.draft(spec.name)
+    draft = context.jobs.draft(spec.name)
     if draft is None:
         return
     if draft.spec.suspend != spec.suspend:
         if spec.suspend:
-            context.event("JobHoldAsked", "held by its document", job=spec.name)
+            context.events.add("JobHoldAsked", "held by its document", job=spec.name)
         else:
-            context.event("JobReleased", "its document no longer holds it", job=spec.name)
+            context.events.add("JobReleased", "its document no longer holds it", job=spec.name)
             if draft.state is JobState.HELD:
                 draft.spec = spec
-                context.set_job_state(draft, JobState.PENDING)
+                context.jobs.set_state(draft, JobState.PENDING)
     draft.spec = spec

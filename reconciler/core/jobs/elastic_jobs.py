@@ -8,6 +8,7 @@ their size at the start instead.
 import msgspec
 
 from reconciler.core import cycle_context, job_draft
+from reconciler.core.cycle import cycle_work
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
@@ -64,9 +65,9 @@ def let_go(context: cycle_context.CycleContext, draft: job_draft.JobDraft, eleme
     if short:
         key = f"{spec.name}/{element}"
         since = context.observed.scheduler_state.short_since.get(key, context.now)
-        context.short_since[key] = since
+        context.work.short_since[key] = since
         if since + grace_s > context.now:
-            context.wake_schedule(since + grace_s)
+            context.alarm.wake_schedule(since + grace_s)
 
 
 def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
@@ -94,9 +95,9 @@ def _part(
     )
     context.attempts.renew(attempt, concluded=True)
     if attempt.end_reason not in LOSSES and (used := gpu_seconds(attempt)):
-        context.ended.append(cycle_context.Ended(draft.spec, used))
+        context.work.ended.append(cycle_work.Ended(draft.spec, used))
     how = attempt.end_reason.value if attempt.end_reason else "unknown"
-    context.event(
+    context.events.add(
         "TaskLeft",
         f"task {attempt.group}-{attempt.index}{draft.spec.of_element(element)} left ({how}); "
         "the others go on",

@@ -7,7 +7,8 @@ a cancel; its other tasks are ordered to stop. Then, when the last of them has e
 
 import msgspec
 
-from reconciler.core import cycle_context, job_draft, rate_limits
+from reconciler.core import cycle_attempts, cycle_context, job_draft, job_errors, rate_limits
+from reconciler.core.cycle import cycle_work
 from reconciler.core.jobs import elastic_jobs, external_kills, gang_barrier
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
@@ -50,12 +51,12 @@ LOSS_WAIT_S_MAX = 60.0
 
 def progress(context: cycle_context.CycleContext) -> None:
     """Judge every current try, then apply time, holds and removals to each job."""
-    restless = context.cache.restless(context.now, context.touched_jobs())
+    restless = context.cache.restless(context.now, context.jobs.touched(context.attempts))
     for name in sorted(name for name in restless if context.attempts.has_job(name)):
-        draft = context.draft(name)
+        draft = context.jobs.draft(name)
         if draft is None:
             continue
-        with context.isolate(name):
+        with job_errors.JobErrorScope(name):
             _enforce(context, draft)
             for element in context.attempts.elements(name):
                 _judge(context, draft, element)
@@ -63,14 +64,16 @@ def progress(context: cycle_context.CycleContext) -> None:
             _rest(context, draft)
     moment = context.cache.next_moment()
     if moment is not None:
-        context.wake(moment)
-    for name in sorted(context.observed.watched | context.drafts.keys()):
-        record = context.job(name)
-        if record is None or (name not in context.drafts and not _needs_attention(context, record)):
+        context.alarm.wake(moment)
+    for name in sorted(context.observed.watched | context.jobs.drafts.keys()):
+        record = context.jobs.before(name)
+        if record is None or (
+            name not in context.jobs.drafts and not _needs_attention(context, record)
+        ):
             continue
-        draft = context.draft(name)
+        draft = context.jobs.draft(name)
         if draft is not None and not draft.finished:
-            with context.isolate(name):
+            with job_errors.JobErrorScope(name):
                 _enforce(context, draft)
                 settle(context, draft)
 
@@ -94,10 +97,10 @@ def _rest(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> Non
 
 def progress_successors(context: cycle_context.CycleContext) -> None:
     """Apply time and holds to runs that began after ``progress``."""
-    for name in list(context.finished_now):
-        draft = context.drafts.get(name)
+    for name in list(context.jobs.finished_now):
+        draft = context.jobs.drafts.get(name)
         if draft is not None and draft.is_new:
-            with context.isolate(name):
+            with job_errors.JobErrorScope(name):
                 _enforce(context, draft)
                 settle(context, draft)
 
@@ -108,7 +111,7 @@ def _needs_attention(context: cycle_context.CycleContext, record: records.JobRec
     if spec.deadline is not None:
         if spec.deadline <= context.now:
             return True
-        context.wake(spec.deadline)
+        context.alarm.wake(spec.deadline)
     return record.removed or spec.suspend is not (record.state is JobState.HELD)
 
 
@@ -116,7 +119,7 @@ def _enforce(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> 
     """Apply removal, deadline and hold, each of which ends all of a job."""
     spec = draft.spec
     if spec.deadline is not None and spec.deadline > context.now:
-        context.wake(spec.deadline)
+        context.alarm.wake(spec.deadline)
     if draft.removed:
         _end_all(context, draft, EndReason.CANCELLED, JobState.CANCELLED)
     elif spec.deadline is not None and spec.deadline <= context.now:
@@ -162,7 +165,7 @@ def give_verdict(
         by: the job for which it is preempted.
         moving: True if it only ends to start on other nodes.
     """
-    note = draft.note(element)
+    note, stops = draft.note(element), context.stops
     attempts = context.attempts.of_element(draft.spec.name, element)
     if all(attempt.concluded for attempt in attempts):
         return
@@ -171,8 +174,7 @@ def give_verdict(
     for attempt in attempts:
         if attempt.state is not AttemptState.ENDED and attempt.stop is None:
             stop_reason = reason if reason in _SOFT else EndReason.SIBLING_ENDED
-            order = cycle_context.stop_order(context, draft.spec, attempt, stop_reason, by)
-            context.order_stop(attempt, msgspec.structs.replace(order, moving=moving))
+            stops.order(draft.spec, attempt, stop_reason, by, moving=moving)
 
 
 def dismiss(
@@ -183,10 +185,10 @@ def dismiss(
     by: str = "",
 ) -> None:
     """Order some tasks (group, index) of an element to stop. It continues with the others."""
+    stops = context.stops
     for attempt in context.attempts.of_element(draft.spec.name, element):
         if (attempt.group, attempt.index) in leaving:
-            order = cycle_context.stop_order(context, draft.spec, attempt, EndReason.PREEMPTED, by)
-            context.order_stop(attempt, order)
+            stops.order(draft.spec, attempt, EndReason.PREEMPTED, by)
 
 
 def _judge(context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
@@ -212,7 +214,7 @@ def _judge(context: cycle_context.CycleContext, draft: job_draft.JobDraft, eleme
     if ends_at is not None and ends_at <= context.now:
         give_verdict(context, draft, element, EndReason.TIMED_OUT)
     elif ends_at is not None:
-        context.wake(ends_at)
+        context.alarm.wake(ends_at)
 
 
 def _note_start(draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]) -> None:
@@ -273,8 +275,8 @@ def _conclude(
     if verdict is EndReason.EXITED and _is_remediated(context, draft, attempts):
         verdict = EndReason.LOST
     tries, saved = (
-        cycle_context.try_number_of(attempts, note),
-        cycle_context.newest_saved(attempts, note),
+        cycle_attempts.try_number_of(attempts, note),
+        cycle_attempts.newest_saved(attempts, note),
     )
     _note_start(draft, attempts)
     for attempt in attempts:
@@ -315,12 +317,12 @@ def _is_remediated(
         return False
     is_array = draft.spec.array_count is not None
     cause = f"task-killed:{external_kills.subject(first, is_array=is_array)}"
-    pool = context.pool_of(first.node)
+    pool = context.nodes.pool_of(first.node)
     if not rate_limits.may_begin(context, "task-killed", cause, pool):
         return False
     rate_limits.begin(context, "retry", cause, pool)
     message = f"{cause}: signal {first.signal} ended it; it starts again"
-    context.event("RemedyBegun", message, job=draft.spec.name, attempt=first.id)
+    context.events.add("RemedyBegun", message, job=draft.spec.name, attempt=first.id)
     return True
 
 
@@ -341,7 +343,7 @@ def _account(
     ran_s = max(e for _, e in times) - min(s for s, _ in times) if times and succeeded else None
     gpu_s = 0.0 if lost else sum(map(elastic_jobs.gpu_seconds, attempts))
     if gpu_s or ran_s is not None:
-        context.ended.append(cycle_context.Ended(spec, gpu_s, ran_s))
+        context.work.ended.append(cycle_work.Ended(spec, gpu_s, ran_s))
 
 
 def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
@@ -387,7 +389,7 @@ def _wait_again(
         ),
     )
     element_name = draft.spec.element_text(element)
-    context.event(
+    context.events.add(
         "JobRequeued", f"{element_name} waits again: {verdict.value}", job=draft.spec.name
     )
 
@@ -413,7 +415,7 @@ def _retry(
             saved=saved,
         ),
     )
-    context.event(
+    context.events.add(
         "JobRetried",
         f"{draft.spec.element_text(element)} failed; "
         f"retry {note.retries_spent + 1} of {retries.limit} in {wait_s} s",
@@ -444,18 +446,18 @@ def settle(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> No
         return
     counts = draft.elements.count
     if counts(job_draft.RUNNING):
-        context.set_job_state(draft, JobState.RUNNING)
+        context.jobs.set_state(draft, JobState.RUNNING)
     elif counts(job_draft.STARTING):
-        context.set_job_state(draft, JobState.STARTING)
+        context.jobs.set_state(draft, JobState.STARTING)
     elif sum(map(counts, _ENDED.values())) == len(draft.elements):
         for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):
             if counts(_ENDED[state]):
-                context.set_job_state(draft, state, draft.message)
+                context.jobs.set_state(draft, state, draft.message)
                 return
         if draft.message.startswith(job_draft.LATE):
             draft.message = ""  # the deadline was met or removed
-        context.set_job_state(draft, JobState.SUCCEEDED)
+        context.jobs.set_state(draft, JobState.SUCCEEDED)
     elif draft.spec.suspend:
-        context.set_job_state(draft, JobState.HELD)
+        context.jobs.set_state(draft, JobState.HELD)
     else:
-        context.set_job_state(draft, JobState.PENDING)
+        context.jobs.set_state(draft, JobState.PENDING)

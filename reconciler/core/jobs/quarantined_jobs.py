@@ -52,6 +52,7 @@ def without(
 
 def end_overdue(context: cycle_context.CycleContext) -> None:
     """Order overdue tasks of quarantined jobs to stop, or request a cycle for that."""
+    stops = context.stops
     for name, record in sorted(context.observed.quarantined.items()):
         for element in context.attempts.elements(name):
             attempts = context.attempts.of_element(name, element)
@@ -59,11 +60,10 @@ def end_overdue(context: cycle_context.CycleContext) -> None:
             if ends_at is None:
                 continue
             if ends_at > context.now:
-                context.wake(ends_at)
+                context.alarm.wake(ends_at)
                 continue
             for attempt in attempts:
-                order = cycle_context.stop_order(context, record.spec, attempt, EndReason.TIMED_OUT)
-                context.order_stop(attempt, order)
+                stops.order(record.spec, attempt, EndReason.TIMED_OUT)
 
 
 def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:

@@ -57,7 +57,7 @@ def readiness(
                 for i in indexes
                 if i in record.notes and record.notes[i].not_before > context.now
             )
-            context.wake_schedule(next_at)
+            context.alarm.wake_schedule(next_at)
         if not ready:
             return Readiness(
                 reason_key=f"BackingOff/{spec.name}",
@@ -166,7 +166,7 @@ def _blocked_whole(
 def _dependency_blocks(
     context: cycle_context.CycleContext, spec: desired.Job, dependency: desired.Dependency
 ) -> Readiness | None:
-    state = context.job_state(dependency.job)
+    state = context.jobs.state_of(dependency.job)
     if state is None:
         return _unknown(spec, dependency)
     if dependency.per_element:
@@ -192,8 +192,8 @@ def _condition_met(condition: str, state: JobState) -> bool:
 
 
 def _elements_of(context: cycle_context.CycleContext, job: str) -> bytes:
-    draft = context.drafts.get(job)
-    record = context.observed.jobs.get(job)
+    draft = context.jobs.drafts.get(job)
+    record = context.jobs.known.get(job)
     return bytes(draft.elements) if draft else record.elements if record else b""
 
 

@@ -7,8 +7,6 @@ import bisect
 import operator
 from collections.abc import Iterator
 
-import msgspec
-
 from reconciler.core import cycle_cache, cycle_context
 from reconciler.core.jobs import elastic_jobs
 from reconciler.model import desired
@@ -104,10 +102,10 @@ class RunningGangs(cycle_cache.CachePart):
     def renew(self, context: cycle_context.CycleContext) -> None:
         """Read jobs again that may have changed."""
         several: list[tuple[records.JobRecord | None, str, Parts]] = []
-        for job in sorted(self.take_jobs(context.changed_jobs())):
+        for job in sorted(self.take_jobs(context.jobs.changed(context.attempts))):
             if job not in self._of_job and not context.attempts.has_job(job):
                 continue
-            record = record_of(context, job) or _aside(context, job)
+            record = context.jobs.record_of(job) or context.jobs.aside(job)
             parts = {} if record is None else _parts(context, job)
             if not self._is_known(job, record, parts):
                 several.append((record, job, parts))
@@ -219,30 +217,6 @@ def _sum(attempts: Attempts) -> snapshots.Vector:
         has = attempt.resources
         cpu, memory, gpu = cpu + has.cpu_milli, memory + has.memory_bytes, gpu + has.gpu_milli
     return (cpu, memory, gpu)
-
-
-def record_of(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
-    """Return the current record of a job."""
-    draft = context.drafts.get(job)
-    return draft.record() if draft is not None else context.observed.jobs.get(job)
-
-
-def _aside(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
-    """Return the record of a quarantined job. It keeps its resources, and nobody preempts it."""
-    record = context.observed.quarantined.get(job)
-    if record is None:
-        return None
-    spec = msgspec.structs.replace(record.spec, preemptible=False)
-    return msgspec.structs.replace(record, spec=spec)
-
-
-def spec_of(context: cycle_context.CycleContext, job: str) -> desired.Job | None:
-    """Return the current spec of a job. Quarantined ones have one too, because their use counts."""
-    draft = context.drafts.get(job)
-    if draft is not None:
-        return draft.spec
-    record = context.observed.jobs.get(job) or _aside(context, job)
-    return record.spec if record else None
 
 
 def spare_of(spec: desired.Job, attempts: Attempts) -> frozenset[str]:

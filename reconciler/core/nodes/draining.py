@@ -21,7 +21,7 @@ _HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
 def apply(context: cycle_context.CycleContext) -> None:
     """Order work to stop whose time on a drained node is up."""
     for name in health.out_of_service(context):
-        node = context.node(name)
+        node = context.nodes.get(name)
         if node is None or node.state not in _HEARS or node.leave is None:
             continue
         if node.drain_since:
@@ -37,14 +37,14 @@ def _drain(
         if key in ordered or attempt.state is AttemptState.ENDED or attempt.stop is not None:
             continue
         ordered.add(key)
-        draft = context.draft(attempt.job)
+        draft = context.jobs.draft(attempt.job)
         if draft is None or draft.finished:
             continue
         at = policy.leaves_at(draft.spec, node.drain_since)
         if at is None:
             continue
         if at > context.now:
-            context.wake(at)
+            context.alarm.wake(at)
             continue
         live = draft.elements[attempt.element] in job_draft.LIVE_CODES
         if live and draft.note(attempt.element).verdict is None:
@@ -55,5 +55,5 @@ def _drain(
                 f"{element_name} leaves {node.name}, which is out of service since "
                 f"{times.format_time(node.drain_since)}: {why}"
             )
-            context.event("JobDrained", message, job=attempt.job, node=node.name)
+            context.events.add("JobDrained", message, job=attempt.job, node=node.name)
             lifecycle.settle(context, draft)

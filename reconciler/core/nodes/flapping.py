@@ -36,7 +36,7 @@ def look(
         now = _turned_failing(context, node, pool, failed[0])
     elif not failed and before.held:
         now = _is_well(context, before, pool.flapping)
-    return node if now == before else context.renew_node(node, flapping=now)
+    return node if now == before else context.nodes.renew(node, flapping=now)
 
 
 def keeps_out(node: records.NodeRecord, pool: desired.Pool) -> bool:
@@ -91,7 +91,7 @@ def _turned_failing(
         window = quantities.format_duration(rule.window_s)
         often = quantities.counted(len(at), "time")
         text = f"its checks failed {often} within {window}, last {check}: {out}"
-        context.event("NodeFlapping", f"{text} out once they are well", node=node.name)
+        context.events.add("NodeFlapping", f"{text} out once they are well", node=node.name)
     return now
 
 

@@ -48,16 +48,16 @@ class _Ready(cycle_cache.CachePart):
             self.pool_of = structure.pool_of_node()
         self._made_for = (structure, since)
         self.until.clear()
-        self.others = set(context.node_names())
+        self.others = set(context.nodes.names())
 
     def look(self, context: cycle_context.CycleContext) -> list[str]:
         """Return the names of nodes whose state may change, sorted."""
         if context.override_drains:
-            self.others |= context.override_drains.keys() & set(context.node_names())
+            self.others |= context.override_drains.keys() & set(context.nodes.names())
         self.others.update(
-            name for name in context.observed.unheard if context.node(name) is not None
+            name for name in context.observed.unheard if context.nodes.get(name) is not None
         )
-        changed = self.take_nodes(context.nodes)
+        changed = self.take_nodes(context.nodes.renewed)
         self.others |= changed
         self.others.update(self.until.over(context.now))
         for name in changed:
@@ -70,10 +70,10 @@ def _forget_the_future(context: cycle_context.CycleContext) -> None:
 
     Otherwise their nodes would count as ready, however silent, until the clock has caught up.
     """
-    for name in context.node_names():
-        node = context.node(name)
+    for name in context.nodes.names():
+        node = context.nodes.get(name)
         if node is not None and last_contact(node) > context.now:
-            context.renew_node(
+            context.nodes.renew(
                 node,
                 last_report_at=min(node.last_report_at, context.now),
                 last_answer_at=min(node.last_answer_at, context.now),
@@ -97,7 +97,7 @@ def watch(context: cycle_context.CycleContext) -> None:
     structure = context.desired.structure
     pool_of, ready = pool_of_node(context), context.cache.part(_Ready)
     for name in ready.look(context):
-        node = context.node(name)
+        node = context.nodes.get(name)
         if node is None:
             ready.others.discard(name)
             continue
@@ -109,12 +109,12 @@ def watch(context: cycle_context.CycleContext) -> None:
                 _renew_state(context, node, pool)
         elif node.state is NodeState.GONE:
             _give_up(context, node)
-        elif node.state is NodeState.READY and name not in context.nodes:
+        elif node.state is NodeState.READY and name not in context.nodes.renewed:
             ready.until.put(name, _silent_at(context, node))
             ready.others.discard(name)
     soonest = ready.until.first()
     if soonest is not None:
-        context.wake(soonest)
+        context.alarm.wake(soonest)
 
 
 def _silent_at(context: cycle_context.CycleContext, node: records.NodeRecord) -> float:
@@ -157,9 +157,9 @@ def _look_into_hole(
     if hole is None:
         return node
     if node.out_until > context.now:  # the clock was set back
-        return context.renew_node(node, out_until=min(node.out_until, context.now + hole.out_s))
+        return context.nodes.renew(node, out_until=min(node.out_until, context.now + hole.out_s))
     if node.out_until:
-        return context.renew_node(node, failures=(), out_until=0.0)
+        return context.nodes.renew(node, failures=(), out_until=0.0)
     quick = [
         one
         for one in node.failures
@@ -167,8 +167,8 @@ def _look_into_hole(
     ]
     if len(quick) < hole.owners:
         return node
-    node = context.renew_node(node, failures=tuple(quick), out_until=context.now + hole.out_s)
-    context.event("NodeBlackHole", black_hole_message(node), node=node.name)
+    node = context.nodes.renew(node, failures=tuple(quick), out_until=context.now + hole.out_s)
+    context.events.add("NodeBlackHole", black_hole_message(node), node=node.name)
     return node
 
 
@@ -186,7 +186,7 @@ def _renew_state(
     # whatever else is wrong: a node is often drained because it is unhealthy, and a flapping check
     # or a silence must not restart the drain's time
     leaves = leave is not None and (drain is not None or pool is None)
-    return context.renew_node(
+    return context.nodes.renew(
         node,
         state=state,
         message=message,
@@ -213,7 +213,7 @@ def _state_of(
         if pool is None:
             return _undeclared(context, node)
         return NodeState.UNKNOWN, "not heard of"
-    context.wake(heard_at + silence_s)
+    context.alarm.wake(heard_at + silence_s)
     if node.state in _AWAY and not _heard_again(context, node):
         return node.state, node.message
     if pool is None:
@@ -233,10 +233,10 @@ def _state_of(
     if remedy is not None:
         return NodeState.UNHEALTHY, f"{remedy.verb} is in progress: nothing starts until it ends"
     if flapping.keeps_out(node, pool):
-        context.wake(node.flapping.until)
+        context.alarm.wake(node.flapping.until)
         return NodeState.UNHEALTHY, flapping.message(node, pool)
     if node.out_until > context.now and pool.black_hole is not None:
-        context.wake(node.out_until)
+        context.alarm.wake(node.out_until)
         return NodeState.UNHEALTHY, black_hole_message(node)
     if node.unwanted:
         first = node.unwanted[0]
@@ -255,7 +255,7 @@ def _heard_again(context: cycle_context.CycleContext, node: records.NodeRecord) 
 
     Nothing else ends the silence, neither a new leader nor a longer allowed silence.
     """
-    before = context.observed.nodes.get(node.name)
+    before = context.nodes.known.get(node.name)
     return before is None or last_contact(node) > last_contact(before)
 
 
@@ -317,5 +317,5 @@ def _expire_leases(context: cycle_context.CycleContext, node: records.NodeRecord
             node_reports.lose(context, attempt, EndReason.NODE_LOST, message)
             lost = True
         else:
-            context.wake(ends_at)
+            context.alarm.wake(ends_at)
     return lost

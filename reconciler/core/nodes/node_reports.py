@@ -9,7 +9,6 @@ import math
 import msgspec
 
 from reconciler.core import cycle_context
-from reconciler.core.jobs import running_gangs
 from reconciler.model.observed import task_reports
 from reconciler.model.state import outcome, records, report_limits
 from reconciler.model.state.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
@@ -37,13 +36,13 @@ def apply_reports(context: cycle_context.CycleContext) -> None:
     for report in context.observed.reports:
         _apply_report(context, report)
     for name, told_at in context.observed.answered.items():
-        node, at = context.node(name), min(context.now, told_at)
+        node, at = context.nodes.get(name), min(context.now, told_at)
         if node is not None and at > node.last_answer_at:
-            context.renew_node(node, last_answer_at=at)
+            context.nodes.renew(node, last_answer_at=at)
 
 
 def _apply_report(context: cycle_context.CycleContext, report: records.NodeReport) -> None:
-    node = context.node(report.node)
+    node = context.nodes.get(report.node)
     if node is None:
         pool = context.desired.structure.pool_of_node().get(report.node, "")
         node = records.NodeRecord(
@@ -52,8 +51,8 @@ def _apply_report(context: cycle_context.CycleContext, report: records.NodeRepor
             pool=pool,
             first_seen_at=report.received_at,
         )
-        context.nodes[node.name] = node
-        context.event("NodeSeen", "its agent reports for the first time", node=node.name)
+        context.nodes.add(node)
+        context.events.add("NodeSeen", "its agent reports for the first time", node=node.name)
     crossed = (
         report.incarnation == node.incarnation
         and report.boot_id == node.boot_id
@@ -63,13 +62,13 @@ def _apply_report(context: cycle_context.CycleContext, report: records.NodeRepor
         return
     heard_at = max(node.last_report_at, min(context.now, report.received_at))
     if tells_nothing(report):
-        context.renew_node(node, undecided=report.undecided, last_report_at=heard_at)
+        context.nodes.renew(node, undecided=report.undecided, last_report_at=heard_at)
         return
     if node.boot_id and report.boot_id != node.boot_id:
         _lose_earlier_boot(context, node, report)
     if node.incarnation and report.incarnation != node.incarnation:
-        context.event("AgentRestarted", "a new agent process reports", node=node.name)
-    node = context.renew_node(
+        context.events.add("AgentRestarted", "a new agent process reports", node=node.name)
+    node = context.nodes.renew(
         node,
         boot_id=report.boot_id,
         incarnation=report.incarnation,
@@ -140,7 +139,7 @@ def _apply_attempt(
     if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
         context.attempts.renew(attempt, state=state, started_at=started_at, saved=saved)
         if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
-            context.event(
+            context.events.add(
                 "AttemptRunning",
                 f"{_task(context, attempt)} runs",
                 job=attempt.job,
@@ -151,7 +150,7 @@ def _apply_attempt(
 
 def _task(context: cycle_context.CycleContext, attempt: records.AttemptRecord) -> str:
     """Return ``task main-0``, or in an array ``task main-0 of element 7``."""
-    spec = running_gangs.spec_of(context, attempt.job)
+    spec = context.jobs.spec_or_aside(attempt.job)
     of_array = spec is not None and spec.array_count is not None
     element = f" of element {attempt.element}" if of_array else ""
     return f"task {attempt.group}-{attempt.index}{element}"
@@ -222,7 +221,7 @@ def _end(
     _count_failure(context, context.attempts.renewed[attempt.id])
     how = f" with signal {signal}" if signal else "" if code is None else f" with status {code}"
     detail = f": {message}" if message else ""
-    context.event(
+    context.events.add(
         "AttemptEnded",
         f"{_task(context, attempt)}: {reason.value}{how}{detail}",
         job=attempt.job,
@@ -233,7 +232,7 @@ def _end(
 
 def _count_failure(context: cycle_context.CycleContext, ended: records.AttemptRecord) -> None:
     """Note that a task failed on its own on its node. A success clears the count."""
-    node = context.node(ended.node)
+    node = context.nodes.get(ended.node)
     pool = context.desired.structure.pools.get(node.pool) if node else None
     if node is None or pool is None or pool.black_hole is None or ended.stop is not None:
         return
@@ -241,15 +240,15 @@ def _count_failure(context: cycle_context.CycleContext, ended: records.AttemptRe
         return
     if ended.exit_code == 0:
         if node.failures:
-            context.renew_node(node, failures=())
+            context.nodes.renew(node, failures=())
         return
-    draft, record = context.drafts.get(ended.job), context.observed.jobs.get(ended.job)
+    draft, record = context.jobs.drafts.get(ended.job), context.jobs.known.get(ended.job)
     spec = draft.spec if draft else record.spec if record else None
     owner = spec.owner if spec else ""
     ran_s = max(0.0, (ended.ended_at or context.now) - ended.started_at)
     others = tuple(one for one in node.failures if one.owner != owner)
     failures = (*others, records.QuickFailure(owner, context.now, ran_s))[-FAILURES_MAX:]
-    context.renew_node(node, failures=failures)
+    context.nodes.renew(node, failures=failures)
 
 
 def lose(
@@ -263,7 +262,7 @@ def lose(
         attempt, state=AttemptState.ENDED, ended_at=context.now, end_reason=reason, message=message
     )
     context.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
-    context.event(
+    context.events.add(
         "AttemptLost",
         f"{_task(context, attempt)}: {message}",
         job=attempt.job,
@@ -280,7 +279,7 @@ def _lose_earlier_boot(
     for attempt in context.attempts.of_node(node.name):
         if attempt.boot_id != report.boot_id and attempt.id not in ended:
             lose(context, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
-    context.event("NodeRebooted", "another boot of the node reports", node=node.name)
+    context.events.add("NodeRebooted", "another boot of the node reports", node=node.name)
 
 
 def _lose_unlisted(

@@ -103,7 +103,7 @@ def _grow(
     if before.probed_at <= context.now:  # unless the clock was set back
         next_at = max(before.due_at or 0.0, before.probed_at + PROBE_EVERY_S)
     if next_at > context.now:
-        context.wake(next_at)
+        context.alarm.wake(next_at)
         return msgspec.structs.replace(before, due_at=next_at)
     moments: list[float] = []
     helped: dict[str, str] = {}
@@ -124,7 +124,7 @@ def _grow(
     ]
     due_at = min(moments, default=None)
     if due_at is not None:
-        context.wake(due_at)
+        context.alarm.wake(due_at)
     return scheduler_state.Growing(probed_at=context.now, due_at=due_at, helped=helped)
 
 
@@ -169,12 +169,12 @@ def _for_whom(jobs: list[str]) -> str:
 def _candidates(context: cycle_context.CycleContext) -> dict[str, float]:
     """Return jobs that wait for capacity, in scheduling order, and since when each waits."""
     found = []
-    for name in context.waiting_names():
+    for name in context.jobs.waiting_names():
         if _reason(context, name) is not None:
             record = (
-                context.drafts[name].record()
-                if name in context.drafts
-                else context.observed.jobs[name]
+                context.jobs.drafts[name].record()
+                if name in context.jobs.drafts
+                else context.jobs.known[name]
             )
             found.append((-record.spec.priority, record.order, name, record.submitted_at))
     found.sort()
@@ -188,17 +188,17 @@ def _reason(context: cycle_context.CycleContext, job: str) -> Reason | None:
 
 
 def _reasons(context: cycle_context.CycleContext, job: str) -> tuple[str, tuple[Reason, ...]]:
-    key = context.reason_key(job)
+    key = context.jobs.reason_key(job)
     if not key:
         return "", ()
-    found = context.reasons.get(key)
-    return key, context.observed.reasons.get(key, ()) if found is None else found
+    found = context.reasons.renewed.get(key)
+    return key, context.reasons.known.get(key, ()) if found is None else found
 
 
 def _tell(context: cycle_context.CycleContext, job: str, pool_record: pool_state.PoolState) -> None:
     """Add to a job's reason that its pool grows. Jobs that wait alike share the text."""
     key, reasons = _reasons(context, job)
-    draft = context.draft(job)
+    draft = context.jobs.draft(job)
     if draft is None or not reasons:
         return
     mark = f"+{pool_record.name}"
@@ -209,10 +209,10 @@ def _tell(context: cycle_context.CycleContext, job: str, pool_record: pool_state
     renewed = (
         Reason(ReasonCode.INSUFFICIENT_RESOURCES, message, why.funnel, _unblocks(pool_record)),
     )
-    if context.observed.reasons.get(shared_key) == renewed:
-        context.reasons.pop(shared_key, None)
+    if context.reasons.known.get(shared_key) == renewed:
+        context.reasons.renewed.pop(shared_key, None)
     else:
-        context.reasons[shared_key] = renewed
+        context.reasons.renewed[shared_key] = renewed
 
 
 def _unblocks(pool_record: pool_state.PoolState) -> str:
@@ -253,14 +253,14 @@ def _shrink(
             one.idle_since + settings.idle_s, pool_record.changed_at + settings.cooldown_s
         )
         if leaves_at > context.now:
-            context.wake(leaves_at)
+            context.alarm.wake(leaves_at)
         elif one.node in pool_record.slots:
             due.append((one.idle_since, -pool_record.slots.index(one.node), one.node))
     for _, _, name in sorted(due)[:spare]:
         why = f"nothing ran there for {quantities.format_duration(settings.idle_s)}"
         pool_record.move(pool_record.instances[name], InstanceState.DRAINING, why)
         pool_record.changed_at = context.now
-        context.wake(context.now)
+        context.alarm.wake(context.now)
 
 
 def _is_idle(pool_record: pool_state.PoolState, node: str) -> bool:

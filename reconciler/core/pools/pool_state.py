@@ -129,7 +129,7 @@ class PoolState:
         renewed = self.instances[one.node] = instance_records.moved(
             one, state, self.context.now, why
         )
-        self.context.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
+        self.context.events.add(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
         return renewed
 
     def new_request(self, slot: str) -> str:
@@ -156,8 +156,8 @@ class PoolState:
             slot, InstanceState.CREATING, request, self.context.now, why
         )
         self.instances[slot] = one
-        self.context.event("InstanceCreating", f"{request}: {why}", node=slot)
-        self.context.wake(self.context.now)
+        self.context.events.add("InstanceCreating", f"{request}: {why}", node=slot)
+        self.context.alarm.wake(self.context.now)
         self.begin(one)
 
     def begin(self, one: instance_records.InstanceRecord) -> None:
@@ -166,7 +166,7 @@ class PoolState:
         if not self.scripted or one.open or context.desired.structure.settings.suspend:
             return
         if one.retry_at > context.now:
-            context.wake(one.retry_at)
+            context.alarm.wake(one.retry_at)
             return
         one = self.put(one, open=True, tries=one.tries + 1)
         verb: instance_records.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
@@ -176,7 +176,7 @@ class PoolState:
         """Remove an instance whose machine is gone."""
         del self.instances[one.node]
         self.freed[one.node] = self.context.now
-        self.context.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
+        self.context.events.add("InstanceGone", f"{one.request}: {one.why}", node=one.node)
 
     def failed(self, message: str) -> None:
         """Note that a node could not be made."""
@@ -184,7 +184,7 @@ class PoolState:
         self.failure = message
         if self.failures > self.asked.retries:
             self.retry_at = self.context.now + self._rest_s()
-            self.context.event(
+            self.context.events.add(
                 "PoolPaused",
                 f"pool {self.name} is paused until {times.format_time(self.retry_at)}: "
                 f"{self.failures} nodes in a row could not be made, the last: {message}",

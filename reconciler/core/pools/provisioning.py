@@ -77,7 +77,7 @@ def replace(states: PoolStates, node: str, why: str) -> str:
             pool_record.context.override_drains.setdefault(
                 node, _drain(pool_record.instances[node].why)
             )
-            pool_record.context.wake(pool_record.context.now)
+            pool_record.context.alarm.wake(pool_record.context.now)
         return ""
     return f"{node} is in no pool whose nodes are made by a provisioner"
 
@@ -171,7 +171,7 @@ def _told(
             pool_record.empty(one)
         return
     message = f"{result.verb} of {one.request} failed: {result.failure}"
-    pool_record.context.event("ProvisionerFailed", message, node=one.node)
+    pool_record.context.events.add("ProvisionerFailed", message, node=one.node)
     if creating and one.tries > pool_record.asked.retries:
         pool_record.failed(message)
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, message))
@@ -187,11 +187,11 @@ def _orphan_told(
 ) -> None:
     if not result.failure:
         del pool_record.orphans[orphan.id]
-        pool_record.context.event(
+        pool_record.context.events.add(
             "OrphanDestroyed", f"{orphan.id} of pool {pool_record.name}", node=orphan.node
         )
         return
-    pool_record.context.event(
+    pool_record.context.events.add(
         "ProvisionerFailed", f"{orphan.request}: {result.failure}", node=orphan.node
     )
     pool_record.orphans[orphan.id] = msgspec.structs.replace(
@@ -208,7 +208,7 @@ def _listed(pool_record: pool_state.PoolState, result: instance_records.OrderRes
     pool_record.list_open = False
     if result.failure:
         if result.failure != pool_record.list_failure:
-            pool_record.context.event(
+            pool_record.context.events.add(
                 "ProvisionerFailed", f"list of {pool_record.name}: {result.failure}"
             )
         pool_record.list_failure = result.failure
@@ -278,7 +278,7 @@ def _adopt(pool_record: pool_state.PoolState, found: instance_records.Listed) ->
         made_up=not found.request,
     )
     pool_record.instances[found.node] = one
-    pool_record.context.event("InstanceAdopted", f"{found.id} exists already", node=found.node)
+    pool_record.context.events.add("InstanceAdopted", f"{found.id} exists already", node=found.node)
 
 
 # --- progress of instances ------------------------------------------------------------------
@@ -310,7 +310,7 @@ def _progress(pool_record: pool_state.PoolState) -> None:
                 outcome.RunProvisioner("list", pool_record.name, "list", pool_record.list_tries)
             )
         else:
-            context.wake(pool_record.list_at)
+            context.alarm.wake(pool_record.list_at)
     _progress_orphans(pool_record)
     silence_s = context.desired.structure.settings.node_silence_s
     oldest = context.now - FREED_SILENCES * silence_s
@@ -323,7 +323,7 @@ def may_create(pool_record: pool_state.PoolState) -> bool:
     if context.desired.structure.settings.suspend or not pool_record.is_known:
         return False
     if pool_record.retry_at > context.now:
-        context.wake(pool_record.retry_at)
+        context.alarm.wake(pool_record.retry_at)
         return False
     return True
 
@@ -335,7 +335,7 @@ def _creating(
     if not stays:
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, "no longer requested"))
         return
-    node = context.node(one.node)
+    node = context.nodes.get(one.node)
     if node is not None and node.last_report_at > one.since:
         pool_record.failures, pool_record.retry_at, pool_record.failure = 0, 0.0, ""
         up = pool_record.move(one, InstanceState.UP, "its agent reports")
@@ -349,7 +349,7 @@ def _creating(
         pool_record.failed(f"{one.request}: {why}")
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, why))
         return
-    context.wake(late_at)
+    context.alarm.wake(late_at)
     if not one.id:
         pool_record.begin(one)
 
@@ -358,7 +358,7 @@ def _up(
     pool_record: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
 ) -> None:
     context = pool_record.context
-    node = context.node(one.node)
+    node = context.nodes.get(one.node)
     silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
     if one.missed >= LISTS_MIN and silent:
         pool_record.empty(
@@ -370,24 +370,24 @@ def _up(
         one = pool_record.put(one, idle_since=None if busy else context.now)
     if not stays:
         pool_record.move(one, InstanceState.DRAINING, "no longer requested")
-        context.wake(context.now)
+        context.alarm.wake(context.now)
 
 
 def _draining(pool_record: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
     context = pool_record.context
-    node = context.node(one.node)
+    node = context.nodes.get(one.node)
     if _has_work(context, one.node):
         return
     if node is None or node.state is not NodeState.READY:  # it gets no new work
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, one.why))
-        context.wake(context.now)
+        context.alarm.wake(context.now)
     else:
-        context.wake(context.now)
+        context.alarm.wake(context.now)
 
 
 def _has_work(context: cycle_context.CycleContext, name: str) -> bool:
     """Return True if anything runs on a node, or is about to."""
-    node = context.node(name)
+    node = context.nodes.get(name)
     return bool(context.attempts.of_node(name)) or (node is not None and bool(node.unwanted))
 
 
@@ -396,13 +396,13 @@ def _destroying(pool_record: pool_state.PoolState, one: instance_records.Instanc
     if pool_record.scripted:
         pool_record.begin(one)
         return
-    node = context.node(one.node)
+    node = context.nodes.get(one.node)
     silence_s = context.desired.structure.settings.node_silence_s
     silent_at = 0.0 if node is None else health.last_contact(node) + silence_s
     if silent_at <= context.now:
         pool_record.empty(one)
     else:
-        context.wake(silent_at)
+        context.alarm.wake(silent_at)
 
 
 def _adopt_reporting(pool_record: pool_state.PoolState) -> None:
@@ -410,7 +410,7 @@ def _adopt_reporting(pool_record: pool_state.PoolState) -> None:
     context = pool_record.context
     silence_s = context.desired.structure.settings.node_silence_s
     for slot in pool_record.free():
-        node = context.node(slot)
+        node = context.nodes.get(slot)
         if node is None or node.last_report_at <= pool_record.freed.get(slot, 0.0):
             continue
         if node.last_report_at + silence_s > context.now:
@@ -424,7 +424,7 @@ def _adopt_reporting(pool_record: pool_state.PoolState) -> None:
                 made_up=True,
             )
             pool_record.instances[slot] = one
-            context.event(
+            context.events.add(
                 "InstanceAdopted", "its agent reports, but nobody requested it", node=slot
             )
 
@@ -439,7 +439,7 @@ def _progress_orphans(pool_record: pool_state.PoolState) -> None:
         if orphan.node and _has_work(context, orphan.node):
             continue  # if it is the machine of that node after all, its work would end
         if orphan.retry_at > context.now:
-            context.wake(orphan.retry_at)
+            context.alarm.wake(orphan.retry_at)
             continue
         tries = orphan.tries + 1
         pool_record.orphans[orphan.id] = msgspec.structs.replace(orphan, open=True, tries=tries)
@@ -471,7 +471,7 @@ def _mark(pool_record: pool_state.PoolState) -> None:
             context.override_drains.setdefault(slot, _drain(one.why))
             continue
         context.absent.add(slot)
-        if context.node(slot) is None:
+        if context.nodes.get(slot) is None:
             continue
         if one is None:
             context.override_drains[slot] = _NOTHING_THERE

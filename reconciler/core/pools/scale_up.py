@@ -80,14 +80,14 @@ def _observed(
 ) -> records.Observed:
     """Return the current records, with the imaginary nodes."""
     before = context.observed
-    renewed = context.renewed_jobs()
+    renewed = context.jobs.renewed()
     attempts = {
         name: one
         for name, one in {**before.attempts, **context.attempts.renewed}.items()
         if one.state is not AttemptState.ENDED
     }
-    nodes = {**before.nodes, **context.nodes}
-    for name in context.left_nodes:
+    nodes = {**before.nodes, **context.nodes.renewed}
+    for name in context.nodes.left:
         nodes.pop(name, None)
     siblings: dict[str, records.NodeRecord] = {}
     for node in nodes.values():

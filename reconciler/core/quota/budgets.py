@@ -1,6 +1,6 @@
 """Stops work whose budget is used up, if the budget says so."""
 
-from reconciler.core import cycle_context, job_draft
+from reconciler.core import cycle_context, job_draft, job_errors
 from reconciler.core.jobs import lifecycle
 from reconciler.core.quota import quota_usage
 from reconciler.model.state.states import EndReason
@@ -9,10 +9,10 @@ from reconciler.model.state.states import EndReason
 def enforce(context: cycle_context.CycleContext) -> None:
     """Order work of exhausted budgets to stop. It then waits as ``OverBudget``."""
     for job, quota in quota_usage.spent_budgets(context).items():
-        draft = context.draft(job)
+        draft = context.jobs.draft(job)
         if draft is None or draft.finished:
             continue
-        with context.isolate(job):
+        with job_errors.JobErrorScope(job):
             _end_elements(context, draft, quota)
             lifecycle.settle(context, draft)
 
@@ -27,4 +27,4 @@ def _end_elements(
             lifecycle.give_verdict(context, draft, element, EndReason.PREEMPTED)
             element_name = draft.spec.element_text(element)
             message = f"{element_name} is stopped: the budget of Quota {quota} is used up"
-            context.event("JobEvicted", message, job=job)
+            context.events.add("JobEvicted", message, job=job)

@@ -42,11 +42,11 @@ class QuotaAccounts:
             oldest = (context.now - account.quota.window_s) / HOUR_S
             hours = spent.get(account.quota.name, {})
             account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
-        for one in context.ended:  # ended in this cycle, so its hours are not accounted yet
+        for one in context.work.ended:  # ended in this cycle, so its hours are not accounted yet
             for account in self.accounts_of(one.spec):
                 account.spent_gpu_s += one.gpu_s
         for (job, _), entry in held.items():
-            spec = running_gangs.spec_of(context, job)
+            spec = context.jobs.spec_or_aside(job)
             if spec is not None:
                 self._count(spec, entry.attempts, entry.used_gpu_s)
         self._go_on()
@@ -55,8 +55,8 @@ class QuotaAccounts:
         """Note jobs of which more is pending after what runs of them has ended."""
         for account in self.all:
             for job in account.ends if account.quota.running else ():
-                draft = self._context.drafts.get(job)
-                record = draft.record() if draft else self._context.observed.jobs.get(job)
+                draft = self._context.jobs.drafts.get(job)
+                record = draft.record() if draft else self._context.jobs.known.get(job)
                 # a quarantined job is not decided while it runs
                 if record is None or job_draft.PENDING in record.elements:
                     account.goes_on.add(job)
@@ -98,7 +98,7 @@ class QuotaAccounts:
         now, quota = self._context.now, account.quota
         spent = dict(self._context.observed.scheduler_state.spent.get(quota.name, {}))
         this_hour = int(now // HOUR_S)
-        for one in self._context.ended:  # ended in this cycle
+        for one in self._context.work.ended:  # ended in this cycle
             if account in self.accounts_of(one.spec):
                 spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
         for ends_at, _, gpu_s, grace_s in account.parts:
@@ -299,13 +299,13 @@ class QuotaAccounts:
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
         hours = set(self._context.observed.scheduler_state.spent.get(quota.name, {}))
-        if any(one.gpu_s for one in self._context.ended):
+        if any(one.gpu_s for one in self._context.work.ended):
             hours.add(int(self._context.now // HOUR_S))
         # hours that have left the window are accounted until the end of this cycle
         back = ((hour + 1) * HOUR_S + quota.window_s for hour in hours)
         back_at = min((at for at in back if at > self._context.now), default=None)
         if back_at is not None:
-            self._context.wake_schedule(back_at)
+            self._context.alarm.wake_schedule(back_at)
 
 
 def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
@@ -348,12 +348,12 @@ def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
             continue
         left_s = quota.budget_gpu_s - account.spent_gpu_s - account.running_gpu_s
         if left_s > 0:
-            context.wake(context.now + left_s / account.gpus)
+            context.alarm.wake(context.now + left_s / account.gpus)
             continue
         for job in sorted(account.jobs):
             if job in context.observed.quarantined:
                 continue  # it is quarantined
-            spec = running_gangs.spec_of(context, job)
+            spec = context.jobs.spec_or_aside(job)
             if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
                 found[job] = quota.name
     return found

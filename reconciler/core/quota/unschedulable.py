@@ -45,7 +45,7 @@ def unschedulable_kinds(
     for job, kind in capped:
         if kind in found or kind[0] in strict:
             continue
-        key = context.reason_key(job)
+        key = context.jobs.reason_key(job)
         code, _, whose = key.partition("/")
         if whose == job and code in _OF_QUOTAS:
             continue  # the quota's own reason, see ``key_of``
@@ -63,9 +63,9 @@ def inputs_changed(context: cycle_context.CycleContext) -> bool:
     """
     if context.desired.generation != context.observed.desired_generation:
         return True
-    before = context.observed.nodes
-    for name in context.node_names():
-        node, known = context.node(name), before.get(name)
+    before = context.nodes.known
+    for name in context.nodes.names():
+        node, known = context.nodes.get(name), before.get(name)
         if node is not known and (
             node is None or known is None or node.inventory != known.inventory
         ):
@@ -74,7 +74,7 @@ def inputs_changed(context: cycle_context.CycleContext) -> bool:
 
 
 def _is_final(context: cycle_context.CycleContext, key: str) -> bool:
-    reasons = context.reasons.get(key)
+    reasons = context.reasons.renewed.get(key)
     if reasons is None:
-        reasons = context.observed.reasons.get(key, ())
+        reasons = context.reasons.known.get(key, ())
     return never_starts(reasons)

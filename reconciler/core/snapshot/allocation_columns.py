@@ -156,7 +156,7 @@ class AllocationBuilder:
     ) -> float:
         """Return until when it is not preempted: minimum run time, or grace of a partial gang."""
         until = began + minimum_s if minimum_s else 0.0
-        since = self._context.short_since.get(f"{record.name}/{element}")
+        since = self._context.work.short_since.get(f"{record.name}/{element}")
         if since is not None:
             until = max(until, since + self._scheduling.stale_gang_s)
         return until

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reconciler.core import cycle_context, job_draft
+from reconciler.core import cycle_context, job_draft, job_errors
 from reconciler.core.jobs import elastic_jobs, readiness, running_gangs
 from reconciler.core.quota import quota_usage, unschedulable
 from reconciler.core.snapshot import (
@@ -106,9 +106,9 @@ class PendingGroupBuilder:
             queue: count for queue, count in self._pending.counts.items() if count
         }
         for name in sorted(self._pending.others):
-            draft = context.drafts.get(name)
-            record = draft.record() if draft else context.observed.jobs[name]
-            with context.isolate(name):
+            draft = context.jobs.drafts.get(name)
+            record = draft.record() if draft else context.jobs.known[name]
+            with job_errors.JobErrorScope(name):
                 self._job(record)
         self._let_through()
         self._input.groups = self._pending.lines(numbers, self._found)
@@ -195,7 +195,7 @@ class PendingGroupBuilder:
             self._input.unreachable[spec.name] = latest
         elif latest < math.inf:
             self._input.in_time.append(spec.name)
-            self._context.wake_schedule(math.nextafter(latest, math.inf))
+            self._context.alarm.wake_schedule(math.nextafter(latest, math.inf))
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._input.reasons[key] = (reason,)
@@ -344,8 +344,8 @@ class PendingGroupBuilder:
 
 def affine_specs(context: cycle_context.CycleContext) -> Iterable[desired.Job]:
     """Yield pending and running jobs with affinities."""
-    for name in context.names_besides(context.cache.affine):
-        draft = context.drafts.get(name)
-        spec = draft.spec if draft else context.observed.jobs[name].spec
+    for name in context.jobs.names_besides(context.cache.affine):
+        draft = context.jobs.drafts.get(name)
+        spec = draft.spec if draft else context.jobs.known[name].spec
         if spec.affinities:
             yield spec

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from reconciler.core import cycle_context
-from reconciler.core.jobs import run_times, running_gangs
+from reconciler.core.jobs import run_times
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state.scheduler_state import KeptRoom, SchedulerState, TaskKind, Turn
@@ -117,7 +117,7 @@ def usual_s(context: cycle_context.CycleContext) -> Callable[[str, float], float
     known_times = run_times.RunTimes(context.observed.scheduler_state)
 
     def usual(job: str, ran_s: float) -> float:
-        spec = running_gangs.spec_of(context, job)
+        spec = context.jobs.spec_or_aside(job)
         return snapshots.ENDLESS if spec is None else known_times.usual_s(spec, ran_s)
 
     return usual if known_times else None
@@ -193,7 +193,7 @@ def _with_spent(
         return {} if known else known
     hour = int(context.now // HOUR_S)
     found = {name: dict(hours) for name, hours in known.items() if name in quotas}
-    for one in context.ended:
+    for one in context.work.ended:
         if not one.gpu_s:
             continue
         structure, owner = context.desired.structure, one.spec.owner
@@ -217,14 +217,14 @@ def _with_spent(
 def renewed(context: cycle_context.CycleContext) -> SchedulerState:
     """Return what is remembered after the arrivals and ends of this cycle."""
     before = context.observed.scheduler_state
-    times, parts = run_times.renewed(before, context.ended)
+    times, parts = run_times.renewed(before, context.work.ended)
     found = msgspec.structs.replace(
         before,
-        arrivals=with_arrivals(before.arrivals, context.arrived),
+        arrivals=with_arrivals(before.arrivals, context.jobs.arrived),
         run_times=times,
         limit_parts=parts,
         spent=_with_spent(context, before.spent),
-        short_since=context.short_since,
+        short_since=context.work.short_since,
     )
     return before if found == before else found
 
@@ -256,8 +256,8 @@ def turns_of(context: cycle_context.CycleContext, turns: tuple[Turn, ...]) -> tu
     """Return the turns whose job still exists. A job that is held or backs off keeps its turn."""
     found = []
     for turn in turns:
-        draft = context.drafts.get(turn.job)
-        record = draft.record() if draft else context.observed.jobs.get(turn.job)
+        draft = context.jobs.drafts.get(turn.job)
+        record = draft.record() if draft else context.jobs.known.get(turn.job)
         if record is not None and not record.finished and record.order == turn.of:
             found.append(turn)
     return tuple(found)

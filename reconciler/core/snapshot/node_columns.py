@@ -91,10 +91,10 @@ class _Kept(cycle_cache.CachePart):
         held: running_gangs.RunningGangs,
     ) -> None:
         """Update everything by what changed, or make it again if its basis changed."""
-        structure, names = context.desired.structure, tuple(context.node_names())
+        structure, names = context.desired.structure, tuple(context.nodes.names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
         profiles = _profiles(pools, gpu_demand.profiles)
-        changed = self.take_nodes(context.nodes)
+        changed = self.take_nodes(context.nodes.renewed)
         if (
             self.structure is structure
             and names == self.names
@@ -115,7 +115,7 @@ class _Kept(cycle_cache.CachePart):
 
     def _look(self, context: cycle_context.CycleContext, name: str) -> bool:
         """Read a node's state. Return True if it is still in the same pool."""
-        row, node = self.row_of.get(name), context.node(name)
+        row, node = self.row_of.get(name), context.nodes.get(name)
         if row is None:
             return True  # it was forgotten
         index = self._index.get(node.pool, -1) if node is not None else -1
@@ -172,7 +172,7 @@ class _Kept(cycle_cache.CachePart):
         self.accepts = np.zeros(len(names), dtype=np.bool_)
         self.closed: dict[int, str] = {}
         for row, name in enumerate(names):
-            node = context.node(name)
+            node = context.nodes.get(name)
             self.pool_of[row] = self._index.get(node.pool, -1) if node is not None else -1
         self.capacity, self.whole, self._instances = _capacity(pools, self.pool_of, self.profiles)
         self.memory = _per_pool([p.gpu_memory_bytes or 0 for p in pools], self.pool_of, 0)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache, cycle_context, job_draft
+from reconciler.core import cycle_cache, cycle_context, job_draft, job_errors
 from reconciler.core.jobs import elastic_jobs
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
@@ -131,7 +131,7 @@ class PendingCache(cycle_cache.CachePart):
         """Read jobs again that may have changed."""
         self._trusted, self._sure, self._expected = self._sure, False, None
         structure = context.desired.structure
-        changed = self.take_jobs(context.changed_jobs())
+        changed = self.take_jobs(context.jobs.changed(context.attempts))
         nominated = set(context.observed.nominations)
         changed |= nominated | self._nominated
         self._nominated = nominated
@@ -140,8 +140,8 @@ class PendingCache(cycle_cache.CachePart):
             self._rows = {name: row for row, name in enumerate(structure.queues)}
             self._some_plain = _has_plain(structure)
             changed |= self.start_anew()
-        draft = context.drafts.get
-        known = context.observed.jobs
+        draft = context.jobs.drafts.get
+        known = context.jobs.known
         for name in cycle_cache.in_order(changed, known):
             one = draft(name)
             record = one.record() if one is not None else known.get(name)
@@ -149,7 +149,7 @@ class PendingCache(cycle_cache.CachePart):
                 continue
             self._drop(name)
             if record is not None and not record.finished:
-                with context.isolate(name):
+                with job_errors.JobErrorScope(name):
                     self._put(record, shapes)
         self.changed = changed
 

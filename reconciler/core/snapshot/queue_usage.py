@@ -1,7 +1,6 @@
 """The use of each queue after a schedule, for the outcome."""
 
 from reconciler.core import cycle_context
-from reconciler.core.jobs import running_gangs
 from reconciler.core.snapshot import snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import outcome
@@ -26,7 +25,7 @@ def usage_of_queues(
     for attempt in context.attempts.renewed.values():
         if attempt.state is AttemptState.ENDED or attempt.id in context.observed.attempts:
             continue
-        spec = running_gangs.spec_of(context, attempt.job)
+        spec = context.jobs.spec_or_aside(attempt.job)
         if spec is None:
             continue
         if attempt.job not in started and attempt.job not in result.held.running.get(

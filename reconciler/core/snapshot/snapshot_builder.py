@@ -133,9 +133,9 @@ def _gpu_demand(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
     """Return what jobs request of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
-    for name in context.names_besides(context.cache.particular):
-        draft = context.drafts.get(name)
-        spec = draft.spec if draft else context.observed.jobs[name].spec
+    for name in context.jobs.names_besides(context.cache.particular):
+        draft = context.jobs.drafts.get(name)
+        spec = draft.spec if draft else context.jobs.known[name].spec
         for group in spec.groups:
             inner = inner or bool(group.inner)
             if group.mig_profile:
@@ -154,7 +154,7 @@ def _presence(
         return None
     found = np.zeros((len(selectors.all), len(nodes.names)), dtype=np.int64)
     for (job, _), attempts in held.attempts.items():
-        spec = running_gangs.spec_of(context, job)
+        spec = context.jobs.spec_or_aside(job)
         for selector in selectors.matching(spec) if spec is not None else ():
             for attempt in attempts:
                 row = nodes.row_of.get(attempt.node)

@@ -89,7 +89,7 @@ class _Known(cycle_cache.CachePart):
         same = len(self._frame) == len(frame) and all(
             known is now for known, now in zip(self._frame, frame, strict=True)
         )
-        changed = self.take_nodes(context.nodes)
+        changed = self.take_nodes(context.nodes.renewed)
         if (
             same
             and self._selectors == selectors.all
@@ -98,7 +98,7 @@ class _Known(cycle_cache.CachePart):
         ):
             return
         self._frame, self._selectors = frame, selectors.all
-        self._facts = {name: _facts(context, name) for name in context.node_names()}
+        self._facts = {name: _facts(context, name) for name in context.nodes.names()}
         self.epoch, self.closed = object(), {}
         for table in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
             table.clear()
@@ -106,7 +106,7 @@ class _Known(cycle_cache.CachePart):
 
 def _facts(context: cycle_context.CycleContext, name: str) -> _Facts:
     """Return the parts of a node's report that decide who may run there."""
-    node = context.node(name)
+    node = context.nodes.get(name)
     if node is None:
         return {}, False, ()
     return node.inventory.labels, node.inventory.runs_as_root, node.inventory.volumes
@@ -271,7 +271,7 @@ class Shapes:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
                 number = self._nodes.pool_of[row]
-                node = self._context.node(name)
+                node = self._context.nodes.get(name)
                 if number >= 0 and node is not None:
                     pool = self._nodes.pools[number]
                     mask[row] = _label(label, name, pool, node.inventory.labels) == value
@@ -329,7 +329,7 @@ class Shapes:
         """Return the nodes that report a volume as missing, by what they report."""
         found: dict[str, snapshots.Mask] = {}
         for row, name in enumerate(self._nodes.names):
-            node = self._context.node(name)
+            node = self._context.nodes.get(name)
             for one in node.inventory.volumes if node is not None else ():
                 if one.name == volume and one.problem:
                     why = f"volume {volume}: {one.problem}"
@@ -343,7 +343,7 @@ class Shapes:
         if user not in closed:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
             for row, name in enumerate(self._nodes.names):
-                node = self._context.node(name)
+                node = self._context.nodes.get(name)
                 mask[row] = node is not None and node.inventory.runs_as_root
             closed[user] = mask & ~self._in_pools(owner_users.OPEN_TO[user])
         return closed[user]

@@ -42,6 +42,9 @@ def test_columns_kept_by_changes_are_those_built_anew(
         twin.cache = cycle_cache.CycleCache.from_observed(context.observed)
         twin.attempts = copy.copy(context.attempts)
         twin.attempts._cache = twin.cache
+        twin.jobs, twin.nodes = copy.copy(context.jobs), copy.copy(context.nodes)
+        twin.jobs._cache, twin.nodes._names = twin.cache, twin.cache.nodes
+        twin.alarm = copy.copy(context.alarm)
         anew = original(twin, at)
         made = original(context, at)
         alike(made.snapshot, anew.snapshot)
