@@ -10,7 +10,7 @@ import numpy as np
 from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draft
 from reconciler.core.cycle import cycle_reasons
 from reconciler.core.jobs import lifecycle
-from reconciler.core.snapshot import pending_cache, snapshot_builder
+from reconciler.core.snapshot import node_columns, pending_cache, snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.pending_reasons import NO_NODE, ReasonCode, never_starts
@@ -29,7 +29,7 @@ def apply(
     decided: decisions.Decisions,
 ) -> None:
     """Write the decisions into the context: new attempts, stop orders, reasons."""
-    allocator = _Allocator(context, built)
+    allocator = _Allocator(built.nodes, context.attempts, context.jobs.next_order)
     touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
@@ -93,27 +93,34 @@ def _clear_moved(context: cycle_context.CycleContext, job: str) -> None:
 
 
 class _Allocator:
-    """The names, ports and MIG instances that new attempts get."""
+    """The names, ports and MIG instances that new attempts get.
+
+    Args:
+        table: columns of nodes, by which tasks are placed.
+        attempts: of this cycle. What they have is taken.
+        turn: where to look for free ports first, different each time.
+    """
 
     def __init__(
-        self, context: cycle_context.CycleContext, built: snapshot_builder.SnapshotResult
+        self, table: node_columns.NodeTable, attempts: cycle_attempts.CycleAttempts, turn: int
     ) -> None:
-        self.nodes = built.nodes
-        self._context = context
+        self.nodes = table
+        self._attempts = attempts
+        self._turn = turn
         self._ports: _Ports | None = None
         self._instances: dict[tuple[str, str], set[int]] | None = None
 
     def port(self, count: int) -> int:
         """Return the first of a gang's ports."""
         if self._ports is None:
-            self._ports = _Ports(self._context)
+            self._ports = _Ports(self._attempts, self._turn)
         return self._ports.take(count)
 
     def _taken(self) -> dict[tuple[str, str], set[int]]:
         """Return the MIG instances in use, by node and profile."""
         if self._instances is None:
             self._instances = {}
-            for attempt in self._context.attempts.live():
+            for attempt in self._attempts.live():
                 if attempt.instances:
                     key = (attempt.node, attempt.mig_profile)
                     self._instances.setdefault(key, set()).update(attempt.instances)
@@ -306,15 +313,15 @@ def _by_topology(
 class _Ports:
     """An allocator of consecutive rendezvous ports that no current gang uses."""
 
-    def __init__(self, context: cycle_context.CycleContext) -> None:
+    def __init__(self, attempts: cycle_attempts.CycleAttempts, turn: int) -> None:
         self._used: set[int] = set()
-        for attempt in context.attempts.live():
+        for attempt in attempts.live():
             port = attempt.rank.master_port
             if port and port not in self._used:
                 counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
                 count = attempt.rank.ports or max(counts, default=1)
                 self._used.update(range(port, port + count))
-        self._next = RENDEZVOUS_PORTS.start + context.jobs.next_order % len(RENDEZVOUS_PORTS)
+        self._next = RENDEZVOUS_PORTS.start + turn % len(RENDEZVOUS_PORTS)
 
     def take(self, count: int) -> int:
         """Return the first of so many consecutive free ports.

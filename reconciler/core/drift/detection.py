@@ -12,7 +12,7 @@ from reconciler.core import cycle_cache, cycle_context, overrides, rate_limits
 from reconciler.core.drift import remediation
 from reconciler.core.jobs import external_kills
 from reconciler.core.nodes import flapping, health, mismatches
-from reconciler.core.pools import provisioning
+from reconciler.core.pools import instance_differences, provisioning
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.policy.drift_kinds import KINDS, Drift
@@ -154,7 +154,7 @@ def _is_due(stand: rate_limits.Stand, now: float) -> bool:
 
 def _of_provisioners(states: provisioning.PoolStates) -> Iterator[DetectedDrift]:
     """Yield instances, and pools of them, that are not as requested."""
-    for one in provisioning.differences(states):
+    for one in instance_differences.differences(states):
         yield DetectedDrift(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
 
 

@@ -244,7 +244,9 @@ def _replace(
     remedy = rate_limits.begin(context, "replace", row.key, row.pool, node=row.node)
     _order(context, row, remedy)
     check = row.subject.rpartition("/")[2]
-    refused = provisioning.replace(states, row.node, f"{check} has failed: {why}")
+    refused = provisioning.replace(
+        states, row.node, f"{check} has failed: {why}", context.override_drains
+    )
     _note_end(context, remedy, "failed" if refused else "done", refused)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_attempts, cycle_context
 from reconciler.core.pools import pool_state, provisioning, scale_up
+from reconciler.model import desired
 from reconciler.model.state import scheduler_state
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
@@ -69,7 +70,8 @@ def decide(
         for job, pool in waiting.items():
             _tell(context, job, pool_records[pool])
     for pool_record in pool_records.values():
-        _shrink(pool_record, frozenset(waiting.values()), before)
+        if _may_shrink(pool_record, frozenset(waiting.values())):
+            _shrink(pool_record, before, context.attempts, context.override_drains)
     return _with(before, msgspec.structs.replace(growing, helped=waiting))
 
 
@@ -220,7 +222,7 @@ def _unblocks(pool_record: pool_state.PoolState) -> str:
     if count:
         nodes = "a node of pool {}, which is" if count == 1 else "{1} nodes of pool {0}, which are"
         return f"wait for {nodes.format(pool_record.name, count)} being created"
-    if pool_record.retry_at > pool_record.context.now:
+    if pool_record.retry_at > pool_record.now:
         again = times.format_time(pool_record.retry_at)
         return (
             f"wait until pool {pool_record.name} creates a node, not before {again}; "
@@ -232,40 +234,50 @@ def _unblocks(pool_record: pool_state.PoolState) -> str:
 # --- fewer nodes ----------------------------------------------------------------------------
 
 
+def _may_shrink(pool_record: pool_state.PoolState, wanted: frozenset[str]) -> bool:
+    """Return True if a pool has nodes to spare, and nothing waits for it."""
+    spare = pool_record.present - pool_record.asked.minimum
+    return spare > 0 and pool_record.name not in wanted and not pool_record.suspended
+
+
 def _shrink(
     pool_record: pool_state.PoolState,
-    wanted: frozenset[str],
     before: scheduler_state.SchedulerState,
+    attempts: cycle_attempts.CycleAttempts,
+    drains: Mapping[str, desired.NodeDrain],
 ) -> None:
     """Drain nodes that were idle for long, down to the pool's minimum."""
-    context, settings = pool_record.context, pool_record.asked
+    settings = pool_record.asked
     spare = pool_record.present - settings.minimum
-    if spare <= 0 or pool_record.name in wanted or context.desired.structure.settings.suspend:
-        return
     reserved = {name for room in before.kept for name in room.nodes}
     due: list[tuple[float, int, str]] = []
     for one in pool_record.instances.values():
         if one.state is not InstanceState.UP or one.idle_since is None:
             continue
-        if one.node in reserved or not _is_idle(pool_record, one.node):
+        if one.node in reserved or not _is_idle(pool_record, one.node, attempts, drains):
             continue
         leaves_at = max(
             one.idle_since + settings.idle_s, pool_record.changed_at + settings.cooldown_s
         )
-        if leaves_at > context.now:
-            context.alarm.wake(leaves_at)
+        if leaves_at > pool_record.now:
+            pool_record.alarm.wake(leaves_at)
         elif one.node in pool_record.slots:
             due.append((one.idle_since, -pool_record.slots.index(one.node), one.node))
     for _, _, name in sorted(due)[:spare]:
         why = f"nothing ran there for {quantities.format_duration(settings.idle_s)}"
         pool_record.move(pool_record.instances[name], InstanceState.DRAINING, why)
-        pool_record.changed_at = context.now
-        context.alarm.wake(context.now)
+        pool_record.changed_at = pool_record.now
+        pool_record.alarm.wake(pool_record.now)
 
 
-def _is_idle(pool_record: pool_state.PoolState, node: str) -> bool:
+def _is_idle(
+    pool_record: pool_state.PoolState,
+    node: str,
+    attempts: cycle_attempts.CycleAttempts,
+    drains: Mapping[str, desired.NodeDrain],
+) -> bool:
     """Return True if nothing runs on the node, and nobody has drained it."""
-    if pool_record.context.attempts.of_node(node):
+    if attempts.of_node(node):
         return False
     by_git = pool_record.pool.drains if pool_record.pool is not None else {}
-    return node not in by_git and node not in pool_record.context.override_drains
+    return node not in by_git and node not in drains

@@ -3,6 +3,8 @@
 Jobs that wait for something else get their reason here.
 """
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import cycle_context
-from reconciler.core.jobs import running_gangs
+from reconciler.core.cycle import cycle_jobs
+from reconciler.core.jobs import readiness, running_gangs
+from reconciler.core.quota import quota_usage, unschedulable
 from reconciler.core.snapshot import (
     allocation_columns,
     group_builder,
+    growing_jobs,
     learned_mix,
     node_columns,
+    pending_cache,
     queue_columns,
     reservation_windows,
     task_shapes,
@@ -74,21 +80,20 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         context: of this cycle.
         at: the moment for everything that time changes steadily (see ``schedule_reuse``).
     """
-    held = running_gangs.gather(context)
-    nodes = node_columns.nodes(context, _gpu_demand(context), held)
-    selectors = task_shapes.Selectors(group_builder.affine_specs(context))
-    shapes = task_shapes.Shapes(context, nodes, selectors)
-    opened = reservation_windows.all_of(context.desired.structure, nodes, at)
-    pending = group_builder.PendingGroupBuilder(
-        context, at, shapes=shapes, held=held, opened=opened
-    ).all()
+    structure = context.desired.structure
+    held = running_gangs.gather(context.cache, context.jobs, context.attempts)
+    nodes = node_columns.nodes(context, _gpu_demand(context.jobs, context.cache.particular), held)
+    selectors = task_shapes.Selectors(
+        group_builder.affine_specs(context.jobs, context.cache.affine)
+    )
+    shapes = task_shapes.Shapes(context.cache, structure, nodes, context.nodes, selectors)
+    opened = reservation_windows.all_of(structure, nodes, at)
+    expected_s = learned_mix.expected_s(context)
+    pending = _pending(
+        context, held, shapes, opened, group_builder.LatestStarts(expected_s, at, context.alarm)
+    )
     maker = allocation_columns.AllocationBuilder(
-        context,
-        at,
-        nodes=nodes,
-        selectors=selectors,
-        shapes=shapes,
-        expected_s=learned_mix.expected_s(context),
+        shapes, context.attempts, context.work.short_since, expected_s, at
     )
     holdings = maker.all(held)
     use = _decayed_use(context, nodes, at)
@@ -117,6 +122,48 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
     return SnapshotResult(snapshot, nodes, held, at, pending, use)
 
 
+def _pending(
+    context: cycle_context.CycleContext,
+    held: running_gangs.RunningGangs,
+    shapes: task_shapes.Shapes,
+    opened: tuple[snapshots.Window, ...],
+    starts: group_builder.LatestStarts,
+) -> group_builder.PendingInput:
+    """Return pending groups, and the reasons of jobs that are not offered to the scheduler."""
+    structure, jobs = context.desired.structure, context.jobs
+    nominations = context.observed.nominations
+    accounts = quota_usage.QuotaAccounts(
+        structure,
+        held,
+        jobs=jobs,
+        spent=context.observed.scheduler_state.spent,
+        ended=context.work.ended,
+        alarm=context.alarm,
+        now=context.now,
+    )
+    cached = context.cache.part(pending_cache.PendingCache)
+    cached.renew(jobs, jobs.changed(context.attempts), nominations, shapes)
+    builder = group_builder.PendingGroupBuilder(
+        cached,
+        shapes=shapes,
+        opened=opened,
+        accounts=accounts,
+        growing=growing_jobs.GrowingJobs(context.attempts, accounts, starts.expected_s, starts.at),
+        starts=starts,
+        nominations=nominations,
+    )
+    ready = readiness.ReadinessCheck(structure, context.overrides, jobs, context.alarm, context.now)
+
+    def let_last(
+        capped: Sequence[tuple[str, unschedulable.Kind]],
+    ) -> frozenset[unschedulable.Kind]:
+        found = unschedulable.unschedulable_kinds(context, capped)
+        return frozenset() if found and unschedulable.inputs_changed(context) else found
+
+    others = [jobs.record_of(name) for name in sorted(cached.others)]
+    return builder.all([record for record in others if record is not None], ready, let_last)
+
+
 def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
     settings = context.desired.structure.settings.scheduling
     return snapshots.SchedulingPolicy(
@@ -129,14 +176,13 @@ def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
     )
 
 
-def _gpu_demand(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
+def _gpu_demand(jobs: cycle_jobs.CycleJobs, particular: AbstractSet[str]) -> node_columns.GpuDemand:
     """Return what jobs request of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
-    for name in context.jobs.names_besides(context.cache.particular):
-        draft = context.jobs.drafts.get(name)
-        spec = draft.spec if draft else context.jobs.known[name].spec
-        for group in spec.groups:
+    for name in jobs.names_besides(particular):
+        spec = jobs.spec_of(name)
+        for group in spec.groups if spec is not None else ():
             inner = inner or bool(group.inner)
             if group.mig_profile:
                 profiles.add(group.mig_profile)

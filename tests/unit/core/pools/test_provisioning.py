@@ -339,10 +339,10 @@ def test_a_node_is_replaced_once_its_work_has_ended() -> None:
     apply = provisioning.apply
 
     def and_replace(context: cycle_context.CycleContext) -> provisioning.PoolStates:
-        states = apply(context)
+        states, drains = apply(context), context.override_drains
         if not replaced:
-            replaced.append(provisioning.replace(states, "c-0", "its GPU fails"))
-            replaced.append(provisioning.replace(states, "n9", "none"))
+            replaced.append(provisioning.replace(states, "c-0", "its GPU fails", drains))
+            replaced.append(provisioning.replace(states, "n9", "none", drains))
         return states
 
     with pytest.MonkeyPatch.context() as patch:
