@@ -24,6 +24,7 @@ class CycleAttempts:
         actions: of this cycle. Starts and stops are added to them.
 
     Attributes:
+        known: attempts when the cycle began, by id.
         renewed: new and renewed attempts, by id.
     """
 
@@ -34,7 +35,7 @@ class CycleAttempts:
         actions: list[outcome.Action],
     ) -> None:
         self.renewed: dict[str, records.AttemptRecord] = {}
-        self._observed = observed
+        self.known = observed
         self._cache = cache
         self._actions = actions
         #: Ids of new attempts, by job and element, and by node.
@@ -43,12 +44,12 @@ class CycleAttempts:
 
     def get(self, attempt_id: str) -> records.AttemptRecord | None:
         """Return an attempt, or None if it is not known or its try had concluded."""
-        return self.renewed.get(attempt_id) or self._observed.get(attempt_id)
+        return self.renewed.get(attempt_id) or self.known.get(attempt_id)
 
     def live(self) -> Iterator[records.AttemptRecord]:
         """Yield every attempt that has not ended, oldest first."""
         renewed = self.renewed
-        for attempt_id, attempt in self._observed.items():
+        for attempt_id, attempt in self.known.items():
             if attempt_id not in renewed and attempt.state is not AttemptState.ENDED:
                 yield attempt
         for attempt in renewed.values():
@@ -57,7 +58,7 @@ class CycleAttempts:
 
     def of_element(self, job: str, element: int) -> list[records.AttemptRecord]:
         """Return the attempts of the element's current try, with those that have ended."""
-        renewed, known = self.renewed, self._observed
+        renewed, known = self.renewed, self.known
         ids: Iterable[str] = self._cache.by_job.get(job, _NOTHING).get(element, ())
         if job in self._added_by_job:
             ids = (*ids, *self._added_by_job[job].get(element, ()))
@@ -74,7 +75,7 @@ class CycleAttempts:
 
     def of_node(self, node: str) -> list[records.AttemptRecord]:
         """Return the attempts on a node that have not ended."""
-        renewed, known = self.renewed, self._observed
+        renewed, known = self.renewed, self.known
         ids: Iterable[str] = self._cache.by_node.get(node, ())
         if node in self._added_by_node:
             ids = (*ids, *self._added_by_node[node])
@@ -100,6 +101,19 @@ class CycleAttempts:
                 _story(attempt),
             )
         self.renewed[attempt.id] = renewed
+
+    def tell_again(self, attempt: records.AttemptRecord) -> None:
+        """Send an attempt's node its whole set again, so that it starts or goes on."""
+        self._actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
+
+    def lose(self, attempt: records.AttemptRecord, **changes: object) -> None:
+        """End an attempt that will not be heard of again."""
+        self.renew(attempt, state=AttemptState.ENDED, **changes)
+        self._actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
+
+    def acknowledge(self, attempt_id: str, node: str) -> None:
+        """Tell a node that the end of an attempt is known."""
+        self._actions.append(outcome.Acknowledge(attempt=attempt_id, node=node))
 
     def order_stop(self, attempt: records.AttemptRecord, stop: records.StopOrder) -> None:
         """Order an attempt to stop, unless it was ordered before."""

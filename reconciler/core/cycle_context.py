@@ -6,6 +6,7 @@ they read changes in place, so ``reconcile`` stays a function.
 
 from reconciler.core import cycle_attempts, cycle_cache, remedy_log
 from reconciler.core.cycle import (
+    attempt_losses,
     cycle_alarm,
     cycle_events,
     cycle_jobs,
@@ -33,6 +34,7 @@ class CycleContext:
         attempts: all attempts, with new and renewed ones.
         nodes: all nodes, with new and renewed ones.
         stops: orders to attempts to stop.
+        losses: ends of attempts that are not heard of again.
         reasons: pending reasons.
         work: what ended, from which the scheduler learns.
         remedies: remediations of the last day.
@@ -79,6 +81,7 @@ class CycleContext:
         # overrides change no pools
         pools = desired_state.structure.pools
         self.stops = stop_orders.StopOrders(self.attempts, self.nodes, pools, now)
+        self.losses = attempt_losses.AttemptLosses(self.attempts, self.jobs, self.events, now)
         self.reasons = cycle_reasons.CycleReasons(observed.reasons)
         self.work = cycle_work.CycleWork(observed.scheduler_state.short_since)
         self.remedies = remedy_log.RemedyLog(observed.remedies)

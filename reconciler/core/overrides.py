@@ -6,16 +6,15 @@ rest of the cycle uses a structure that contains it.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from reconciler.core import cycle_cache, cycle_context
+from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values import times
-
-Overrides = dict[tuple[str, str], records.Override]
 
 
 class _Suspended(cycle_cache.CachePart):
@@ -45,52 +44,25 @@ def apply(context: cycle_context.CycleContext) -> None:
     if not context.observed.overrides and not context.observed.asked:
         return
     structure = context.desired.structure
-    pools = {node: structure.pools[name] for node, name in structure.pool_of_node().items()}
-    overrides: Overrides = {one.key: one for one in context.observed.overrides}
-    cancels = Counter(one.owner for one in overrides.values() if _still_cancels(context, one))
+    table = _OverrideTable(
+        context.observed.overrides,
+        context.desired,
+        jobs=context.jobs,
+        nodes=context.nodes,
+        events=context.events,
+        now=context.now,
+    )
     for request in context.observed.asked:
-        if isinstance(request, records.PutOverride):
-            requested = request.override
-            why = _put(context, overrides, requested, pools, cancels[requested.owner])
-            context.answers[request.id] = why
-            cancels[requested.owner] += requested.verb == "cancel" and not why
-        else:
-            context.answers[request.id] = _clear(context, overrides, request)
-    _forget_oldest(context, overrides)
-    for one in list(overrides.values()):
-        ended = _ended(context, one, pools.get(one.subject))
-        if ended is not None:
-            kind, message = ended
-            del overrides[one.key]
-            _event(context, kind, one, message)
-        else:
-            context.alarm.wake(one.expires_at)
-            _enforce(context, one)
-    context.overrides = tuple(overrides.values())
+        context.answers[request.id] = table.answer(request)
+    table.forget_oldest()
+    for one in table.end_over():
+        context.alarm.wake(one.expires_at)
+        _enforce(context.jobs, context.override_drains, one)
+    context.overrides = table.all()
     suspending = suspensions(context.overrides)
     if suspending:
         suspended = context.cache.part(_Suspended).of(structure, suspending)
         context.desired = msgspec.structs.replace(context.desired, structure=suspended)
-
-
-def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:
-    """Return True if the override is about a run that is not over."""
-    record = context.jobs.before(one.subject) if one.verb == "cancel" else None
-    return record is not None and not record.finished and record.key == one.run_key
-
-
-def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) -> None:
-    """Drop the oldest of each owner's cancels of runs that are over."""
-    over: dict[str, list[records.Override]] = {}
-    for one in overrides.values():
-        if one.verb == "cancel" and not _still_cancels(context, one):
-            over.setdefault(one.owner, []).append(one)
-    for owner, all_of_them in over.items():
-        all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
-        for one in all_of_them[records.OVERRIDES_MAX :]:
-            del overrides[one.key]
-            reason = f"its run is over, and {owner} has made {records.OVERRIDES_MAX} others since"
-            _event(context, "OverrideExpired", one, f"{reason}; it was {describe(one)}")
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
@@ -142,77 +114,6 @@ def settled_by(one: records.Override, *, signed: bool) -> str:
     return f"to commit it: {commit_command(one, signed=signed)}"
 
 
-def _put(
-    context: cycle_context.CycleContext,
-    overrides: Overrides,
-    requested: records.Override,
-    pools: dict[str, desired.Pool],
-    cancels: int,
-) -> str:
-    """Put an override into force. Return why that is refused; empty if it is not.
-
-    Args:
-        context: of this cycle.
-        overrides: those in force.
-        asked: the requested one.
-        pools: pool of each node.
-        cancels: how many of the owner's overrides cancel runs that are not over.
-    """
-    known = overrides.get(requested.key)
-    if requested.expires_at <= context.now:
-        return "it would end before it begins"
-    if requested.verb == "cancel" and known is None and cancels >= records.OVERRIDES_MAX:
-        return (
-            f"{requested.owner} has {records.OVERRIDES_MAX} overrides that cancel runs which are "
-            "not over yet, the most possible. To fix: wait for some to end, commit some of them "
-            "to git, or end some with `muster overrides clear`"
-        )
-    if requested.verb == "cancel":
-        record = context.jobs.before(requested.subject)
-        if record is None:
-            return f"there is no Job/{requested.subject}"
-        requested = msgspec.structs.replace(requested, run_key=record.key)
-        if known is None or known.run_key != requested.run_key:
-            if record.finished:
-                return f"run {record.spec.run} of it is {record.state.value} already"
-            draft = context.jobs.drafts.get(requested.subject)
-            if (draft or record).removed:
-                return f"run {record.spec.run} of it is being cancelled already"
-        _bar_changed(context, record)
-    elif requested.verb == "drain":
-        why_not = _not_drainable(context, requested.subject, pools.get(requested.subject))
-        if why_not:
-            return why_not
-    else:
-        suspended = _is_suspended(context.desired.structure, requested.subject)
-        if suspended is None:
-            name = requested.subject.removeprefix(records.SUSPENDED_QUEUE)
-            return f"there is no Queue/{name} in the structure in force"
-        if suspended:
-            return "git suspends it already"
-    overrides[requested.key] = requested
-    _event(context, "OverrideMade", requested, f"{requested.verb} {describe(requested)}")
-    return ""
-
-
-def _bar_changed(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
-    """Prevent the run that git now asks for too, if the cancelled one was changed there."""
-    spec = context.desired.jobs.get(record.name)
-    if spec is not None and spec.run == record.spec.run and spec.key != record.key:
-        context.jobs.bar_run(spec.key)
-
-
-def _not_drainable(
-    context: cycle_context.CycleContext, node: str, pool: desired.Pool | None
-) -> str:
-    """Return why a node can't be drained by an override; empty if it can."""
-    if pool is None and context.nodes.get(node) is None:
-        return f"there is no Node/{node}"
-    if pool is not None and node in pool.drains:
-        return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
-    return ""
-
-
 def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
     """Return True if git itself suspends something; None if that does not exist."""
     if subject == records.SUSPENDED_CLUSTER:
@@ -223,70 +124,199 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
     )
 
 
-def _clear(
-    context: cycle_context.CycleContext, overrides: Overrides, requested: records.ClearOverride
-) -> str:
-    """End an override. Return why that is refused; empty if it is not."""
-    known = overrides.pop((requested.verb, requested.subject), None)
-    if known is None:
-        return f"there is no override that would {requested.verb} {requested.subject}"
-    _event(
-        context, "OverrideCleared", known, f"{requested.owner} ended it; it was {describe(known)}"
-    )
-    return ""
-
-
-def _ended(
-    context: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
-) -> tuple[str, str] | None:
-    """Return the event kind and message with which an override ends now, if it does."""
-    if one.expires_at <= context.now:
-        return "OverrideExpired", f"{one.verb} {describe(one)}"
-    if one.verb == "drain":
-        if pool is not None and one.subject in pool.drains:
-            return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
-        return None
-    if one.verb == "suspend":
-        if _is_suspended(context.desired.structure, one.subject):
-            return "OverrideCommitted", f"git suspends {one.subject}"
-        return None
-    if context.desired.status.sync == "Unknown":
-        return None  # an unreadable repository does not mean that something was removed
-    spec = context.desired.jobs.get(one.subject)
-    if spec is None:
-        if one.subject in context.desired.refused:
-            return None
-        return "OverrideCommitted", "its document was removed from git"
-    record = context.jobs.before(one.subject)
-    if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
-        return "OverrideCommitted", f"git asks for run {spec.run} instead"
-    return None
-
-
-def _enforce(context: cycle_context.CycleContext, one: records.Override) -> None:
+def _enforce(
+    jobs: cycle_jobs.CycleJobs, drains: dict[str, desired.NodeDrain], one: records.Override
+) -> None:
     """Enforce an override."""
     if one.verb == "drain":
-        context.override_drains[one.subject] = desired.NodeDrain(
-            one.reason, one.owner, one.expires_at
-        )
+        drains[one.subject] = desired.NodeDrain(one.reason, one.owner, one.expires_at)
         return
     if one.verb == "suspend":
         return  # the rest of the cycle uses a structure that contains it
-    record = context.jobs.before(one.subject)
+    record = jobs.before(one.subject)
     if record is None or record.finished or record.key != one.run_key:
         return
-    draft = context.jobs.draft(one.subject)
+    draft = jobs.draft(one.subject)
     if draft is not None and not draft.removed:
         draft.removed = True
         draft.message = f"cancelled {describe(one)}"
 
 
-def _event(
-    context: cycle_context.CycleContext, kind: str, one: records.Override, message: str
-) -> None:
-    if one.verb == "cancel":
-        context.events.add(kind, message, job=one.subject)
-    elif one.verb == "drain":
-        context.events.add(kind, message, node=one.subject)
-    else:
-        context.events.add(kind, f"{one.subject}: {message}")
+class _OverrideTable:
+    """The overrides in force, by verb and subject.
+
+    Args:
+        before: those in force when the cycle began.
+        desired_state: what git asks for.
+        jobs: of this cycle.
+        nodes: of this cycle.
+        events: of this cycle.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        before: Iterable[records.Override],
+        desired_state: desired.Desired,
+        *,
+        jobs: cycle_jobs.CycleJobs,
+        nodes: cycle_nodes.CycleNodes,
+        events: cycle_events.CycleEvents,
+        now: float,
+    ) -> None:
+        self._in_force = {one.key: one for one in before}
+        self._desired = desired_state
+        self._jobs = jobs
+        self._nodes = nodes
+        self._events = events
+        self._now = now
+        structure = desired_state.structure
+        self._pools = {
+            node: structure.pools[name] for node, name in structure.pool_of_node().items()
+        }
+        self._cancels = Counter(
+            one.owner for one in self._in_force.values() if self._still_cancels(one)
+        )
+
+    def all(self) -> tuple[records.Override, ...]:
+        """Return the overrides in force."""
+        return tuple(self._in_force.values())
+
+    def answer(self, request: records.OverrideRequest) -> str:
+        """Grant a request. Return why that is refused; empty if it is not."""
+        if isinstance(request, records.ClearOverride):
+            return self._clear(request)
+        requested = request.override
+        why = self._put(requested)
+        self._cancels[requested.owner] += requested.verb == "cancel" and not why
+        return why
+
+    def end_over(self) -> Iterator[records.Override]:
+        """End the overrides that are over. Yield each of the others, in order."""
+        for one in list(self._in_force.values()):
+            ended = self._ended(one)
+            if ended is None:
+                yield one
+                continue
+            kind, message = ended
+            del self._in_force[one.key]
+            self._event(kind, one, message)
+
+    def _put(
+        self,
+        requested: records.Override,
+    ) -> str:
+        """Put an override into force. Return why that is refused; empty if it is not."""
+        cancels = self._cancels[requested.owner]
+        known = self._in_force.get(requested.key)
+        if requested.expires_at <= self._now:
+            return "it would end before it begins"
+        if requested.verb == "cancel" and known is None and cancels >= records.OVERRIDES_MAX:
+            return (
+                f"{requested.owner} has {records.OVERRIDES_MAX} overrides that cancel runs which "
+                "are not over yet, the most possible. To fix: wait for some to end, commit some of "
+                "them to git, or end some with `muster overrides clear`"
+            )
+        if requested.verb == "cancel":
+            record = self._jobs.before(requested.subject)
+            if record is None:
+                return f"there is no Job/{requested.subject}"
+            requested = msgspec.structs.replace(requested, run_key=record.key)
+            if known is None or known.run_key != requested.run_key:
+                if record.finished:
+                    return f"run {record.spec.run} of it is {record.state.value} already"
+                draft = self._jobs.drafts.get(requested.subject)
+                if (draft or record).removed:
+                    return f"run {record.spec.run} of it is being cancelled already"
+            self._bar_changed(record)
+        elif requested.verb == "drain":
+            why_not = self._not_drainable(requested.subject, self._pools.get(requested.subject))
+            if why_not:
+                return why_not
+        else:
+            suspended = _is_suspended(self._desired.structure, requested.subject)
+            if suspended is None:
+                name = requested.subject.removeprefix(records.SUSPENDED_QUEUE)
+                return f"there is no Queue/{name} in the structure in force"
+            if suspended:
+                return "git suspends it already"
+        self._in_force[requested.key] = requested
+        self._event("OverrideMade", requested, f"{requested.verb} {describe(requested)}")
+        return ""
+
+    def _clear(self, requested: records.ClearOverride) -> str:
+        """End an override. Return why that is refused; empty if it is not."""
+        known = self._in_force.pop((requested.verb, requested.subject), None)
+        if known is None:
+            return f"there is no override that would {requested.verb} {requested.subject}"
+        self._event(
+            "OverrideCleared", known, f"{requested.owner} ended it; it was {describe(known)}"
+        )
+        return ""
+
+    def forget_oldest(self) -> None:
+        """Drop the oldest of each owner's cancels of runs that are over."""
+        over: dict[str, list[records.Override]] = {}
+        for one in self._in_force.values():
+            if one.verb == "cancel" and not self._still_cancels(one):
+                over.setdefault(one.owner, []).append(one)
+        for owner, all_of_them in over.items():
+            all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
+            for one in all_of_them[records.OVERRIDES_MAX :]:
+                del self._in_force[one.key]
+                reason = (
+                    f"its run is over, and {owner} has made {records.OVERRIDES_MAX} others since"
+                )
+                self._event("OverrideExpired", one, f"{reason}; it was {describe(one)}")
+
+    def _ended(self, one: records.Override) -> tuple[str, str] | None:
+        """Return the event kind and message with which an override ends now, if it does."""
+        pool = self._pools.get(one.subject)
+        if one.expires_at <= self._now:
+            return "OverrideExpired", f"{one.verb} {describe(one)}"
+        if one.verb == "drain":
+            if pool is not None and one.subject in pool.drains:
+                return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
+            return None
+        if one.verb == "suspend":
+            if _is_suspended(self._desired.structure, one.subject):
+                return "OverrideCommitted", f"git suspends {one.subject}"
+            return None
+        if self._desired.status.sync == "Unknown":
+            return None  # an unreadable repository does not mean that something was removed
+        spec = self._desired.jobs.get(one.subject)
+        if spec is None:
+            if one.subject in self._desired.refused:
+                return None
+            return "OverrideCommitted", "its document was removed from git"
+        record = self._jobs.before(one.subject)
+        if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
+            return "OverrideCommitted", f"git asks for run {spec.run} instead"
+        return None
+
+    def _still_cancels(self, one: records.Override) -> bool:
+        """Return True if the override is about a run that is not over."""
+        record = self._jobs.before(one.subject) if one.verb == "cancel" else None
+        return record is not None and not record.finished and record.key == one.run_key
+
+    def _bar_changed(self, record: records.JobRecord) -> None:
+        """Prevent the run that git now asks for too, if the cancelled one was changed there."""
+        spec = self._desired.jobs.get(record.name)
+        if spec is not None and spec.run == record.spec.run and spec.key != record.key:
+            self._jobs.bar_run(spec.key)
+
+    def _not_drainable(self, node: str, pool: desired.Pool | None) -> str:
+        """Return why a node can't be drained by an override; empty if it can."""
+        if pool is None and self._nodes.get(node) is None:
+            return f"there is no Node/{node}"
+        if pool is not None and node in pool.drains:
+            return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
+        return ""
+
+    def _event(self, kind: str, one: records.Override, message: str) -> None:
+        if one.verb == "cancel":
+            self._events.add(kind, message, job=one.subject)
+        elif one.verb == "drain":
+            self._events.add(kind, message, node=one.subject)
+        else:
+            self._events.add(kind, f"{one.subject}: {message}")

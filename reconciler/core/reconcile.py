@@ -139,6 +139,7 @@ def _schedule(
             same moment.
         ended: see ``reconcile``.
     """
+    structure = context.desired.structure
     at = context.now if last is None else last.at
     built = snapshot_builder.build(context, at)
     ended("snapshot")
@@ -148,12 +149,24 @@ def _schedule(
     ended("place")
     if at < decided.wake_at < math.inf:
         context.alarm.wake_schedule(decided.wake_at)
-    inputs = schedule_reuse.inputs_of(context, at, built.snapshot, decided)
-    queues = queue_usage.usage_of_queues(context, built, decided)
+    inputs = schedule_reuse.inputs_of(
+        at,
+        built.snapshot,
+        decided,
+        generation=context.desired.generation,
+        nominations=context.observed.nominations,
+        schedule_at=context.alarm.schedule_at,
+    )
+    queues = queue_usage.usage_of_queues(
+        structure.queues, context.jobs, context.attempts, built, decided
+    )
     state = autoscaling.decide(
         context, pools, _scheduler_state(context, built, decided, queues), scheduled=True
     )
-    if unschedulable.unschedulable_kinds(context, built.pending.capped) != built.pending.let_last:
+    kinds = unschedulable.unschedulable_kinds(
+        structure, context.jobs, context.reasons, built.pending.capped
+    )
+    if kinds != built.pending.let_last:
         inputs = None  # quotas now count other jobs first
         context.alarm.wake(context.now + unschedulable.AGAIN_S)
     if inputs is None and context.alarm.schedule_at is not None:
@@ -178,14 +191,20 @@ def _scheduler_state(
     queues: tuple[outcome.QueueUsage, ...],
 ) -> scheduler_state.SchedulerState:
     """Return what the scheduler remembers after a schedule."""
-    learned = learned_mix.renewed(context)
+    learned = learned_mix.renewed(
+        context.observed.scheduler_state,
+        context.desired.structure,
+        context.work,
+        context.jobs.arrived,
+        context.now,
+    )
     counts_usage = bool(context.desired.structure.settings.scheduling.usage_strength)
     gpus = {queue.name: queue.allocated[2] / snapshots.WHOLE for queue in queues}
     renewed = msgspec.structs.replace(
         learned,
         turn=learned.turn + bool(decided.placements),
         kept=learned_mix.rooms_of(decided.kept, built.node_names),
-        turns=learned_mix.turns_of(context, decided.turns),
+        turns=learned_mix.turns_of(context.jobs, decided.turns),
         used=built.use.used,
         offered=built.use.offered,
         slices=built.use.slices,
@@ -201,7 +220,13 @@ def _reuse(
     last: records.ScheduleInputs,
 ) -> _Schedule:
     """Keep the last schedule, because a new one would be the same."""
-    learned = learned_mix.renewed(context)
+    learned = learned_mix.renewed(
+        context.observed.scheduler_state,
+        context.desired.structure,
+        context.work,
+        context.jobs.arrived,
+        context.now,
+    )
     state = autoscaling.decide(context, pools, learned, scheduled=False)
     inputs: records.ScheduleInputs | None = last
     if learned.growing.helped.keys() - state.growing.helped.keys():

@@ -6,6 +6,8 @@ are ``ScheduleInputs.wake_at``; what changes steadily (lost work, slack) is comp
 ``ScheduleInputs.at``, which moves only with a new schedule, or after a minute.
 """
 
+from collections.abc import Mapping
+
 from reconciler.core import cycle_context, overrides
 from reconciler.core.nodes import unschedulable_nodes
 from reconciler.model.state import records
@@ -46,22 +48,32 @@ def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs 
 
 
 def inputs_of(
-    context: cycle_context.CycleContext,
     at: float,
     situation: snapshots.Snapshot,
     decided: decisions.Decisions,
+    *,
+    generation: int,
+    nominations: Mapping[str, int],
+    schedule_at: float | None,
 ) -> records.ScheduleInputs | None:
-    """Return the inputs of a new schedule; None if applying it changed them."""
+    """Return the inputs of a new schedule; None if applying it changed them.
+
+    Args:
+        at: the moment of the snapshot.
+        situation: the snapshot.
+        decided: the schedule.
+        generation: of the desired state.
+        nominations: before the schedule.
+        schedule_at: when the next schedule is due at the latest.
+    """
     if decided.placements or decided.evictions:
         return None
-    if list(decided.promised.items()) != list(context.observed.nominations.items()):
+    if list(decided.promised.items()) != list(nominations.items()):
         return None
     if decided.kept != situation.kept or decided.turns != situation.turns:
         return None
     stale_at = at + SAMPLE_S if situation.lines else None
-    return records.ScheduleInputs(
-        at, context.desired.generation, context.alarm.schedule_at, stale_at
-    )
+    return records.ScheduleInputs(at, generation, schedule_at, stale_at)
 
 
 def _differs(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from reconciler.core import cycle_context, observed_state
-from reconciler.core.jobs import lifecycle
+from reconciler.core.jobs import verdicts
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import EndReason
@@ -68,7 +68,7 @@ def end_overdue(context: cycle_context.CycleContext) -> None:
 
 def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
     """Return the first moment at which time ends a try; None: none does."""
-    moments = (lifecycle.time_is_up_at(spec, attempts), spec.deadline)
+    moments = (verdicts.time_is_up_at(spec, attempts), spec.deadline)
     return min((moment for moment in moments if moment is not None), default=None)
 
 

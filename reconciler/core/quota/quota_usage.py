@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 
-from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draft
+from reconciler.core import cycle_attempts, cycle_cache, job_draft
 from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_jobs, cycle_work
 from reconciler.core.jobs import run_times, running_gangs
 from reconciler.core.quota import quota_accounts
@@ -356,6 +356,28 @@ def accounts_of_records(
     """Return the accounts of all quotas between cycles."""
     cache = cycle_cache.CycleCache.from_observed(observed)
     jobs = cycle_jobs.CycleJobs(observed, cache, cycle_events.CycleEvents(now), now)
+    return _between_cycles(structure, observed, now, cache, jobs)
+
+
+def spent_of_records(
+    structure: desired.Structure, observed: records.Observed, now: float
+) -> dict[str, str]:
+    """Return what ``spent_budgets`` does, between cycles."""
+    if not any(quota.ends for quota in structure.quotas.values()):
+        return {}
+    cache = cycle_cache.CycleCache.from_observed(observed)
+    jobs = cycle_jobs.CycleJobs(observed, cache, cycle_events.CycleEvents(now), now)
+    accounts = _between_cycles(structure, observed, now, cache, jobs)
+    return spent_budgets(accounts, jobs, cycle_alarm.CycleAlarm(), now)
+
+
+def _between_cycles(
+    structure: desired.Structure,
+    observed: records.Observed,
+    now: float,
+    cache: cycle_cache.CycleCache,
+    jobs: cycle_jobs.CycleJobs,
+) -> QuotaAccounts:
     attempts = cycle_attempts.CycleAttempts(observed.attempts, cache, [])
     return QuotaAccounts(
         structure,
@@ -368,24 +390,13 @@ def accounts_of_records(
     )
 
 
-def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
+def spent_budgets(
+    accounts: QuotaAccounts, jobs: cycle_jobs.CycleJobs, alarm: cycle_alarm.CycleAlarm, now: float
+) -> dict[str, str]:
     """Return the jobs that have to stop because their budget is used up, with the quota's name.
 
     Request a cycle for the next such moment.
     """
-    ending = [quota for quota in context.desired.structure.quotas.values() if quota.ends]
-    if not ending:
-        return {}
-    held = running_gangs.gather(context.cache, context.jobs, context.attempts)
-    accounts = QuotaAccounts(
-        context.desired.structure,
-        held,
-        jobs=context.jobs,
-        spent=context.observed.scheduler_state.spent,
-        ended=context.work.ended,
-        alarm=context.alarm,
-        now=context.now,
-    )
     found: dict[str, str] = {}
     for account in accounts.all:
         quota = account.quota
@@ -393,12 +404,14 @@ def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
             continue
         left_s = quota.budget_gpu_s - account.spent_gpu_s - account.running_gpu_s
         if left_s > 0:
-            context.alarm.wake(context.now + left_s / account.gpus)
+            alarm.wake(now + left_s / account.gpus)
             continue
         for job in sorted(account.jobs):
-            if job in context.observed.quarantined:
-                continue  # it is quarantined
-            spec = context.jobs.spec_or_aside(job)
-            if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
+            spec = jobs.spec_or_aside(job)
+            if jobs.aside(job) is None and spec is not None and _uses_gpus(spec):
                 found[job] = quota.name
     return found
+
+
+def _uses_gpus(spec: desired.Job) -> bool:
+    return any(group.resources.gpu_milli for group in spec.groups)

@@ -26,6 +26,8 @@ from reconciler.core.snapshot import (
     reservation_windows,
     task_shapes,
 )
+from reconciler.model import desired
+from reconciler.model.state import scheduler_state
 from reconciler.scheduling.inputs import snapshots
 
 
@@ -80,15 +82,22 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         context: of this cycle.
         at: the moment for everything that time changes steadily (see ``schedule_reuse``).
     """
-    structure = context.desired.structure
+    structure, remembered = context.desired.structure, context.observed.scheduler_state
+    settings = structure.settings.scheduling
     held = running_gangs.gather(context.cache, context.jobs, context.attempts)
-    nodes = node_columns.nodes(context, _gpu_demand(context.jobs, context.cache.particular), held)
+    nodes = node_columns.nodes(
+        context.cache,
+        structure,
+        context.nodes,
+        _gpu_demand(context.jobs, context.cache.particular),
+        held,
+    )
     selectors = task_shapes.Selectors(
         group_builder.affine_specs(context.jobs, context.cache.affine)
     )
     shapes = task_shapes.Shapes(context.cache, structure, nodes, context.nodes, selectors)
     opened = reservation_windows.all_of(structure, nodes, at)
-    expected_s = learned_mix.expected_s(context)
+    expected_s = learned_mix.expected_s(settings, remembered)
     pending = _pending(
         context, held, shapes, opened, group_builder.LatestStarts(expected_s, at, context.alarm)
     )
@@ -96,27 +105,33 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         shapes, context.attempts, context.work.short_since, expected_s, at
     )
     holdings = maker.all(held)
-    use = _decayed_use(context, nodes, at)
-    remembered = context.observed.scheduler_state
+    use = _decayed_use(structure, nodes, remembered, at)
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
-        queues=queue_columns.queues(context, held.allocated, held.firm, use.shares),
+        queues=queue_columns.queues(
+            context.cache,
+            structure,
+            context.overrides,
+            allocated=held.allocated,
+            firm=held.firm,
+            usage=use.shares,
+        ),
         shapes=tuple(shapes.numbered),
         lines=pending.groups.lines,
         line_columns=pending.groups.columns,
         holdings=holdings,
         now=at,
-        policy=_policy(context),
+        policy=_policy(settings),
         profiles=nodes.profiles,
         levels=nodes.levels,
-        presence=_presence(context, held, nodes, selectors),
+        presence=_presence(context.jobs, held, nodes, selectors),
         windows=opened,
         kept=learned_mix.kept_of(remembered, nodes.row_of),
         turns=remembered.turns,
         mix=learned_mix.mix(remembered, shapes),
         turn=remembered.turn,
-        pools=queue_columns.pools(context, nodes),
-        usual_s=learned_mix.usual_s(context),
+        pools=queue_columns.pools(context.cache, structure, nodes),
+        usual_s=learned_mix.usual_s(context.jobs, remembered),
         judged=pending.judged,
     )
     return SnapshotResult(snapshot, nodes, held, at, pending, use)
@@ -157,15 +172,18 @@ def _pending(
     def let_last(
         capped: Sequence[tuple[str, unschedulable.Kind]],
     ) -> frozenset[unschedulable.Kind]:
-        found = unschedulable.unschedulable_kinds(context, capped)
-        return frozenset() if found and unschedulable.inputs_changed(context) else found
+        found = unschedulable.unschedulable_kinds(structure, jobs, context.reasons, capped)
+        if found and unschedulable.inputs_changed(
+            context.desired, context.observed.desired_generation, context.nodes
+        ):
+            return frozenset()
+        return found
 
     others = [jobs.record_of(name) for name in sorted(cached.others)]
     return builder.all([record for record in others if record is not None], ready, let_last)
 
 
-def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
-    settings = context.desired.structure.settings.scheduling
+def _policy(settings: desired.Scheduling) -> snapshots.SchedulingPolicy:
     return snapshots.SchedulingPolicy(
         backfill=settings.backfill,
         depth=settings.depth,
@@ -190,7 +208,7 @@ def _gpu_demand(jobs: cycle_jobs.CycleJobs, particular: AbstractSet[str]) -> nod
 
 
 def _presence(
-    context: cycle_context.CycleContext,
+    jobs: cycle_jobs.CycleJobs,
     held: running_gangs.RunningGangs,
     nodes: node_columns.NodeTable,
     selectors: task_shapes.Selectors,
@@ -200,7 +218,7 @@ def _presence(
         return None
     found = np.zeros((len(selectors.all), len(nodes.names)), dtype=np.int64)
     for (job, _), attempts in held.attempts.items():
-        spec = context.jobs.spec_or_aside(job)
+        spec = jobs.spec_or_aside(job)
         for selector in selectors.matching(spec) if spec is not None else ():
             for attempt in attempts:
                 row = nodes.row_of.get(attempt.node)
@@ -210,15 +228,18 @@ def _presence(
 
 
 def _decayed_use(
-    context: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
+    structure: desired.Structure,
+    nodes: node_columns.NodeTable,
+    before: scheduler_state.SchedulerState,
+    at: float,
 ) -> DecayedUse:
     """Return the decayed use of each queue with those below it, if use counts."""
-    settings = context.desired.structure.settings.scheduling
+    settings = structure.settings.scheduling
     if not settings.usage_strength:
         return DecayedUse({}, 0.0, {})
-    known = {*context.desired.structure.queues, learned_mix.OFFERED}
+    known = {*structure.queues, learned_mix.OFFERED}
     gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / snapshots.WHOLE
-    before, half_life_s = context.observed.scheduler_state, settings.usage_half_life_s
+    half_life_s = settings.usage_half_life_s
     slices: learned_mix.Slices = {}
     if settings.usage_window_s is None:
         used, offered = learned_mix.faded_use(before, gpus, at, half_life_s)

@@ -112,7 +112,9 @@ def opened(
     observed = records.Observed(nodes=dict(world.memory.nodes))
     context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
     nodes = node_columns.nodes(
-        context,
+        context.cache,
+        structure,
+        context.nodes,
         node_columns.GpuDemand(),
         running_gangs.gather(context.cache, context.jobs, context.attempts),
     )
