@@ -12,6 +12,7 @@ from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draf
 from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes, cycle_reasons, stop_orders
 from reconciler.core.jobs import gang_ranks, lifecycle, verdicts
 from reconciler.core.snapshot import pending_cache, snapshot_builder
+from reconciler.model import desired
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.pending_reasons import NO_NODE, ReasonCode, never_starts
 from reconciler.model.state.states import AttemptState, EndReason, JobState
@@ -22,16 +23,24 @@ from reconciler.scheduling import decisions
 
 def apply(
     context: cycle_context.CycleContext,
+    pools: Mapping[str, desired.Pool],
     built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
-    """Write the decisions into the context: new attempts, stop orders, reasons."""
-    structure, jobs, nodes = context.desired.structure, context.jobs, context.nodes
+    """Write the decisions into the context: new attempts, stop orders, reasons.
+
+    Args:
+        context: of this cycle.
+        pools: by name.
+        built: the snapshot.
+        decided: the schedule.
+    """
+    jobs, nodes = context.jobs, context.nodes
     attempts, events = context.attempts, context.events
     allocator = gang_ranks.AttemptAllocator(
         built.nodes.names, built.nodes.profiles, attempts, jobs.next_order
     )
-    ranks = gang_ranks.GangRanks(allocator, nodes, structure.pools)
+    ranks = gang_ranks.GangRanks(allocator, nodes, pools)
     placer = _Placer(
         attempts,
         context.stops,

@@ -1,7 +1,8 @@
 """The context of one cycle: what was observed, and what the phases renew.
 
 Phases read jobs, attempts and nodes through its parts and see what earlier phases wrote. Nothing
-they read changes in place, so ``reconcile`` stays a function.
+they read changes in place, so ``reconcile`` stays a function. ``reconcile.PHASES`` lists what each
+phase reads and writes. Only phases take the context: what they call gets the parts that it needs.
 """
 
 from reconciler.core import cycle_attempts, cycle_cache, remedy_log
@@ -23,7 +24,6 @@ class CycleContext:
     """The values that the phases of one cycle read and write.
 
     Attributes:
-        desired: the desired state. Overrides may replace its structure.
         observed: every record, and what came in. It never changes.
         cache: what earlier cycles computed from these records.
         now: seconds since the epoch.
@@ -56,7 +56,7 @@ class CycleContext:
         """Begin a cycle.
 
         Args:
-            desired_state: what git asks for.
+            desired_state: what git asks for. Its pools say how long tasks may take to stop.
             observed: every record, and what came in.
             now: seconds since the epoch.
             cache: of exactly these records; None: an empty one.
@@ -69,7 +69,6 @@ class CycleContext:
         elif cache.attempts is not observed.attempts:
             raise ValueError("the cache belongs to other records than those observed")
         self.cache = cache
-        self.desired = desired_state
         self.observed = observed
         self.now = now
         self.events = cycle_events.CycleEvents(now)

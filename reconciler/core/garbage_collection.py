@@ -22,17 +22,16 @@ EVERY_S = 600.0
 AGAIN_S = 5.0
 
 
-def apply(context: cycle_context.CycleContext) -> None:
+def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
     """Forget what is due, and request the next look."""
     due_at = context.observed.forget_at
     if due_at is not None and due_at <= context.now:
-        context.forget_at = min(
-            _jobs(context.left_jobs, context.desired, context.observed, context.jobs, context.now),
-            _nodes(
-                context.nodes, context.desired.structure.settings.retain_gone_nodes_s, context.now
-            ),
+        retain_s = desired_state.structure.settings.retain_gone_nodes_s
+        context.left_jobs, jobs_at = _jobs(
+            desired_state, context.observed, context.jobs, context.now
         )
-    elif _is_something_new(context.desired, context.observed, context.jobs, context.nodes):
+        context.forget_at = min(jobs_at, _nodes(context.nodes, retain_s, context.now))
+    elif _is_something_new(desired_state, context.observed, context.jobs, context.nodes):
         soon = context.now + EVERY_S
         context.forget_at = soon if due_at is None else min(due_at, soon)
     else:
@@ -61,15 +60,14 @@ def _is_something_new(
 
 
 def _jobs(
-    left: list[str],
     desired_state: desired.Desired,
     observed: records.Observed,
     jobs: cycle_jobs.CycleJobs,
     now: float,
-) -> float:
-    """Forget finished jobs without a document. Return when to look again."""
+) -> tuple[list[str], float]:
+    """Return finished jobs without a document to forget, and when to look again."""
     if desired_state.status.sync == "Unknown":
-        return now + EVERY_S  # an unreadable repository removes nothing
+        return [], now + EVERY_S  # an unreadable repository removes nothing
     settings = desired_state.structure.settings
     unasked = _unasked(desired_state, observed, jobs)
     excess = len(unasked) - settings.retain_finished_jobs_max
@@ -85,10 +83,8 @@ def _jobs(
     if due:
         needed = _needed(desired_state, observed, jobs)
         due = [name for name in due if name not in needed]
-    left += due[:BATCH]
-    if len(due) > BATCH:
-        return now + AGAIN_S
-    return max(next_at, now + EVERY_S)
+    again_at = now + AGAIN_S if len(due) > BATCH else max(next_at, now + EVERY_S)
+    return due[:BATCH], again_at
 
 
 def _unasked(

@@ -39,14 +39,17 @@ class _Suspended(cycle_cache.CachePart):
         return self._made
 
 
-def apply(context: cycle_context.CycleContext) -> None:
-    """Add requested overrides, end those that are over, and enforce the others."""
+def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -> desired.Desired:
+    """Add requested overrides, end those that are over, and enforce the others.
+
+    Returns:
+        The desired state in force: the same, or with what overrides suspend.
+    """
     if not context.observed.overrides and not context.observed.asked:
-        return
-    structure = context.desired.structure
+        return desired_state
     table = _OverrideTable(
         context.observed.overrides,
-        context.desired,
+        desired_state,
         jobs=context.jobs,
         nodes=context.nodes,
         events=context.events,
@@ -60,9 +63,10 @@ def apply(context: cycle_context.CycleContext) -> None:
         _enforce(context.jobs, context.override_drains, one)
     context.overrides = table.all()
     suspending = suspensions(context.overrides)
-    if suspending:
-        suspended = context.cache.part(_Suspended).of(structure, suspending)
-        context.desired = msgspec.structs.replace(context.desired, structure=suspended)
+    if not suspending:
+        return desired_state
+    suspended = context.cache.part(_Suspended).of(desired_state.structure, suspending)
+    return msgspec.structs.replace(desired_state, structure=suspended)
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:

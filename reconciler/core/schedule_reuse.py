@@ -18,10 +18,17 @@ from reconciler.scheduling.inputs import snapshots
 SAMPLE_S = 60.0
 
 
-def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs | None:
-    """Return the inputs of the last schedule if the phases before changed none of them."""
+def valid_inputs(
+    context: cycle_context.CycleContext, generation: int
+) -> records.ScheduleInputs | None:
+    """Return the inputs of the last schedule if the phases before changed none of them.
+
+    Args:
+        context: of this cycle.
+        generation: of the desired state.
+    """
     inputs = context.observed.schedule_inputs
-    if inputs is None or inputs.generation != context.desired.generation:
+    if inputs is None or inputs.generation != generation:
         return None
     # compared as a whole, because reasons name who, until when, and why
     if overrides.suspensions(context.overrides) != overrides.suspensions(

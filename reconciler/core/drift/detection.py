@@ -58,6 +58,7 @@ class _Alike(cycle_cache.CachePart):
 
 def detect_drift(
     context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
     states: provisioning.PoolStates,
     queues: Iterable[outcome.QueueUsage] | None,
 ) -> tuple[Drift, ...]:
@@ -65,10 +66,11 @@ def detect_drift(
 
     Args:
         context: of this cycle, after every other phase.
+        desired_state: in force.
         states: of provisioned pools.
         queues: use of each queue; None: as in the cycle before.
     """
-    structure, nodes, jobs = context.desired.structure, context.nodes, context.jobs
+    structure, nodes, jobs = desired_state.structure, context.nodes, context.jobs
     attempts, alarm = context.attempts, context.alarm
     known = {row.key: row for row in context.observed.drift}
     declared = health.pool_of_node(
@@ -88,7 +90,7 @@ def detect_drift(
         *_of_queues(context.observed.drift, queues),
         *_of_provisioners(states),
         *_of_overrides(structure, context.overrides, nodes),
-        *_of_repository(context.desired.status),
+        *_of_repository(desired_state.status),
     ]
     limits = rate_limits.RateLimits(structure, context.remedies, context.now)
     waits_for = functools.partial(

@@ -43,12 +43,16 @@ EVICT_MAX = 200
 _NoteEnd = Callable[[DriftRemedy, RemedyState, str], None]
 
 
-def apply(context: cycle_context.CycleContext, states: provisioning.PoolStates) -> None:
+def apply(
+    context: cycle_context.CycleContext,
+    structure: desired.Structure,
+    states: provisioning.PoolStates,
+) -> None:
     """Take the results that nodes report, and order what is due."""
     before, remedies = context.observed.remedies, context.remedies
     if not before and not any(row.action == "remediate" for row in context.observed.drift):
         return
-    limits = rate_limits.RateLimits(context.desired.structure, remedies, context.now)
+    limits = rate_limits.RateLimits(structure, remedies, context.now)
     end = functools.partial(_end, limits=limits, events=context.events, alarm=context.alarm)
     _take_reports(context.observed.reports, remedies, end)
     for one in list(remedies):

@@ -93,20 +93,20 @@ def _differing(
     return [*[new for _, new in other], *itertools.islice(jobs.values(), len(before), None)]
 
 
-def admit(context: cycle_context.CycleContext) -> None:
+def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
     """Compare desired jobs with their records, unless nothing changed."""
-    if context.desired.generation == context.observed.desired_generation:
+    if desired_state.generation == context.observed.desired_generation:
         return
-    jobs, events, documents = context.jobs, context.events, context.desired.jobs
+    jobs, events, documents = context.jobs, context.events, desired_state.jobs
     names, without = context.cache.part(_Compared).look(
-        context.desired, jobs.known, context.observed.active, jobs.touched(context.attempts)
+        desired_state, jobs.known, context.observed.active, jobs.touched(context.attempts)
     )
     for name in names:
         record, spec = jobs.known.get(name), documents[name]
         if record is None or record.spec is not spec:
             with job_errors.JobErrorScope(name):
                 admit_job(jobs, events, spec)
-    for name in sorted(name for name in without if name not in context.desired.refused):
+    for name in sorted(name for name in without if name not in desired_state.refused):
         draft = jobs.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True
@@ -114,10 +114,10 @@ def admit(context: cycle_context.CycleContext) -> None:
             events.add("JobRemoved", draft.message, job=name)
 
 
-def admit_successors(context: cycle_context.CycleContext) -> None:
+def admit_successors(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
     """Begin runs that waited for an earlier run of the same name to end in this cycle."""
     for name in context.jobs.finished_now:
-        spec = context.desired.jobs.get(name)
+        spec = desired_state.jobs.get(name)
         draft = context.jobs.drafts.get(name)
         if spec is None or draft is None or context.jobs.has_begun(spec.key):
             continue

@@ -17,6 +17,7 @@ from reconciler.core.cycle import (
     stop_orders,
 )
 from reconciler.core.jobs import elastic_jobs, verdicts
+from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import ELEMENT_CODE, EndReason, JobState
 
@@ -26,9 +27,8 @@ _ENDED = {
 }
 
 
-def progress(context: cycle_context.CycleContext) -> None:
+def progress(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
     """Judge every current try, then apply time, holds and removals to each job."""
-    structure = context.desired.structure
     departures = elastic_jobs.Departures(
         context.attempts,
         context.work,

@@ -131,9 +131,9 @@ def out_of_service(cache: cycle_cache.CycleCache) -> list[str]:
     return sorted(cache.part(_Ready).others)
 
 
-def watch(context: cycle_context.CycleContext) -> None:
+def watch(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
     """Update every node's state, and give up work whose lease has ended."""
-    structure, observed = context.desired.structure, context.observed
+    observed = context.observed
     nodes, now = context.nodes, context.now
     pool_of = pool_of_node(context.cache, structure, observed.leader_since, nodes, now)
     ready = context.cache.part(_Ready)

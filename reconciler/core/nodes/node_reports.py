@@ -34,9 +34,9 @@ _CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
-def apply_reports(context: cycle_context.CycleContext) -> None:
+def apply_reports(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
     """Apply every report, oldest first, then the times at which nodes were answered."""
-    structure, nodes, now = context.desired.structure, context.nodes, context.now
+    nodes, now = context.nodes, context.now
     tasks = _TaskReports(
         context.attempts,
         context.losses,

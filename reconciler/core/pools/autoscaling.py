@@ -36,6 +36,7 @@ PROBE_EVERY_S = 5.0
 
 def decide(
     context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
     states: provisioning.PoolStates,
     before: scheduler_state.SchedulerState,
     *,
@@ -45,6 +46,7 @@ def decide(
 
     Args:
         context: after placing.
+        desired_state: in force.
         states: of provisioned pools.
         before: the scheduler's state otherwise.
         scheduled: True if this cycle made a schedule, so that pending work may have changed.
@@ -62,7 +64,7 @@ def decide(
         growing = msgspec.structs.replace(growing, due_at=context.now)
     if growing.due_at is not None:
         imagined = scale_up.ImaginedCluster(
-            context.desired,
+            desired_state,
             context.observed,
             jobs=jobs,
             attempts=context.attempts,
@@ -74,7 +76,7 @@ def decide(
             _candidates(jobs, reasons),
             pool_records,
             growing,
-            suspended=context.desired.structure.settings.suspend,
+            suspended=desired_state.structure.settings.suspend,
             alarm=context.alarm,
             now=context.now,
         )

@@ -32,7 +32,7 @@ OWNER = "provisioner"
 PoolStates = dict[str, pool_state.PoolState]
 
 
-def apply(context: cycle_context.CycleContext) -> PoolStates:
+def apply(context: cycle_context.CycleContext, structure: desired.Structure) -> PoolStates:
     """Apply the scripts' results, advance every instance, and mark nodes without a machine.
 
     Returns:
@@ -40,7 +40,7 @@ def apply(context: cycle_context.CycleContext) -> PoolStates:
     """
     states: PoolStates = {}
     known = context.observed.provisions
-    pools, settings = context.desired.structure.pools, context.desired.structure.settings
+    pools, settings = structure.pools, structure.settings
     scaled = {name for name, pool in pools.items() if pool.provisioning is not None}
     for name in sorted(scaled | known.keys()):
         pool = pools.get(name) if name in scaled else None
@@ -64,7 +64,7 @@ def apply(context: cycle_context.CycleContext) -> PoolStates:
             _take(pool_record, result)
     for pool_record in states.values():
         _progress(pool_record, context.nodes, context.attempts, settings.node_silence_s)
-        _mark(pool_record, context.nodes, context.override_drains, context.absent)
+        context.absent.update(_mark(pool_record, context.nodes, context.override_drains))
     return states
 
 
@@ -451,9 +451,9 @@ def _mark(
     pool_record: pool_state.PoolState,
     nodes: cycle_nodes.CycleNodes,
     drains: dict[str, desired.NodeDrain],
-    absent: set[str],
-) -> None:
-    """Drain nodes that leave, and mark slots without a machine as absent."""
+) -> set[str]:
+    """Drain nodes that leave. Return the slots without a machine."""
+    absent: set[str] = set()
     for slot in dict.fromkeys((*pool_record.slots, *pool_record.instances)):
         one = pool_record.instances.get(slot)
         if one is not None and one.state is InstanceState.UP:
@@ -469,3 +469,4 @@ def _mark(
         else:
             creating = one.state is InstanceState.CREATING
             drains[slot] = _COMING if creating else _GOING
+    return absent

@@ -112,7 +112,7 @@ class ImaginedCluster:
             self._records(list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
             self._now,
         )
-        built = snapshot_builder.build(imagined, self._now)
+        built = snapshot_builder.build(imagined, self._desired, self._now)
         decided = scheduling_cycle.schedule(_preferring(built, coming, possible))
         names, new = built.node_names, {*coming, *possible}
         used: set[str] = set()

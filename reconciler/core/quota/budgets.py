@@ -4,12 +4,13 @@ from reconciler.core import cycle_context, job_draft, job_errors
 from reconciler.core.cycle import cycle_events, stop_orders
 from reconciler.core.jobs import lifecycle, running_gangs, verdicts
 from reconciler.core.quota import quota_usage
+from reconciler.model import desired
 from reconciler.model.state.states import EndReason
 
 
-def enforce(context: cycle_context.CycleContext) -> None:
+def enforce(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
     """Order work of exhausted budgets to stop. It then waits as ``OverBudget``."""
-    structure, jobs = context.desired.structure, context.jobs
+    jobs = context.jobs
     if not any(quota.ends for quota in structure.quotas.values()):
         return
     accounts = quota_usage.QuotaAccounts(

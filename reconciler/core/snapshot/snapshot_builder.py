@@ -75,31 +75,28 @@ class SnapshotResult:
         return self.nodes.names
 
 
-def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
+def build(
+    context: cycle_context.CycleContext, desired_state: desired.Desired, at: float
+) -> SnapshotResult:
     """Return the snapshot after the earlier phases of this cycle.
 
     Args:
         context: of this cycle.
+        desired_state: in force.
         at: the moment for everything that time changes steadily (see ``schedule_reuse``).
     """
-    structure, remembered = context.desired.structure, context.observed.scheduler_state
-    settings = structure.settings.scheduling
-    held = running_gangs.gather(context.cache, context.jobs, context.attempts)
-    nodes = node_columns.nodes(
-        context.cache,
-        structure,
-        context.nodes,
-        _gpu_demand(context.jobs, context.cache.particular),
-        held,
-    )
-    selectors = task_shapes.Selectors(
-        group_builder.affine_specs(context.jobs, context.cache.affine)
-    )
-    shapes = task_shapes.Shapes(context.cache, structure, nodes, context.nodes, selectors)
+    structure, remembered = desired_state.structure, context.observed.scheduler_state
+    settings, cache, jobs = structure.settings.scheduling, context.cache, context.jobs
+    held = running_gangs.gather(cache, jobs, context.attempts)
+    demand = _gpu_demand(jobs, cache.particular)
+    nodes = node_columns.nodes(cache, structure, context.nodes, demand, held)
+    selectors = task_shapes.Selectors(group_builder.affine_specs(jobs, cache.affine))
+    shapes = task_shapes.Shapes(cache, structure, nodes, context.nodes, selectors)
     opened = reservation_windows.all_of(structure, nodes, at)
     expected_s = learned_mix.expected_s(settings, remembered)
+    starts = group_builder.LatestStarts(expected_s, at, context.alarm)
     pending = _pending(
-        context, held, shapes, opened, group_builder.LatestStarts(expected_s, at, context.alarm)
+        context, desired_state, held=held, shapes=shapes, opened=opened, starts=starts
     )
     maker = allocation_columns.AllocationBuilder(
         shapes, context.attempts, context.work.short_since, expected_s, at
@@ -109,7 +106,7 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
         queues=queue_columns.queues(
-            context.cache,
+            cache,
             structure,
             context.overrides,
             allocated=held.allocated,
@@ -124,14 +121,14 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
         policy=_policy(settings),
         profiles=nodes.profiles,
         levels=nodes.levels,
-        presence=_presence(context.jobs, held, nodes, selectors),
+        presence=_presence(jobs, held, nodes, selectors),
         windows=opened,
         kept=learned_mix.kept_of(remembered, nodes.row_of),
         turns=remembered.turns,
         mix=learned_mix.mix(remembered, shapes),
         turn=remembered.turn,
-        pools=queue_columns.pools(context.cache, structure, nodes),
-        usual_s=learned_mix.usual_s(context.jobs, remembered),
+        pools=queue_columns.pools(cache, structure, nodes),
+        usual_s=learned_mix.usual_s(jobs, remembered),
         judged=pending.judged,
     )
     return SnapshotResult(snapshot, nodes, held, at, pending, use)
@@ -139,13 +136,15 @@ def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
 
 def _pending(
     context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
+    *,
     held: running_gangs.RunningGangs,
     shapes: task_shapes.Shapes,
     opened: tuple[snapshots.Window, ...],
     starts: group_builder.LatestStarts,
 ) -> group_builder.PendingInput:
     """Return pending groups, and the reasons of jobs that are not offered to the scheduler."""
-    structure, jobs = context.desired.structure, context.jobs
+    structure, jobs = desired_state.structure, context.jobs
     nominations = context.observed.nominations
     accounts = quota_usage.QuotaAccounts(
         structure,
@@ -174,7 +173,7 @@ def _pending(
     ) -> frozenset[unschedulable.Kind]:
         found = unschedulable.unschedulable_kinds(structure, jobs, context.reasons, capped)
         if found and unschedulable.inputs_changed(
-            context.desired, context.observed.desired_generation, context.nodes
+            desired_state, context.observed.desired_generation, context.nodes
         ):
             return frozenset()
         return found
