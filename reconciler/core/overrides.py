@@ -34,7 +34,7 @@ class _Suspended(cycle_cache.CachePart):
         """Return the structure in which all subjects are suspended."""
         if self._of is None or self._of[0] is not structure or self._of[1] != suspending:
             self._of = (structure, suspending)
-            subjects = frozenset(one.subject for one in suspending)
+            subjects = frozenset(override.subject for override in suspending)
             self._made = _with_suspended(structure, subjects)
         return self._made
 
@@ -58,9 +58,9 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
     for request in context.observed.asked:
         context.answers[request.id] = table.answer(request)
     table.forget_oldest()
-    for one in table.end_over():
-        context.alarm.wake(one.expires_at)
-        _enforce(context.jobs, context.override_drains, one)
+    for override in table.end_over():
+        context.alarm.wake(override.expires_at)
+        _enforce(context.jobs, context.override_drains, override)
     context.overrides = table.all()
     suspending = suspensions(context.overrides)
     if not suspending:
@@ -71,14 +71,14 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
     """Return the overrides that suspend something."""
-    return tuple([one for one in overrides if one.verb == "suspend"])
+    return tuple([override for override in overrides if override.verb == "suspend"])
 
 
 def suspension(overrides: Iterable[records.Override], subject: str) -> records.Override | None:
     """Return the override that suspends something, if any."""
-    for one in overrides:
-        if one.verb == "suspend" and one.subject == subject:
-            return one
+    for override in overrides:
+        if override.verb == "suspend" and override.subject == subject:
+            return override
     return None
 
 
@@ -95,27 +95,28 @@ def _with_suspended(structure: desired.Structure, subjects: frozenset[str]) -> d
     return msgspec.structs.replace(structure, settings=settings, queues=queues)
 
 
-def describe(one: records.Override) -> str:
+def describe(override: records.Override) -> str:
     """Return who made an override, until when, and why, without durations that would change."""
-    until = times.format_time(one.expires_at)
-    return f"by override of {one.owner} until {until}: {one.reason}"
+    until = times.format_time(override.expires_at)
+    return f"by override of {override.owner} until {until}: {override.reason}"
 
 
-def commit_command(one: records.Override, *, signed: bool = False) -> str:
+def commit_command(override: records.Override, *, signed: bool = False) -> str:
     """Return the command that makes git say the same.
 
     ``signed``: from a clone, as people have to sign.
     """
-    reason = one.reason.replace("'", "'\\''")
+    reason = override.reason.replace("'", "'\\''")
     clone = " --clone ." if signed else ""
-    return f"muster {one.verb} {one.subject}{clone} --reason '{reason}'"
+    return f"muster {override.verb} {override.subject}{clone} --reason '{reason}'"
 
 
-def settled_by(one: records.Override, *, signed: bool) -> str:
+def settled_by(override: records.Override, *, signed: bool) -> str:
     """Return what has to happen in git so that it says the same."""
-    if one.commit:
-        return f"committed in {one.commit[:12]}, which is not in force (`muster status` shows why)"
-    return f"to commit it: {commit_command(one, signed=signed)}"
+    if override.commit:
+        commit = override.commit[:12]
+        return f"committed in {commit}, which is not in force (`muster status` shows why)"
+    return f"to commit it: {commit_command(override, signed=signed)}"
 
 
 def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
@@ -129,21 +130,23 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
 
 
 def _enforce(
-    jobs: cycle_jobs.CycleJobs, drains: dict[str, desired.NodeDrain], one: records.Override
+    jobs: cycle_jobs.CycleJobs, drains: dict[str, desired.NodeDrain], override: records.Override
 ) -> None:
     """Enforce an override."""
-    if one.verb == "drain":
-        drains[one.subject] = desired.NodeDrain(one.reason, one.owner, one.expires_at)
+    if override.verb == "drain":
+        drains[override.subject] = desired.NodeDrain(
+            override.reason, override.owner, override.expires_at
+        )
         return
-    if one.verb == "suspend":
+    if override.verb == "suspend":
         return  # the rest of the cycle uses a structure that contains it
-    record = jobs.before(one.subject)
-    if record is None or record.finished or record.key != one.run_key:
+    record = jobs.before(override.subject)
+    if record is None or record.finished or record.key != override.run_key:
         return
-    draft = jobs.draft(one.subject)
+    draft = jobs.draft(override.subject)
     if draft is not None and not draft.removed:
         draft.removed = True
-        draft.message = f"cancelled {describe(one)}"
+        draft.message = f"cancelled {describe(override)}"
 
 
 class _OverrideTable:
@@ -168,7 +171,7 @@ class _OverrideTable:
         events: cycle_events.CycleEvents,
         now: float,
     ) -> None:
-        self._in_force = {one.key: one for one in before}
+        self._in_force = {override.key: override for override in before}
         self._desired = desired_state
         self._jobs = jobs
         self._nodes = nodes
@@ -179,7 +182,7 @@ class _OverrideTable:
             node: structure.pools[name] for node, name in structure.pool_of_node().items()
         }
         self._cancels = Counter(
-            one.owner for one in self._in_force.values() if self._still_cancels(one)
+            override.owner for override in self._in_force.values() if self._still_cancels(override)
         )
 
     def all(self) -> tuple[records.Override, ...]:
@@ -197,14 +200,14 @@ class _OverrideTable:
 
     def end_over(self) -> Iterator[records.Override]:
         """End the overrides that are over. Yield each of the others, in order."""
-        for one in list(self._in_force.values()):
-            ended = self._ended(one)
+        for override in list(self._in_force.values()):
+            ended = self._ended(override)
             if ended is None:
-                yield one
+                yield override
                 continue
             kind, message = ended
-            del self._in_force[one.key]
-            self._event(kind, one, message)
+            del self._in_force[override.key]
+            self._event(kind, override, message)
 
     def _put(
         self,
@@ -261,47 +264,49 @@ class _OverrideTable:
     def forget_oldest(self) -> None:
         """Drop the oldest of each owner's cancels of runs that are over."""
         over: dict[str, list[records.Override]] = {}
-        for one in self._in_force.values():
-            if one.verb == "cancel" and not self._still_cancels(one):
-                over.setdefault(one.owner, []).append(one)
+        for override in self._in_force.values():
+            if override.verb == "cancel" and not self._still_cancels(override):
+                over.setdefault(override.owner, []).append(override)
         for owner, all_of_them in over.items():
-            all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
-            for one in all_of_them[records.OVERRIDES_MAX :]:
-                del self._in_force[one.key]
+            all_of_them.sort(
+                key=lambda override: (override.made_at, override.subject), reverse=True
+            )
+            for override in all_of_them[records.OVERRIDES_MAX :]:
+                del self._in_force[override.key]
                 reason = (
                     f"its run is over, and {owner} has made {records.OVERRIDES_MAX} others since"
                 )
-                self._event("OverrideExpired", one, f"{reason}; it was {describe(one)}")
+                self._event("OverrideExpired", override, f"{reason}; it was {describe(override)}")
 
-    def _ended(self, one: records.Override) -> tuple[str, str] | None:
+    def _ended(self, override: records.Override) -> tuple[str, str] | None:
         """Return the event kind and message with which an override ends now, if it does."""
-        pool = self._pools.get(one.subject)
-        if one.expires_at <= self._now:
-            return "OverrideExpired", f"{one.verb} {describe(one)}"
-        if one.verb == "drain":
-            if pool is not None and one.subject in pool.drains:
+        pool = self._pools.get(override.subject)
+        if override.expires_at <= self._now:
+            return "OverrideExpired", f"{override.verb} {describe(override)}"
+        if override.verb == "drain":
+            if pool is not None and override.subject in pool.drains:
                 return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
             return None
-        if one.verb == "suspend":
-            if _is_suspended(self._desired.structure, one.subject):
-                return "OverrideCommitted", f"git suspends {one.subject}"
+        if override.verb == "suspend":
+            if _is_suspended(self._desired.structure, override.subject):
+                return "OverrideCommitted", f"git suspends {override.subject}"
             return None
         if self._desired.status.sync == "Unknown":
             return None  # an unreadable repository does not mean that something was removed
-        spec = self._desired.jobs.get(one.subject)
+        spec = self._desired.jobs.get(override.subject)
         if spec is None:
-            if one.subject in self._desired.refused:
+            if override.subject in self._desired.refused:
                 return None
             return "OverrideCommitted", "its document was removed from git"
-        record = self._jobs.before(one.subject)
-        if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
+        record = self._jobs.before(override.subject)
+        if record is not None and (record.key != override.run_key or record.spec.run != spec.run):
             return "OverrideCommitted", f"git asks for run {spec.run} instead"
         return None
 
-    def _still_cancels(self, one: records.Override) -> bool:
+    def _still_cancels(self, override: records.Override) -> bool:
         """Return True if the override is about a run that is not over."""
-        record = self._jobs.before(one.subject) if one.verb == "cancel" else None
-        return record is not None and not record.finished and record.key == one.run_key
+        record = self._jobs.before(override.subject) if override.verb == "cancel" else None
+        return record is not None and not record.finished and record.key == override.run_key
 
     def _bar_changed(self, record: records.JobRecord) -> None:
         """Prevent the run that git now asks for too, if the cancelled one was changed there."""
@@ -317,10 +322,10 @@ class _OverrideTable:
             return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
         return ""
 
-    def _event(self, kind: str, one: records.Override, message: str) -> None:
-        if one.verb == "cancel":
-            self._events.add(kind, message, job=one.subject)
-        elif one.verb == "drain":
-            self._events.add(kind, message, node=one.subject)
+    def _event(self, kind: str, override: records.Override, message: str) -> None:
+        if override.verb == "cancel":
+            self._events.add(kind, message, job=override.subject)
+        elif override.verb == "drain":
+            self._events.add(kind, message, node=override.subject)
         else:
-            self._events.add(kind, f"{one.subject}: {message}")
+            self._events.add(kind, f"{override.subject}: {message}")

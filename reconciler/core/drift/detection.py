@@ -98,19 +98,19 @@ def detect_drift(
     )
     return tuple(
         _row(
-            one,
-            known.get(f"{one.kind}:{one.subject}"),
+            difference,
+            known.get(f"{difference.kind}:{difference.subject}"),
             limits=limits,
             events=context.events,
             alarm=alarm,
             waits_for=waits_for,
         )
-        for one in found
+        for difference in found
     )
 
 
 def _row(
-    one: detected_drift.DetectedDrift,
+    difference: detected_drift.DetectedDrift,
     before: Drift | None,
     *,
     limits: rate_limits.RateLimits,
@@ -121,7 +121,7 @@ def _row(
     """Return a difference with its age, action and progress.
 
     Args:
-        one: the difference.
+        difference: as it was found.
         before: as the last cycle listed it; None: it did not.
         limits: of remediations.
         events: of this cycle.
@@ -129,36 +129,42 @@ def _row(
         waits_for: returns what the remediation of a failed check waits for, by node, pool and
             subject.
     """
-    kind = KINDS[one.kind]
-    key = f"{one.kind}:{one.subject}"
-    action = rate_limits.action_of(limits.structure, one.kind, one.pool)
+    kind = KINDS[difference.kind]
+    key = f"{difference.kind}:{difference.subject}"
+    action = rate_limits.action_of(limits.structure, difference.kind, difference.pool)
     stand, waits = rate_limits.Stand(), ""
-    if one.kind == "node-check-failed" and limits.healing_of(one.pool, one.subject) is None:
+    is_check = difference.kind == "node-check-failed"
+    if is_check and limits.healing_of(difference.pool, difference.subject) is None:
         action = "report" if action == "remediate" else action
     if action == "remediate":
-        stand = limits.stand_of(one.kind, key, one.pool)
-        if stand.looks_at is not None and one.kind in rate_limits.ACTED_ON:
+        stand = limits.stand_of(difference.kind, key, difference.pool)
+        if stand.looks_at is not None and difference.kind in rate_limits.ACTED_ON:
             if stand.looks_at > limits.now:
                 alarm.wake(stand.looks_at)
             elif before is None:  # later only news changes that
                 alarm.wake(limits.now + rate_limits.LISTED_S)
         if stand.given_up and (before is None or not before.given_up):
-            events.add("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
-        if one.kind == "node-check-failed" and _is_due(stand, limits.now):
-            waits = waits_for(one.node, one.pool, one.subject)
+            events.add(
+                "RemediationGivenUp",
+                f"{key}: {stand.text}",
+                job=difference.job,
+                node=difference.node,
+            )
+        if is_check and _is_due(stand, limits.now):
+            waits = waits_for(difference.node, difference.pool, difference.subject)
     return Drift(
-        kind=one.kind,
-        subject=one.subject,
-        message=one.message,
+        kind=difference.kind,
+        subject=difference.subject,
+        message=difference.message,
         severity=kind.severity,
         action=action,
         first_seen=limits.now if before is None else before.first_seen,
-        wanted=one.wanted,
-        found=one.found,
-        pool=one.pool,
-        node=one.node,
-        job=one.job,
-        attempt=one.attempt,
+        wanted=difference.wanted,
+        found=difference.found,
+        pool=difference.pool,
+        node=difference.node,
+        job=difference.job,
+        attempt=difference.attempt,
         remedy=waits or stand.text,
         tries=stand.tries,
         given_up=stand.given_up,

@@ -55,11 +55,11 @@ def apply(
     limits = rate_limits.RateLimits(structure, remedies, context.now)
     end = functools.partial(_end, limits=limits, events=context.events, alarm=context.alarm)
     _take_reports(context.observed.reports, remedies, end)
-    for one in list(remedies):
-        lost_at = one.at + LOST_AFTER_S + (BOOT_S if one.verb == "reboot" else one.timeout_s)
-        if one.open and lost_at <= context.now:
-            end(one, "lost", f"{one.node} did not report a result")
-        elif one.open:
+    for tried in list(remedies):
+        lost_at = tried.at + LOST_AFTER_S + (BOOT_S if tried.verb == "reboot" else tried.timeout_s)
+        if tried.open and lost_at <= context.now:
+            end(tried, "lost", f"{tried.node} did not report a result")
+        elif tried.open:
             context.alarm.wake(lost_at)
     remedies.forget(context.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
     remedy_of = _remedy_of(context, states, limits)
@@ -67,8 +67,8 @@ def apply(
         remedy = remedy_of.get(row.kind)
         if remedy is not None and limits.may_begin(row.kind, row.key, row.pool):
             remedy(row)
-    was_open = {one.id: one.node for one in before if one.open}
-    is_open = {one.id: one.node for one in remedies if one.open}
+    was_open = {tried.id: tried.node for tried in before if tried.open}
+    is_open = {tried.id: tried.node for tried in remedies if tried.open}
     changed = was_open.items() ^ is_open.items()
     for node in sorted({node for _, node in changed}):
         context.actions.append(outcome.TellRemedies(node))
@@ -101,18 +101,18 @@ def _remedy_of(
 def _take_reports(
     reports: Iterable[records.NodeReport], remedies: remedy_log.RemedyLog, end: _NoteEnd
 ) -> None:
-    known = {one.id: one for one in remedies if one.open}
+    known = {remedy.id: remedy for remedy in remedies if remedy.open}
     for report in reports:
         for reported in report.remedies:
-            one = known.pop(reported.id, None)
-            if one is None or one.node != report.node:
+            remedy = known.pop(reported.id, None)
+            if remedy is None or remedy.node != report.node:
                 continue
             state: RemedyState = "done" if reported.done else "failed"
-            end(one, state, rate_limits.shorten(reported.message))
+            end(remedy, state, rate_limits.shorten(reported.message))
 
 
 def _end(
-    one: DriftRemedy,
+    remedy: DriftRemedy,
     state: RemedyState,
     message: str,
     *,
@@ -121,22 +121,22 @@ def _end(
     alarm: cycle_alarm.CycleAlarm,
 ) -> None:
     """End a remediation. A node that only it kept out of service is judged again."""
-    _note_end(limits, events, one, state, message)
-    if one.verb in IDLE_VERBS:
+    _note_end(limits, events, remedy, state, message)
+    if remedy.verb in IDLE_VERBS:
         alarm.wake(limits.now)
 
 
 def _note_end(
     limits: rate_limits.RateLimits,
     events: cycle_events.CycleEvents,
-    one: DriftRemedy,
+    remedy: DriftRemedy,
     state: RemedyState,
     message: str,
 ) -> None:
     """Note the end of a remediation, which is an event."""
-    limits.remedies.end(one, state, message, at=limits.now)
+    limits.remedies.end(remedy, state, message, at=limits.now)
     detail = f": {message}" if message else ""
-    events.add("RemedyEnded", f"{one.cause}: {one.verb} {state}{detail}", node=one.node)
+    events.add("RemedyEnded", f"{remedy.cause}: {remedy.verb} {state}{detail}", node=remedy.node)
 
 
 def _end_process(

@@ -62,9 +62,9 @@ class QuotaAccounts:
             oldest = (now - account.quota.window_s) / HOUR_S
             hours = spent.get(account.quota.name, {})
             account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
-        for one in ended:
-            for account in self.accounts_of(one.spec):
-                account.spent_gpu_s += one.gpu_s
+        for work in ended:
+            for account in self.accounts_of(work.spec):
+                account.spent_gpu_s += work.gpu_s
         for (job, _), entry in held.items():
             spec = jobs.spec_or_aside(job)
             if spec is not None:
