@@ -2,55 +2,79 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 import numpy as np
 
-from reconciler.core import cycle_cache, cycle_context, job_draft
-from reconciler.core.jobs import lifecycle
+from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_draft
+from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes, cycle_reasons, stop_orders
+from reconciler.core.jobs import gang_ranks, lifecycle, verdicts
 from reconciler.core.snapshot import pending_cache, snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.pending_reasons import NO_NODE, ReasonCode, never_starts
 from reconciler.model.state.states import AttemptState, EndReason, JobState
-from reconciler.model.values import hostlists, quantities, times
+from reconciler.model.values import quantities, times
 from reconciler.model.values.resources import Resources
 from reconciler.scheduling import decisions
-
-#: Rendezvous ports of gangs, below the kernel's ephemeral range.
-RENDEZVOUS_PORTS = range(29_400, 32_700)
 
 
 def apply(
     context: cycle_context.CycleContext,
+    pools: Mapping[str, desired.Pool],
     built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
-    """Write the decisions into the context: new attempts, stop orders, reasons."""
-    allocator = _Allocator(context, built)
+    """Write the decisions into the context: new attempts, stop orders, reasons.
+
+    Args:
+        context: of this cycle.
+        pools: by name.
+        built: the snapshot.
+        decided: the schedule.
+    """
+    jobs, nodes = context.jobs, context.nodes
+    attempts, events = context.attempts, context.events
+    allocator = gang_ranks.AttemptAllocator(
+        built.nodes.names, built.nodes.profiles, attempts, jobs.next_order
+    )
+    ranks = gang_ranks.GangRanks(allocator, nodes, pools)
+    placer = _Placer(
+        attempts,
+        context.stops,
+        nodes=nodes,
+        allocator=allocator,
+        ranks=ranks,
+        events=events,
+        now=context.now,
+    )
     touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
         placed.setdefault((placement.job, placement.element), []).append(placement)
     for (job, _), parts in placed.items():
-        draft = context.draft(job)
+        draft = jobs.draft(job)
         if draft is not None:
             touched[job] = draft
-            _place(context, draft, parts, allocator)
+            placer.place(draft, parts, last_reason(context.reasons, draft))
     for eviction in decided.evictions:
-        draft = context.draft(eviction.job)
+        draft = jobs.draft(eviction.job)
         if draft is not None:
             touched[eviction.job] = draft
-            _evict(context, draft, eviction)
+            _evict(jobs, context.stops, events, draft, eviction)
     for draft in touched.values():
-        lifecycle.settle(context, draft)
-    _reasons(context, built, decided)
-    _deadlines(context, built, decided)
+        lifecycle.settle(jobs, draft)
+    helped = context.observed.scheduler_state.growing.helped
+    _reasons(context.cache, jobs, context.reasons, helped=helped, built=built, decided=decided)
+    _deadlines(jobs, events, context.now, built, decided)
 
 
 def _evict(
-    context: cycle_context.CycleContext,
+    jobs: cycle_jobs.CycleJobs,
+    stops: stop_orders.StopOrders,
+    events: cycle_events.CycleEvents,
     draft: job_draft.JobDraft,
     eviction: decisions.EvictionDecision,
 ) -> None:
@@ -60,14 +84,14 @@ def _evict(
     if eviction.tasks:
         names = [group.name for group in draft.spec.groups]
         leaving = {(names[group], index) for group, index in eviction.tasks}
-        lifecycle.dismiss(context, draft, element, leaving, by=eviction.for_job)
+        verdicts.dismiss(stops, draft, element, leaving, by=eviction.for_job)
         what = f"{quantities.counted(len(leaving), 'task')}{draft.spec.of_element(element)}"
     else:
-        lifecycle.give_verdict(
-            context, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
+        verdicts.give_verdict(
+            stops, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
         )
         if moving:
-            _clear_moved(context, eviction.for_job)
+            _clear_moved(jobs.draft(eviction.for_job))
     several = len(eviction.tasks) > 1
     if not eviction.for_job:
         verb = ("move" if moving else "leave") + ("" if several else "s")
@@ -75,15 +99,14 @@ def _evict(
         verb = f"move{'' if several else 's'} to make room for {eviction.for_job}"
     else:
         verb = f"{'are' if several else 'is'} preempted by {eviction.for_job}"
-    context.event("JobEvicted", f"{what} {verb}: {eviction.why}", job=eviction.job)
+    events.add("JobEvicted", f"{what} {verb}: {eviction.why}", job=eviction.job)
 
 
-def _clear_moved(context: cycle_context.CycleContext, job: str) -> None:
+def _clear_moved(draft: job_draft.JobDraft | None) -> None:
     """Clear the mark that an element was moved, because others now move for it.
 
     Otherwise the one that moves now would go back to where it was, move again, and so on.
     """
-    draft = context.draft(job)
     if draft is None:
         return
     for element, note in sorted(draft.notes.items()):
@@ -91,116 +114,20 @@ def _clear_moved(context: cycle_context.CycleContext, job: str) -> None:
             draft.set_note(element, msgspec.structs.replace(note, moved=False))
 
 
-class _Allocator:
-    """The names, ports and MIG instances that new attempts get."""
-
-    def __init__(
-        self, context: cycle_context.CycleContext, built: snapshot_builder.SnapshotResult
-    ) -> None:
-        self.nodes = built.nodes
-        self._context = context
-        self._ports: _Ports | None = None
-        self._instances: dict[tuple[str, str], set[int]] | None = None
-
-    def port(self, count: int) -> int:
-        """Return the first of a gang's ports."""
-        if self._ports is None:
-            self._ports = _Ports(self._context)
-        return self._ports.take(count)
-
-    def _taken(self) -> dict[tuple[str, str], set[int]]:
-        """Return the MIG instances in use, by node and profile."""
-        if self._instances is None:
-            self._instances = {}
-            for attempt in self._context.attempts.live():
-                if attempt.instances:
-                    key = (attempt.node, attempt.mig_profile)
-                    self._instances.setdefault(key, set()).update(attempt.instances)
-        return self._instances
-
-    def instances(self, task: decisions.TaskPlacement) -> tuple[str, tuple[int, ...]]:
-        """Return the profile of a task's MIG instances, and which of the node's it gets."""
-        if task.profile < 0:
-            return "", ()
-        profile = self.nodes.profiles[task.profile]
-        taken = self._taken().setdefault((self.nodes.names[task.node], profile), set())
-        found: list[int] = []
-        number = 0
-        while len(found) < task.instances:
-            if number not in taken:
-                found.append(number)
-            number += 1
-        taken.update(found)
-        return profile, tuple(found)
+def _places(counts: Mapping[str, int]) -> str:
+    """Return how many tasks start on which node."""
+    parts = [
+        f"{quantities.counted(count, 'task')} on {name}" for name, count in sorted(counts.items())
+    ]
+    return ", ".join(parts)
 
 
-def _place(
-    context: cycle_context.CycleContext,
-    draft: job_draft.JobDraft,
-    parts: list[decisions.Placement],
-    allocator: _Allocator,
-) -> None:
-    spec = draft.spec
-    element = parts[0].element
-    tasks = sorted(
-        (task for part in parts for task in part.tasks), key=lambda task: (task.group, task.index)
-    )
-    names = allocator.nodes.names
-    grows = parts[0].action == "grow"
-    present = context.attempts.of_element(spec.name, element) if grows else []
-    note = draft.note(element)
-    if not grows and note.verdict is not None:  # older versions could leave one behind
-        draft.set_note(element, msgspec.structs.replace(note, verdict=None))
-    number = 1 + max(note.tries, cycle_context.try_number_of(present, note) if present else 0)
-    ranks = _ranks(context, spec, tasks, names, allocator)
-    for task, rank in zip(tasks, ranks, strict=True):
-        name = names[task.node]
-        node = context.node(name)
-        group = spec.groups[task.group].name
-        profile, instances = allocator.instances(task)
-        context.add_attempt(
-            records.AttemptRecord(
-                id=identifiers.attempt_id(spec, element, group, task.index, number),
-                job=spec.name,
-                run=spec.run,
-                job_key=spec.key,
-                element=element,
-                group=group,
-                index=task.index,
-                try_number=number,
-                node=name,
-                boot_id=node.boot_id if node else "",
-                resources=Resources(*task.amounts),
-                state=AttemptState.ASSIGNED,
-                assigned_at=context.now,
-                devices=task.devices,
-                rank=rank,
-                lease_s=spec.lease_s,
-                grace_s=cycle_context.lease_grace_s(context, spec, name),
-                mig_profile=profile,
-                instances=instances,
-                saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
-                pool=node.pool if node else "",
-            )
-        )
-    if not grows:
-        draft.set_element(element, JobState.STARTING)
-    where = Counter(names[task.node] for task in tasks)
-    places = ", ".join(
-        f"{quantities.counted(count, 'task')} on {name}" for name, count in sorted(where.items())
-    )
-    why = f" ({parts[0].why})" if parts[0].why else ""
-    which = "" if spec.array_count is None else f"element {element}, "
-    what = f"{which}growth by" if grows else f"{which}try {number}:"
-    context.event("JobPlaced", f"{what} {places}{why}{last_reason(context, draft)}", job=spec.name)
-
-
-def last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
+def last_reason(reasons: cycle_reasons.CycleReasons, draft: job_draft.JobDraft) -> str:
     """Return the last pending reason for the event of a start; empty for arrays.
 
     Later only a replay would know it. In an array it would be repeated for each element.
     """
-    last_reasons = context.observed.reasons.get(draft.reason_key, ())
+    last_reasons = reasons.known.get(draft.reason_key, ())
     if not last_reasons or draft.spec.array_count is not None:
         return ""
     last = last_reasons[0]
@@ -213,126 +140,101 @@ def last_reason(context: cycle_context.CycleContext, draft: job_draft.JobDraft) 
     return f"; until now it {verb}: {last_reasons[0].code}: {last_reasons[0].message}"
 
 
-def _ranks(
-    context: cycle_context.CycleContext,
-    spec: desired.Job,
-    tasks: list[decisions.TaskPlacement],
-    node_names: tuple[str, ...],
-    allocator: _Allocator,
-) -> list[records.RankPlacement]:
-    """Number the tasks so that neighbours by number are neighbours by network.
+class _Placer:
+    """A maker of new attempts.
 
-    The first task has rank 0. The domains of a topology follow each other, in a domain the nodes,
-    on a node groups and indexes. Nodes are numbered by their first rank.
+    Args:
+        attempts: of this cycle.
+        stops: orders to stop. They know the grace of leases.
+        nodes: of this cycle.
+        allocator: has ports and MIG instances.
+        ranks: of gangs.
+        events: of this cycle.
+        now: seconds since the epoch.
     """
-    if spec.framework == "none":
-        return [records.RankPlacement()] * len(tasks)
-    order = _by_topology(context, tasks, node_names)
-    sizes = Counter(tasks[number].node for number in order)
-    first = context.node(node_names[tasks[order[0]].node])
-    hosts = hostlists.fold_in_order(node_names[node] for node in sizes)
-    ports = _ports_needed(context, {node_names[node]: count for node, count in sizes.items()})
-    base = records.RankPlacement(
-        world_size=len(tasks),
-        master_address=first.inventory.address if first else "127.0.0.1",
-        master_port=allocator.port(ports),
-        hosts=hosts,
-        tasks_per_host=hostlists.fold_counts(sizes.values()),
-        ports=ports,
-    )
-    node_rank = {node: number for number, node in enumerate(sizes)}
-    devices = _by_node(tasks)
-    local: Counter[int] = Counter()
-    ranks = [base] * len(tasks)
-    for rank, number in enumerate(order):
-        node = tasks[number].node
-        ranks[number] = msgspec.structs.replace(
-            base,
-            rank=rank,
-            local_rank=local[node],
-            local_world_size=sizes[node],
-            node_rank=node_rank[node],
-            local_devices=devices.get(node, ()),
+
+    def __init__(
+        self,
+        attempts: cycle_attempts.CycleAttempts,
+        stops: stop_orders.StopOrders,
+        *,
+        nodes: cycle_nodes.CycleNodes,
+        allocator: gang_ranks.AttemptAllocator,
+        ranks: gang_ranks.GangRanks,
+        events: cycle_events.CycleEvents,
+        now: float,
+    ) -> None:
+        self._attempts = attempts
+        self._stops = stops
+        self._nodes = nodes
+        self._allocator = allocator
+        self._ranks = ranks
+        self._events = events
+        self._now = now
+
+    def place(
+        self, draft: job_draft.JobDraft, parts: list[decisions.Placement], waited: str
+    ) -> None:
+        """Start what was placed of an element; ``waited`` says why it did not start before."""
+        spec = draft.spec
+        element = parts[0].element
+        tasks = sorted(
+            (task for part in parts for task in part.tasks),
+            key=lambda task: (task.group, task.index),
         )
-        local[node] += 1
-    return ranks
-
-
-def _ports_needed(context: cycle_context.CycleContext, tasks: Mapping[str, int]) -> int:
-    """Return the most tasks of a gang that share an address; ``tasks`` are by node."""
-    found: Counter[str] = Counter()
-    for name, count in tasks.items():
-        node = context.node(name)
-        found[node.inventory.address if node else name] += count
-    return max(found.values())
-
-
-def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]:
-    """Return a gang's devices on each node on which several of its tasks have some."""
-    found: dict[int, list[decisions.TaskPlacement]] = {}
-    for task in tasks:
-        if task.devices:
-            found.setdefault(task.node, []).append(task)
-    return {
-        node: tuple(sorted({device for task in there for device in task.devices}))
-        for node, there in found.items()
-        if len(there) > 1
-    }
-
-
-def _by_topology(
-    context: cycle_context.CycleContext,
-    tasks: list[decisions.TaskPlacement],
-    node_names: tuple[str, ...],
-) -> list[int]:
-    """Return positions of tasks in the order of ranks. Domains are ordered by their first task."""
-    met: dict[tuple[str, ...], int] = {}
-    keys: dict[int, tuple[int, ...]] = {}
-    for task in tasks:
-        if task.node not in keys:
-            name = node_names[task.node]
-            node = context.node(name)
-            pool = context.desired.structure.pools.get(node.pool) if node else None
-            path = (*(pool.domains.get(name, ()) if pool else ()), name)
-            parts = [path[: depth + 1] for depth in range(len(path))]
-            keys[task.node] = tuple([met.setdefault(part, len(met)) for part in parts])
-    return sorted(
-        range(len(tasks)), key=lambda n: (keys[tasks[n].node], tasks[n].group, tasks[n].index)
-    )
-
-
-class _Ports:
-    """An allocator of consecutive rendezvous ports that no current gang uses."""
-
-    def __init__(self, context: cycle_context.CycleContext) -> None:
-        self._used: set[int] = set()
-        for attempt in context.attempts.live():
-            port = attempt.rank.master_port
-            if port and port not in self._used:
-                counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
-                count = attempt.rank.ports or max(counts, default=1)
-                self._used.update(range(port, port + count))
-        self._next = RENDEZVOUS_PORTS.start + context.next_order % len(RENDEZVOUS_PORTS)
-
-    def take(self, count: int) -> int:
-        """Return the first of so many consecutive free ports.
-
-        After a full round the next, free or not.
-        """
-        for _ in range(len(RENDEZVOUS_PORTS)):
-            if self._next + count > RENDEZVOUS_PORTS.stop:
-                self._next = RENDEZVOUS_PORTS.start
-            block = range(self._next, self._next + count)
-            self._next += 1
-            if self._used.isdisjoint(block):
-                self._used.update(block)
-                self._next = block.stop
-                return block.start
-        return RENDEZVOUS_PORTS.start
+        names = self._allocator.node_names
+        grows = parts[0].action == "grow"
+        present = self._attempts.of_element(spec.name, element) if grows else []
+        note = draft.note(element)
+        if not grows and note.verdict is not None:  # older versions could leave one behind
+            draft.set_note(element, msgspec.structs.replace(note, verdict=None))
+        number = 1 + max(note.tries, cycle_attempts.try_number_of(present, note) if present else 0)
+        ranks = self._ranks.of(spec, tasks)
+        for task, rank in zip(tasks, ranks, strict=True):
+            name = names[task.node]
+            node = self._nodes.get(name)
+            group = spec.groups[task.group].name
+            profile, instances = self._allocator.instances(task)
+            self._attempts.add(
+                records.AttemptRecord(
+                    id=identifiers.attempt_id(spec, element, group, task.index, number),
+                    job=spec.name,
+                    run=spec.run,
+                    job_key=spec.key,
+                    element=element,
+                    group=group,
+                    index=task.index,
+                    try_number=number,
+                    node=name,
+                    boot_id=node.boot_id if node else "",
+                    resources=Resources(*task.amounts),
+                    state=AttemptState.ASSIGNED,
+                    assigned_at=self._now,
+                    devices=task.devices,
+                    rank=rank,
+                    lease_s=spec.lease_s,
+                    grace_s=self._stops.lease_grace_s(spec, name),
+                    mig_profile=profile,
+                    instances=instances,
+                    saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
+                    pool=node.pool if node else "",
+                )
+            )
+        if not grows:
+            draft.set_element(element, JobState.STARTING)
+        places = _places(Counter(names[task.node] for task in tasks))
+        why = f" ({parts[0].why})" if parts[0].why else ""
+        which = "" if spec.array_count is None else f"element {element}, "
+        what = f"{which}growth by" if grows else f"{which}try {number}:"
+        self._events.add("JobPlaced", f"{what} {places}{why}{waited}", job=spec.name)
 
 
 def _reasons(
-    context: cycle_context.CycleContext,
+    cache: cycle_cache.CycleCache,
+    jobs: cycle_jobs.CycleJobs,
+    reasons: cycle_reasons.CycleReasons,
+    *,
+    helped: Iterable[str],
     built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
@@ -340,11 +242,11 @@ def _reasons(
 
     Plain jobs whose pending group has the same reason as in the last cycle are skipped.
     """
-    reasons = {**built.pending.reasons, **decided.reasons}
-    part = context.cache.part(pending_cache.PendingCache)
+    texts = {**built.pending.reasons, **decided.reasons}
+    part = cache.part(pending_cache.PendingCache)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
     found = dict(built.pending.reason_of)
-    visit = part.begin_telling(context.reasons)
+    visit = part.begin_telling(reasons.renewed)
     # pending groups some of whose jobs start, or wait for a reason of their own
     apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
     slots, keys = built.pending.groups.slots, np.array(decided.reason_of_line, dtype=object)
@@ -361,36 +263,39 @@ def _reasons(
     part.slot_reasons[slots[together]] = keys[together]
     found |= decided.reason_of
     # until now their records have the reasons that autoscaling wrote
-    visit.update(context.observed.scheduler_state.growing.helped)
-    visit = visit.union(found, part.changed, part.others, context.drafts)
-    for name in cycle_cache.in_order(visit, context.observed.jobs):
+    visit.update(helped)
+    visit = visit.union(found, part.changed, part.others, jobs.drafts)
+    waiting = cache.waiting.known
+    for name in cycle_cache.in_order(visit, jobs.known):
         key = found.get(name, "")
         group = None if key else part.group_of.get(name)
         if group is not None and group not in apart:
             key = part.slot_reasons[group.slot] or ""
-        _set_reason(context, name, key)
+        _set_reason(jobs, waiting, name, key)
     used.update(found.values())
     used.discard("")
     for key in sorted(used):
-        if context.observed.reasons.get(key) != reasons[key]:
-            context.reasons[key] = reasons[key]
-    for key in context.observed.reasons:
+        if reasons.known.get(key) != texts[key]:
+            reasons.renewed[key] = texts[key]
+    for key in reasons.known:
         if key not in used:
-            context.reasons[key] = ()
+            reasons.renewed[key] = ()
 
 
-def _set_reason(context: cycle_context.CycleContext, name: str, key: str) -> None:
+def _set_reason(jobs: cycle_jobs.CycleJobs, waiting: AbstractSet[str], name: str, key: str) -> None:
     """Write a reason's key into a job's record if the job waits or was touched in this cycle."""
-    draft = context.drafts.get(name)
+    draft = jobs.drafts.get(name)
     if draft is not None:
         if not draft.finished:
             draft.reason_key = key
-    elif name in context.cache.waiting.known and context.observed.jobs[name].reason_key != key:
-        context.new_reason_keys[name] = key
+    elif name in waiting and jobs.known[name].reason_key != key:
+        jobs.new_reason_keys[name] = key
 
 
 def _deadlines(
-    context: cycle_context.CycleContext,
+    jobs: cycle_jobs.CycleJobs,
+    events: cycle_events.CycleEvents,
+    now: float,
     built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> None:
@@ -407,20 +312,20 @@ def _deadlines(
         if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
-        draft = context.draft(name)
+        draft = jobs.draft(name)
         if draft is None or job_draft.PENDING not in draft.elements:
             continue
-        message = _late_text(draft, latest, context.now)
+        message = _late_text(draft, latest, now)
         if draft.message != message:
             known = draft.message.startswith(job_draft.LATE)
             draft.message = message
             if not known:
-                context.event("DeadlineOutOfReach", message, job=name)
+                events.add("DeadlineOutOfReach", message, job=name)
     for name in built.pending.in_time:
-        draft = context.draft(name) if name not in late else None
+        draft = jobs.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(job_draft.LATE):
             draft.message = ""
-    for draft in context.drafts.values():  # they include everything that started in this cycle
+    for draft in jobs.drafts.values():  # they include everything that started in this cycle
         waits = job_draft.PENDING in draft.elements and draft.spec.deadline is not None
         if draft.message.startswith(job_draft.LATE) and not waits:
             draft.message = ""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from reconciler.core import cycle_cache
-from reconciler.model.state import records, states
+from reconciler.model.observed import task_reports
+from reconciler.model.state import outcome, records, states
 from reconciler.model.state.states import AttemptState
 
 _NOTHING: Mapping[int, dict[str, None]] = {}
@@ -20,29 +21,35 @@ class CycleAttempts:
     Args:
         observed: attempts when the cycle began, by id.
         cache: indexes of these.
+        actions: of this cycle. Starts and stops are added to them.
 
     Attributes:
+        known: attempts when the cycle began, by id.
         renewed: new and renewed attempts, by id.
     """
 
     def __init__(
-        self, observed: Mapping[str, records.AttemptRecord], cache: cycle_cache.CycleCache
+        self,
+        observed: Mapping[str, records.AttemptRecord],
+        cache: cycle_cache.CycleCache,
+        actions: list[outcome.Action],
     ) -> None:
         self.renewed: dict[str, records.AttemptRecord] = {}
-        self._observed = observed
+        self.known = observed
         self._cache = cache
+        self._actions = actions
         #: Ids of new attempts, by job and element, and by node.
         self._added_by_job: dict[str, dict[int, list[str]]] = {}
         self._added_by_node: dict[str, list[str]] = {}
 
     def get(self, attempt_id: str) -> records.AttemptRecord | None:
         """Return an attempt, or None if it is not known or its try had concluded."""
-        return self.renewed.get(attempt_id) or self._observed.get(attempt_id)
+        return self.renewed.get(attempt_id) or self.known.get(attempt_id)
 
     def live(self) -> Iterator[records.AttemptRecord]:
         """Yield every attempt that has not ended, oldest first."""
         renewed = self.renewed
-        for attempt_id, attempt in self._observed.items():
+        for attempt_id, attempt in self.known.items():
             if attempt_id not in renewed and attempt.state is not AttemptState.ENDED:
                 yield attempt
         for attempt in renewed.values():
@@ -51,7 +58,7 @@ class CycleAttempts:
 
     def of_element(self, job: str, element: int) -> list[records.AttemptRecord]:
         """Return the attempts of the element's current try, with those that have ended."""
-        renewed, known = self.renewed, self._observed
+        renewed, known = self.renewed, self.known
         ids: Iterable[str] = self._cache.by_job.get(job, _NOTHING).get(element, ())
         if job in self._added_by_job:
             ids = (*ids, *self._added_by_job[job].get(element, ()))
@@ -68,7 +75,7 @@ class CycleAttempts:
 
     def of_node(self, node: str) -> list[records.AttemptRecord]:
         """Return the attempts on a node that have not ended."""
-        renewed, known = self.renewed, self._observed
+        renewed, known = self.renewed, self.known
         ids: Iterable[str] = self._cache.by_node.get(node, ())
         if node in self._added_by_node:
             ids = (*ids, *self._added_by_node[node])
@@ -81,6 +88,7 @@ class CycleAttempts:
         elements = self._added_by_job.setdefault(attempt.job, {})
         elements.setdefault(attempt.element, []).append(attempt.id)
         self._added_by_node.setdefault(attempt.node, []).append(attempt.id)
+        self._actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
 
     def renew(self, attempt: records.AttemptRecord, **changes: object) -> None:
         """Change an attempt; its state only as the table of states allows."""
@@ -93,6 +101,48 @@ class CycleAttempts:
                 _story(attempt),
             )
         self.renewed[attempt.id] = renewed
+
+    def tell_again(self, attempt: records.AttemptRecord) -> None:
+        """Send an attempt's node its whole set again, so that it starts or goes on."""
+        self._actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
+
+    def lose(self, attempt: records.AttemptRecord, **changes: object) -> None:
+        """End an attempt that will not be heard of again."""
+        self.renew(attempt, state=AttemptState.ENDED, **changes)
+        self._actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
+
+    def acknowledge(self, attempt_id: str, node: str) -> None:
+        """Tell a node that the end of an attempt is known."""
+        self._actions.append(outcome.Acknowledge(attempt=attempt_id, node=node))
+
+    def order_stop(self, attempt: records.AttemptRecord, stop: records.StopOrder) -> None:
+        """Order an attempt to stop, unless it was ordered before."""
+        if attempt.stop is not None or attempt.state is AttemptState.ENDED:
+            return
+        state = attempt.state
+        if state is not AttemptState.UNKNOWN:
+            state = AttemptState.STOPPING
+        self.renew(attempt, state=state, stop=stop)
+        self._actions.append(outcome.StopAttempt(attempt=attempt.id, node=attempt.node))
+
+
+def try_number_of(attempts: list[records.AttemptRecord], note: records.ElementNote) -> int:
+    """Return the highest number of a try so far.
+
+    Tasks that join an elastic element later have higher numbers, also those that are gone: a number
+    used twice would name an attempt that its node had before and forgot.
+    """
+    return max([note.tries, *(attempt.try_number for attempt in attempts)])
+
+
+def newest_saved(
+    attempts: Iterable[records.AttemptRecord], note: records.ElementNote
+) -> task_reports.Saved | None:
+    """Return the newest checkpoint of an element, of its current try or of earlier ones."""
+    known = [attempt.saved for attempt in attempts if attempt.saved is not None]
+    if note.saved is not None:
+        known.append(note.saved)
+    return max(known, key=lambda saved: (saved.at, saved.path), default=None)
 
 
 def _story(attempt: records.AttemptRecord) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ after its last report, if no pool declares it and nothing of it is left. Keys of
 import math
 
 from reconciler.core import cycle_context
+from reconciler.core.cycle import cycle_jobs, cycle_nodes
 from reconciler.core.nodes import health
+from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 
@@ -20,105 +22,115 @@ EVERY_S = 600.0
 AGAIN_S = 5.0
 
 
-def apply(context: cycle_context.CycleContext) -> None:
+def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
     """Forget what is due, and request the next look."""
     due_at = context.observed.forget_at
     if due_at is not None and due_at <= context.now:
-        context.forget_at = min(_jobs(context), _nodes(context))
-    elif _something_new(context):
+        retain_s = desired_state.structure.settings.retain_gone_nodes_s
+        context.left_jobs, jobs_at = _jobs(
+            desired_state, context.observed, context.jobs, context.now
+        )
+        context.forget_at = min(jobs_at, _nodes(context.nodes, retain_s, context.now))
+    elif _is_something_new(desired_state, context.observed, context.jobs, context.nodes):
         soon = context.now + EVERY_S
         context.forget_at = soon if due_at is None else min(due_at, soon)
     else:
         context.forget_at = math.inf if due_at is None else due_at
     if context.forget_at < math.inf:
-        context.wake(context.forget_at)
+        context.alarm.wake(context.forget_at)
 
 
-def _something_new(context: cycle_context.CycleContext) -> bool:
+def _is_something_new(
+    desired_state: desired.Desired,
+    observed: records.Observed,
+    jobs: cycle_jobs.CycleJobs,
+    nodes: cycle_nodes.CycleNodes,
+) -> bool:
     """Return True if there may be something to forget that the last look did not see."""
-    desired_state, observed = context.desired, context.observed
-    if any(name not in desired_state.jobs for name in context.finished_now):
+    if any(name not in desired_state.jobs for name in jobs.finished_now):
         return True
     is_other = desired_state.generation != observed.desired_generation
     if is_other and len(observed.jobs) > len(observed.active):
         return True
-    known = context.observed.nodes
+    known = nodes.known
     return any(
         node.state is NodeState.GONE and (name not in known or known[name].state is not node.state)
-        for name, node in context.nodes.items()
+        for name, node in nodes.renewed.items()
     )
 
 
-def _jobs(context: cycle_context.CycleContext) -> float:
-    """Forget finished jobs without a document. Return when to look again."""
-    if context.desired.status.sync == "Unknown":
-        return context.now + EVERY_S  # an unreadable repository removes nothing
-    settings = context.desired.structure.settings
-    unasked = _unasked(context)
+def _jobs(
+    desired_state: desired.Desired,
+    observed: records.Observed,
+    jobs: cycle_jobs.CycleJobs,
+    now: float,
+) -> tuple[list[str], float]:
+    """Return finished jobs without a document to forget, and when to look again."""
+    if desired_state.status.sync == "Unknown":
+        return [], now + EVERY_S  # an unreadable repository removes nothing
+    settings = desired_state.structure.settings
+    unasked = _unasked(desired_state, observed, jobs)
     excess = len(unasked) - settings.retain_finished_jobs_max
     due: list[str] = []
     next_at = math.inf
     for position, record in enumerate(unasked):
         leaves_at = (record.ended_at or 0.0) + settings.retain_finished_jobs_s
-        if position < excess or leaves_at <= context.now:
+        if position < excess or leaves_at <= now:
             due.append(record.name)
         else:
             next_at = leaves_at
             break
     if due:
-        needed = _needed(context)
+        needed = _needed(desired_state, observed, jobs)
         due = [name for name in due if name not in needed]
-    context.left_jobs += due[:BATCH]
-    if len(due) > BATCH:
-        return context.now + AGAIN_S
-    return max(next_at, context.now + EVERY_S)
+    again_at = now + AGAIN_S if len(due) > BATCH else max(next_at, now + EVERY_S)
+    return due[:BATCH], again_at
 
 
-def _unasked(context: cycle_context.CycleContext) -> list[records.JobRecord]:
+def _unasked(
+    desired_state: desired.Desired, observed: records.Observed, jobs: cycle_jobs.CycleJobs
+) -> list[records.JobRecord]:
     """Return finished jobs without a document, those that ended first in front."""
-    desired_state, observed = context.desired, context.observed
     found = [
         record
         for name, record in observed.jobs.items()
         if name not in observed.active
         and name not in desired_state.jobs
         and name not in desired_state.refused
-        and name not in context.drafts
+        and name not in jobs.drafts
     ]
     return sorted(found, key=lambda record: (record.ended_at or 0.0, record.order))
 
 
-def _needed(context: cycle_context.CycleContext) -> set[str]:
+def _needed(
+    desired_state: desired.Desired, observed: records.Observed, jobs: cycle_jobs.CycleJobs
+) -> set[str]:
     """Return jobs for whose end others wait, now or in the run that git asks for next."""
     needed: set[str] = set()
-    for name in context.active_names():
-        draft = context.drafts.get(name)
-        spec = draft.spec if draft else context.observed.jobs[name].spec
-        needed.update(dependency.job for dependency in spec.depends_on)
-        following = context.desired.jobs.get(name)
-        if following is not None:
-            needed.update(dependency.job for dependency in following.depends_on)
-    for record in context.observed.quarantined.values():
+    for name in jobs.active_names():
+        for spec in (jobs.spec_of(name), desired_state.jobs.get(name)):
+            if spec is not None:
+                needed.update(dependency.job for dependency in spec.depends_on)
+    for record in observed.quarantined.values():
         needed.update(dependency.job for dependency in record.spec.depends_on)
     return needed
 
 
-def _nodes(context: cycle_context.CycleContext) -> float:
+def _nodes(nodes: cycle_nodes.CycleNodes, retain_s: float, now: float) -> float:
     """Forget nodes that are gone for long. Return when to look again."""
-    retain_s = context.desired.structure.settings.retain_gone_nodes_s
     next_at = math.inf
     due: list[str] = []
-    for name in context.node_names():
-        node = context.node(name)
+    for name in nodes.names():
+        node = nodes.get(name)
         if node is None or node.state is not NodeState.GONE or node.pool:
             continue
         leaves_at = health.last_contact(node) + retain_s
-        if leaves_at <= context.now:
+        if leaves_at <= now:
             due.append(name)
         else:
             next_at = min(next_at, leaves_at)
     for name in due[:BATCH]:
-        context.forget_node(name)
+        nodes.forget(name)
     if len(due) > BATCH:
-        return context.now + AGAIN_S
-    return max(next_at, context.now + EVERY_S)
+        return now + AGAIN_S
+    return max(next_at, now + EVERY_S)

@@ -6,16 +6,15 @@ rest of the cycle uses a structure that contains it.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from reconciler.core import cycle_cache, cycle_context
+from reconciler.core.cycle import cycle_events, cycle_jobs, cycle_nodes
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values import times
-
-Overrides = dict[tuple[str, str], records.Override]
 
 
 class _Suspended(cycle_cache.CachePart):
@@ -35,74 +34,51 @@ class _Suspended(cycle_cache.CachePart):
         """Return the structure in which all subjects are suspended."""
         if self._of is None or self._of[0] is not structure or self._of[1] != suspending:
             self._of = (structure, suspending)
-            subjects = frozenset(one.subject for one in suspending)
+            subjects = frozenset(override.subject for override in suspending)
             self._made = _with_suspended(structure, subjects)
         return self._made
 
 
-def apply(context: cycle_context.CycleContext) -> None:
-    """Add requested overrides, end those that are over, and enforce the others."""
+def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -> desired.Desired:
+    """Add requested overrides, end those that are over, and enforce the others.
+
+    Returns:
+        The desired state in force: the same, or with what overrides suspend.
+    """
     if not context.observed.overrides and not context.observed.asked:
-        return
-    structure = context.desired.structure
-    pools = {node: structure.pools[name] for node, name in structure.pool_of_node().items()}
-    overrides: Overrides = {one.key: one for one in context.observed.overrides}
-    cancels = Counter(one.owner for one in overrides.values() if _still_cancels(context, one))
+        return desired_state
+    table = _OverrideTable(
+        context.observed.overrides,
+        desired_state,
+        jobs=context.jobs,
+        nodes=context.nodes,
+        events=context.events,
+        now=context.now,
+    )
     for request in context.observed.asked:
-        if isinstance(request, records.PutOverride):
-            requested = request.override
-            why = _put(context, overrides, requested, pools, cancels[requested.owner])
-            context.answers[request.id] = why
-            cancels[requested.owner] += requested.verb == "cancel" and not why
-        else:
-            context.answers[request.id] = _clear(context, overrides, request)
-    _forget_oldest(context, overrides)
-    for one in list(overrides.values()):
-        ended = _ended(context, one, pools.get(one.subject))
-        if ended is not None:
-            kind, message = ended
-            del overrides[one.key]
-            _event(context, kind, one, message)
-        else:
-            context.wake(one.expires_at)
-            _enforce(context, one)
-    context.overrides = tuple(overrides.values())
+        context.answers[request.id] = table.answer(request)
+    table.forget_oldest()
+    for override in table.end_over():
+        context.alarm.wake(override.expires_at)
+        _enforce(context.jobs, context.override_drains, override)
+    context.overrides = table.all()
     suspending = suspensions(context.overrides)
-    if suspending:
-        suspended = context.cache.part(_Suspended).of(structure, suspending)
-        context.desired = msgspec.structs.replace(context.desired, structure=suspended)
-
-
-def _still_cancels(context: cycle_context.CycleContext, one: records.Override) -> bool:
-    """Return True if the override is about a run that is not over."""
-    record = context.job(one.subject) if one.verb == "cancel" else None
-    return record is not None and not record.finished and record.key == one.run_key
-
-
-def _forget_oldest(context: cycle_context.CycleContext, overrides: Overrides) -> None:
-    """Drop the oldest of each owner's cancels of runs that are over."""
-    over: dict[str, list[records.Override]] = {}
-    for one in overrides.values():
-        if one.verb == "cancel" and not _still_cancels(context, one):
-            over.setdefault(one.owner, []).append(one)
-    for owner, all_of_them in over.items():
-        all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
-        for one in all_of_them[records.OVERRIDES_MAX :]:
-            del overrides[one.key]
-            reason = f"its run is over, and {owner} has made {records.OVERRIDES_MAX} others since"
-            _event(context, "OverrideExpired", one, f"{reason}; it was {describe(one)}")
+    if not suspending:
+        return desired_state
+    suspended = context.cache.part(_Suspended).of(desired_state.structure, suspending)
+    return msgspec.structs.replace(desired_state, structure=suspended)
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
     """Return the overrides that suspend something."""
-    return tuple([one for one in overrides if one.verb == "suspend"])
+    return tuple([override for override in overrides if override.verb == "suspend"])
 
 
 def suspension(overrides: Iterable[records.Override], subject: str) -> records.Override | None:
     """Return the override that suspends something, if any."""
-    for one in overrides:
-        if one.verb == "suspend" and one.subject == subject:
-            return one
+    for override in overrides:
+        if override.verb == "suspend" and override.subject == subject:
+            return override
     return None
 
 
@@ -119,99 +95,28 @@ def _with_suspended(structure: desired.Structure, subjects: frozenset[str]) -> d
     return msgspec.structs.replace(structure, settings=settings, queues=queues)
 
 
-def describe(one: records.Override) -> str:
+def describe(override: records.Override) -> str:
     """Return who made an override, until when, and why, without durations that would change."""
-    until = times.format_time(one.expires_at)
-    return f"by override of {one.owner} until {until}: {one.reason}"
+    until = times.format_time(override.expires_at)
+    return f"by override of {override.owner} until {until}: {override.reason}"
 
 
-def commit_command(one: records.Override, *, signed: bool = False) -> str:
+def commit_command(override: records.Override, *, signed: bool = False) -> str:
     """Return the command that makes git say the same.
 
     ``signed``: from a clone, as people have to sign.
     """
-    reason = one.reason.replace("'", "'\\''")
+    reason = override.reason.replace("'", "'\\''")
     clone = " --clone ." if signed else ""
-    return f"muster {one.verb} {one.subject}{clone} --reason '{reason}'"
+    return f"muster {override.verb} {override.subject}{clone} --reason '{reason}'"
 
 
-def settled_by(one: records.Override, *, signed: bool) -> str:
+def settled_by(override: records.Override, *, signed: bool) -> str:
     """Return what has to happen in git so that it says the same."""
-    if one.commit:
-        return f"committed in {one.commit[:12]}, which is not in force (`muster status` shows why)"
-    return f"to commit it: {commit_command(one, signed=signed)}"
-
-
-def _put(
-    context: cycle_context.CycleContext,
-    overrides: Overrides,
-    requested: records.Override,
-    pools: dict[str, desired.Pool],
-    cancels: int,
-) -> str:
-    """Put an override into force. Return why that is refused; empty if it is not.
-
-    Args:
-        context: of this cycle.
-        overrides: those in force.
-        asked: the requested one.
-        pools: pool of each node.
-        cancels: how many of the owner's overrides cancel runs that are not over.
-    """
-    known = overrides.get(requested.key)
-    if requested.expires_at <= context.now:
-        return "it would end before it begins"
-    if requested.verb == "cancel" and known is None and cancels >= records.OVERRIDES_MAX:
-        return (
-            f"{requested.owner} has {records.OVERRIDES_MAX} overrides that cancel runs which are "
-            "not over yet, the most possible. To fix: wait for some to end, commit some of them "
-            "to git, or end some with `muster overrides clear`"
-        )
-    if requested.verb == "cancel":
-        record = context.job(requested.subject)
-        if record is None:
-            return f"there is no Job/{requested.subject}"
-        requested = msgspec.structs.replace(requested, run_key=record.key)
-        if known is None or known.run_key != requested.run_key:
-            if record.finished:
-                return f"run {record.spec.run} of it is {record.state.value} already"
-            draft = context.drafts.get(requested.subject)
-            if (draft or record).removed:
-                return f"run {record.spec.run} of it is being cancelled already"
-        _bar_changed(context, record)
-    elif requested.verb == "drain":
-        why_not = _not_drainable(context, requested.subject, pools.get(requested.subject))
-        if why_not:
-            return why_not
-    else:
-        suspended = _is_suspended(context.desired.structure, requested.subject)
-        if suspended is None:
-            name = requested.subject.removeprefix(records.SUSPENDED_QUEUE)
-            return f"there is no Queue/{name} in the structure in force"
-        if suspended:
-            return "git suspends it already"
-    overrides[requested.key] = requested
-    _event(context, "OverrideMade", requested, f"{requested.verb} {describe(requested)}")
-    return ""
-
-
-def _bar_changed(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
-    """Prevent the run that git now asks for too, if the cancelled one was changed there."""
-    spec = context.desired.jobs.get(record.name)
-    if spec is not None and spec.run == record.spec.run and spec.key != record.key:
-        context.cancelled_runs.add(spec.key)
-        context.new_runs.append(spec.key)
-
-
-def _not_drainable(
-    context: cycle_context.CycleContext, node: str, pool: desired.Pool | None
-) -> str:
-    """Return why a node can't be drained by an override; empty if it can."""
-    if pool is None and context.node(node) is None:
-        return f"there is no Node/{node}"
-    if pool is not None and node in pool.drains:
-        return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
-    return ""
+    if override.commit:
+        commit = override.commit[:12]
+        return f"committed in {commit}, which is not in force (`muster status` shows why)"
+    return f"to commit it: {commit_command(override, signed=signed)}"
 
 
 def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
@@ -224,70 +129,203 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
     )
 
 
-def _clear(
-    context: cycle_context.CycleContext, overrides: Overrides, requested: records.ClearOverride
-) -> str:
-    """End an override. Return why that is refused; empty if it is not."""
-    known = overrides.pop((requested.verb, requested.subject), None)
-    if known is None:
-        return f"there is no override that would {requested.verb} {requested.subject}"
-    _event(
-        context, "OverrideCleared", known, f"{requested.owner} ended it; it was {describe(known)}"
-    )
-    return ""
-
-
-def _ended(
-    context: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
-) -> tuple[str, str] | None:
-    """Return the event kind and message with which an override ends now, if it does."""
-    if one.expires_at <= context.now:
-        return "OverrideExpired", f"{one.verb} {describe(one)}"
-    if one.verb == "drain":
-        if pool is not None and one.subject in pool.drains:
-            return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
-        return None
-    if one.verb == "suspend":
-        if _is_suspended(context.desired.structure, one.subject):
-            return "OverrideCommitted", f"git suspends {one.subject}"
-        return None
-    if context.desired.status.sync == "Unknown":
-        return None  # an unreadable repository does not mean that something was removed
-    spec = context.desired.jobs.get(one.subject)
-    if spec is None:
-        if one.subject in context.desired.refused:
-            return None
-        return "OverrideCommitted", "its document was removed from git"
-    record = context.job(one.subject)
-    if record is not None and (record.key != one.run_key or record.spec.run != spec.run):
-        return "OverrideCommitted", f"git asks for run {spec.run} instead"
-    return None
-
-
-def _enforce(context: cycle_context.CycleContext, one: records.Override) -> None:
+def _enforce(
+    jobs: cycle_jobs.CycleJobs, drains: dict[str, desired.NodeDrain], override: records.Override
+) -> None:
     """Enforce an override."""
-    if one.verb == "drain":
-        context.override_drains[one.subject] = desired.NodeDrain(
-            one.reason, one.owner, one.expires_at
+    if override.verb == "drain":
+        drains[override.subject] = desired.NodeDrain(
+            override.reason, override.owner, override.expires_at
         )
         return
-    if one.verb == "suspend":
+    if override.verb == "suspend":
         return  # the rest of the cycle uses a structure that contains it
-    record = context.job(one.subject)
-    if record is None or record.finished or record.key != one.run_key:
+    record = jobs.before(override.subject)
+    if record is None or record.finished or record.key != override.run_key:
         return
-    draft = context.draft(one.subject)
+    draft = jobs.draft(override.subject)
     if draft is not None and not draft.removed:
         draft.removed = True
-        draft.message = f"cancelled {describe(one)}"
+        draft.message = f"cancelled {describe(override)}"
 
 
-def _event(
-    context: cycle_context.CycleContext, kind: str, one: records.Override, message: str
-) -> None:
-    if one.verb == "cancel":
-        context.event(kind, message, job=one.subject)
-    elif one.verb == "drain":
-        context.event(kind, message, node=one.subject)
-    else:
-        context.event(kind, f"{one.subject}: {message}")
+class _OverrideTable:
+    """The overrides in force, by verb and subject.
+
+    Args:
+        before: those in force when the cycle began.
+        desired_state: what git asks for.
+        jobs: of this cycle.
+        nodes: of this cycle.
+        events: of this cycle.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        before: Iterable[records.Override],
+        desired_state: desired.Desired,
+        *,
+        jobs: cycle_jobs.CycleJobs,
+        nodes: cycle_nodes.CycleNodes,
+        events: cycle_events.CycleEvents,
+        now: float,
+    ) -> None:
+        self._in_force = {override.key: override for override in before}
+        self._desired = desired_state
+        self._jobs = jobs
+        self._nodes = nodes
+        self._events = events
+        self._now = now
+        structure = desired_state.structure
+        self._pools = {
+            node: structure.pools[name] for node, name in structure.pool_of_node().items()
+        }
+        self._cancels = Counter(
+            override.owner for override in self._in_force.values() if self._still_cancels(override)
+        )
+
+    def all(self) -> tuple[records.Override, ...]:
+        """Return the overrides in force."""
+        return tuple(self._in_force.values())
+
+    def answer(self, request: records.OverrideRequest) -> str:
+        """Grant a request. Return why that is refused; empty if it is not."""
+        if isinstance(request, records.ClearOverride):
+            return self._clear(request)
+        requested = request.override
+        why = self._put(requested)
+        self._cancels[requested.owner] += requested.verb == "cancel" and not why
+        return why
+
+    def end_over(self) -> Iterator[records.Override]:
+        """End the overrides that are over. Yield each of the others, in order."""
+        for override in list(self._in_force.values()):
+            ended = self._ended(override)
+            if ended is None:
+                yield override
+                continue
+            kind, message = ended
+            del self._in_force[override.key]
+            self._event(kind, override, message)
+
+    def _put(
+        self,
+        requested: records.Override,
+    ) -> str:
+        """Put an override into force. Return why that is refused; empty if it is not."""
+        cancels = self._cancels[requested.owner]
+        known = self._in_force.get(requested.key)
+        if requested.expires_at <= self._now:
+            return "it would end before it begins"
+        if requested.verb == "cancel" and known is None and cancels >= records.OVERRIDES_MAX:
+            return (
+                f"{requested.owner} has {records.OVERRIDES_MAX} overrides that cancel runs which "
+                "are not over yet, the most possible. To fix: wait for some to end, commit some of "
+                "them to git, or end some with `muster overrides clear`"
+            )
+        if requested.verb == "cancel":
+            record = self._jobs.before(requested.subject)
+            if record is None:
+                return f"there is no Job/{requested.subject}"
+            requested = msgspec.structs.replace(requested, run_key=record.key)
+            if known is None or known.run_key != requested.run_key:
+                if record.finished:
+                    return f"run {record.spec.run} of it is {record.state.value} already"
+                draft = self._jobs.drafts.get(requested.subject)
+                if (draft or record).removed:
+                    return f"run {record.spec.run} of it is being cancelled already"
+            self._bar_changed(record)
+        elif requested.verb == "drain":
+            why_not = self._not_drainable(requested.subject, self._pools.get(requested.subject))
+            if why_not:
+                return why_not
+        else:
+            suspended = _is_suspended(self._desired.structure, requested.subject)
+            if suspended is None:
+                name = requested.subject.removeprefix(records.SUSPENDED_QUEUE)
+                return f"there is no Queue/{name} in the structure in force"
+            if suspended:
+                return "git suspends it already"
+        self._in_force[requested.key] = requested
+        self._event("OverrideMade", requested, f"{requested.verb} {describe(requested)}")
+        return ""
+
+    def _clear(self, requested: records.ClearOverride) -> str:
+        """End an override. Return why that is refused; empty if it is not."""
+        known = self._in_force.pop((requested.verb, requested.subject), None)
+        if known is None:
+            return f"there is no override that would {requested.verb} {requested.subject}"
+        self._event(
+            "OverrideCleared", known, f"{requested.owner} ended it; it was {describe(known)}"
+        )
+        return ""
+
+    def forget_oldest(self) -> None:
+        """Drop the oldest of each owner's cancels of runs that are over."""
+        over: dict[str, list[records.Override]] = {}
+        for override in self._in_force.values():
+            if override.verb == "cancel" and not self._still_cancels(override):
+                over.setdefault(override.owner, []).append(override)
+        for owner, all_of_them in over.items():
+            all_of_them.sort(
+                key=lambda override: (override.made_at, override.subject), reverse=True
+            )
+            for override in all_of_them[records.OVERRIDES_MAX :]:
+                del self._in_force[override.key]
+                reason = (
+                    f"its run is over, and {owner} has made {records.OVERRIDES_MAX} others since"
+                )
+                self._event("OverrideExpired", override, f"{reason}; it was {describe(override)}")
+
+    def _ended(self, override: records.Override) -> tuple[str, str] | None:
+        """Return the event kind and message with which an override ends now, if it does."""
+        pool = self._pools.get(override.subject)
+        if override.expires_at <= self._now:
+            return "OverrideExpired", f"{override.verb} {describe(override)}"
+        if override.verb == "drain":
+            if pool is not None and override.subject in pool.drains:
+                return "OverrideCommitted", f"NodePool {pool.name} drains it in git"
+            return None
+        if override.verb == "suspend":
+            if _is_suspended(self._desired.structure, override.subject):
+                return "OverrideCommitted", f"git suspends {override.subject}"
+            return None
+        if self._desired.status.sync == "Unknown":
+            return None  # an unreadable repository does not mean that something was removed
+        spec = self._desired.jobs.get(override.subject)
+        if spec is None:
+            if override.subject in self._desired.refused:
+                return None
+            return "OverrideCommitted", "its document was removed from git"
+        record = self._jobs.before(override.subject)
+        if record is not None and (record.key != override.run_key or record.spec.run != spec.run):
+            return "OverrideCommitted", f"git asks for run {spec.run} instead"
+        return None
+
+    def _still_cancels(self, override: records.Override) -> bool:
+        """Return True if the override is about a run that is not over."""
+        record = self._jobs.before(override.subject) if override.verb == "cancel" else None
+        return record is not None and not record.finished and record.key == override.run_key
+
+    def _bar_changed(self, record: records.JobRecord) -> None:
+        """Prevent the run that git now asks for too, if the cancelled one was changed there."""
+        spec = self._desired.jobs.get(record.name)
+        if spec is not None and spec.run == record.spec.run and spec.key != record.key:
+            self._jobs.bar_run(spec.key)
+
+    def _not_drainable(self, node: str, pool: desired.Pool | None) -> str:
+        """Return why a node can't be drained by an override; empty if it can."""
+        if pool is None and self._nodes.get(node) is None:
+            return f"there is no Node/{node}"
+        if pool is not None and node in pool.drains:
+            return f"NodePool {pool.name} drains it in git already: {pool.drains[node].reason}"
+        return ""
+
+    def _event(self, kind: str, override: records.Override, message: str) -> None:
+        if override.verb == "cancel":
+            self._events.add(kind, message, job=override.subject)
+        elif override.verb == "drain":
+            self._events.add(kind, message, node=override.subject)
+        else:
+            self._events.add(kind, f"{override.subject}: {message}")

@@ -19,6 +19,7 @@ from reconciler.core import (
     overrides,
     schedule_reuse,
 )
+from reconciler.core.cycle import cycle_jobs
 from reconciler.core.drift import detection, remediation
 from reconciler.core.jobs import admission, lifecycle, quarantined_jobs
 from reconciler.core.nodes import clock_steps, draining, health, node_reports
@@ -33,6 +34,122 @@ from reconciler.scheduling.inputs import snapshots
 
 #: The phases of a cycle that the caller may time, in order. Building the outcome comes last.
 Phase = Literal["ingest", "admit", "health", "lifecycle", "leave", "snapshot", "schedule", "place"]
+
+
+class PhaseFields(NamedTuple):
+    """The fields of the context that a phase uses, each as a list in one text.
+
+    Attributes:
+        observed: what it reads of the observed state itself, besides what the parts hold.
+        reads: parts and values of this cycle that it reads.
+        writes: those that it changes or replaces.
+    """
+
+    observed: str
+    reads: str
+    writes: str
+
+
+#: What each phase reads and writes, in the order in which they run. A test derives the same from
+#: the code. Every phase may also read ``now`` and use the cache. ``stops`` and ``losses`` stand
+#: for the parts that they change. The desired state and the provisioned pools are passed on.
+PHASES: Mapping[str, PhaseFields] = {
+    "clock_steps.forget_the_future": PhaseFields(
+        observed="attempts leader_since",
+        reads="attempts jobs nodes remedies",
+        writes="attempts events jobs nodes remedies",
+    ),
+    "node_reports.apply_reports": PhaseFields(
+        observed="answered reports",
+        reads="attempts jobs nodes",
+        writes="actions attempts events nodes",
+    ),
+    "admission.admit": PhaseFields(
+        observed="active desired_generation",
+        reads="attempts jobs",
+        writes="events jobs",
+    ),
+    "overrides.apply": PhaseFields(
+        observed="asked overrides",
+        reads="jobs nodes override_drains overrides",
+        writes="alarm answers events jobs override_drains overrides",
+    ),
+    "provisioning.apply": PhaseFields(
+        observed="provisioned provisions",
+        reads="attempts nodes override_drains",
+        writes="absent actions alarm events override_drains",
+    ),
+    "health.watch": PhaseFields(
+        observed="leader_since unheard",
+        reads="attempts jobs nodes override_drains remedies",
+        writes="actions alarm attempts events nodes",
+    ),
+    "lifecycle.progress": PhaseFields(
+        observed="watched",
+        reads="attempts jobs nodes remedies work",
+        writes="actions alarm attempts events jobs remedies work",
+    ),
+    "quarantined_jobs.end_overdue": PhaseFields(
+        observed="quarantined",
+        reads="attempts nodes",
+        writes="actions alarm attempts",
+    ),
+    "budgets.enforce": PhaseFields(
+        observed="scheduler_state",
+        reads="attempts jobs nodes work",
+        writes="actions alarm attempts events jobs",
+    ),
+    "draining.apply": PhaseFields(
+        observed="",
+        reads="attempts jobs nodes",
+        writes="actions alarm attempts events jobs",
+    ),
+    "admission.admit_successors": PhaseFields(
+        observed="",
+        reads="jobs",
+        writes="events jobs",
+    ),
+    "lifecycle.progress_successors": PhaseFields(
+        observed="",
+        reads="attempts jobs nodes",
+        writes="actions alarm attempts events jobs",
+    ),
+    "remediation.apply": PhaseFields(
+        observed="drift remedies reports",
+        reads="attempts jobs nodes override_drains remedies",
+        writes="actions alarm attempts events jobs override_drains remedies",
+    ),
+    "garbage_collection.apply": PhaseFields(
+        observed="active desired_generation forget_at jobs quarantined",
+        reads="forget_at jobs nodes",
+        writes="alarm events forget_at left_jobs nodes",
+    ),
+    "schedule_reuse.valid_inputs": PhaseFields(
+        observed="overrides schedule_inputs",
+        reads="attempts jobs nodes overrides",
+        writes="",
+    ),
+    "snapshot_builder.build": PhaseFields(
+        observed="desired_generation nominations scheduler_state",
+        reads="attempts jobs nodes overrides reasons work",
+        writes="alarm",
+    ),
+    "apply_schedule.apply": PhaseFields(
+        observed="scheduler_state",
+        reads="attempts jobs nodes reasons",
+        writes="actions attempts events jobs reasons",
+    ),
+    "autoscaling.decide": PhaseFields(
+        observed="attempts jobs nodes",
+        reads="attempts jobs nodes override_drains reasons",
+        writes="actions alarm events jobs reasons",
+    ),
+    "detection.detect_drift": PhaseFields(
+        observed="drift leader_since",
+        reads="absent attempts jobs nodes overrides remedies",
+        writes="alarm events nodes",
+    ),
+}
 
 
 def reconcile(
@@ -58,52 +175,57 @@ def reconcile(
             change anything.
     """
     context = cycle_context.CycleContext(desired_state, observed, now, cache)
-    pools = _update(context, ended)
-    last = schedule_reuse.valid_inputs(context)
+    in_force, pools = _update(context, desired_state, ended)
+    last = schedule_reuse.valid_inputs(context, in_force.generation)
     if last is None or always_schedule:
-        schedule = _schedule(context, pools, last, ended)
+        schedule = _schedule(context, in_force, pools, last, ended)
     else:
-        schedule = _reuse(context, pools, last)
-    return _outcome(context, pools, schedule)
+        schedule = _reuse(context, in_force, pools, last)
+    return _outcome(context, in_force, pools, schedule)
 
 
 def _update(
-    context: cycle_context.CycleContext, ended: Callable[[Phase], None]
-) -> provisioning.PoolStates:
+    context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
+    ended: Callable[[Phase], None],
+) -> tuple[desired.Desired, provisioning.PoolStates]:
     """Run every phase before the schedule: apply reports, desired state, and the time that passed.
 
-    Phases communicate through the drafts of jobs, attempts and nodes in the context. Only the
-    state of provisioned pools is passed on explicitly. Overrides replace the desired state that
-    later phases read.
+    Phases communicate through the parts of the context, as ``PHASES`` says.
+
+    Returns:
+        The desired state in force, which differs from git in what overrides suspend, and the state
+        of provisioned pools.
     """
     # reports and the clock -> nodes, attempts
     clock_steps.forget_the_future(context)
-    node_reports.apply_reports(context)
+    node_reports.apply_reports(context, desired_state.structure)
     ended("ingest")
     # desired state -> jobs
-    admission.admit(context)
-    # requested overrides -> overrides, drains; context.desired, in which queues are suspended
-    overrides.apply(context)
+    admission.admit(context, desired_state)
+    # requested overrides -> overrides, drains, and the desired state that later phases read
+    in_force = overrides.apply(context, desired_state)
+    structure = in_force.structure
     # results of provisioner scripts -> pools
-    pools = provisioning.apply(context)
+    pools = provisioning.apply(context, structure)
     ended("admit")
     # nodes, their checks and leases -> states of nodes, lost attempts
-    health.watch(context)
+    health.watch(context, structure)
     ended("health")
     # attempts, time limits, holds, budgets, drains -> verdicts, states of jobs, stop orders
-    lifecycle.progress(context)
+    lifecycle.progress(context, structure)
     quarantined_jobs.end_overdue(context)
-    budgets.enforce(context)
+    budgets.enforce(context, structure)
     draining.apply(context)
-    admission.admit_successors(context)
+    admission.admit_successors(context, in_force)
     lifecycle.progress_successors(context)
     # differences that the last cycle listed -> remediations
-    remediation.apply(context, pools)
+    remediation.apply(context, structure, pools)
     ended("lifecycle")
     # finished jobs, nodes that are gone -> records to forget
-    garbage_collection.apply(context)
+    garbage_collection.apply(context, in_force)
     ended("leave")
-    return pools
+    return in_force, pools
 
 
 class _Schedule(NamedTuple):
@@ -126,6 +248,7 @@ class _Schedule(NamedTuple):
 
 def _schedule(
     context: cycle_context.CycleContext,
+    in_force: desired.Desired,
     pools: provisioning.PoolStates,
     last: records.ScheduleInputs | None,
     ended: Callable[[Phase], None],
@@ -134,30 +257,47 @@ def _schedule(
 
     Args:
         context: of this cycle, up to date.
+        in_force: the desired state.
         pools: the provisioned pools. They may grow or shrink.
         last: inputs of the last schedule if it is still valid. The new one is then made for the
             same moment.
         ended: see ``reconcile``.
     """
+    structure = in_force.structure
     at = context.now if last is None else last.at
-    built = snapshot_builder.build(context, at)
+    built = snapshot_builder.build(context, in_force, at)
     ended("snapshot")
     decided = scheduling_cycle.schedule(built.snapshot)
     ended("schedule")
-    apply_schedule.apply(context, built, decided)
+    apply_schedule.apply(context, structure.pools, built, decided)
     ended("place")
     if at < decided.wake_at < math.inf:
-        context.wake_schedule(decided.wake_at)
-    inputs = schedule_reuse.inputs_of(context, at, built.snapshot, decided)
-    queues = queue_usage.usage_of_queues(context, built, decided)
-    state = autoscaling.decide(
-        context, pools, _scheduler_state(context, built, decided, queues), scheduled=True
+        context.alarm.wake_schedule(decided.wake_at)
+    inputs = schedule_reuse.inputs_of(
+        at,
+        built.snapshot,
+        decided,
+        generation=in_force.generation,
+        nominations=context.observed.nominations,
+        schedule_at=context.alarm.schedule_at,
     )
-    if unschedulable.unschedulable_kinds(context, built.pending.capped) != built.pending.let_last:
+    queues = queue_usage.usage_of_queues(
+        structure.queues, context.jobs, context.attempts, built, decided
+    )
+    held = None
+    if structure.settings.scheduling.usage_strength:
+        held = {queue.name: queue.allocated[2] / snapshots.WHOLE for queue in queues}
+    learned = _learned(context, structure)
+    remembered = _scheduler_state(learned, context.jobs, built, decided, held)
+    state = autoscaling.decide(context, in_force, pools, remembered, scheduled=True)
+    kinds = unschedulable.unschedulable_kinds(
+        structure, context.jobs, context.reasons, built.pending.capped
+    )
+    if kinds != built.pending.let_last:
         inputs = None  # quotas now count other jobs first
-        context.wake(context.now + unschedulable.AGAIN_S)
-    if inputs is None and context.schedule_at is not None:
-        context.wake(context.schedule_at)
+        context.alarm.wake(context.now + unschedulable.AGAIN_S)
+    if inputs is None and context.alarm.schedule_at is not None:
+        context.alarm.wake(context.alarm.schedule_at)
     return _Schedule(inputs, queues, decided.promised, state, _expected_starts(decided))
 
 
@@ -171,63 +311,81 @@ def _expected_starts(decided: decisions.Decisions) -> dict[str, outcome.Expected
     }
 
 
+def _learned(
+    context: cycle_context.CycleContext, structure: desired.Structure
+) -> scheduler_state.SchedulerState:
+    """Return what the scheduler remembers, after the arrivals and ends of this cycle."""
+    before, arrived = context.observed.scheduler_state, context.jobs.arrived
+    return learned_mix.renewed(before, structure, context.work, arrived, context.now)
+
+
 def _scheduler_state(
-    context: cycle_context.CycleContext,
+    learned: scheduler_state.SchedulerState,
+    jobs: cycle_jobs.CycleJobs,
     built: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
-    queues: tuple[outcome.QueueUsage, ...],
+    held: dict[str, float] | None,
 ) -> scheduler_state.SchedulerState:
-    """Return what the scheduler remembers after a schedule."""
-    learned = learned_mix.renewed(context)
-    counts_usage = bool(context.desired.structure.settings.scheduling.usage_strength)
-    gpus = {queue.name: queue.allocated[2] / snapshots.WHOLE for queue in queues}
+    """Return what the scheduler remembers after a schedule.
+
+    Args:
+        learned: the same before it.
+        jobs: of this cycle.
+        built: the snapshot.
+        decided: the schedule.
+        held: GPUs of each queue; None if use over time does not count.
+    """
     renewed = msgspec.structs.replace(
         learned,
         turn=learned.turn + bool(decided.placements),
         kept=learned_mix.rooms_of(decided.kept, built.node_names),
-        turns=learned_mix.turns_of(context, decided.turns),
+        turns=learned_mix.turns_of(jobs, decided.turns),
         used=built.use.used,
         offered=built.use.offered,
         slices=built.use.slices,
-        used_at=built.at if counts_usage else 0.0,
-        held=gpus if counts_usage else {},
+        used_at=0.0 if held is None else built.at,
+        held=held or {},
     )
     return learned if renewed == learned else renewed
 
 
 def _reuse(
     context: cycle_context.CycleContext,
+    in_force: desired.Desired,
     pools: provisioning.PoolStates,
     last: records.ScheduleInputs,
 ) -> _Schedule:
     """Keep the last schedule, because a new one would be the same."""
-    learned = learned_mix.renewed(context)
-    state = autoscaling.decide(context, pools, learned, scheduled=False)
+    learned = _learned(context, in_force.structure)
+    state = autoscaling.decide(context, in_force, pools, learned, scheduled=False)
     inputs: records.ScheduleInputs | None = last
     if learned.growing.helped.keys() - state.growing.helped.keys():
         inputs = None  # these jobs' reasons no longer hold
-        context.wake(context.now)
+        context.alarm.wake(context.now)
     return _Schedule(inputs, None, context.observed.nominations, state)
 
 
 def _outcome(
-    context: cycle_context.CycleContext, pools: provisioning.PoolStates, schedule: _Schedule
+    context: cycle_context.CycleContext,
+    in_force: desired.Desired,
+    pools: provisioning.PoolStates,
+    schedule: _Schedule,
 ) -> outcome.Outcome:
     """Collect everything that the cycle changed."""
     if schedule.inputs is not None and schedule.inputs.wake_at is not None:
-        context.wake(schedule.inputs.wake_at)
-    renewed_jobs = context.renewed_jobs()
-    drift = detection.detect_drift(context, pools, schedule.queues)
+        context.alarm.wake(schedule.inputs.wake_at)
+    renewed_jobs = context.jobs.renewed()
+    drift = detection.detect_drift(context, in_force, pools, schedule.queues)
     return outcome.Outcome(
         now=context.now,
-        desired_generation=context.desired.generation,
-        jobs=(*context.replaced, *[renewed_jobs[name] for name in sorted(renewed_jobs)]),
+        desired_generation=in_force.generation,
+        jobs=(*context.jobs.replaced, *[renewed_jobs[name] for name in sorted(renewed_jobs)]),
         attempts=tuple(context.attempts.renewed.values()),
-        nodes=tuple(context.nodes.values()),
-        new_runs=tuple(context.new_runs),
-        reasons=context.reasons,
+        nodes=tuple(context.nodes.renewed.values()),
+        new_runs=tuple(context.jobs.new_runs),
+        reasons=context.reasons.renewed,
         actions=tuple(context.actions),
-        events=tuple(context.events),
+        events=tuple(context.events.all),
         drift=drift,
         remedies=tuple(context.remedies),
         overrides=context.overrides,
@@ -241,10 +399,10 @@ def _outcome(
         nominations=schedule.nominations,
         schedule_inputs=schedule.inputs,
         left_jobs=tuple(context.left_jobs),
-        left_nodes=tuple(context.left_nodes),
+        left_nodes=tuple(context.nodes.left),
         forget_at=context.forget_at if context.forget_at < math.inf else None,
         scheduler_state=schedule.state,
         expected=schedule.expected,
-        next_order=context.next_order,
-        wake_at=context.wake_at,
+        next_order=context.jobs.next_order,
+        wake_at=context.alarm.wake_at,
     )

@@ -56,6 +56,10 @@ class RemedyLog:
         ended = msgspec.structs.replace(remedy, state=state, ended_at=at, message=message)
         self._replace([ended if one.id == remedy.id else one for one in self._remedies])
 
+    def correct(self, remedies: Iterable[drift_kinds.DriftRemedy]) -> None:
+        """Replace all remediations by corrected ones, in the same order."""
+        self._replace(list(remedies))
+
     def forget(self, before: float, most: int) -> None:
         """Drop remediations that are older than ``before`` or too many, but no open one."""
         excess = len(self._remedies) - most

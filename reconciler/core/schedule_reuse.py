@@ -6,6 +6,8 @@ are ``ScheduleInputs.wake_at``; what changes steadily (lost work, slack) is comp
 ``ScheduleInputs.at``, which moves only with a new schedule, or after a minute.
 """
 
+from collections.abc import Mapping
+
 from reconciler.core import cycle_context, overrides
 from reconciler.core.nodes import unschedulable_nodes
 from reconciler.model.state import records
@@ -16,17 +18,24 @@ from reconciler.scheduling.inputs import snapshots
 SAMPLE_S = 60.0
 
 
-def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs | None:
-    """Return the inputs of the last schedule if the phases before changed none of them."""
+def valid_inputs(
+    context: cycle_context.CycleContext, generation: int
+) -> records.ScheduleInputs | None:
+    """Return the inputs of the last schedule if the phases before changed none of them.
+
+    Args:
+        context: of this cycle.
+        generation: of the desired state.
+    """
     inputs = context.observed.schedule_inputs
-    if inputs is None or inputs.generation != context.desired.generation:
+    if inputs is None or inputs.generation != generation:
         return None
     # compared as a whole, because reasons name who, until when, and why
     if overrides.suspensions(context.overrides) != overrides.suspensions(
         context.observed.overrides
     ):
         return None
-    if context.left_nodes:
+    if context.nodes.left:
         return None
     if context.now < inputs.at:
         return None  # the clock was set back
@@ -35,31 +44,43 @@ def valid_inputs(context: cycle_context.CycleContext) -> records.ScheduleInputs 
             return None
     if (
         context.attempts.renewed
-        or context.replaced
-        or any(draft.changed for draft in context.drafts.values())
+        or context.jobs.replaced
+        or any(draft.changed for draft in context.jobs.drafts.values())
     ):
         return None
-    known = context.observed.nodes
-    if any(_differs(known.get(name), node) for name, node in context.nodes.items()):
+    known = context.nodes.known
+    if any(_differs(known.get(name), node) for name, node in context.nodes.renewed.items()):
         return None
     return inputs
 
 
 def inputs_of(
-    context: cycle_context.CycleContext,
     at: float,
     situation: snapshots.Snapshot,
     decided: decisions.Decisions,
+    *,
+    generation: int,
+    nominations: Mapping[str, int],
+    schedule_at: float | None,
 ) -> records.ScheduleInputs | None:
-    """Return the inputs of a new schedule; None if applying it changed them."""
+    """Return the inputs of a new schedule; None if applying it changed them.
+
+    Args:
+        at: the moment of the snapshot.
+        situation: the snapshot.
+        decided: the schedule.
+        generation: of the desired state.
+        nominations: before the schedule.
+        schedule_at: when the next schedule is due at the latest.
+    """
     if decided.placements or decided.evictions:
         return None
-    if list(decided.promised.items()) != list(context.observed.nominations.items()):
+    if list(decided.promised.items()) != list(nominations.items()):
         return None
     if decided.kept != situation.kept or decided.turns != situation.turns:
         return None
     stale_at = at + SAMPLE_S if situation.lines else None
-    return records.ScheduleInputs(at, context.desired.generation, context.schedule_at, stale_at)
+    return records.ScheduleInputs(at, generation, schedule_at, stale_at)
 
 
 def _differs(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:

@@ -5,29 +5,25 @@ the policy's action, and its progress. Nothing acts here. ``remediation`` acts i
 that every difference is listed before anything is done about it.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from reconciler.core import cycle_cache, cycle_context, overrides, rate_limits
-from reconciler.core.drift import remediation
-from reconciler.core.jobs import external_kills
+from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_nodes
+from reconciler.core.drift import detected_drift, remediation, task_drift
 from reconciler.core.nodes import flapping, health, mismatches
-from reconciler.core.pools import provisioning
+from reconciler.core.pools import instance_differences, provisioning
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.policy.drift_kinds import KINDS, Drift
 from reconciler.model.rules import redaction
 from reconciler.model.state import outcome, records
-from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model.state.states import NodeState
 from reconciler.model.values import quantities, resources, times
 
 #: The most processes listed for one node.
 FOREIGN_MAX = 64
-#: A task that its node has not started after so long is missing.
-START_WITHIN_S = 60.0
-#: How long a killed task is listed that need not run again, so that metrics are scraped meanwhile.
-KILLED_TOLD_S = 30.0
-_FIRST_ENDED = bytes([ELEMENT_CODE[JobState.SUCCEEDED]])
 _MESSAGE_CHARACTERS_MAX = 500
 #: The latest time that a node may report, in the year 2100.
 _TIME_MAX = 4.1e9
@@ -45,38 +41,24 @@ class _Alike(cycle_cache.CachePart):
         self.missing: tuple[str, ...] = ()
         self._made_for: desired.Structure | None = None
 
-    def look(self, context: cycle_context.CycleContext) -> list[str]:
+    def look(
+        self, structure: desired.Structure, nodes: cycle_nodes.CycleNodes, declared: Iterable[str]
+    ) -> list[str]:
         """Return the names of nodes to compare, sorted."""
-        structure, count = context.desired.structure, len(self.missing)
-        changed = self.take_nodes({*context.nodes, *context.left_nodes})
-        if self._made_for is not structure:
+        anew = self._made_for is not structure
+        changed = self.take_nodes({*nodes.renewed, *nodes.left})
+        if anew:
             self._made_for = structure
-            self.others = set(context.node_names())
-            count = -1
+            self.others = set(nodes.names())
         self.others |= changed
-        if changed or count < 0:
-            declared = health.pool_of_node(context)
-            if count < 0 or changed.intersection(self.missing) or context.left_nodes:
-                self.missing = tuple(n for n in sorted(declared) if context.node(n) is None)
+        if anew or changed.intersection(self.missing) or nodes.left:
+            self.missing = tuple(n for n in sorted(declared) if nodes.get(n) is None)
         return sorted(self.others)
-
-
-class DetectedDrift(NamedTuple):
-    """A difference as it is found, before its age and action are known."""
-
-    kind: str
-    subject: str
-    message: str
-    wanted: str = ""
-    found: str = ""
-    pool: str = ""
-    node: str = ""
-    job: str = ""
-    attempt: str = ""
 
 
 def detect_drift(
     context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
     states: provisioning.PoolStates,
     queues: Iterable[outcome.QueueUsage] | None,
 ) -> tuple[Drift, ...]:
@@ -84,62 +66,105 @@ def detect_drift(
 
     Args:
         context: of this cycle, after every other phase.
+        desired_state: in force.
         states: of provisioned pools.
         queues: use of each queue; None: as in the cycle before.
     """
-    known = {one.key: one for one in context.observed.drift}
+    structure, nodes, jobs = desired_state.structure, context.nodes, context.jobs
+    attempts, alarm = context.attempts, context.alarm
+    known = {row.key: row for row in context.observed.drift}
+    declared = health.pool_of_node(
+        context.cache, structure, context.observed.leader_since, nodes, context.now
+    )
+    tasks = task_drift.TaskDrift(attempts, jobs, nodes, listed=known, alarm=alarm, now=context.now)
     found = [
-        *_of_nodes(context),
-        *_of_attempts(context, known),
-        *_of_queues(context, queues),
+        *_of_nodes(
+            context.cache.part(_Alike),
+            structure,
+            nodes,
+            declared=declared,
+            absent=context.absent,
+            tasks=tasks,
+        ),
+        *tasks.all(),
+        *_of_queues(context.observed.drift, queues),
         *_of_provisioners(states),
-        *_of_overrides(context),
-        *_of_repository(context.desired.status),
+        *_of_overrides(structure, context.overrides, nodes),
+        *_of_repository(desired_state.status),
     ]
-    return tuple(_row(context, states, one, known) for one in found)
+    limits = rate_limits.RateLimits(structure, context.remedies, context.now)
+    waits_for = functools.partial(
+        remediation.waits_for, limits=limits, nodes=nodes, attempts=attempts, states=states
+    )
+    return tuple(
+        _row(
+            difference,
+            known.get(f"{difference.kind}:{difference.subject}"),
+            limits=limits,
+            events=context.events,
+            alarm=alarm,
+            waits_for=waits_for,
+        )
+        for difference in found
+    )
 
 
 def _row(
-    context: cycle_context.CycleContext,
-    states: provisioning.PoolStates,
-    one: DetectedDrift,
-    known: dict[str, Drift],
+    difference: detected_drift.DetectedDrift,
+    before: Drift | None,
+    *,
+    limits: rate_limits.RateLimits,
+    events: cycle_events.CycleEvents,
+    alarm: cycle_alarm.CycleAlarm,
+    waits_for: Callable[[str, str, str], str],
 ) -> Drift:
-    """Return a difference with its age, action and progress."""
-    kind = KINDS[one.kind]
-    key = f"{one.kind}:{one.subject}"
-    before = known.get(key)
-    action = rate_limits.action_of(context.desired.structure, one.kind, one.pool)
+    """Return a difference with its age, action and progress.
+
+    Args:
+        difference: as it was found.
+        before: as the last cycle listed it; None: it did not.
+        limits: of remediations.
+        events: of this cycle.
+        alarm: set to when it may be remediated.
+        waits_for: returns what the remediation of a failed check waits for, by node, pool and
+            subject.
+    """
+    kind = KINDS[difference.kind]
+    key = f"{difference.kind}:{difference.subject}"
+    action = rate_limits.action_of(limits.structure, difference.kind, difference.pool)
     stand, waits = rate_limits.Stand(), ""
-    if (
-        one.kind == "node-check-failed"
-        and rate_limits.healing_of(context, one.pool, one.subject) is None
-    ):
+    is_check = difference.kind == "node-check-failed"
+    if is_check and limits.healing_of(difference.pool, difference.subject) is None:
         action = "report" if action == "remediate" else action
     if action == "remediate":
-        stand = rate_limits.stand_of(context, one.kind, key, one.pool)
-        if stand.looks_at is not None and one.kind in rate_limits.ACTED_ON:
-            if stand.looks_at > context.now:
-                context.wake(stand.looks_at)
+        stand = limits.stand_of(difference.kind, key, difference.pool)
+        if stand.looks_at is not None and difference.kind in rate_limits.ACTED_ON:
+            if stand.looks_at > limits.now:
+                alarm.wake(stand.looks_at)
             elif before is None:  # later only news changes that
-                context.wake(context.now + rate_limits.LISTED_S)
+                alarm.wake(limits.now + rate_limits.LISTED_S)
         if stand.given_up and (before is None or not before.given_up):
-            context.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
-        if one.kind == "node-check-failed" and _is_due(stand, context.now):
-            waits = remediation.waits_for(context, states, one.node, one.pool, one.subject)
+            events.add(
+                "RemediationGivenUp",
+                f"{key}: {stand.text}",
+                job=difference.job,
+                node=difference.node,
+            )
+        if is_check and _is_due(stand, limits.now):
+            waits = waits_for(difference.node, difference.pool, difference.subject)
     return Drift(
-        kind=one.kind,
-        subject=one.subject,
-        message=one.message,
+        kind=difference.kind,
+        subject=difference.subject,
+        message=difference.message,
         severity=kind.severity,
         action=action,
-        first_seen=context.now if before is None else before.first_seen,
-        wanted=one.wanted,
-        found=one.found,
-        pool=one.pool,
-        node=one.node,
-        job=one.job,
-        attempt=one.attempt,
+        first_seen=limits.now if before is None else before.first_seen,
+        wanted=difference.wanted,
+        found=difference.found,
+        pool=difference.pool,
+        node=difference.node,
+        job=difference.job,
+        attempt=difference.attempt,
         remedy=waits or stand.text,
         tries=stand.tries,
         given_up=stand.given_up,
@@ -150,44 +175,57 @@ def _is_due(stand: rate_limits.Stand, now: float) -> bool:
     return stand.next_at is not None and stand.next_at <= now
 
 
-def _of_provisioners(states: provisioning.PoolStates) -> Iterator[DetectedDrift]:
+def _of_provisioners(states: provisioning.PoolStates) -> Iterator[detected_drift.DetectedDrift]:
     """Yield instances, and pools of them, that are not as requested."""
-    for one in provisioning.differences(states):
-        yield DetectedDrift(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
+    for one in instance_differences.differences(states):
+        yield detected_drift.DetectedDrift(
+            one.kind, one.subject, one.message, pool=one.pool, node=one.node
+        )
 
 
 # --- nodes ----------------------------------------------------------------------------------
 
 
-def _of_nodes(context: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
-    alike, declared = context.cache.part(_Alike), health.pool_of_node(context)
-    for name in alike.look(context):
-        node = None if name in context.left_nodes else context.node(name)
-        pool = context.desired.structure.pools.get(declared.get(name, ""))
-        there = node is not None and name not in context.absent
+def _of_nodes(
+    alike: _Alike,
+    structure: desired.Structure,
+    nodes: cycle_nodes.CycleNodes,
+    *,
+    declared: Mapping[str, str],
+    absent: AbstractSet[str],
+    tasks: task_drift.TaskDrift,
+) -> Iterator[detected_drift.DetectedDrift]:
+    for name in alike.look(structure, nodes, declared):
+        node = None if name in nodes.left else nodes.get(name)
+        pool = structure.pools.get(declared.get(name, ""))
+        there = node is not None and name not in absent
         found = list(_of_node(node, pool)) if there and node is not None else []
-        found += _beyond(context, name, pool) if there and pool is not None else []
-        if not found and name not in context.nodes:
+        found += tasks.beyond(name, pool) if there and pool is not None else []
+        if not found and name not in nodes.renewed:
             alike.others.discard(name)
         yield from found
     for name in alike.missing:
-        if name in context.absent:
+        if name in absent:
             continue
         message, pool_name = "declared, but no agent reports", declared[name]
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             "node-missing", name, message, "reporting", "absent", pool=pool_name, node=name
         )
 
 
-def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[DetectedDrift]:
+def _of_node(
+    node: records.NodeRecord, pool: desired.Pool | None
+) -> Iterator[detected_drift.DetectedDrift]:
     """Yield the differences of one node."""
     name, heard = node.name, node.state not in _NOT_HEARD
     if pool is None and node.state is not NodeState.GONE:
         message = "no pool declares it"
-        yield DetectedDrift("node-undeclared", name, message, "absent", "reporting", node=name)
+        yield detected_drift.DetectedDrift(
+            "node-undeclared", name, message, "absent", "reporting", node=name
+        )
     if pool is not None and node.state is NodeState.UNKNOWN:
         message = node.message or "not heard of"
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             "node-silent", name, message, "reporting", "silent", pool=pool.name, node=name
         )
     elif pool is not None and heard:
@@ -199,7 +237,9 @@ def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[De
         yield from _unwanted(node, where)
 
 
-def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
+def _of_inventory(
+    node: records.NodeRecord, pool: desired.Pool
+) -> Iterator[detected_drift.DetectedDrift]:
     """Yield what a node has less or other than its pool declares."""
     inventory = node.inventory
     for one in [
@@ -208,60 +248,48 @@ def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Dete
         *mismatches.labels(inventory, pool),
     ]:
         subject = f"{node.name}/{one.subject}" if one.subject else node.name
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             one.kind, subject, one.message, one.wanted, one.found, pool=pool.name, node=node.name
         )
 
 
-def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
+def _of_checks(
+    node: records.NodeRecord, pool: desired.Pool
+) -> Iterator[detected_drift.DetectedDrift]:
     """Yield failed health checks of a node, and that it is a black hole."""
     for one in node.inventory.checks if pool.checks is not None else ():
         kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
         subject = f"{node.name}/{one.name}"
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             kind, subject, one.message, "healthy", one.verdict, pool=pool.name, node=node.name
         )
     if pool.black_hole is not None and node.out_until:
         message = health.black_hole_message(node)
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             "node-black-hole", node.name, message, "tasks that succeed", "tasks that fail",
             pool=pool.name, node=node.name,
         )  # fmt: skip
     if flapping.keeps_out(node, pool):
         message = flapping.message(node, pool)
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             "node-flapping", node.name, message, "checks that stay well", "checks that come and go",
             pool=pool.name, node=node.name,
         )  # fmt: skip
 
 
-def _beyond(
-    context: cycle_context.CycleContext, node: str, pool: desired.Pool
-) -> Iterator[DetectedDrift]:
-    """Yield tasks on GPUs that their node's pool no longer declares."""
-    for attempt in sorted(context.attempts.of_node(node), key=lambda one: one.id):
-        one = mismatches.held(attempt, pool)
-        if one is not None:
-            subject = external_kills.subject(attempt, is_array=_is_array(context, attempt.job))
-            yield DetectedDrift(
-                one.kind, subject, one.message, one.wanted, one.found,
-                pool=pool.name, node=node, job=attempt.job, attempt=attempt.id,
-            )  # fmt: skip
-
-
-def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
+def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[detected_drift.DetectedDrift]:
     for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]:
         subject = f"{node.name}/gpu{one.gpu}/{one.pid}"
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             "gpu-process-foreign", subject, _who(one), "tasks alone", one.name or "a process",
             pool=pool, node=node.name,
         )  # fmt: skip
 
 
-def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
+def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[detected_drift.DetectedDrift]:
     for attempt in node.unwanted:
         message = "still runs although it was given up or is unknown; the node is ending it"
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             "task-unwanted", f"{node.name}/{attempt}", message, "absent", "running",
             pool=pool, node=node.name, attempt=attempt,
         )  # fmt: skip
@@ -281,113 +309,19 @@ def _who(process: devices.GpuProcess) -> str:
     return (" ".join(parts) + " and belongs to no task" + detail)[:_MESSAGE_CHARACTERS_MAX]
 
 
-# --- tasks ----------------------------------------------------------------------------------
-
-
-def _of_attempts(
-    context: cycle_context.CycleContext, known: dict[str, Drift]
-) -> Iterator[DetectedDrift]:
-    """Yield tasks that somebody else ended, and tasks that do not start on their node."""
-    yield from _killed(context, known)
-    listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
-    looked_at = {one.id: one for name in context.nodes for one in context.attempts.of_node(name)}
-    for name in listed:
-        attempt = context.attempts.get(name)
-        if attempt is not None:
-            looked_at[name] = attempt
-    for _, attempt in sorted(looked_at.items()):
-        if attempt.state is not AttemptState.ASSIGNED or attempt.stop is not None:
-            continue
-        node = context.node(attempt.node)
-        if node is None or node.boot_id != attempt.boot_id:
-            continue
-        if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
-            is_array = _is_array(context, attempt.job)
-            yield DetectedDrift(
-                "task-missing", external_kills.subject(attempt, is_array=is_array),
-                f"assigned to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
-                "reports but does not have it",
-                "running", "absent",
-                pool=node.pool, node=attempt.node, job=attempt.job, attempt=attempt.id,
-            )  # fmt: skip
-
-
-def _killed(
-    context: cycle_context.CycleContext, known: dict[str, Drift]
-) -> Iterator[DetectedDrift]:
-    """Yield tasks that somebody else ended, until they run again or are not needed."""
-    now: dict[str, DetectedDrift] = {}
-    for attempt in context.attempts.renewed.values():
-        before = context.observed.attempts.get(attempt.id)
-        ended_before = before is not None and before.state is AttemptState.ENDED
-        if not external_kills.was_killed(attempt) or ended_before:
-            continue
-        subject = external_kills.subject(attempt, is_array=_is_array(context, attempt.job))
-        message = f"ended on {attempt.node} by signal {attempt.signal}, which Muster did not send"
-        now[subject] = DetectedDrift(
-            "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
-            pool=context.pool_of(attempt.node), node=attempt.node, job=attempt.job,
-            attempt=attempt.id,
-        )  # fmt: skip
-    for row in known.values():
-        if row.kind == "task-killed" and row.subject not in now and _still_missing(context, row):
-            now[row.subject] = DetectedDrift(
-                row.kind, row.subject, row.message, row.wanted, row.found,
-                pool=row.pool, node=row.node, job=row.job, attempt=row.attempt,
-            )  # fmt: skip
-    yield from now.values()
-
-
-def _still_missing(context: cycle_context.CycleContext, row: Drift) -> bool:
-    """Return True if an ended task does not run again although its job needs it.
-
-    If the job or element ended with it, the difference is listed for ``KILLED_TOLD_S`` more, so
-    that it is seen at all.
-    """
-    draft = context.drafts.get(row.job)
-    record = context.observed.jobs.get(row.job)
-    spec = draft.spec if draft else record.spec if record else None
-    state = context.job_state(row.job)
-    if spec is None or not row.attempt.startswith(f"{spec.key}."):
-        return False
-    if state in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMED_OUT):
-        return False
-    element, group, index, _ = row.attempt.removeprefix(f"{spec.key}.").rsplit(".", 3)
-    elements = bytes(draft.elements) if draft else record.elements if record else b""
-    ended = elements[int(element) : int(element) + 1] >= _FIRST_ENDED
-    if ended or state in (JobState.FAILED, JobState.HELD):
-        until = row.first_seen + KILLED_TOLD_S
-        if context.now < until:
-            context.wake(until)
-        return context.now < until
-    return not any(
-        one.group == group and str(one.index) == index and one.id != row.attempt and _runs(one)
-        for one in context.attempts.of_element(row.job, int(element))
-    )
-
-
-def _runs(attempt: records.AttemptRecord) -> bool:
-    return attempt.state in (AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED)
-
-
-def _is_array(context: cycle_context.CycleContext, job: str) -> bool:
-    draft = context.drafts.get(job)
-    record = context.observed.jobs.get(job)
-    spec = draft.spec if draft else record.spec if record else None
-    return spec is not None and spec.array_count is not None
-
-
 # --- queues, overrides, git -----------------------------------------------------------------
 
 
 def _of_queues(
-    context: cycle_context.CycleContext,
+    listed: Iterable[Drift],
     queues: Iterable[outcome.QueueUsage] | None,
-) -> Iterator[DetectedDrift]:
+) -> Iterator[detected_drift.DetectedDrift]:
     if queues is None:
-        for row in context.observed.drift:
+        for row in listed:
             if row.kind == "queue-over-limit":
-                yield DetectedDrift(row.kind, row.subject, row.message, row.wanted, row.found)
+                yield detected_drift.DetectedDrift(
+                    row.kind, row.subject, row.message, row.wanted, row.found
+                )
         return
     for usage in queues:
         rows = [("", usage.limit, usage.allocated)]
@@ -403,26 +337,32 @@ def _of_queues(
         if wanted:
             limits, amounts = ", ".join(wanted), ", ".join(found)
             message = f"it holds {amounts}; its limit is {limits}"
-            yield DetectedDrift("queue-over-limit", usage.name, message, limits, amounts)
+            yield detected_drift.DetectedDrift(
+                "queue-over-limit", usage.name, message, limits, amounts
+            )
 
 
-def _of_overrides(context: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
-    signed = context.desired.structure.settings.verification == "required"
-    for one in context.overrides:
+def _of_overrides(
+    structure: desired.Structure,
+    in_force: Iterable[records.Override],
+    nodes: cycle_nodes.CycleNodes,
+) -> Iterator[detected_drift.DetectedDrift]:
+    signed = structure.settings.verification == "required"
+    for one in in_force:
         described = f"{overrides.describe(one)}; {overrides.settled_by(one, signed=signed)}"
         if one.verb == "cancel":
-            yield DetectedDrift(
+            yield detected_drift.DetectedDrift(
                 "job-cancelled-by-override", one.subject, described, "running", "cancelled",
                 job=one.subject,
             )  # fmt: skip
         elif one.verb == "suspend":
-            yield DetectedDrift(
+            yield detected_drift.DetectedDrift(
                 "suspended-by-override", one.subject, described, "at work", "suspended"
             )
         else:
-            yield DetectedDrift(
+            yield detected_drift.DetectedDrift(
                 "node-drained-by-override", one.subject, described, "in service", "drained",
-                pool=context.pool_of(one.subject), node=one.subject,
+                pool=nodes.pool_of(one.subject), node=one.subject,
             )  # fmt: skip
 
 
@@ -439,12 +379,14 @@ def _why(status: desired.SyncStatus) -> str:
     return f"{status.message}: {errors[0]}{more}" if status.message else f"{errors[0]}{more}"
 
 
-def _of_repository(status: desired.SyncStatus) -> Iterator[DetectedDrift]:
+def _of_repository(status: desired.SyncStatus) -> Iterator[detected_drift.DetectedDrift]:
     if status.sync == "OutOfSync":
         subject = status.attempted_revision or "head"
         in_force = (status.structure_revision or "none")[:12]
-        yield DetectedDrift("head-not-applied", subject, _why(status), subject[:12], in_force)
+        yield detected_drift.DetectedDrift(
+            "head-not-applied", subject, _why(status), subject[:12], in_force
+        )
     elif status.sync == "Unknown":
-        yield DetectedDrift(
+        yield detected_drift.DetectedDrift(
             "repository-unreadable", "repository", status.message, "readable", "unreadable"
         )

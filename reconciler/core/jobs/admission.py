@@ -7,12 +7,14 @@ applies fields that may change while a run is alive, and marks runs whose docume
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from reconciler.core import cycle_cache, cycle_context
+from reconciler.core import cycle_cache, cycle_context, job_errors
+from reconciler.core.cycle import cycle_events, cycle_jobs
 from reconciler.model import desired
-from reconciler.model.state import outcome
+from reconciler.model.state import outcome, records
 from reconciler.model.state.states import JobState
 
 #: Desired state, documents by name, and their changes once the outcome is absorbed.
@@ -28,27 +30,38 @@ class _Compared(cycle_cache.CachePart):
         self._jobs: dict[str, desired.Job] = {}
         self._next: _Next = (self._last, self._jobs, {})
 
-    def look(self, context: cycle_context.CycleContext) -> tuple[Iterator[str], Iterable[str]]:
+    def look(
+        self,
+        desired_state: desired.Desired,
+        known: Mapping[str, records.JobRecord],
+        active: AbstractSet[str],
+        touched_jobs: Iterable[str],
+    ) -> tuple[Iterator[str], Iterable[str]]:
         """Return names of changed documents, in order, and of jobs without a document.
 
         A document is compared if it or its record is another object. Active jobs are compared if
         some may have lost their document.
+
+        Args:
+            desired_state: what git asks for.
+            known: records when the cycle began, by name.
+            active: names of those that are not finished.
+            touched_jobs: names of jobs that this cycle may have changed.
         """
-        jobs, before, active = context.desired.jobs, self._jobs, context.observed.active
+        jobs, before = desired_state.jobs, self._jobs
         differ = _differing(before, jobs)
         if differ is None:
             changed = [name for name, spec in jobs.items() if before.get(name) is not spec]
-            self._next = (context.desired, dict(jobs), {})
+            self._next = (desired_state, dict(jobs), {})
         else:
             changed = [spec.name for spec in differ]
-            self._next = (context.desired, before, dict(zip(changed, differ, strict=True)))
-            if self._last.generation >= 0 and context.desired.refused == self._last.refused:
+            self._next = (desired_state, before, dict(zip(changed, differ, strict=True)))
+            if self._last.generation >= 0 and desired_state.refused == self._last.refused:
                 active = frozenset()
         without = itertools.filterfalse(jobs.__contains__, active)
-        known = context.observed.jobs
         touched = {
             name
-            for name in self.take_jobs(context.touched_jobs())
+            for name in self.take_jobs(touched_jobs)
             if name in jobs and (name not in known or known[name].spec is not jobs[name])
         }
         if touched <= set(changed):
@@ -80,59 +93,59 @@ def _differing(
     return [*[new for _, new in other], *itertools.islice(jobs.values(), len(before), None)]
 
 
-def admit(context: cycle_context.CycleContext) -> None:
+def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
     """Compare desired jobs with their records, unless nothing changed."""
-    if context.desired.generation == context.observed.desired_generation:
+    if desired_state.generation == context.observed.desired_generation:
         return
-    known, desired_state, refused = (
-        context.observed.jobs,
-        context.desired.jobs,
-        context.desired.refused,
+    jobs, events, documents = context.jobs, context.events, desired_state.jobs
+    names, without = context.cache.part(_Compared).look(
+        desired_state, jobs.known, context.observed.active, jobs.touched(context.attempts)
     )
-    names, without = context.cache.part(_Compared).look(context)
     for name in names:
-        record, spec = known.get(name), desired_state[name]
+        record, spec = jobs.known.get(name), documents[name]
         if record is None or record.spec is not spec:
-            with context.isolate(name):
-                admit_job(context, spec)
-    for name in sorted(name for name in without if name not in refused):
-        draft = context.draft(name)
+            with job_errors.JobErrorScope(name):
+                admit_job(jobs, events, spec)
+    for name in sorted(name for name in without if name not in desired_state.refused):
+        draft = jobs.draft(name)
         if draft is not None and not draft.removed:
             draft.removed = True
             draft.message = "its document was removed from git"
-            context.event("JobRemoved", draft.message, job=name)
+            events.add("JobRemoved", draft.message, job=name)
 
 
-def admit_successors(context: cycle_context.CycleContext) -> None:
+def admit_successors(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
     """Begin runs that waited for an earlier run of the same name to end in this cycle."""
-    for name in context.finished_now:
-        spec = context.desired.jobs.get(name)
-        draft = context.drafts.get(name)
-        if spec is None or draft is None or context.has_begun(spec.key):
+    for name in context.jobs.finished_now:
+        spec = desired_state.jobs.get(name)
+        draft = context.jobs.drafts.get(name)
+        if spec is None or draft is None or context.jobs.has_begun(spec.key):
             continue
         if draft.spec.key != spec.key:
-            with context.isolate(name):
-                context.archive_finished(name)
-                admit_job(context, spec)
+            with job_errors.JobErrorScope(name):
+                context.jobs.archive_finished(name)
+                admit_job(context.jobs, context.events, spec)
 
 
-def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
+def admit_job(
+    jobs: cycle_jobs.CycleJobs, events: cycle_events.CycleEvents, spec: desired.Job
+) -> None:
     """Begin, change or replace one job's run."""
-    record = context.job(spec.name)
+    record = jobs.before(spec.name)
     if record is None:
-        if not context.has_begun(spec.key):
-            context.add_job(spec)
+        if not jobs.has_begun(spec.key):
+            jobs.add(spec)
         return
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
-            _take_over(context, spec)
+            _take_over(jobs, events, spec)
         return
-    if context.has_begun(spec.key):
+    if jobs.has_begun(spec.key):
         return
     if record.finished:
-        context.add_job(spec)
+        jobs.add(spec)
         return
-    draft = context.draft(spec.name)
+    draft = jobs.draft(spec.name)
     if draft is None:
         return
     if spec.run == record.spec.run:
@@ -142,24 +155,26 @@ def admit_job(context: cycle_context.CycleContext, spec: desired.Job) -> None:
         )
         if draft.message != message:
             draft.message = message
-            context.event("JobChangeIgnored", message, job=spec.name)
+            events.add("JobChangeIgnored", message, job=spec.name)
     elif not draft.removed:
         draft.removed = True
         draft.message = f"replaced by run {spec.run}"
-        context.event("JobReplaced", draft.message, job=spec.name)
+        events.add("JobReplaced", draft.message, job=spec.name)
 
 
-def _take_over(context: cycle_context.CycleContext, spec: desired.Job) -> None:
+def _take_over(
+    jobs: cycle_jobs.CycleJobs, events: cycle_events.CycleEvents, spec: desired.Job
+) -> None:
     """Apply queue, priority, limits, labels and holds, which may change while a run is alive."""
-    draft = context.draft(spec.name)
+    draft = jobs.draft(spec.name)
     if draft is None:
         return
     if draft.spec.suspend != spec.suspend:
         if spec.suspend:
-            context.event("JobHoldAsked", "held by its document", job=spec.name)
+            events.add("JobHoldAsked", "held by its document", job=spec.name)
         else:
-            context.event("JobReleased", "its document no longer holds it", job=spec.name)
+            events.add("JobReleased", "its document no longer holds it", job=spec.name)
             if draft.state is JobState.HELD:
                 draft.spec = spec
-                context.set_job_state(draft, JobState.PENDING)
+                jobs.set_state(draft, JobState.PENDING)
     draft.spec = spec

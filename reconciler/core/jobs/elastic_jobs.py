@@ -7,7 +7,8 @@ their size at the start instead.
 
 import msgspec
 
-from reconciler.core import cycle_context, job_draft
+from reconciler.core import cycle_attempts, job_draft
+from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_work
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
@@ -45,30 +46,6 @@ def gpu_seconds(attempt: records.AttemptRecord) -> float:
     return attempt.resources.gpu_milli / 1000 * max(0.0, attempt.ended_at - attempt.started_at)
 
 
-def let_go(context: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
-    """Remove tasks that have left, if the element continues without them."""
-    spec = draft.spec
-    attempts = [a for a in context.attempts.of_element(spec.name, element) if not a.concluded]
-    gone = [a for a in attempts if a.state is AttemptState.ENDED and not has_succeeded(a)]
-    staying = [a for a in attempts if a not in gone and a.stop is None]
-    if gone and not staying and not any(a.stop is not None for a in attempts if a not in gone):
-        return  # nothing is left, so it ends like other elements
-    short = any(sum(a.group == group.name for a in staying) < group.least for group in spec.groups)
-    grace_s = context.desired.structure.settings.scheduling.stale_gang_s
-    if short and not grace_s:
-        return
-    for attempt in gone:
-        if not _may_leave(draft, element, attempt):
-            return
-        _part(context, draft, element, attempt)
-    if short:
-        key = f"{spec.name}/{element}"
-        since = context.observed.scheduler_state.short_since.get(key, context.now)
-        context.short_since[key] = since
-        if since + grace_s > context.now:
-            context.wake_schedule(since + grace_s)
-
-
 def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
     """Return True if the end of a task does not end the whole element."""
     if attempt.stop is not None or attempt.end_reason in LOSSES:
@@ -76,31 +53,82 @@ def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.Attempt
     return draft.note(element).retries_spent < draft.spec.retries.limit
 
 
-def _part(
-    context: cycle_context.CycleContext,
-    draft: job_draft.JobDraft,
-    element: int,
-    attempt: records.AttemptRecord,
-) -> None:
-    note = draft.note(element)
-    failed = attempt.stop is None and attempt.end_reason not in LOSSES
-    draft.set_note(
-        element,
-        msgspec.structs.replace(
-            note,
-            tries=max(note.tries, attempt.try_number),
-            retries_spent=note.retries_spent + failed,
-        ),
-    )
-    context.attempts.renew(attempt, concluded=True)
-    if attempt.end_reason not in LOSSES and (used := gpu_seconds(attempt)):
-        context.ended.append(cycle_context.Ended(draft.spec, used))
-    how = attempt.end_reason.value if attempt.end_reason else "unknown"
-    context.event(
-        "TaskLeft",
-        f"task {attempt.group}-{attempt.index}{draft.spec.of_element(element)} left ({how}); "
-        "the others go on",
-        job=draft.spec.name,
-        node=attempt.node,
-        attempt=attempt.id,
-    )
+class Departures:
+    """The tasks that leave elements which go on without them.
+
+    Args:
+        attempts: of this cycle.
+        work: what ended in this cycle.
+        events: of this cycle.
+        alarm: set to the end of the time that an element may stay too small.
+        grace_s: that time in seconds; 0: none may.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        attempts: cycle_attempts.CycleAttempts,
+        work: cycle_work.CycleWork,
+        *,
+        events: cycle_events.CycleEvents,
+        alarm: cycle_alarm.CycleAlarm,
+        grace_s: float,
+        now: float,
+    ) -> None:
+        self._attempts = attempts
+        self._work = work
+        self._events = events
+        self._alarm = alarm
+        self._grace_s = grace_s
+        self._now = now
+
+    def let_go(self, draft: job_draft.JobDraft, element: int) -> None:
+        """Remove tasks that have left, if the element continues without them."""
+        spec = draft.spec
+        attempts = [a for a in self._attempts.of_element(spec.name, element) if not a.concluded]
+        gone = [a for a in attempts if a.state is AttemptState.ENDED and not has_succeeded(a)]
+        staying = [a for a in attempts if a not in gone and a.stop is None]
+        if gone and not staying and not any(a.stop is not None for a in attempts if a not in gone):
+            return  # nothing is left, so it ends like other elements
+        short = any(
+            sum(a.group == group.name for a in staying) < group.least for group in spec.groups
+        )
+        if short and not self._grace_s:
+            return
+        for attempt in gone:
+            if not _may_leave(draft, element, attempt):
+                return
+            self._part(draft, element, attempt)
+        if short:
+            since = self._work.note_short(spec.name, element, self._now)
+            if since + self._grace_s > self._now:
+                self._alarm.wake_schedule(since + self._grace_s)
+
+    def _part(
+        self,
+        draft: job_draft.JobDraft,
+        element: int,
+        attempt: records.AttemptRecord,
+    ) -> None:
+        note = draft.note(element)
+        failed = attempt.stop is None and attempt.end_reason not in LOSSES
+        draft.set_note(
+            element,
+            msgspec.structs.replace(
+                note,
+                tries=max(note.tries, attempt.try_number),
+                retries_spent=note.retries_spent + failed,
+            ),
+        )
+        self._attempts.renew(attempt, concluded=True)
+        if attempt.end_reason not in LOSSES and (used := gpu_seconds(attempt)):
+            self._work.ended.append(cycle_work.Ended(draft.spec, used))
+        how = attempt.end_reason.value if attempt.end_reason else "unknown"
+        self._events.add(
+            "TaskLeft",
+            f"task {attempt.group}-{attempt.index}{draft.spec.of_element(element)} left ({how}); "
+            "the others go on",
+            job=draft.spec.name,
+            node=attempt.node,
+            attempt=attempt.id,
+        )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from reconciler.core import cycle_context, observed_state
-from reconciler.core.jobs import lifecycle
+from reconciler.core.jobs import verdicts
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import EndReason
@@ -52,6 +52,7 @@ def without(
 
 def end_overdue(context: cycle_context.CycleContext) -> None:
     """Order overdue tasks of quarantined jobs to stop, or request a cycle for that."""
+    stops = context.stops
     for name, record in sorted(context.observed.quarantined.items()):
         for element in context.attempts.elements(name):
             attempts = context.attempts.of_element(name, element)
@@ -59,16 +60,15 @@ def end_overdue(context: cycle_context.CycleContext) -> None:
             if ends_at is None:
                 continue
             if ends_at > context.now:
-                context.wake(ends_at)
+                context.alarm.wake(ends_at)
                 continue
             for attempt in attempts:
-                order = cycle_context.stop_order(context, record.spec, attempt, EndReason.TIMED_OUT)
-                context.order_stop(attempt, order)
+                stops.order(record.spec, attempt, EndReason.TIMED_OUT)
 
 
 def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
     """Return the first moment at which time ends a try; None: none does."""
-    moments = (lifecycle.time_is_up_at(spec, attempts), spec.deadline)
+    moments = (verdicts.time_is_up_at(spec, attempts), spec.deadline)
     return min((moment for moment in moments if moment is not None), default=None)
 
 

@@ -4,13 +4,14 @@ Holds, dependencies, back-off and the parallelism of arrays are checked here; th
 quota and capacity. A job has reasons of one kind or the other, never of both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from reconciler.core import cycle_context, job_draft, overrides
+from reconciler.core import job_draft, overrides
+from reconciler.core.cycle import cycle_alarm, cycle_jobs
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode, WaitsFor
@@ -26,57 +27,6 @@ class Readiness:
     startable: int = 0
     reason_key: str = ""
     reason: Reason | None = None
-
-
-def readiness(
-    context: cycle_context.CycleContext, record: records.JobRecord, elements: bytes
-) -> Readiness:
-    """Return which pending elements of an active job may start in this cycle."""
-    spec = record.spec
-    blocked = _blocked_whole(context, record)
-    if blocked is not None:
-        return blocked
-    limited = spec.depends_on or spec.parallelism is not None
-    if elements == _ONE_WAITS and not record.notes and not limited:
-        return _READY  # most jobs of a long queue
-    waiting = _waiting(elements)
-    if not waiting:
-        return Readiness()
-    indexes = waiting
-    per_element = [d for d in spec.depends_on if d.per_element]
-    if per_element:
-        indexes = [i for i in indexes if all(_element_met(context, d, i) for d in per_element)]
-        if not indexes:
-            return _same_elements(context, spec, per_element, waiting)
-    if record.notes:
-        next_at = 0.0
-        ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= context.now]
-        if len(ready) < len(indexes):
-            next_at = min(
-                record.notes[i].not_before
-                for i in indexes
-                if i in record.notes and record.notes[i].not_before > context.now
-            )
-            context.wake_schedule(next_at)
-        if not ready:
-            return Readiness(
-                reason_key=f"BackingOff/{spec.name}",
-                reason=Reason(
-                    code=ReasonCode.BACKING_OFF,
-                    message="the last try failed or was lost; the next one starts at "
-                    f"{times.format_time(next_at)} at the earliest",
-                    unblocks="wait for the next try",
-                ),
-            )
-        indexes = ready
-    startable = len(indexes)
-    if spec.parallelism is not None:
-        live = sum(elements.count(code) for code in job_draft.LIVE_CODES)
-        startable = min(startable, spec.parallelism - live)
-        if startable <= 0:
-            reason = array_limit(spec.parallelism)
-            return Readiness(reason_key=f"ArrayLimit/{spec.name}", reason=reason)
-    return Readiness(elements=tuple(indexes), startable=startable)
 
 
 def array_limit(parallelism: int) -> Reason:
@@ -117,98 +67,10 @@ def _suspended_behind_git(override: records.Override) -> Readiness:
     )
 
 
-def _blocked_whole(
-    context: cycle_context.CycleContext, record: records.JobRecord
-) -> Readiness | None:
-    spec = record.spec
-    structure = context.desired.structure
-    if record.state is JobState.HELD or spec.suspend:  # some of it may still be stopping
-        why = spec.suspend_reason if spec.suspend else ""
-        return Readiness(
-            reason_key=f"Held/job/{why}" if why else "Held/job",
-            reason=Reason(
-                code=ReasonCode.HELD,
-                message=f"held by its document: {why}"
-                if why
-                else "held by its document (spec.suspend)",
-                unblocks="run `muster release`, or set spec.suspend: false",
-            ),
-        )
-    if structure.settings.suspend:
-        suspension = overrides.suspension(context.overrides, records.SUSPENDED_CLUSTER)
-        if suspension is not None:
-            return _suspended_behind_git(suspension)
-        return Readiness(
-            reason_key="Held/cluster",
-            reason=Reason(
-                code=ReasonCode.HELD,
-                message="the cluster is suspended: nothing new starts",
-                unblocks="run `muster resume cluster`, or set spec.suspend: false in Cluster",
-                waits_for=WaitsFor.RESUME,
-            ),
-        )
-    if spec.queue not in structure.queues:
-        return Readiness(
-            reason_key=f"Invalid/queue/{spec.queue}",
-            reason=Reason(
-                code=ReasonCode.INVALID,
-                message=unknown_names.describe("queue", spec.queue, structure.queues).text(
-                    "spec.queue"
-                ),
-                unblocks=f"commit a Queue {spec.queue}, or change spec.queue",
-            ),
-        )
-    for dependency in spec.depends_on:
-        blocked = _dependency_blocks(context, spec, dependency)
-        if blocked is not None:
-            return blocked
-    return None
-
-
-def _dependency_blocks(
-    context: cycle_context.CycleContext, spec: desired.Job, dependency: desired.Dependency
-) -> Readiness | None:
-    state = context.job_state(dependency.job)
-    if state is None:
-        return _unknown(spec, dependency)
-    if dependency.per_element:
-        return None
-    if state not in FINISHED_JOB_STATES:
-        return _dependency_reason(spec, dependency, "it ends")
-    if _condition_met(dependency.condition, state):
-        return None
-    return Readiness(
-        reason_key=f"DependencyNeverMet/{spec.name}",
-        reason=Reason(
-            code=ReasonCode.DEPENDENCY_NEVER_MET,
-            message=f"{dependency.condition} {dependency.job}, which is {state.value}",
-            unblocks=f"run `muster rerun {dependency.job}`, or change spec.dependsOn",
-        ),
-    )
-
-
 def _condition_met(condition: str, state: JobState) -> bool:
     if condition == "afterAny":
         return True
     return (state is JobState.SUCCEEDED) == (condition == "afterOk")
-
-
-def _elements_of(context: cycle_context.CycleContext, job: str) -> bytes:
-    draft = context.drafts.get(job)
-    record = context.observed.jobs.get(job)
-    return bytes(draft.elements) if draft else record.elements if record else b""
-
-
-def _element_met(
-    context: cycle_context.CycleContext, dependency: desired.Dependency, element: int
-) -> bool:
-    elements = _elements_of(context, dependency.job)
-    if element >= len(elements):
-        return False
-    code = elements[element]
-    finished = code >= _FINISHED_FROM
-    state = JobState.SUCCEEDED if code == ELEMENT_CODE[JobState.SUCCEEDED] else JobState.FAILED
-    return finished and _condition_met(dependency.condition, state)
 
 
 def _dependency_reason(
@@ -228,26 +90,6 @@ def _dependency_reason(
     )
 
 
-def _same_elements(
-    context: cycle_context.CycleContext,
-    spec: desired.Job,
-    dependencies: Sequence[desired.Dependency],
-    waiting: Sequence[int],
-) -> Readiness:
-    """Return the reason if each element waits for the one of the same number."""
-    dependency, unmet = dependencies[0], list(waiting)
-    for dependency in dependencies:
-        unmet = [i for i in waiting if not _element_met(context, dependency, i)]
-        if unmet:
-            break
-    elements = _elements_of(context, dependency.job)
-    still = (i for i in unmet if i < len(elements) and elements[i] < _FINISHED_FROM)
-    names = [f"{dependency.job}[{i}]" for i in islice(still, ELEMENTS_TOLD + 1)]
-    ends = f"one of {', '.join(names[:ELEMENTS_TOLD])}" if len(names) > 1 else "".join(names)
-    ends += " and others" if len(names) > ELEMENTS_TOLD else ""
-    return _dependency_reason(spec, dependency, "the same element of it ends", ends)
-
-
 def _unknown(spec: desired.Job, dependency: desired.Dependency) -> Readiness:
     until = "there is one" if dependency.per_element else "there is one, and it has ended"
     return Readiness(
@@ -261,3 +103,171 @@ def _unknown(spec: desired.Job, dependency: desired.Dependency) -> Readiness:
             unblocks=f"commit a Job {dependency.job}, or change spec.dependsOn",
         ),
     )
+
+
+class ReadinessCheck:
+    """A check of jobs against everything but quota and capacity.
+
+    Args:
+        structure: in force.
+        overrides: in force. They name who suspended the cluster.
+        jobs: of this cycle, which others may depend on.
+        alarm: set to the next end of a back-off.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        structure: desired.Structure,
+        overrides: Iterable[records.Override],
+        jobs: cycle_jobs.CycleJobs,
+        alarm: cycle_alarm.CycleAlarm,
+        now: float,
+    ) -> None:
+        self._structure = structure
+        self._overrides = overrides
+        self._jobs = jobs
+        self._alarm = alarm
+        self._now = now
+
+    def of(self, record: records.JobRecord, elements: bytes) -> Readiness:
+        """Return which pending elements of an active job may start in this cycle."""
+        spec = record.spec
+        blocked = self._blocked_whole(record)
+        if blocked is not None:
+            return blocked
+        limited = spec.depends_on or spec.parallelism is not None
+        if elements == _ONE_WAITS and not record.notes and not limited:
+            return _READY  # most jobs of a long queue
+        waiting = _waiting(elements)
+        if not waiting:
+            return Readiness()
+        indexes = waiting
+        per_element = [d for d in spec.depends_on if d.per_element]
+        if per_element:
+            indexes = [i for i in indexes if all(self._element_met(d, i) for d in per_element)]
+            if not indexes:
+                return self._same_elements(spec, per_element, waiting)
+        if record.notes:
+            next_at = 0.0
+            ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= self._now]
+            if len(ready) < len(indexes):
+                next_at = min(
+                    record.notes[i].not_before
+                    for i in indexes
+                    if i in record.notes and record.notes[i].not_before > self._now
+                )
+                self._alarm.wake_schedule(next_at)
+            if not ready:
+                return Readiness(
+                    reason_key=f"BackingOff/{spec.name}",
+                    reason=Reason(
+                        code=ReasonCode.BACKING_OFF,
+                        message="the last try failed or was lost; the next one starts at "
+                        f"{times.format_time(next_at)} at the earliest",
+                        unblocks="wait for the next try",
+                    ),
+                )
+            indexes = ready
+        startable = len(indexes)
+        if spec.parallelism is not None:
+            live = sum(elements.count(code) for code in job_draft.LIVE_CODES)
+            startable = min(startable, spec.parallelism - live)
+            if startable <= 0:
+                reason = array_limit(spec.parallelism)
+                return Readiness(reason_key=f"ArrayLimit/{spec.name}", reason=reason)
+        return Readiness(elements=tuple(indexes), startable=startable)
+
+    def _blocked_whole(self, record: records.JobRecord) -> Readiness | None:
+        spec = record.spec
+        structure = self._structure
+        if record.state is JobState.HELD or spec.suspend:  # some of it may still be stopping
+            why = spec.suspend_reason if spec.suspend else ""
+            return Readiness(
+                reason_key=f"Held/job/{why}" if why else "Held/job",
+                reason=Reason(
+                    code=ReasonCode.HELD,
+                    message=f"held by its document: {why}"
+                    if why
+                    else "held by its document (spec.suspend)",
+                    unblocks="run `muster release`, or set spec.suspend: false",
+                ),
+            )
+        if structure.settings.suspend:
+            suspension = overrides.suspension(self._overrides, records.SUSPENDED_CLUSTER)
+            if suspension is not None:
+                return _suspended_behind_git(suspension)
+            return Readiness(
+                reason_key="Held/cluster",
+                reason=Reason(
+                    code=ReasonCode.HELD,
+                    message="the cluster is suspended: nothing new starts",
+                    unblocks="run `muster resume cluster`, or set spec.suspend: false in Cluster",
+                    waits_for=WaitsFor.RESUME,
+                ),
+            )
+        if spec.queue not in structure.queues:
+            return Readiness(
+                reason_key=f"Invalid/queue/{spec.queue}",
+                reason=Reason(
+                    code=ReasonCode.INVALID,
+                    message=unknown_names.describe("queue", spec.queue, structure.queues).text(
+                        "spec.queue"
+                    ),
+                    unblocks=f"commit a Queue {spec.queue}, or change spec.queue",
+                ),
+            )
+        for dependency in spec.depends_on:
+            blocked = self._dependency_blocks(spec, dependency)
+            if blocked is not None:
+                return blocked
+        return None
+
+    def _dependency_blocks(
+        self, spec: desired.Job, dependency: desired.Dependency
+    ) -> Readiness | None:
+        state = self._jobs.state_of(dependency.job)
+        if state is None:
+            return _unknown(spec, dependency)
+        if dependency.per_element:
+            return None
+        if state not in FINISHED_JOB_STATES:
+            return _dependency_reason(spec, dependency, "it ends")
+        if _condition_met(dependency.condition, state):
+            return None
+        return Readiness(
+            reason_key=f"DependencyNeverMet/{spec.name}",
+            reason=Reason(
+                code=ReasonCode.DEPENDENCY_NEVER_MET,
+                message=f"{dependency.condition} {dependency.job}, which is {state.value}",
+                unblocks=f"run `muster rerun {dependency.job}`, or change spec.dependsOn",
+            ),
+        )
+
+    def _element_met(self, dependency: desired.Dependency, element: int) -> bool:
+        elements = self._jobs.elements_of(dependency.job)
+        if element >= len(elements):
+            return False
+        code = elements[element]
+        finished = code >= _FINISHED_FROM
+        state = JobState.SUCCEEDED if code == ELEMENT_CODE[JobState.SUCCEEDED] else JobState.FAILED
+        return finished and _condition_met(dependency.condition, state)
+
+    def _same_elements(
+        self,
+        spec: desired.Job,
+        dependencies: Sequence[desired.Dependency],
+        waiting: Sequence[int],
+    ) -> Readiness:
+        """Return the reason if each element waits for the one of the same number."""
+        dependency, unmet = dependencies[0], list(waiting)
+        for dependency in dependencies:
+            unmet = [i for i in waiting if not self._element_met(dependency, i)]
+            if unmet:
+                break
+        elements = self._jobs.elements_of(dependency.job)
+        still = (i for i in unmet if i < len(elements) and elements[i] < _FINISHED_FROM)
+        names = [f"{dependency.job}[{i}]" for i in islice(still, ELEMENTS_TOLD + 1)]
+        ends = f"one of {', '.join(names[:ELEMENTS_TOLD])}" if len(names) > 1 else "".join(names)
+        ends += " and others" if len(names) > ELEMENTS_TOLD else ""
+        return _dependency_reason(spec, dependency, "the same element of it ends", ends)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from reconciler.core import cycle_context
+from reconciler.core.cycle import cycle_work
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.scheduler_state import SchedulerState
@@ -144,7 +144,7 @@ def _spread(values: Iterable[float]) -> float:
     return sum(abs(value - middle) for value in logs) / len(logs)
 
 
-def renewed(before: SchedulerState, ended: list[cycle_context.Ended]) -> tuple[Known, Known]:
+def renewed(before: SchedulerState, ended: list[cycle_work.Ended]) -> tuple[Known, Known]:
     """Return the run times and parts of limits with those of what ended in this cycle."""
     new = [one for one in ended if one.ran_s is not None]
     if not new:

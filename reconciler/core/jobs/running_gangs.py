@@ -7,9 +7,8 @@ import bisect
 import operator
 from collections.abc import Iterator
 
-import msgspec
-
-from reconciler.core import cycle_cache, cycle_context
+from reconciler.core import cycle_attempts, cycle_cache
+from reconciler.core.cycle import cycle_jobs
 from reconciler.core.jobs import elastic_jobs
 from reconciler.model import desired
 from reconciler.model.state import records
@@ -101,14 +100,14 @@ class RunningGangs(cycle_cache.CachePart):
         """Return the gangs in order of name and element, whatever the order of changes."""
         return self._in_order
 
-    def renew(self, context: cycle_context.CycleContext) -> None:
+    def renew(self, jobs: cycle_jobs.CycleJobs, all_attempts: cycle_attempts.CycleAttempts) -> None:
         """Read jobs again that may have changed."""
         several: list[tuple[records.JobRecord | None, str, Parts]] = []
-        for job in sorted(self.take_jobs(context.changed_jobs())):
-            if job not in self._of_job and not context.attempts.has_job(job):
+        for job in sorted(self.take_jobs(jobs.changed(all_attempts))):
+            if job not in self._of_job and not all_attempts.has_job(job):
                 continue
-            record = record_of(context, job) or _aside(context, job)
-            parts = {} if record is None else _parts(context, job)
+            record = jobs.record_of(job) or jobs.aside(job)
+            parts = {} if record is None else _parts(all_attempts, job)
             if not self._is_known(job, record, parts):
                 several.append((record, job, parts))
         if len(several) > FEW_MAX:
@@ -179,21 +178,25 @@ class RunningGangs(cycle_cache.CachePart):
             jobs.pop(spec.name, None)
 
 
-def gather(context: cycle_context.CycleContext) -> RunningGangs:
+def gather(
+    cache: cycle_cache.CycleCache,
+    jobs: cycle_jobs.CycleJobs,
+    attempts: cycle_attempts.CycleAttempts,
+) -> RunningGangs:
     """Return all running gangs, up to date."""
-    held = context.cache.part(RunningGangs)
-    held.renew(context)
+    held = cache.part(RunningGangs)
+    held.renew(jobs, attempts)
     return held
 
 
 _NOTHING = (0, 0, 0)
 
 
-def _parts(context: cycle_context.CycleContext, job: str) -> Parts:
+def _parts(all_attempts: cycle_attempts.CycleAttempts, job: str) -> Parts:
     """Return what a job holds, by element, ascending."""
     found: Parts = {}
-    for element in context.attempts.elements(job):
-        attempts, used_gpu_s = _parted(context.attempts.of_element(job, element))
+    for element in all_attempts.elements(job):
+        attempts, used_gpu_s = _parted(all_attempts.of_element(job, element))
         if attempts:
             found[element] = (attempts, used_gpu_s)
     return found
@@ -219,30 +222,6 @@ def _sum(attempts: Attempts) -> snapshots.Vector:
         has = attempt.resources
         cpu, memory, gpu = cpu + has.cpu_milli, memory + has.memory_bytes, gpu + has.gpu_milli
     return (cpu, memory, gpu)
-
-
-def record_of(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
-    """Return the current record of a job."""
-    draft = context.drafts.get(job)
-    return draft.record() if draft is not None else context.observed.jobs.get(job)
-
-
-def _aside(context: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
-    """Return the record of a quarantined job. It keeps its resources, and nobody preempts it."""
-    record = context.observed.quarantined.get(job)
-    if record is None:
-        return None
-    spec = msgspec.structs.replace(record.spec, preemptible=False)
-    return msgspec.structs.replace(record, spec=spec)
-
-
-def spec_of(context: cycle_context.CycleContext, job: str) -> desired.Job | None:
-    """Return the current spec of a job. Quarantined ones have one too, because their use counts."""
-    draft = context.drafts.get(job)
-    if draft is not None:
-        return draft.spec
-    record = context.observed.jobs.get(job) or _aside(context, job)
-    return record.spec if record else None
 
 
 def spare_of(spec: desired.Job, attempts: Attempts) -> frozenset[str]:

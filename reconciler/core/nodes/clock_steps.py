@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.core import cycle_context, remedy_log
-from reconciler.core.jobs import lifecycle
+from reconciler.core import cycle_context
+from reconciler.core.cycle import cycle_jobs
+from reconciler.core.jobs import verdicts
 from reconciler.model.policy import drift_kinds
 from reconciler.model.state import records
 
@@ -26,11 +27,11 @@ def forget_the_future(context: cycle_context.CycleContext) -> None:
         past = _past_of(attempt, context.now)
         if past:
             context.attempts.renew(attempt, **past)
-    for name in context.active_names():
-        record = context.observed.jobs.get(name)
+    for name in context.jobs.active_names():
+        record = context.jobs.known.get(name)
         if record is not None:
-            _bound_job(context, record)
-    for node in context.observed.nodes.values():
+            _bound_job(context.jobs, context.now, record)
+    for node in context.nodes.known.values():
         failed = [min(one.at, context.now) for one in node.failures]
         turned = tuple(min(at, context.now) for at in node.flapping.at)
         if (
@@ -38,7 +39,7 @@ def forget_the_future(context: cycle_context.CycleContext) -> None:
             or failed != [one.at for one in node.failures]
             or turned != node.flapping.at
         ):
-            context.renew_node(
+            context.nodes.renew(
                 node,
                 flapping=msgspec.structs.replace(node.flapping, at=turned),
                 drain_since=min(node.drain_since, context.now),
@@ -47,7 +48,7 @@ def forget_the_future(context: cycle_context.CycleContext) -> None:
                     for one, at in zip(node.failures, failed, strict=True)
                 ),
             )
-    context.remedies = remedy_log.RemedyLog(_tried(context.remedies, context.now))
+    context.remedies.correct(_tried(context.remedies, context.now))
 
 
 def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
@@ -67,24 +68,24 @@ def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
     return past
 
 
-def _bound_job(context: cycle_context.CycleContext, record: records.JobRecord) -> None:
+def _bound_job(jobs: cycle_jobs.CycleJobs, now: float, record: records.JobRecord) -> None:
     """Let a job wait since now at the latest, and back off no longer than its rule says."""
     draft = None
-    if max(record.submitted_at, record.started_at or 0.0) > context.now:
-        draft = context.draft(record.name)
+    if max(record.submitted_at, record.started_at or 0.0) > now:
+        draft = jobs.draft(record.name)
     if draft is not None:
-        draft.submitted_at = min(record.submitted_at, context.now)
+        draft.submitted_at = min(record.submitted_at, now)
         if record.started_at is not None:
-            draft.started_at = min(record.started_at, context.now)
+            draft.started_at = min(record.started_at, now)
     if not record.notes:
         return
     latest = {
-        element: context.now + lifecycle.backoff_s(note, record.spec.retries)
+        element: now + verdicts.backoff_s(note, record.spec.retries)
         for element, note in record.notes.items()
-        if note.not_before > context.now
+        if note.not_before > now
     }
     for element, at in latest.items():
-        note, draft = record.notes[element], context.draft(record.name)
+        note, draft = record.notes[element], jobs.draft(record.name)
         if note.not_before > at and draft is not None:
             draft.set_note(element, msgspec.structs.replace(note, not_before=at))
 

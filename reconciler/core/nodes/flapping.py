@@ -7,7 +7,7 @@ person drains the node and the drain ends, it starts clean.
 
 import msgspec
 
-from reconciler.core import cycle_context
+from reconciler.core.cycle import cycle_events, cycle_nodes
 from reconciler.model import desired
 from reconciler.model.observed import health_checks
 from reconciler.model.state import records
@@ -20,7 +20,9 @@ TURNS_MAX = 16
 
 
 def look(
-    context: cycle_context.CycleContext,
+    nodes: cycle_nodes.CycleNodes,
+    events: cycle_events.CycleEvents,
+    now: float,
     node: records.NodeRecord,
     pool: desired.Pool | None,
     *,
@@ -29,14 +31,14 @@ def look(
     """Note if the node has turned failing or well, and begin or end its exclusion."""
     before = node.flapping
     failed = _failed(node, pool)
-    now = msgspec.structs.replace(before, failing=bool(failed))
+    turned = msgspec.structs.replace(before, failing=bool(failed))
     if pool is None or pool.checks is None or pool.flapping.out_s == 0 or drained:
-        now = health_checks.CheckFlapping(failing=bool(failed))
+        turned = health_checks.CheckFlapping(failing=bool(failed))
     elif failed and not before.failing:
-        now = _turned_failing(context, node, pool, failed[0])
+        turned = _turned_failing(events, now, node, pool, failed[0])
     elif not failed and before.held:
-        now = _is_well(context, before, pool.flapping)
-    return node if now == before else context.renew_node(node, flapping=now)
+        turned = _is_well(now, before, pool.flapping)
+    return node if turned == before else nodes.renew(node, flapping=turned)
 
 
 def keeps_out(node: records.NodeRecord, pool: desired.Pool) -> bool:
@@ -76,34 +78,38 @@ def _out_s(was: health_checks.CheckFlapping, rule: desired.FlappingPolicy) -> in
 
 
 def _turned_failing(
-    context: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool, check: str
+    events: cycle_events.CycleEvents,
+    now: float,
+    node: records.NodeRecord,
+    pool: desired.Pool,
+    check: str,
 ) -> health_checks.CheckFlapping:
     rule, was = pool.flapping, node.flapping
-    recent = [at for at in was.at if at > context.now - rule.window_s]
-    at = (*recent, context.now)[-TURNS_MAX:]
+    recent = [at for at in was.at if at > now - rule.window_s]
+    at = (*recent, now)[-TURNS_MAX:]
     if not was.held and len(at) < rule.failures:
         return msgspec.structs.replace(was, failing=True, at=at, check=check)
-    calm = not was.held and context.now - was.until > rule.window_s
+    calm = not was.held and now - was.until > rule.window_s
     holds = 1 if calm else was.holds + 1
-    now = health_checks.CheckFlapping(failing=True, at=at, held=True, holds=holds, check=check)
+    turned = health_checks.CheckFlapping(failing=True, at=at, held=True, holds=holds, check=check)
     if not was.held:
-        out = quantities.format_duration(_out_s(now, rule))
+        out = quantities.format_duration(_out_s(turned, rule))
         window = quantities.format_duration(rule.window_s)
         often = quantities.counted(len(at), "time")
         text = f"its checks failed {often} within {window}, last {check}: {out}"
-        context.event("NodeFlapping", f"{text} out once they are well", node=node.name)
-    return now
+        events.add("NodeFlapping", f"{text} out once they are well", node=node.name)
+    return turned
 
 
 def _is_well(
-    context: cycle_context.CycleContext,
+    now: float,
     was: health_checks.CheckFlapping,
     rule: desired.FlappingPolicy,
 ) -> health_checks.CheckFlapping:
     """Return the state of an excluded node that is well now."""
-    ends_at = context.now + _out_s(was, rule)
+    ends_at = now + _out_s(was, rule)
     # earlier than planned if git says less now, or if the clock was set back
     until = ends_at if was.failing else min(was.until, ends_at)
-    if until <= context.now:
+    if until <= now:
         return health_checks.CheckFlapping(holds=was.holds, until=until, check=was.check)
     return msgspec.structs.replace(was, failing=False, until=until)

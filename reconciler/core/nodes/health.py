@@ -6,10 +6,14 @@ or if somebody confirms that the node is gone. An undeclared node is ``Gone`` on
 nothing of its work can run there.
 """
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
-from reconciler.core import cycle_cache, cycle_context
-from reconciler.core.nodes import flapping, mismatches, node_reports
+from reconciler.core import cycle_attempts, cycle_cache, cycle_context, remedy_log
+from reconciler.core.cycle import attempt_losses, cycle_alarm, cycle_events, cycle_nodes
+from reconciler.core.nodes import flapping, mismatches
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
@@ -36,11 +40,19 @@ class _Ready(cycle_cache.CachePart):
         self.pool_of: dict[str, str] = {}
         self._made_for: tuple[desired.Structure, float] | None = None
 
-    def begin(self, context: cycle_context.CycleContext) -> None:
-        """Forget everything if the structure or the leader changed."""
-        structure, since = context.desired.structure, context.observed.leader_since
+    def begin(
+        self, structure: desired.Structure, since: float, nodes: cycle_nodes.CycleNodes, now: float
+    ) -> None:
+        """Forget everything if the structure or the leader changed.
+
+        Args:
+            structure: as git has it, or with suspensions by overrides.
+            since: start of the leadership.
+            nodes: of this cycle.
+            now: seconds since the epoch.
+        """
         if self._made_for is None or self._made_for[1] != since:
-            _forget_the_future(context)
+            _forget_the_future(nodes, now)
         if self._made_for is not None and self._made_for[0] is structure:
             if self._made_for[1] == since:
                 return
@@ -48,79 +60,125 @@ class _Ready(cycle_cache.CachePart):
             self.pool_of = structure.pool_of_node()
         self._made_for = (structure, since)
         self.until.clear()
-        self.others = set(context.node_names())
+        self.others = set(nodes.names())
 
-    def look(self, context: cycle_context.CycleContext) -> list[str]:
+    def look(
+        self,
+        nodes: cycle_nodes.CycleNodes,
+        drained: AbstractSet[str],
+        unheard: Iterable[str],
+        now: float,
+    ) -> list[str]:
         """Return the names of nodes whose state may change, sorted."""
-        if context.override_drains:
-            self.others |= context.override_drains.keys() & set(context.node_names())
-        self.others.update(
-            name for name in context.observed.unheard if context.node(name) is not None
-        )
-        changed = self.take_nodes(context.nodes)
+        if drained:
+            self.others |= drained & set(nodes.names())
+        self.others.update(name for name in unheard if nodes.get(name) is not None)
+        changed = self.take_nodes(nodes.renewed)
         self.others |= changed
-        self.others.update(self.until.over(context.now))
+        self.others.update(self.until.over(now))
         for name in changed:
             self.until.drop(name)
         return sorted(self.others)
 
 
-def _forget_the_future(context: cycle_context.CycleContext) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Silence:
+    """When nodes count as silent.
+
+    Attributes:
+        allowed_s: after the last contact.
+        leader_since: start of the leadership. No node is silent before it could be heard.
+    """
+
+    allowed_s: float
+    leader_since: float
+
+    def begins_at(self, node: records.NodeRecord) -> float:
+        """Return when the node counts as silent unless it is heard."""
+        return max(last_contact(node), self.leader_since) + self.allowed_s
+
+
+def _forget_the_future(nodes: cycle_nodes.CycleNodes, now: float) -> None:
     """Set contacts that lie in the future to now, because the clock was set back.
 
     Otherwise their nodes would count as ready, however silent, until the clock has caught up.
     """
-    for name in context.node_names():
-        node = context.node(name)
-        if node is not None and last_contact(node) > context.now:
-            context.renew_node(
+    for name in nodes.names():
+        node = nodes.get(name)
+        if node is not None and last_contact(node) > now:
+            nodes.renew(
                 node,
-                last_report_at=min(node.last_report_at, context.now),
-                last_answer_at=min(node.last_answer_at, context.now),
+                last_report_at=min(node.last_report_at, now),
+                last_answer_at=min(node.last_answer_at, now),
             )
 
 
-def pool_of_node(context: cycle_context.CycleContext) -> Mapping[str, str]:
+def pool_of_node(
+    cache: cycle_cache.CycleCache,
+    structure: desired.Structure,
+    leader_since: float,
+    nodes: cycle_nodes.CycleNodes,
+    now: float,
+) -> Mapping[str, str]:
     """Return pool names by node name, as git has them."""
-    part = context.cache.part(_Ready)
-    part.begin(context)
+    part = cache.part(_Ready)
+    part.begin(structure, leader_since, nodes, now)
     return part.pool_of
 
 
-def out_of_service(context: cycle_context.CycleContext) -> list[str]:
+def out_of_service(cache: cycle_cache.CycleCache) -> list[str]:
     """Return the names of nodes that may get no new work, and of some that may, sorted."""
-    return sorted(context.cache.part(_Ready).others)
+    return sorted(cache.part(_Ready).others)
 
 
-def watch(context: cycle_context.CycleContext) -> None:
+def watch(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
     """Update every node's state, and give up work whose lease has ended."""
-    structure = context.desired.structure
-    pool_of, ready = pool_of_node(context), context.cache.part(_Ready)
-    for name in ready.look(context):
-        node = context.node(name)
+    observed = context.observed
+    nodes, now = context.nodes, context.now
+    pool_of = pool_of_node(context.cache, structure, observed.leader_since, nodes, now)
+    ready = context.cache.part(_Ready)
+    silence = _Silence(structure.settings.node_silence_s, observed.leader_since)
+    rules = _NodeRules(
+        nodes,
+        context.attempts,
+        context.remedies,
+        silence=silence,
+        unheard=observed.unheard,
+        alarm=context.alarm,
+        now=now,
+    )
+    drains = context.override_drains
+    renew = functools.partial(
+        _renew_state, rules=rules, nodes=nodes, drains=drains, events=context.events, now=now
+    )
+    for name in ready.look(nodes, drains.keys(), observed.unheard, now):
+        node = nodes.get(name)
         if node is None:
             ready.others.discard(name)
             continue
         pool = structure.pools.get(pool_of.get(name, ""))
-        node = _renew_state(context, node, pool)
+        node = renew(node, pool)
         if node.state is NodeState.UNKNOWN:
-            _doubt_attempts(context, node)
-            if _expire_leases(context, node):
-                _renew_state(context, node, pool)
+            _doubt_attempts(context.attempts, node)
+            renewed_at = max(last_contact(node), observed.leader_since)
+            of_node = context.attempts.of_node(name)
+            if _expire_leases(
+                context.losses,
+                context.alarm,
+                now,
+                node=node,
+                attempts=of_node,
+                renewed_at=renewed_at,
+            ):
+                renew(node, pool)
         elif node.state is NodeState.GONE:
-            _give_up(context, node)
-        elif node.state is NodeState.READY and name not in context.nodes:
-            ready.until.put(name, _silent_at(context, node))
+            _give_up(context.attempts, context.losses, node)
+        elif node.state is NodeState.READY and name not in nodes.renewed:
+            ready.until.put(name, silence.begins_at(node))
             ready.others.discard(name)
     soonest = ready.until.first()
     if soonest is not None:
-        context.wake(soonest)
-
-
-def _silent_at(context: cycle_context.CycleContext, node: records.NodeRecord) -> float:
-    """Return when the node counts as silent unless it is heard."""
-    silence_s = context.desired.structure.settings.node_silence_s
-    return max(last_contact(node), context.observed.leader_since) + silence_s
+        context.alarm.wake(soonest)
 
 
 def last_contact(node: records.NodeRecord) -> float:
@@ -150,113 +208,60 @@ def black_hole_message(node: records.NodeRecord) -> str:
 
 
 def _look_into_hole(
-    context: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
+    nodes: cycle_nodes.CycleNodes,
+    events: cycle_events.CycleEvents,
+    now: float,
+    node: records.NodeRecord,
+    pool: desired.Pool | None,
 ) -> records.NodeRecord:
     """Take out a node on which tasks of different owners fail quickly, or let it back in."""
     hole = pool.black_hole if pool else None
     if hole is None:
         return node
-    if node.out_until > context.now:  # the clock was set back
-        return context.renew_node(node, out_until=min(node.out_until, context.now + hole.out_s))
+    if node.out_until > now:  # the clock was set back
+        return nodes.renew(node, out_until=min(node.out_until, now + hole.out_s))
     if node.out_until:
-        return context.renew_node(node, failures=(), out_until=0.0)
+        return nodes.renew(node, failures=(), out_until=0.0)
     quick = [
-        one
-        for one in node.failures
-        if one.ran_s <= hole.quick_s and one.at > context.now - hole.window_s
+        one for one in node.failures if one.ran_s <= hole.quick_s and one.at > now - hole.window_s
     ]
     if len(quick) < hole.owners:
         return node
-    node = context.renew_node(node, failures=tuple(quick), out_until=context.now + hole.out_s)
-    context.event("NodeBlackHole", black_hole_message(node), node=node.name)
+    node = nodes.renew(node, failures=tuple(quick), out_until=now + hole.out_s)
+    events.add("NodeBlackHole", black_hole_message(node), node=node.name)
     return node
 
 
 def _renew_state(
-    context: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
+    node: records.NodeRecord,
+    pool: desired.Pool | None,
+    *,
+    rules: "_NodeRules",
+    nodes: cycle_nodes.CycleNodes,
+    drains: Mapping[str, desired.NodeDrain],
+    events: cycle_events.CycleEvents,
+    now: float,
 ) -> records.NodeRecord:
-    node = _look_into_hole(context, node, pool)
+    node = _look_into_hole(nodes, events, now, node, pool)
     drain = pool.drains.get(node.name) if pool else None
-    drain = drain or context.override_drains.get(node.name)
-    node = flapping.look(context, node, pool, drained=drain is not None)
-    state, message = _state_of(context, node, pool, drain)
+    drain = drain or drains.get(node.name)
+    node = flapping.look(nodes, events, now, node, pool, drained=drain is not None)
+    state, message = rules.state_of(node, pool, drain)
     if drain is not None and state is NodeState.UNHEALTHY:
         message = f"{message}; drained: {drain_message(drain)}"
     leave = node.leave if pool is None else pool.leaving
     # whatever else is wrong: a node is often drained because it is unhealthy, and a flapping check
     # or a silence must not restart the drain's time
     leaves = leave is not None and (drain is not None or pool is None)
-    return context.renew_node(
+    return nodes.renew(
         node,
         state=state,
         message=message,
         drain=drain,
         pool=pool.name if pool else "",
         leave=leave,
-        drain_since=(node.drain_since or context.now) if leaves else 0.0,
+        drain_since=(node.drain_since or now) if leaves else 0.0,
     )
-
-
-def _state_of(
-    context: cycle_context.CycleContext,
-    node: records.NodeRecord,
-    pool: desired.Pool | None,
-    drain: desired.NodeDrain | None,
-) -> tuple[NodeState, str]:
-    silence_s = context.desired.structure.settings.node_silence_s
-    heard_at = max(last_contact(node), context.observed.leader_since)
-    never_heard = node.last_report_at == 0.0
-    busy = bool(context.attempts.of_node(node.name))
-    if never_heard or heard_at + silence_s <= context.now:
-        if drain is not None and drain.gone:
-            return NodeState.GONE, f"{drain.reason}{_who(drain)}"
-        if pool is None:
-            return _undeclared(context, node)
-        return NodeState.UNKNOWN, "not heard of"
-    context.wake(heard_at + silence_s)
-    if node.state in _AWAY and not _heard_again(context, node):
-        return node.state, node.message
-    if pool is None:
-        return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
-    missing = lacks(node.inventory, pool)
-    if missing:
-        return NodeState.UNHEALTHY, missing
-    if node.name in context.observed.unheard:
-        return NodeState.UNHEALTHY, UNHEARD
-    if node.undecided:
-        return NodeState.UNHEALTHY, node.undecided
-    for one in node.inventory.checks if pool.checks is not None else ():
-        if one.verdict == "failed":
-            later = flapping.outlook(node, pool)
-            return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"
-    remedy = context.remedies.open_on(node.name)
-    if remedy is not None:
-        return NodeState.UNHEALTHY, f"{remedy.verb} is in progress: nothing starts until it ends"
-    if flapping.keeps_out(node, pool):
-        context.wake(node.flapping.until)
-        return NodeState.UNHEALTHY, flapping.message(node, pool)
-    if node.out_until > context.now and pool.black_hole is not None:
-        context.wake(node.out_until)
-        return NodeState.UNHEALTHY, black_hole_message(node)
-    if node.unwanted:
-        first = node.unwanted[0]
-        return (
-            NodeState.UNHEALTHY,
-            f"{len(node.unwanted)} abandoned tasks still run, such as {first}",
-        )
-    if drain is not None:
-        state = NodeState.DRAINING if busy else NodeState.DRAINED
-        return state, drain_message(drain)
-    return NodeState.READY, ""
-
-
-def _heard_again(context: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
-    """Return True if a silent node has been heard since.
-
-    Nothing else ends the silence, neither a new leader nor a longer allowed silence.
-    """
-    before = context.observed.nodes.get(node.name)
-    return before is None or last_contact(node) > last_contact(before)
 
 
 def drain_message(drain: desired.NodeDrain) -> str:
@@ -269,53 +274,156 @@ def _who(drain: desired.NodeDrain) -> str:
     return f" ({drain.owner})" if drain.owner else ""
 
 
-def _undeclared(
-    context: cycle_context.CycleContext, node: records.NodeRecord
-) -> tuple[NodeState, str]:
-    """Return the state of a silent node in no pool: gone once nothing can run there."""
-    attempts = context.attempts.of_node(node.name)
-    if not attempts:
-        return NodeState.GONE, "silent, and no pool declares it"
-    message = "not heard of, and no pool declares it"
-    endless = sum(attempt.lease_s is None for attempt in attempts)
-    if endless:
-        waits, them = ("waits", "it") if endless == 1 else ("wait", "them")
-        message += (
-            f"; {quantities.counted(endless, 'task')} without a lease {waits} for it: an "
-            f"override with `gone: true` in a pool that has it gives {them} up"
-        )
-    return NodeState.UNKNOWN, message
-
-
 def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
     """Return what a node has less of than its pool declares; empty if nothing."""
     return "; ".join(one.message for one in mismatches.find_mismatches(inventory, pool))
 
 
-def _doubt_attempts(context: cycle_context.CycleContext, node: records.NodeRecord) -> None:
-    for attempt in context.attempts.of_node(node.name):
+def _doubt_attempts(attempts: cycle_attempts.CycleAttempts, node: records.NodeRecord) -> None:
+    for attempt in attempts.of_node(node.name):
         if attempt.state is not AttemptState.UNKNOWN:
-            context.attempts.renew(attempt, state=AttemptState.UNKNOWN)
+            attempts.renew(attempt, state=AttemptState.UNKNOWN)
 
 
-def _give_up(context: cycle_context.CycleContext, node: records.NodeRecord) -> None:
+def _give_up(
+    attempts: cycle_attempts.CycleAttempts,
+    losses: attempt_losses.AttemptLosses,
+    node: records.NodeRecord,
+) -> None:
     """End all attempts on a node that is known to be gone."""
-    for attempt in context.attempts.of_node(node.name):
-        node_reports.lose(context, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
+    for attempt in attempts.of_node(node.name):
+        losses.lose(attempt, EndReason.NODE_LOST, f"{node.name} is gone")
 
 
-def _expire_leases(context: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
+def _expire_leases(
+    losses: attempt_losses.AttemptLosses,
+    alarm: cycle_alarm.CycleAlarm,
+    now: float,
+    *,
+    node: records.NodeRecord,
+    attempts: Iterable[records.AttemptRecord],
+    renewed_at: float,
+) -> bool:
     """Give up attempts on a silent node whose lease has ended. Return True if there were any."""
-    renewed_at = max(last_contact(node), context.observed.leader_since)
     lost = False
-    for attempt in context.attempts.of_node(node.name):
+    for attempt in attempts:
         ends_at = given_up_at(attempt, renewed_at)
         if ends_at is None:
             continue
-        if ends_at <= context.now:
-            message = f"{node.name} was not heard of for {context.now - last_contact(node):.0f} s"
-            node_reports.lose(context, attempt, EndReason.NODE_LOST, message)
+        if ends_at <= now:
+            message = f"{node.name} was not heard of for {now - last_contact(node):.0f} s"
+            losses.lose(attempt, EndReason.NODE_LOST, message)
             lost = True
         else:
-            context.wake(ends_at)
+            alarm.wake(ends_at)
     return lost
+
+
+class _NodeRules:
+    """The rules for the states of nodes.
+
+    Args:
+        nodes: of this cycle.
+        attempts: of this cycle.
+        remedies: of the last day. Open ones keep nodes out of service.
+        silence: when nodes count as silent.
+        unheard: nodes whose reports are quarantined.
+        alarm: set to when time alone changes a state.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        nodes: cycle_nodes.CycleNodes,
+        attempts: cycle_attempts.CycleAttempts,
+        remedies: remedy_log.RemedyLog,
+        *,
+        silence: _Silence,
+        unheard: Collection[str],
+        alarm: cycle_alarm.CycleAlarm,
+        now: float,
+    ) -> None:
+        self._nodes = nodes
+        self._attempts = attempts
+        self._remedies = remedies
+        self._silence = silence
+        self._unheard = unheard
+        self._alarm = alarm
+        self._now = now
+
+    def state_of(
+        self,
+        node: records.NodeRecord,
+        pool: desired.Pool | None,
+        drain: desired.NodeDrain | None,
+    ) -> tuple[NodeState, str]:
+        silent_at = self._silence.begins_at(node)
+        never_heard = node.last_report_at == 0.0
+        busy = bool(self._attempts.of_node(node.name))
+        if never_heard or silent_at <= self._now:
+            if drain is not None and drain.gone:
+                return NodeState.GONE, f"{drain.reason}{_who(drain)}"
+            if pool is None:
+                return self._undeclared(node)
+            return NodeState.UNKNOWN, "not heard of"
+        self._alarm.wake(silent_at)
+        if node.state in _AWAY and not self._heard_again(node):
+            return node.state, node.message
+        if pool is None:
+            return NodeState.DRAINING if busy else NodeState.DRAINED, "no pool declares it"
+        missing = lacks(node.inventory, pool)
+        if missing:
+            return NodeState.UNHEALTHY, missing
+        if node.name in self._unheard:
+            return NodeState.UNHEALTHY, UNHEARD
+        if node.undecided:
+            return NodeState.UNHEALTHY, node.undecided
+        for one in node.inventory.checks if pool.checks is not None else ():
+            if one.verdict == "failed":
+                later = flapping.outlook(node, pool)
+                return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"
+        remedy = self._remedies.open_on(node.name)
+        if remedy is not None:
+            return (
+                NodeState.UNHEALTHY,
+                f"{remedy.verb} is in progress: nothing starts until it ends",
+            )
+        if flapping.keeps_out(node, pool):
+            self._alarm.wake(node.flapping.until)
+            return NodeState.UNHEALTHY, flapping.message(node, pool)
+        if node.out_until > self._now and pool.black_hole is not None:
+            self._alarm.wake(node.out_until)
+            return NodeState.UNHEALTHY, black_hole_message(node)
+        if node.unwanted:
+            first = node.unwanted[0]
+            return (
+                NodeState.UNHEALTHY,
+                f"{len(node.unwanted)} abandoned tasks still run, such as {first}",
+            )
+        if drain is not None:
+            state = NodeState.DRAINING if busy else NodeState.DRAINED
+            return state, drain_message(drain)
+        return NodeState.READY, ""
+
+    def _heard_again(self, node: records.NodeRecord) -> bool:
+        """Return True if a silent node has been heard since.
+
+        Nothing else ends the silence, neither a new leader nor a longer allowed silence.
+        """
+        before = self._nodes.known.get(node.name)
+        return before is None or last_contact(node) > last_contact(before)
+
+    def _undeclared(self, node: records.NodeRecord) -> tuple[NodeState, str]:
+        """Return the state of a silent node in no pool: gone once nothing can run there."""
+        attempts = self._attempts.of_node(node.name)
+        if not attempts:
+            return NodeState.GONE, "silent, and no pool declares it"
+        message = "not heard of, and no pool declares it"
+        endless = sum(attempt.lease_s is None for attempt in attempts)
+        if endless:
+            waits, them = ("waits", "it") if endless == 1 else ("wait", "them")
+            message += (
+                f"; {quantities.counted(endless, 'task')} without a lease {waits} for it: an "
+                f"override with `gone: true` in a pool that has it gives {them} up"
+            )
+        return NodeState.UNKNOWN, message

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_attempts, cycle_context
+from reconciler.core.cycle import cycle_alarm, cycle_jobs, cycle_reasons
 from reconciler.core.pools import pool_state, provisioning, scale_up
+from reconciler.model import desired
 from reconciler.model.state import scheduler_state
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
@@ -34,6 +36,7 @@ PROBE_EVERY_S = 5.0
 
 def decide(
     context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
     states: provisioning.PoolStates,
     before: scheduler_state.SchedulerState,
     *,
@@ -43,6 +46,7 @@ def decide(
 
     Args:
         context: after placing.
+        desired_state: in force.
         states: of provisioned pools.
         before: the scheduler's state otherwise.
         scheduled: True if this cycle made a schedule, so that pending work may have changed.
@@ -52,24 +56,41 @@ def decide(
     }
     if not pool_records:
         return _with(before, _NOTHING)
-    growing = before.growing
+    growing, jobs, reasons = before.growing, context.jobs, context.reasons
     changed = scheduled or any(
         pool_record.record() is not pool_record.base for pool_record in pool_records.values()
     )
     if changed:
         growing = msgspec.structs.replace(growing, due_at=context.now)
     if growing.due_at is not None:
-        growing = _grow(context, pool_records, growing)
+        imagined = scale_up.ImaginedCluster(
+            desired_state,
+            context.observed,
+            jobs=jobs,
+            attempts=context.attempts,
+            nodes=context.nodes,
+            now=context.now,
+        )
+        growing = _grow(
+            imagined,
+            _candidates(jobs, reasons),
+            pool_records,
+            growing,
+            suspended=desired_state.structure.settings.suspend,
+            alarm=context.alarm,
+            now=context.now,
+        )
     waiting = {
         job: pool
         for job, pool in growing.helped.items()
-        if pool in pool_records and _reason(context, job) is not None
+        if pool in pool_records and _reason(jobs, reasons, job) is not None
     }
     if changed or waiting != before.growing.helped:
         for job, pool in waiting.items():
-            _tell(context, job, pool_records[pool])
+            _tell(jobs, reasons, job, pool_records[pool])
     for pool_record in pool_records.values():
-        _shrink(pool_record, frozenset(waiting.values()), before)
+        if _may_shrink(pool_record, frozenset(waiting.values())):
+            _shrink(pool_record, before, context.attempts, context.override_drains)
     return _with(before, msgspec.structs.replace(growing, helped=waiting))
 
 
@@ -86,46 +107,48 @@ def _with(
 
 
 def _grow(
-    context: cycle_context.CycleContext,
+    imagined: scale_up.ImaginedCluster,
+    waits: Mapping[str, float],
     pool_records: Mapping[str, pool_state.PoolState],
     before: scheduler_state.Growing,
+    *,
+    suspended: bool,
+    alarm: cycle_alarm.CycleAlarm,
+    now: float,
 ) -> scheduler_state.Growing:
     """Request the nodes on which pending work would start, if it is time to ask."""
-    waits = _candidates(context)
     able = [
         pool_record
         for pool_record in pool_records.values()
         if pool_record.is_known and _coming_or_free(pool_record)
     ]
-    if not waits or not able or context.desired.structure.settings.suspend:
+    if not waits or not able or suspended:
         return scheduler_state.Growing(probed_at=before.probed_at)
     next_at = 0.0
-    if before.probed_at <= context.now:  # unless the clock was set back
+    if before.probed_at <= now:  # unless the clock was set back
         next_at = max(before.due_at or 0.0, before.probed_at + PROBE_EVERY_S)
-    if next_at > context.now:
-        context.wake(next_at)
+    if next_at > now:
+        alarm.wake(next_at)
         return msgspec.structs.replace(before, due_at=next_at)
     moments: list[float] = []
     helped: dict[str, str] = {}
     for delay_s in sorted({pool_record.asked.delay_s for pool_record in able}):
-        moments += [since + delay_s for since in waits.values() if since + delay_s > context.now]
+        moments += [since + delay_s for since in waits.values() if since + delay_s > now]
         jobs = [
-            name
-            for name, since in waits.items()
-            if since + delay_s <= context.now and name not in helped
+            name for name, since in waits.items() if since + delay_s <= now and name not in helped
         ]
         if jobs:
             some = [pool_record for pool_record in able if pool_record.asked.delay_s <= delay_s]
-            helped |= _probe(context, jobs, some)
+            helped |= _probe(imagined, jobs, some)
     moments += [
         pool_record.retry_at
         for pool_record in able
-        if pool_record.retry_at > context.now and pool_record.name in helped.values()
+        if pool_record.retry_at > now and pool_record.name in helped.values()
     ]
     due_at = min(moments, default=None)
     if due_at is not None:
-        context.wake(due_at)
-    return scheduler_state.Growing(probed_at=context.now, due_at=due_at, helped=helped)
+        alarm.wake(due_at)
+    return scheduler_state.Growing(probed_at=now, due_at=due_at, helped=helped)
 
 
 def _coming_or_free(pool_record: pool_state.PoolState) -> bool:
@@ -135,7 +158,7 @@ def _coming_or_free(pool_record: pool_state.PoolState) -> bool:
 
 
 def _probe(
-    context: cycle_context.CycleContext, jobs: list[str], pool_records: list[pool_state.PoolState]
+    imagined: scale_up.ImaginedCluster, jobs: list[str], pool_records: list[pool_state.PoolState]
 ) -> dict[str, str]:
     coming = [
         one.node
@@ -144,7 +167,7 @@ def _probe(
         if one.state is InstanceState.CREATING and one.node in pool_record.slots
     ]
     possible = [slot for pool_record in pool_records for slot in _free(pool_record)]
-    found = scale_up.probe(context, jobs, coming, possible)
+    found = imagined.probe(jobs, coming, possible)
     for pool_record in pool_records:
         if not provisioning.may_create(pool_record):
             continue
@@ -166,53 +189,51 @@ def _for_whom(jobs: list[str]) -> str:
     return f"for {', '.join(jobs[:3])}{more}" if jobs else "for what waits"
 
 
-def _candidates(context: cycle_context.CycleContext) -> dict[str, float]:
+def _candidates(
+    jobs: cycle_jobs.CycleJobs, reasons: cycle_reasons.CycleReasons
+) -> dict[str, float]:
     """Return jobs that wait for capacity, in scheduling order, and since when each waits."""
     found = []
-    for name in context.waiting_names():
-        if _reason(context, name) is not None:
-            record = (
-                context.drafts[name].record()
-                if name in context.drafts
-                else context.observed.jobs[name]
-            )
+    for name in jobs.waiting_names():
+        record = jobs.record_of(name) if _reason(jobs, reasons, name) is not None else None
+        if record is not None:
             found.append((-record.spec.priority, record.order, name, record.submitted_at))
     found.sort()
     return {name: since for _, _, name, since in found[: scale_up.JOBS_MAX]}
 
 
-def _reason(context: cycle_context.CycleContext, job: str) -> Reason | None:
+def _reason(
+    jobs: cycle_jobs.CycleJobs, reasons: cycle_reasons.CycleReasons, job: str
+) -> Reason | None:
     """Return the reason of a job that waits for capacity."""
-    reasons = _reasons(context, job)[1]
-    return reasons[0] if reasons and reasons[0].code in ROOM else None
+    found = reasons.of(jobs.reason_key(job))
+    return found[0] if found and found[0].code in ROOM else None
 
 
-def _reasons(context: cycle_context.CycleContext, job: str) -> tuple[str, tuple[Reason, ...]]:
-    key = context.reason_key(job)
-    if not key:
-        return "", ()
-    found = context.reasons.get(key)
-    return key, context.observed.reasons.get(key, ()) if found is None else found
-
-
-def _tell(context: cycle_context.CycleContext, job: str, pool_record: pool_state.PoolState) -> None:
+def _tell(
+    jobs: cycle_jobs.CycleJobs,
+    reasons: cycle_reasons.CycleReasons,
+    job: str,
+    pool_record: pool_state.PoolState,
+) -> None:
     """Add to a job's reason that its pool grows. Jobs that wait alike share the text."""
-    key, reasons = _reasons(context, job)
-    draft = context.draft(job)
-    if draft is None or not reasons:
+    key = jobs.reason_key(job)
+    found = reasons.of(key)
+    draft = jobs.draft(job)
+    if draft is None or not found:
         return
     mark = f"+{pool_record.name}"
     shared_key = key if key.endswith(mark) else key + mark
     draft.reason_key = shared_key
-    why = reasons[0]
+    why = found[0]
     message = why.message if why.code is not ReasonCode.NEVER_FITS else "no node has room for it"
     renewed = (
         Reason(ReasonCode.INSUFFICIENT_RESOURCES, message, why.funnel, _unblocks(pool_record)),
     )
-    if context.observed.reasons.get(shared_key) == renewed:
-        context.reasons.pop(shared_key, None)
+    if reasons.known.get(shared_key) == renewed:
+        reasons.renewed.pop(shared_key, None)
     else:
-        context.reasons[shared_key] = renewed
+        reasons.renewed[shared_key] = renewed
 
 
 def _unblocks(pool_record: pool_state.PoolState) -> str:
@@ -220,7 +241,7 @@ def _unblocks(pool_record: pool_state.PoolState) -> str:
     if count:
         nodes = "a node of pool {}, which is" if count == 1 else "{1} nodes of pool {0}, which are"
         return f"wait for {nodes.format(pool_record.name, count)} being created"
-    if pool_record.retry_at > pool_record.context.now:
+    if pool_record.retry_at > pool_record.now:
         again = times.format_time(pool_record.retry_at)
         return (
             f"wait until pool {pool_record.name} creates a node, not before {again}; "
@@ -232,40 +253,50 @@ def _unblocks(pool_record: pool_state.PoolState) -> str:
 # --- fewer nodes ----------------------------------------------------------------------------
 
 
+def _may_shrink(pool_record: pool_state.PoolState, wanted: frozenset[str]) -> bool:
+    """Return True if a pool has nodes to spare, and nothing waits for it."""
+    spare = pool_record.present - pool_record.asked.minimum
+    return spare > 0 and pool_record.name not in wanted and not pool_record.suspended
+
+
 def _shrink(
     pool_record: pool_state.PoolState,
-    wanted: frozenset[str],
     before: scheduler_state.SchedulerState,
+    attempts: cycle_attempts.CycleAttempts,
+    drains: Mapping[str, desired.NodeDrain],
 ) -> None:
     """Drain nodes that were idle for long, down to the pool's minimum."""
-    context, settings = pool_record.context, pool_record.asked
+    settings = pool_record.asked
     spare = pool_record.present - settings.minimum
-    if spare <= 0 or pool_record.name in wanted or context.desired.structure.settings.suspend:
-        return
     reserved = {name for room in before.kept for name in room.nodes}
     due: list[tuple[float, int, str]] = []
     for one in pool_record.instances.values():
         if one.state is not InstanceState.UP or one.idle_since is None:
             continue
-        if one.node in reserved or not _is_idle(pool_record, one.node):
+        if one.node in reserved or not _is_idle(pool_record, one.node, attempts, drains):
             continue
         leaves_at = max(
             one.idle_since + settings.idle_s, pool_record.changed_at + settings.cooldown_s
         )
-        if leaves_at > context.now:
-            context.wake(leaves_at)
+        if leaves_at > pool_record.now:
+            pool_record.alarm.wake(leaves_at)
         elif one.node in pool_record.slots:
             due.append((one.idle_since, -pool_record.slots.index(one.node), one.node))
     for _, _, name in sorted(due)[:spare]:
         why = f"nothing ran there for {quantities.format_duration(settings.idle_s)}"
         pool_record.move(pool_record.instances[name], InstanceState.DRAINING, why)
-        pool_record.changed_at = context.now
-        context.wake(context.now)
+        pool_record.changed_at = pool_record.now
+        pool_record.alarm.wake(pool_record.now)
 
 
-def _is_idle(pool_record: pool_state.PoolState, node: str) -> bool:
+def _is_idle(
+    pool_record: pool_state.PoolState,
+    node: str,
+    attempts: cycle_attempts.CycleAttempts,
+    drains: Mapping[str, desired.NodeDrain],
+) -> bool:
     """Return True if nothing runs on the node, and nobody has drained it."""
-    if pool_record.context.attempts.of_node(node):
+    if attempts.of_node(node):
         return False
     by_git = pool_record.pool.drains if pool_record.pool is not None else {}
-    return node not in by_git and node not in pool_record.context.override_drains
+    return node not in by_git and node not in drains

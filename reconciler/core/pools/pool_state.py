@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from reconciler.core import cycle_context
+from reconciler.core.cycle import cycle_alarm, cycle_events
 from reconciler.model import desired
 from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
@@ -24,33 +24,51 @@ _NUMBER_DIGITS_MAX = 15
 
 
 class PoolState:
-    """The record of one provisioned pool while a cycle works on it."""
+    """The record of one provisioned pool while a cycle works on it.
+
+    Args:
+        base: the last record.
+        pool: as git declares it; None if it no longer does.
+        suspended: True if the cluster is suspended, so that no script runs.
+        now: seconds since the epoch.
+        events: of this cycle.
+        alarm: set to the next moment at which something is due.
+        actions: of this cycle, to which runs of scripts are added.
+    """
 
     def __init__(
         self,
-        context: cycle_context.CycleContext,
         base: instance_records.Provision,
         pool: desired.Pool | None,
+        *,
+        suspended: bool,
+        now: float,
+        events: cycle_events.CycleEvents,
+        alarm: cycle_alarm.CycleAlarm,
+        actions: list[outcome.Action],
     ) -> None:
-        """Begin with the last record; ``pool`` is None if git no longer declares it."""
-        self.context = context
+        self.suspended = suspended
+        self.now = now
+        self.events = events
+        self.alarm = alarm
+        self.actions = actions
         self.pool = pool
         self.base = base
         # if the clock was set back, moments may lie in the future and waits be too long
-        self.instances = {slot: _past(one, context.now) for slot, one in base.instances.items()}
-        self.orphans = {key: _bounded(one, context.now) for key, one in base.orphans.items()}
-        self.freed = {slot: min(at, context.now) for slot, at in base.freed.items()}
+        self.instances = {slot: _past(one, now) for slot, one in base.instances.items()}
+        self.orphans = {key: _bounded(one, now) for key, one in base.orphans.items()}
+        self.freed = {slot: min(at, now) for slot, at in base.freed.items()}
         self.asked = base.asked
         if pool is not None and pool.provisioning is not None:
             self.asked = pool.provisioning
         other = self.asked != base.asked  # a changed configuration clears the failures
         self.next_number = base.next_number
         self.failures = 0 if other else base.failures
-        self.retry_at = 0.0 if other else min(base.retry_at, context.now + self._rest_s())
+        self.retry_at = 0.0 if other else min(base.retry_at, now + self._rest_s())
         self.failure = "" if other else base.failure
-        self.changed_at = min(base.changed_at, context.now)
-        self.listed_at = min(base.listed_at, context.now)
-        self.list_at = min(base.list_at, context.now + BACKOFF_S_MAX)
+        self.changed_at = min(base.changed_at, now)
+        self.listed_at = min(base.listed_at, now)
+        self.list_at = min(base.list_at, now + BACKOFF_S_MAX)
         self.list_tries, self.list_open = base.list_tries, base.list_open
         self.list_failure = base.list_failure
 
@@ -126,10 +144,8 @@ class PoolState:
         self, one: instance_records.InstanceRecord, state: InstanceState, why: str
     ) -> instance_records.InstanceRecord:
         """Change an instance's state, which is an event."""
-        renewed = self.instances[one.node] = instance_records.moved(
-            one, state, self.context.now, why
-        )
-        self.context.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
+        renewed = self.instances[one.node] = instance_records.moved(one, state, self.now, why)
+        self.events.add(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
         return renewed
 
     def new_request(self, slot: str) -> str:
@@ -138,7 +154,7 @@ class PoolState:
         It contains the time in milliseconds, because the pool's record can be lost, and scripts
         remember requests for longer.
         """
-        number = max(self.next_number, int(self.context.now * 1000))
+        number = max(self.next_number, int(self.now * 1000))
         self.next_number = number + 1
         return f"{slot}.{number}"
 
@@ -151,46 +167,43 @@ class PoolState:
     def create(self, slot: str, why: str) -> None:
         """Request a machine for a free slot."""
         request = self.new_request(slot)
-        self.changed_at = self.context.now
-        one = instance_records.InstanceRecord(
-            slot, InstanceState.CREATING, request, self.context.now, why
-        )
+        self.changed_at = self.now
+        one = instance_records.InstanceRecord(slot, InstanceState.CREATING, request, self.now, why)
         self.instances[slot] = one
-        self.context.event("InstanceCreating", f"{request}: {why}", node=slot)
-        self.context.wake(self.context.now)
+        self.events.add("InstanceCreating", f"{request}: {why}", node=slot)
+        self.alarm.wake(self.now)
         self.begin(one)
 
     def begin(self, one: instance_records.InstanceRecord) -> None:
         """Run the script for an instance's state, if there is one and it is time."""
-        context = self.context
-        if not self.scripted or one.open or context.desired.structure.settings.suspend:
+        if not self.scripted or one.open or self.suspended:
             return
-        if one.retry_at > context.now:
-            context.wake(one.retry_at)
+        if one.retry_at > self.now:
+            self.alarm.wake(one.retry_at)
             return
         one = self.put(one, open=True, tries=one.tries + 1)
         verb: instance_records.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
-        context.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
+        self.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
 
     def empty(self, one: instance_records.InstanceRecord) -> None:
         """Remove an instance whose machine is gone."""
         del self.instances[one.node]
-        self.freed[one.node] = self.context.now
-        self.context.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
+        self.freed[one.node] = self.now
+        self.events.add("InstanceGone", f"{one.request}: {one.why}", node=one.node)
 
     def failed(self, message: str) -> None:
         """Note that a node could not be made."""
         self.failures += 1
         self.failure = message
         if self.failures > self.asked.retries:
-            self.retry_at = self.context.now + self._rest_s()
-            self.context.event(
+            self.retry_at = self.now + self._rest_s()
+            self.events.add(
                 "PoolPaused",
                 f"pool {self.name} is paused until {times.format_time(self.retry_at)}: "
                 f"{self.failures} nodes in a row could not be made, the last: {message}",
             )
         else:
-            self.retry_at = self.context.now + self._rest_s()
+            self.retry_at = self.now + self._rest_s()
 
     def _rest_s(self) -> float:
         """Return how long no nodes are made after as many failures in a row."""

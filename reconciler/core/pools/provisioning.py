@@ -5,19 +5,17 @@ of ``model.state.instance_records`` allow. An instance is made once: its request
 any script runs, until a script confirms that the machine is gone. ``autoscaling`` decides how many.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import msgspec
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_attempts, cycle_context
+from reconciler.core.cycle import cycle_nodes
 from reconciler.core.nodes import health
 from reconciler.core.pools import pool_state
 from reconciler.model import desired
 from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.states import NodeState
-from reconciler.model.values import quantities, times
+from reconciler.model.values import quantities
 
 #: How often a pool's instances are listed.
 LIST_EVERY_S = 300.0
@@ -34,7 +32,7 @@ OWNER = "provisioner"
 PoolStates = dict[str, pool_state.PoolState]
 
 
-def apply(context: cycle_context.CycleContext) -> PoolStates:
+def apply(context: cycle_context.CycleContext, structure: desired.Structure) -> PoolStates:
     """Apply the scripts' results, advance every instance, and mark nodes without a machine.
 
     Returns:
@@ -42,7 +40,7 @@ def apply(context: cycle_context.CycleContext) -> PoolStates:
     """
     states: PoolStates = {}
     known = context.observed.provisions
-    pools = context.desired.structure.pools
+    pools, settings = structure.pools, structure.settings
     scaled = {name for name, pool in pools.items() if pool.provisioning is not None}
     for name in sorted(scaled | known.keys()):
         pool = pools.get(name) if name in scaled else None
@@ -51,19 +49,33 @@ def apply(context: cycle_context.CycleContext) -> PoolStates:
             if pool is None or pool.provisioning is None:
                 continue
             base = instance_records.Provision(name, pool.provisioning)
-        states[name] = pool_state.PoolState(context, base, pool)
+        states[name] = pool_state.PoolState(
+            base,
+            pool,
+            suspended=settings.suspend,
+            now=context.now,
+            events=context.events,
+            alarm=context.alarm,
+            actions=context.actions,
+        )
     for result in context.observed.provisioned:
         pool_record = states.get(result.pool)
         if pool_record is not None:
             _take(pool_record, result)
     for pool_record in states.values():
-        _progress(pool_record)
-        _mark(pool_record)
+        _progress(pool_record, context.nodes, context.attempts, settings.node_silence_s)
+        context.absent.update(_mark(pool_record, context.nodes, context.override_drains))
     return states
 
 
-def replace(states: PoolStates, node: str, why: str) -> str:
+def replace(states: PoolStates, node: str, why: str, drains: dict[str, desired.NodeDrain]) -> str:
     """Replace the machine behind a node, once nothing runs there.
+
+    Args:
+        states: of provisioned pools.
+        node: the node.
+        why: the reason.
+        drains: by node. That of this node is added.
 
     Returns:
         Why that is not possible; empty if it has begun now or before.
@@ -74,62 +86,10 @@ def replace(states: PoolStates, node: str, why: str) -> str:
             continue
         if one.state is InstanceState.UP:
             pool_record.move(one, InstanceState.DRAINING, f"it is replaced: {why}")
-            pool_record.context.override_drains.setdefault(
-                node, _drain(pool_record.instances[node].why)
-            )
-            pool_record.context.wake(pool_record.context.now)
+            drains.setdefault(node, _drain(pool_record.instances[node].why))
+            pool_record.alarm.wake(pool_record.now)
         return ""
     return f"{node} is in no pool whose nodes are made by a provisioner"
-
-
-class InstanceDifference(NamedTuple):
-    """A difference between requested and existing instances; ``kind`` as of drift."""
-
-    kind: str
-    subject: str
-    message: str
-    pool: str
-    node: str = ""
-
-
-def differences(states: PoolStates) -> Iterator[InstanceDifference]:
-    """Yield differences from what pools request that could not be corrected."""
-    for pool_record in states.values():
-        for orphan in pool_record.orphans.values():
-            if orphan.seen < LISTS_MIN:
-                continue
-            name = f" as {orphan.node}" if orphan.node else ""
-            message = f"{orphan.id} exists{name}, but nobody requested it"
-            if orphan.failure:
-                message += f"; it could not be destroyed: {orphan.failure}"
-            yield InstanceDifference(
-                "instance-orphaned",
-                f"{pool_record.name}/{orphan.id}",
-                message,
-                pool_record.name,
-                orphan.node,
-            )
-        for one in pool_record.instances.values():
-            if one.state is InstanceState.DESTROYING and one.failure:
-                message = f"{one.request} could not be destroyed: {one.failure}"
-                yield InstanceDifference(
-                    "instance-left-over", one.node, message, pool_record.name, one.node
-                )
-        if pool_record.failures > pool_record.asked.retries:
-            failed = quantities.counted(pool_record.failures, "node")
-            retry_at = times.format_time(pool_record.retry_at)
-            message = (
-                f"{failed} in a row could not be made (last: {pool_record.failure}); the next is "
-                f"requested from {retry_at} on"
-            )
-            yield InstanceDifference(
-                "pool-not-growing", pool_record.name, message, pool_record.name
-            )
-        if pool_record.list_failure:
-            message = f"list failed: {pool_record.list_failure}"
-            yield InstanceDifference(
-                "provisioner-failing", pool_record.name, message, pool_record.name
-            )
 
 
 # --- results of scripts ---------------------------------------------------------------------
@@ -171,12 +131,12 @@ def _told(
             pool_record.empty(one)
         return
     message = f"{result.verb} of {one.request} failed: {result.failure}"
-    pool_record.context.event("ProvisionerFailed", message, node=one.node)
+    pool_record.events.add("ProvisionerFailed", message, node=one.node)
     if creating and one.tries > pool_record.asked.retries:
         pool_record.failed(message)
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, message))
         return
-    retry_at = pool_record.context.now + pool_state.backoff_s(one.tries)
+    retry_at = pool_record.now + pool_state.backoff_s(one.tries)
     pool_record.put(one, open=False, failure=result.failure, retry_at=retry_at)
 
 
@@ -187,28 +147,28 @@ def _orphan_told(
 ) -> None:
     if not result.failure:
         del pool_record.orphans[orphan.id]
-        pool_record.context.event(
+        pool_record.events.add(
             "OrphanDestroyed", f"{orphan.id} of pool {pool_record.name}", node=orphan.node
         )
         return
-    pool_record.context.event(
+    pool_record.events.add(
         "ProvisionerFailed", f"{orphan.request}: {result.failure}", node=orphan.node
     )
     pool_record.orphans[orphan.id] = msgspec.structs.replace(
         orphan,
         open=False,
         failure=result.failure,
-        retry_at=pool_record.context.now + pool_state.backoff_s(orphan.tries),
+        retry_at=pool_record.now + pool_state.backoff_s(orphan.tries),
     )
 
 
 def _listed(pool_record: pool_state.PoolState, result: instance_records.OrderResult) -> None:
     """Compare listed machines with instances."""
-    now, first = pool_record.context.now, pool_record.listed_at == 0
+    now, first = pool_record.now, pool_record.listed_at == 0
     pool_record.list_open = False
     if result.failure:
         if result.failure != pool_record.list_failure:
-            pool_record.context.event(
+            pool_record.events.add(
                 "ProvisionerFailed", f"list of {pool_record.name}: {result.failure}"
             )
         pool_record.list_failure = result.failure
@@ -272,178 +232,205 @@ def _adopt(pool_record: pool_state.PoolState, found: instance_records.Listed) ->
         found.node,
         InstanceState.CREATING,
         found.request or pool_record.new_request(found.node),
-        pool_record.context.now,
+        pool_record.now,
         "it was there",
         id=found.id,
         made_up=not found.request,
     )
     pool_record.instances[found.node] = one
-    pool_record.context.event("InstanceAdopted", f"{found.id} exists already", node=found.node)
+    pool_record.events.add("InstanceAdopted", f"{found.id} exists already", node=found.node)
 
 
 # --- progress of instances ------------------------------------------------------------------
 
 
-def _progress(pool_record: pool_state.PoolState) -> None:
-    context, settings = pool_record.context, pool_record.asked
+def _progress(
+    pool_record: pool_state.PoolState,
+    nodes: cycle_nodes.CycleNodes,
+    attempts: cycle_attempts.CycleAttempts,
+    silence_s: float,
+) -> None:
+    settings = pool_record.asked
     slots = frozenset(pool_record.slots)
     for one in list(pool_record.instances.values()):
         if one.state is InstanceState.CREATING:
-            _creating(pool_record, one, stays=one.node in slots)
+            _creating(pool_record, one, nodes, stays=one.node in slots)
         elif one.state is InstanceState.UP:
-            _up(pool_record, one, stays=one.node in slots)
+            _up(pool_record, one, nodes, attempts, stays=one.node in slots)
         elif one.state is InstanceState.DRAINING:
-            _draining(pool_record, one)
+            _draining(pool_record, one, nodes, attempts)
         else:
-            _destroying(pool_record, one)
-    _adopt_reporting(pool_record)
+            _destroying(pool_record, one, nodes, silence_s)
+    _adopt_reporting(pool_record, nodes, silence_s)
     if pool_record.pool is not None:
         for slot in pool_record.free()[: max(0, settings.minimum - pool_record.present)]:
             if may_create(pool_record):
                 least = quantities.counted(settings.minimum, "node")
                 pool_record.create(slot, f"the pool has at least {least}")
     if pool_record.scripted and not pool_record.list_open:
-        if pool_record.list_at <= context.now:
+        if pool_record.list_at <= pool_record.now:
             pool_record.list_open = True
             pool_record.list_tries += 1
-            context.actions.append(
+            pool_record.actions.append(
                 outcome.RunProvisioner("list", pool_record.name, "list", pool_record.list_tries)
             )
         else:
-            context.wake(pool_record.list_at)
-    _progress_orphans(pool_record)
-    silence_s = context.desired.structure.settings.node_silence_s
-    oldest = context.now - FREED_SILENCES * silence_s
+            pool_record.alarm.wake(pool_record.list_at)
+    _progress_orphans(pool_record, nodes, attempts)
+    oldest = pool_record.now - FREED_SILENCES * silence_s
     pool_record.freed = {name: at for name, at in pool_record.freed.items() if at > oldest}
 
 
 def may_create(pool_record: pool_state.PoolState) -> bool:
     """Return True if nodes may be requested now."""
-    context = pool_record.context
-    if context.desired.structure.settings.suspend or not pool_record.is_known:
+    if pool_record.suspended or not pool_record.is_known:
         return False
-    if pool_record.retry_at > context.now:
-        context.wake(pool_record.retry_at)
+    if pool_record.retry_at > pool_record.now:
+        pool_record.alarm.wake(pool_record.retry_at)
         return False
     return True
 
 
 def _creating(
-    pool_record: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
+    pool_record: pool_state.PoolState,
+    one: instance_records.InstanceRecord,
+    nodes: cycle_nodes.CycleNodes,
+    *,
+    stays: bool,
 ) -> None:
-    context, settings = pool_record.context, pool_record.asked
+    settings = pool_record.asked
     if not stays:
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, "no longer requested"))
         return
-    node = context.node(one.node)
+    node = nodes.get(one.node)
     if node is not None and node.last_report_at > one.since:
         pool_record.failures, pool_record.retry_at, pool_record.failure = 0, 0.0, ""
         up = pool_record.move(one, InstanceState.UP, "its agent reports")
-        pool_record.put(up, idle_since=context.now)
+        pool_record.put(up, idle_since=pool_record.now)
         return
     late_at = one.since + settings.create_timeout_s
-    if late_at <= context.now:
+    if late_at <= pool_record.now:
         why = f"its agent did not report within {settings.create_timeout_s} s"
         if one.failure:
             why += f"; create failed: {one.failure}"
         pool_record.failed(f"{one.request}: {why}")
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, why))
         return
-    context.wake(late_at)
+    pool_record.alarm.wake(late_at)
     if not one.id:
         pool_record.begin(one)
 
 
 def _up(
-    pool_record: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
+    pool_record: pool_state.PoolState,
+    one: instance_records.InstanceRecord,
+    nodes: cycle_nodes.CycleNodes,
+    attempts: cycle_attempts.CycleAttempts,
+    *,
+    stays: bool,
 ) -> None:
-    context = pool_record.context
-    node = context.node(one.node)
+    node = nodes.get(one.node)
     silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
     if one.missed >= LISTS_MIN and silent:
         pool_record.empty(
             pool_record.put(one, why="its script no longer lists it, and it is silent")
         )
         return
-    busy = _has_work(context, one.node)
+    busy = _has_work(nodes, attempts, one.node)
     if busy is (one.idle_since is not None):
-        one = pool_record.put(one, idle_since=None if busy else context.now)
+        one = pool_record.put(one, idle_since=None if busy else pool_record.now)
     if not stays:
         pool_record.move(one, InstanceState.DRAINING, "no longer requested")
-        context.wake(context.now)
+        pool_record.alarm.wake(pool_record.now)
 
 
-def _draining(pool_record: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
-    context = pool_record.context
-    node = context.node(one.node)
-    if _has_work(context, one.node):
+def _draining(
+    pool_record: pool_state.PoolState,
+    one: instance_records.InstanceRecord,
+    nodes: cycle_nodes.CycleNodes,
+    attempts: cycle_attempts.CycleAttempts,
+) -> None:
+    node = nodes.get(one.node)
+    if _has_work(nodes, attempts, one.node):
         return
     if node is None or node.state is not NodeState.READY:  # it gets no new work
         pool_record.begin(pool_record.move(one, InstanceState.DESTROYING, one.why))
-        context.wake(context.now)
+        pool_record.alarm.wake(pool_record.now)
     else:
-        context.wake(context.now)
+        pool_record.alarm.wake(pool_record.now)
 
 
-def _has_work(context: cycle_context.CycleContext, name: str) -> bool:
+def _has_work(
+    nodes: cycle_nodes.CycleNodes,
+    attempts: cycle_attempts.CycleAttempts,
+    name: str,
+) -> bool:
     """Return True if anything runs on a node, or is about to."""
-    node = context.node(name)
-    return bool(context.attempts.of_node(name)) or (node is not None and bool(node.unwanted))
+    node = nodes.get(name)
+    return bool(attempts.of_node(name)) or (node is not None and bool(node.unwanted))
 
 
-def _destroying(pool_record: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
-    context = pool_record.context
+def _destroying(
+    pool_record: pool_state.PoolState,
+    one: instance_records.InstanceRecord,
+    nodes: cycle_nodes.CycleNodes,
+    silence_s: float,
+) -> None:
     if pool_record.scripted:
         pool_record.begin(one)
         return
-    node = context.node(one.node)
-    silence_s = context.desired.structure.settings.node_silence_s
+    node = nodes.get(one.node)
     silent_at = 0.0 if node is None else health.last_contact(node) + silence_s
-    if silent_at <= context.now:
+    if silent_at <= pool_record.now:
         pool_record.empty(one)
     else:
-        context.wake(silent_at)
+        pool_record.alarm.wake(silent_at)
 
 
-def _adopt_reporting(pool_record: pool_state.PoolState) -> None:
+def _adopt_reporting(
+    pool_record: pool_state.PoolState,
+    nodes: cycle_nodes.CycleNodes,
+    silence_s: float,
+) -> None:
     """Add instances for nodes that report from slots without one."""
-    context = pool_record.context
-    silence_s = context.desired.structure.settings.node_silence_s
     for slot in pool_record.free():
-        node = context.node(slot)
+        node = nodes.get(slot)
         if node is None or node.last_report_at <= pool_record.freed.get(slot, 0.0):
             continue
-        if node.last_report_at + silence_s > context.now:
+        if node.last_report_at + silence_s > pool_record.now:
             one = instance_records.InstanceRecord(
                 slot,
                 InstanceState.UP,
                 pool_record.new_request(slot),
-                context.now,
+                pool_record.now,
                 "it was there",
-                idle_since=context.now,
+                idle_since=pool_record.now,
                 made_up=True,
             )
             pool_record.instances[slot] = one
-            context.event(
+            pool_record.events.add(
                 "InstanceAdopted", "its agent reports, but nobody requested it", node=slot
             )
 
 
-def _progress_orphans(pool_record: pool_state.PoolState) -> None:
-    context = pool_record.context
-    if pool_record.asked.orphans != "destroy" or context.desired.structure.settings.suspend:
+def _progress_orphans(
+    pool_record: pool_state.PoolState,
+    nodes: cycle_nodes.CycleNodes,
+    attempts: cycle_attempts.CycleAttempts,
+) -> None:
+    if pool_record.asked.orphans != "destroy" or pool_record.suspended:
         return
     for orphan in list(pool_record.orphans.values()):
         if orphan.open or orphan.seen < LISTS_MIN:
             continue
-        if orphan.node and _has_work(context, orphan.node):
+        if orphan.node and _has_work(nodes, attempts, orphan.node):
             continue  # if it is the machine of that node after all, its work would end
-        if orphan.retry_at > context.now:
-            context.wake(orphan.retry_at)
+        if orphan.retry_at > pool_record.now:
+            pool_record.alarm.wake(orphan.retry_at)
             continue
         tries = orphan.tries + 1
         pool_record.orphans[orphan.id] = msgspec.structs.replace(orphan, open=True, tries=tries)
-        context.actions.append(
+        pool_record.actions.append(
             outcome.RunProvisioner("destroy", pool_record.name, orphan.request, tries)
         )
 
@@ -460,21 +447,26 @@ _COMING = _drain("its machine is being created", gone=True)
 _GOING = _drain("its machine is being destroyed", gone=True)
 
 
-def _mark(pool_record: pool_state.PoolState) -> None:
-    """Drain nodes that leave, and mark slots without a machine as absent."""
-    context = pool_record.context
+def _mark(
+    pool_record: pool_state.PoolState,
+    nodes: cycle_nodes.CycleNodes,
+    drains: dict[str, desired.NodeDrain],
+) -> set[str]:
+    """Drain nodes that leave. Return the slots without a machine."""
+    absent: set[str] = set()
     for slot in dict.fromkeys((*pool_record.slots, *pool_record.instances)):
         one = pool_record.instances.get(slot)
         if one is not None and one.state is InstanceState.UP:
             continue
         if one is not None and one.state is InstanceState.DRAINING:
-            context.override_drains.setdefault(slot, _drain(one.why))
+            drains.setdefault(slot, _drain(one.why))
             continue
-        context.absent.add(slot)
-        if context.node(slot) is None:
+        absent.add(slot)
+        if nodes.get(slot) is None:
             continue
         if one is None:
-            context.override_drains[slot] = _NOTHING_THERE
+            drains[slot] = _NOTHING_THERE
         else:
             creating = one.state is InstanceState.CREATING
-            context.override_drains[slot] = _COMING if creating else _GOING
+            drains[slot] = _COMING if creating else _GOING
+    return absent

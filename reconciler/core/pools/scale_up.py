@@ -12,8 +12,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_attempts, cycle_context
+from reconciler.core.cycle import cycle_jobs, cycle_nodes
 from reconciler.core.snapshot import snapshot_builder
+from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, NodeState
 from reconciler.scheduling.cycle import scheduling_cycle
@@ -39,94 +41,6 @@ class ScaleUpProbe(msgspec.Struct, frozen=True):
     jobs: dict[str, str] = {}
 
 
-def probe(
-    context: cycle_context.CycleContext,
-    jobs: Iterable[str],
-    coming: Sequence[str],
-    possible: Sequence[str],
-) -> ScaleUpProbe:
-    """Return the nodes on which pending work would start.
-
-    Args:
-        context: of this cycle.
-        jobs: pending jobs to ask about.
-        coming: nodes that are being made.
-        possible: nodes that could be made, the preferred first.
-    """
-    pool_of = context.desired.structure.pool_of_node()
-    imagined = cycle_context.CycleContext(
-        context.desired,
-        _observed(context, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
-        context.now,
-    )
-    built = snapshot_builder.build(imagined, context.now)
-    decided = scheduling_cycle.schedule(_preferring(built, coming, possible))
-    names, new = built.node_names, {*coming, *possible}
-    used: set[str] = set()
-    helped: dict[str, str] = {}
-    for placement in decided.placements:
-        if placement.action == "grow":
-            continue  # it runs without
-        hosts = [names[task.node] for task in placement.tasks]
-        fresh = [name for name in hosts if name in new]
-        if fresh:
-            used.update(fresh)
-            helped.setdefault(placement.job, pool_of[fresh[0]])
-    return ScaleUpProbe(tuple(name for name in possible if name in used), helped)
-
-
-def _observed(
-    context: cycle_context.CycleContext, jobs: list[str], names: list[str], pool_of: dict[str, str]
-) -> records.Observed:
-    """Return the current records, with the imaginary nodes."""
-    before = context.observed
-    renewed = context.renewed_jobs()
-    attempts = {
-        name: one
-        for name, one in {**before.attempts, **context.attempts.renewed}.items()
-        if one.state is not AttemptState.ENDED
-    }
-    nodes = {**before.nodes, **context.nodes}
-    for name in context.left_nodes:
-        nodes.pop(name, None)
-    siblings: dict[str, records.NodeRecord] = {}
-    for node in nodes.values():
-        if node.pool and node.last_report_at:
-            siblings.setdefault(node.pool, node)
-    for name in names:
-        nodes[name] = _imagined(context, name, pool_of[name], siblings.get(pool_of[name]))
-    active = {attempt.job for attempt in attempts.values()}
-    active.update(jobs)
-    return msgspec.structs.replace(
-        before,
-        desired_generation=context.desired.generation,
-        jobs=ChainMap(renewed, before.jobs),  # type: ignore[arg-type]
-        active=frozenset(active),
-        attempts=attempts,
-        nodes=nodes,
-        reports=(),
-        answered={},
-        asked=(),
-        provisioned=(),
-        provisions={},
-        schedule_inputs=None,
-    )
-
-
-def _imagined(
-    context: cycle_context.CycleContext, name: str, pool: str, sibling: records.NodeRecord | None
-) -> records.NodeRecord:
-    """Return a node as it would report, by declaration and by another node of the pool."""
-    capacity = context.desired.structure.pools[pool].node_resources
-    like = sibling.inventory if sibling else records.Inventory()
-    inventory = records.Inventory(
-        capacity=capacity, labels=like.labels, runs_as_root=like.runs_as_root
-    )
-    return records.NodeRecord(
-        name, NodeState.READY, pool, inventory=inventory, last_report_at=context.now
-    )
-
-
 def _preferring(
     built: snapshot_builder.SnapshotResult, coming: Sequence[str], possible: Sequence[str]
 ) -> snapshots.Snapshot:
@@ -148,3 +62,117 @@ def _preferring(
     )
     policy = dataclasses.replace(whole.policy, reclaim=False, preempt=False, consolidate=False)
     return dataclasses.replace(whole, shapes=shapes, policy=policy, mix=(), kept=())
+
+
+class ImaginedCluster:
+    """The cluster of this cycle, with nodes that could be made.
+
+    Args:
+        desired_state: in force.
+        observed: every record when the cycle began.
+        jobs: of this cycle.
+        attempts: of this cycle.
+        nodes: of this cycle.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        desired_state: desired.Desired,
+        observed: records.Observed,
+        *,
+        jobs: cycle_jobs.CycleJobs,
+        attempts: cycle_attempts.CycleAttempts,
+        nodes: cycle_nodes.CycleNodes,
+        now: float,
+    ) -> None:
+        self._desired = desired_state
+        self._observed = observed
+        self._jobs = jobs
+        self._attempts = attempts
+        self._nodes = nodes
+        self._now = now
+
+    def probe(
+        self,
+        jobs: Iterable[str],
+        coming: Sequence[str],
+        possible: Sequence[str],
+    ) -> ScaleUpProbe:
+        """Return the nodes on which pending work would start.
+
+        Args:
+            jobs: pending jobs to ask about.
+            coming: nodes that are being made.
+            possible: nodes that could be made, the preferred first.
+        """
+        pool_of = self._desired.structure.pool_of_node()
+        imagined = cycle_context.CycleContext(
+            self._desired,
+            self._records(list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
+            self._now,
+        )
+        built = snapshot_builder.build(imagined, self._desired, self._now)
+        decided = scheduling_cycle.schedule(_preferring(built, coming, possible))
+        names, new = built.node_names, {*coming, *possible}
+        used: set[str] = set()
+        helped: dict[str, str] = {}
+        for placement in decided.placements:
+            if placement.action == "grow":
+                continue  # it runs without
+            hosts = [names[task.node] for task in placement.tasks]
+            fresh = [name for name in hosts if name in new]
+            if fresh:
+                used.update(fresh)
+                helped.setdefault(placement.job, pool_of[fresh[0]])
+        return ScaleUpProbe(tuple(name for name in possible if name in used), helped)
+
+    def _records(
+        self, jobs: list[str], names: list[str], pool_of: dict[str, str]
+    ) -> records.Observed:
+        """Return the current records, with the imaginary nodes."""
+        before = self._observed
+        renewed = self._jobs.renewed()
+        attempts = {
+            name: one
+            for name, one in {**before.attempts, **self._attempts.renewed}.items()
+            if one.state is not AttemptState.ENDED
+        }
+        nodes = {**before.nodes, **self._nodes.renewed}
+        for name in self._nodes.left:
+            nodes.pop(name, None)
+        siblings: dict[str, records.NodeRecord] = {}
+        for node in nodes.values():
+            if node.pool and node.last_report_at:
+                siblings.setdefault(node.pool, node)
+        for name in names:
+            nodes[name] = self._imagined(name, pool_of[name], siblings.get(pool_of[name]))
+        active = {attempt.job for attempt in attempts.values()}
+        active.update(jobs)
+        return msgspec.structs.replace(
+            before,
+            desired_generation=self._desired.generation,
+            jobs=ChainMap(renewed, before.jobs),  # type: ignore[arg-type]
+            active=frozenset(active),
+            attempts=attempts,
+            nodes=nodes,
+            reports=(),
+            answered={},
+            asked=(),
+            provisioned=(),
+            provisions={},
+            schedule_inputs=None,
+        )
+
+    def _imagined(
+        self, name: str, pool: str, sibling: records.NodeRecord | None
+    ) -> records.NodeRecord:
+        """Return a node as it would report, by declaration and by another node of the pool."""
+        capacity = self._desired.structure.pools[pool].node_resources
+        like = sibling.inventory if sibling else records.Inventory()
+        inventory = records.Inventory(
+            capacity=capacity, labels=like.labels, runs_as_root=like.runs_as_root
+        )
+        return records.NodeRecord(
+            name, NodeState.READY, pool, inventory=inventory, last_report_at=self._now
+        )

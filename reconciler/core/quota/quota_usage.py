@@ -10,9 +10,10 @@ import bisect
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from reconciler.core import cycle_context, job_draft
+from reconciler.core import cycle_attempts, cycle_cache, job_draft
+from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_jobs, cycle_work
 from reconciler.core.jobs import run_times, running_gangs
 from reconciler.core.quota import quota_accounts
 from reconciler.model import desired
@@ -25,38 +26,56 @@ from reconciler.scheduling.queues import job_order
 
 
 class QuotaAccounts:
-    """The accounts of all quotas in this cycle."""
+    """The accounts of all quotas in this cycle.
+
+    Args:
+        structure: has the quotas.
+        held: running gangs.
+        jobs: of this cycle.
+        spent: accounted use of budgets by quota and hour.
+        ended: work of this cycle, whose hours are not accounted yet.
+        alarm: set to the moment at which a budget has room again.
+        now: seconds since the epoch.
+    """
 
     def __init__(
-        self, context: cycle_context.CycleContext, held: running_gangs.RunningGangs
+        self,
+        structure: desired.Structure,
+        held: running_gangs.RunningGangs,
+        *,
+        jobs: cycle_jobs.CycleJobs,
+        spent: Mapping[str, Mapping[int, float]],
+        ended: Sequence[cycle_work.Ended],
+        alarm: cycle_alarm.CycleAlarm,
+        now: float,
     ) -> None:
-        structure = context.desired.structure
         self._structure = structure
-        self._context = context
+        self._spent = spent
+        self._ended = ended
+        self._alarm = alarm
+        self._now = now
         self._of: dict[tuple[str, str], tuple[quota_accounts.QuotaAccount, ...]] = {}
         self.all = [quota_accounts.QuotaAccount(quota) for quota in structure.quotas.values()]
         if not self.all:
             return
-        spent = context.observed.scheduler_state.spent
         for account in self.all:
-            oldest = (context.now - account.quota.window_s) / HOUR_S
+            oldest = (now - account.quota.window_s) / HOUR_S
             hours = spent.get(account.quota.name, {})
             account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
-        for one in context.ended:  # ended in this cycle, so its hours are not accounted yet
-            for account in self.accounts_of(one.spec):
-                account.spent_gpu_s += one.gpu_s
+        for work in ended:
+            for account in self.accounts_of(work.spec):
+                account.spent_gpu_s += work.gpu_s
         for (job, _), entry in held.items():
-            spec = running_gangs.spec_of(context, job)
+            spec = jobs.spec_or_aside(job)
             if spec is not None:
                 self._count(spec, entry.attempts, entry.used_gpu_s)
-        self._go_on()
+        self._go_on(jobs)
 
-    def _go_on(self) -> None:
+    def _go_on(self, jobs: cycle_jobs.CycleJobs) -> None:
         """Note jobs of which more is pending after what runs of them has ended."""
         for account in self.all:
             for job in account.ends if account.quota.running else ():
-                draft = self._context.drafts.get(job)
-                record = draft.record() if draft else self._context.observed.jobs.get(job)
+                record = jobs.record_of(job)
                 # a quarantined job is not decided while it runs
                 if record is None or job_draft.PENDING in record.elements:
                     account.goes_on.add(job)
@@ -78,7 +97,7 @@ class QuotaAccounts:
                     part[index] += amount
                 gpus = attempt.resources.gpu_milli / 1000
                 began = attempt.started_at or attempt.assigned_at
-                ran_s = max(0.0, self._context.now - began)
+                ran_s = max(0.0, self._now - began)
                 account.gpus += gpus
                 account.running_gpu_s += gpus * ran_s
                 account.reserved_gpu_s += gpus * max(ran_s, reserved_s(spec, account.quota))
@@ -95,10 +114,10 @@ class QuotaAccounts:
         Spent ones leave the window. Running work counts in the hour in which its time limit and
         grace end. Work without a time limit is not included.
         """
-        now, quota = self._context.now, account.quota
-        spent = dict(self._context.observed.scheduler_state.spent.get(quota.name, {}))
+        now, quota = self._now, account.quota
+        spent = dict(self._spent.get(quota.name, {}))
         this_hour = int(now // HOUR_S)
-        for one in self._context.ended:  # ended in this cycle
+        for one in self._ended:  # ended in this cycle
             if account in self.accounts_of(one.spec):
                 spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
         for ends_at, _, gpu_s, grace_s in account.parts:
@@ -154,7 +173,7 @@ class QuotaAccounts:
         for account in accounts:
             count, reason = self._fitting(account, spec, each)
             if not count:
-                if self._context.now - since >= job_order.WAIT_MAX_S:
+                if self._now - since >= job_order.WAIT_MAX_S:
                     self._keep(accounts, spec, each)
                 return 0, reason
             allowed = min(allowed, count)
@@ -182,7 +201,7 @@ class QuotaAccounts:
         self, account: quota_accounts.QuotaAccount, spec: desired.Job, each: Sequence[int]
     ) -> float:
         """Return when a quota leaves enough for a job if nothing new starts; infinite: unknown."""
-        found = self._context.now
+        found = self._now
         for index, cap in enumerate(account.quota.resources.as_vector()):
             lacks = 0 if cap is None else account.used[index] + each[index] - cap
             if each[index] and lacks > 0:
@@ -256,7 +275,7 @@ class QuotaAccounts:
     ) -> tuple[int, Reason | None]:
         quota = account.quota
         most = 10**9
-        reason = quota_accounts.kept_from(account, spec, each, self._context.now)
+        reason = quota_accounts.kept_from(account, spec, each, self._now)
         if reason is not None:
             return 0, reason
         for index, cap in enumerate(quota.resources.as_vector()):
@@ -298,14 +317,14 @@ class QuotaAccounts:
         return math.inf if at == len(account.returned) else account.returned[at][1]
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
-        hours = set(self._context.observed.scheduler_state.spent.get(quota.name, {}))
-        if any(one.gpu_s for one in self._context.ended):
-            hours.add(int(self._context.now // HOUR_S))
+        hours = set(self._spent.get(quota.name, {}))
+        if any(one.gpu_s for one in self._ended):
+            hours.add(int(self._now // HOUR_S))
         # hours that have left the window are accounted until the end of this cycle
         back = ((hour + 1) * HOUR_S + quota.window_s for hour in hours)
-        back_at = min((at for at in back if at > self._context.now), default=None)
+        back_at = min((at for at in back if at > self._now), default=None)
         if back_at is not None:
-            self._context.wake_schedule(back_at)
+            self._alarm.wake_schedule(back_at)
 
 
 def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
@@ -331,16 +350,53 @@ def _first_never(
     return next((reason for reason in found if reason is not None), None)
 
 
-def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
+def accounts_of_records(
+    structure: desired.Structure, observed: records.Observed, now: float
+) -> QuotaAccounts:
+    """Return the accounts of all quotas between cycles."""
+    cache = cycle_cache.CycleCache.from_observed(observed)
+    jobs = cycle_jobs.CycleJobs(observed, cache, cycle_events.CycleEvents(now), now)
+    return _between_cycles(structure, observed, now, cache, jobs)
+
+
+def spent_of_records(
+    structure: desired.Structure, observed: records.Observed, now: float
+) -> dict[str, str]:
+    """Return what ``spent_budgets`` does, between cycles."""
+    if not any(quota.ends for quota in structure.quotas.values()):
+        return {}
+    cache = cycle_cache.CycleCache.from_observed(observed)
+    jobs = cycle_jobs.CycleJobs(observed, cache, cycle_events.CycleEvents(now), now)
+    accounts = _between_cycles(structure, observed, now, cache, jobs)
+    return spent_budgets(accounts, jobs, cycle_alarm.CycleAlarm(), now)
+
+
+def _between_cycles(
+    structure: desired.Structure,
+    observed: records.Observed,
+    now: float,
+    cache: cycle_cache.CycleCache,
+    jobs: cycle_jobs.CycleJobs,
+) -> QuotaAccounts:
+    attempts = cycle_attempts.CycleAttempts(observed.attempts, cache, [])
+    return QuotaAccounts(
+        structure,
+        running_gangs.gather(cache, jobs, attempts),
+        jobs=jobs,
+        spent=observed.scheduler_state.spent,
+        ended=(),
+        alarm=cycle_alarm.CycleAlarm(),
+        now=now,
+    )
+
+
+def spent_budgets(
+    accounts: QuotaAccounts, jobs: cycle_jobs.CycleJobs, alarm: cycle_alarm.CycleAlarm, now: float
+) -> dict[str, str]:
     """Return the jobs that have to stop because their budget is used up, with the quota's name.
 
     Request a cycle for the next such moment.
     """
-    ending = [quota for quota in context.desired.structure.quotas.values() if quota.ends]
-    if not ending:
-        return {}
-    held = running_gangs.gather(context)
-    accounts = QuotaAccounts(context, held)
     found: dict[str, str] = {}
     for account in accounts.all:
         quota = account.quota
@@ -348,12 +404,14 @@ def spent_budgets(context: cycle_context.CycleContext) -> dict[str, str]:
             continue
         left_s = quota.budget_gpu_s - account.spent_gpu_s - account.running_gpu_s
         if left_s > 0:
-            context.wake(context.now + left_s / account.gpus)
+            alarm.wake(now + left_s / account.gpus)
             continue
         for job in sorted(account.jobs):
-            if job in context.observed.quarantined:
-                continue  # it is quarantined
-            spec = running_gangs.spec_of(context, job)
-            if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
+            spec = jobs.spec_or_aside(job)
+            if jobs.aside(job) is None and spec is not None and _uses_gpus(spec):
                 found[job] = quota.name
     return found
+
+
+def _uses_gpus(spec: desired.Job) -> bool:
+    return any(group.resources.gpu_milli for group in spec.groups)

@@ -6,7 +6,7 @@ strict queue, has no such jobs: the first may still get a node, in the second no
 
 from collections.abc import Iterable
 
-from reconciler.core import cycle_context
+from reconciler.core.cycle import cycle_jobs, cycle_nodes, cycle_reasons
 from reconciler.model import desired
 from reconciler.model.state.pending_reasons import ReasonCode, never_starts
 
@@ -28,15 +28,19 @@ def key_of(code: ReasonCode, job: str) -> str:
 
 
 def unschedulable_kinds(
-    context: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]
+    structure: desired.Structure,
+    jobs: cycle_jobs.CycleJobs,
+    reasons: cycle_reasons.CycleReasons,
+    capped: Iterable[tuple[str, Kind]],
 ) -> frozenset[Kind]:
     """Return the kinds whose last pending reason cannot be resolved by waiting.
 
     Args:
-        context: with the reasons of the last cycle, or after the schedule with those of this one.
+        structure: in force.
+        jobs: of this cycle.
+        reasons: of the last cycle, or after the schedule those of this one.
         capped: jobs that a quota applies to, with their kinds.
     """
-    structure = context.desired.structure
     if any(pool.provisioning is not None for pool in structure.pools.values()):
         return frozenset()
     strict = {name for name, queue in structure.queues.items() if queue.strict}
@@ -45,36 +49,36 @@ def unschedulable_kinds(
     for job, kind in capped:
         if kind in found or kind[0] in strict:
             continue
-        key = context.reason_key(job)
+        key = jobs.reason_key(job)
         code, _, whose = key.partition("/")
         if whose == job and code in _OF_QUOTAS:
             continue  # the quota's own reason, see ``key_of``
         if key not in final:
-            final[key] = _is_final(context, key)
+            final[key] = never_starts(reasons.of(key))
         if final[key]:
             found.add(kind)
     return frozenset(found)
 
 
-def inputs_changed(context: cycle_context.CycleContext) -> bool:
+def inputs_changed(
+    desired_state: desired.Desired, admitted: int, nodes: cycle_nodes.CycleNodes
+) -> bool:
     """Return True if desired state or a node's inventory changed since the last cycle.
 
     The verdicts may be wrong then, so all jobs are admitted in order, and judged again.
+
+    Args:
+        desired_state: in force.
+        admitted: generation of the desired state that the last cycle admitted.
+        nodes: of this cycle.
     """
-    if context.desired.generation != context.observed.desired_generation:
+    if desired_state.generation != admitted:
         return True
-    before = context.observed.nodes
-    for name in context.node_names():
-        node, known = context.node(name), before.get(name)
+    before = nodes.known
+    for name in nodes.names():
+        node, known = nodes.get(name), before.get(name)
         if node is not known and (
             node is None or known is None or node.inventory != known.inventory
         ):
             return True
     return False
-
-
-def _is_final(context: cycle_context.CycleContext, key: str) -> bool:
-    reasons = context.reasons.get(key)
-    if reasons is None:
-        reasons = context.observed.reasons.get(key, ())
-    return never_starts(reasons)

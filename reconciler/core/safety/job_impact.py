@@ -10,7 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core import cycle_context
 from reconciler.core.jobs import lost_work
 from reconciler.core.quota import over_limit
 from reconciler.core.safety import capacity
@@ -247,11 +246,8 @@ def _unpaid(
         return set()
     from reconciler.core.quota import quota_usage  # noqa: PLC0415 - with numpy, for budgets alone
 
-    is_over = quota_usage.spent_budgets(cycle_context.CycleContext(after, observed, now)).keys()
-    return set(
-        is_over
-        - quota_usage.spent_budgets(cycle_context.CycleContext(before, observed, now)).keys()
-    )
+    is_over = quota_usage.spent_of_records(after.structure, observed, now).keys()
+    return set(is_over - quota_usage.spent_of_records(before.structure, observed, now).keys())
 
 
 def _above_limits(

@@ -4,11 +4,11 @@ An element of which only some tasks leave has two: what leaves, then what stays.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_attempts
 from reconciler.core.jobs import elastic_jobs, run_times, running_gangs
-from reconciler.core.snapshot import node_columns, task_shapes
+from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
@@ -16,30 +16,38 @@ from reconciler.scheduling.inputs import snapshots
 
 
 class AllocationBuilder:
-    """A builder of allocations. What they have in common is computed once."""
+    """A builder of allocations. What they have in common is computed once.
+
+    Args:
+        shapes: with columns of nodes and selectors.
+        attempts: of this cycle.
+        short_since: elements with fewer tasks than they need, and since when.
+        expected_s: returns the expected run time of a job.
+        at: the moment of the snapshot.
+    """
 
     def __init__(
         self,
-        context: cycle_context.CycleContext,
-        at: float,
-        *,
-        nodes: node_columns.NodeTable,
-        selectors: task_shapes.Selectors,
         shapes: task_shapes.Shapes,
+        attempts: cycle_attempts.CycleAttempts,
+        short_since: Mapping[str, float],
         expected_s: Callable[[desired.Job], float],
+        at: float,
     ) -> None:
-        self._context = context
         self._at = at
-        self._nodes = nodes
-        self._selectors = selectors
+        self._nodes = shapes.table
+        self._selectors = shapes.selectors
         self._shapes = shapes
+        self._attempts = attempts
+        self._short_since = short_since
         self._expected_s = expected_s
-        structure = context.desired.structure
+        structure = shapes.structure
+        self._queues = structure.queues
         self._row_of_queue = {name: row for row, name in enumerate(structure.queues)}
         self._scheduling = structure.settings.scheduling
         self._learns = self._scheduling.learned_quantile is not None
         #: What cached allocations were made for.
-        self._frame: running_gangs.Frame = (structure, nodes.names, nodes.profiles)
+        self._frame: running_gangs.Frame = (structure, self._nodes.names, self._nodes.profiles)
 
     def all(self, held: running_gangs.RunningGangs) -> tuple[snapshots.Allocation, ...]:
         """Return the allocations of each element. Tasks that leave come before those that stay."""
@@ -95,7 +103,7 @@ class AllocationBuilder:
         leaving: bool,
     ) -> snapshots.Allocation:
         spec = record.spec
-        queue = self._context.desired.structure.queues[spec.queue]
+        queue = self._queues[spec.queue]
         began, try_began = run_times.began(attempts), self._try_began(spec, element, attempts)
         saved = [a.saved.at for a in attempts if a.saved is not None]
         minimum_s = queue.min_runtime_s
@@ -146,7 +154,7 @@ class AllocationBuilder:
 
         The task that began it may have ended or be leaving, while later ones go on.
         """
-        whole = self._context.attempts.of_element(spec.name, element)
+        whole = self._attempts.of_element(spec.name, element)
         if len(whole) <= len(attempts):
             return run_times.began(attempts)
         return run_times.began([one for one in whole if not one.concluded] or attempts)
@@ -156,7 +164,7 @@ class AllocationBuilder:
     ) -> float:
         """Return until when it is not preempted: minimum run time, or grace of a partial gang."""
         until = began + minimum_s if minimum_s else 0.0
-        since = self._context.short_since.get(f"{record.name}/{element}")
+        since = self._short_since.get(f"{record.name}/{element}")
         if since is not None:
             until = max(until, since + self._scheduling.stale_gang_s)
         return until

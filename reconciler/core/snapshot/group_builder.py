@@ -5,15 +5,16 @@ are not offered to the scheduler. A job that could grow is a pending job too.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from reconciler.core import cycle_context, job_draft
-from reconciler.core.jobs import elastic_jobs, readiness, running_gangs
+from reconciler.core import job_draft, job_errors
+from reconciler.core.cycle import cycle_alarm, cycle_jobs
+from reconciler.core.jobs import elastic_jobs, readiness
 from reconciler.core.quota import quota_usage, unschedulable
 from reconciler.core.snapshot import (
     growing_jobs,
-    learned_mix,
     pending_cache,
     reservation_windows,
     task_shapes,
@@ -65,72 +66,122 @@ class _Granted:
     capped: bool
 
 
-class PendingGroupBuilder:
-    """A builder of pending groups. What jobs have in common is computed once."""
+#: Returns the kinds that quotas admit last, of jobs that quotas apply to with their kinds.
+LetLast = Callable[[Sequence[tuple[str, unschedulable.Kind]]], frozenset[unschedulable.Kind]]
+
+
+class LatestStarts:
+    """The latest starts that meet deadlines.
+
+    Args:
+        expected_s: returns the expected run time of a job.
+        at: the moment of the snapshot.
+        alarm: set to the moment at which a deadline gets out of reach.
+    """
 
     def __init__(
         self,
-        context: cycle_context.CycleContext,
+        expected_s: Callable[[desired.Job], float],
         at: float,
+        alarm: cycle_alarm.CycleAlarm,
+    ) -> None:
+        self.expected_s = expected_s
+        self.at = at
+        self._alarm = alarm
+
+    def latest(self, spec: desired.Job) -> float:
+        """Return the latest start that meets a job's deadline; infinite without one."""
+        if spec.deadline is None:
+            return math.inf
+        expected_s = self.expected_s(spec)
+        return spec.deadline - (expected_s if expected_s < math.inf else 0.0)
+
+    def wake_after(self, latest: float) -> None:
+        """Request a schedule for the moment after a latest start."""
+        self._alarm.wake_schedule(math.nextafter(latest, math.inf))
+
+
+class PendingGroupBuilder:
+    """A builder of pending groups. What jobs have in common is computed once.
+
+    Args:
+        cached: plain jobs by group, up to date.
+        shapes: of this cycle.
+        opened: windows of reservations and maintenance.
+        accounts: of quotas, which count what they admit.
+        growing: running elements that could grow.
+        starts: the latest starts of jobs with a deadline.
+        nominations: elements of jobs with nominated capacity, in order of nomination.
+    """
+
+    def __init__(
+        self,
+        cached: pending_cache.PendingCache,
         *,
         shapes: task_shapes.Shapes,
-        held: running_gangs.RunningGangs,
         opened: tuple[snapshots.Window, ...],
+        accounts: quota_usage.QuotaAccounts,
+        growing: growing_jobs.GrowingJobs,
+        starts: LatestStarts,
+        nominations: Mapping[str, int],
     ) -> None:
-        self._context = context
-        self._at = at
+        self._pending = cached
         self._shapes = shapes
         self._windows = opened
-        self._structure = context.desired.structure
+        self._structure = shapes.structure
         self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
-        self._expected_s = learned_mix.expected_s(context)
-        self._accounts = quota_usage.QuotaAccounts(context, held)
-        self._growing_jobs = growing_jobs.GrowingJobs(
-            context.attempts, self._accounts, self._expected_s, at
-        )
-        self._turns = {name: turn for turn, name in enumerate(context.observed.nominations)}
+        self._expected_s = starts.expected_s
+        self._accounts = accounts
+        self._growing_jobs = growing
+        self._starts = starts
+        self._nominations = nominations
+        self._turns = {name: turn for turn, name in enumerate(nominations)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._judged: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, readiness.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
-        self._pending = context.cache.part(pending_cache.PendingCache)
         self._input = PendingInput(pending_cache.NOTHING)
 
-    def all(self) -> PendingInput:
-        """Process all unfinished jobs: plain ones by group, each of the others alone."""
-        context = self._context
-        self._pending.renew(context, self._shapes)
+    def all(
+        self,
+        others: Iterable[records.JobRecord],
+        ready: readiness.ReadinessCheck,
+        let_last: LetLast,
+    ) -> PendingInput:
+        """Process all unfinished jobs: plain ones by group, each of the others alone.
+
+        Args:
+            others: unfinished jobs that are not plain, by name.
+            ready: decides what of a job may start.
+            let_last: returns the kinds that quotas admit last, of jobs with their kinds.
+        """
         numbers = self._shapes.number(self._pending.forms())
         self._input.pending_jobs = {
             queue: count for queue, count in self._pending.counts.items() if count
         }
-        for name in sorted(self._pending.others):
-            draft = context.drafts.get(name)
-            record = draft.record() if draft else context.observed.jobs[name]
-            with context.isolate(name):
-                self._job(record)
-        self._let_through()
+        for record in others:
+            with job_errors.JobErrorScope(record.name):
+                self._job(record, ready)
+        self._let_through(let_last)
         self._input.groups = self._pending.lines(numbers, self._found)
         self._input.judged = tuple(
             pending_cache.line_of(key, self._judged[key]) for key in self._judged
         )
         return self._input
 
-    def _let_through(self) -> None:
+    def _let_through(self, let_last: LetLast) -> None:
         """Ask quotas about nominated jobs, then pending ones, then those that grow.
 
         Jobs that can never start, by the last cycle, come last and take nobody's place.
         """
-        pending_input, nominated = self._input, self._context.observed.nominations
+        pending_input, nominated = self._input, self._nominations
         self._capped.sort(key=lambda one: one[:2])
         pending_input.capped = tuple(
             (record.name, unschedulable.kind_of(record.spec, shape))
             for _, _, record, _, shape in self._capped
         )
-        found = unschedulable.unschedulable_kinds(self._context, pending_input.capped)
-        if found and not unschedulable.inputs_changed(self._context):
-            pending_input.let_last = found
+        pending_input.let_last = let_last(pending_input.capped)
         granted = {
             record.name: self._admit_nominated(record, ready)
             for _, _, record, ready, _ in self._capped
@@ -149,12 +200,12 @@ class PendingGroupBuilder:
         for _, _, record, ready, shape in last:
             self._under_quota(record, ready, shape, None, hopeful=False)
 
-    def _job(self, record: records.JobRecord) -> None:
+    def _job(self, record: records.JobRecord, check: readiness.ReadinessCheck) -> None:
         spec, pending_input = record.spec, self._input
         held = spec.suspend or record.state is JobState.HELD
         if job_draft.PENDING not in record.elements and not spec.is_elastic and not held:
             return  # nothing of it is pending
-        ready = readiness.readiness(self._context, record, record.elements)
+        ready = check.of(record, record.elements)
         if job_draft.PENDING in record.elements:
             self._note_deadline(spec)
             pending_input.pending_jobs[spec.queue] = (
@@ -181,21 +232,14 @@ class PendingGroupBuilder:
             claimed = ready.startable if ready.elements and ready.reason is None else 0
             self._growing.append((-spec.priority, record.order, record, shape, claimed))
 
-    def _latest_start(self, spec: desired.Job) -> float:
-        """Return the latest start that meets a job's deadline; infinite without one."""
-        if spec.deadline is None:
-            return math.inf
-        expected_s = self._expected_s(spec)
-        return spec.deadline - (expected_s if expected_s < math.inf else 0.0)
-
     def _note_deadline(self, spec: desired.Job) -> None:
         """Note if the deadline of a job can still be met, whatever it waits for."""
-        latest = self._latest_start(spec)
-        if latest < self._at:
+        latest = self._starts.latest(spec)
+        if latest < self._starts.at:
             self._input.unreachable[spec.name] = latest
         elif latest < math.inf:
             self._input.in_time.append(spec.name)
-            self._context.wake_schedule(math.nextafter(latest, math.inf))
+            self._starts.wake_after(latest)
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._input.reasons[key] = (reason,)
@@ -211,7 +255,7 @@ class PendingGroupBuilder:
     def _admit_nominated(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
         """Admit nominated elements, before anything else."""
         tasks, capped = self._asked(record.spec)
-        elements = min(self._context.observed.nominations[record.name], ready.startable)
+        elements = min(self._nominations[record.name], ready.startable)
         count = self._accounts.admit_nominated(record.spec, elements, tasks)
         return _Granted(count, tasks, capped)
 
@@ -267,7 +311,7 @@ class PendingGroupBuilder:
         spec = record.spec
         if held_back is None and ready.startable < len(ready.elements) and spec.parallelism:
             held_back = readiness.array_limit(spec.parallelism)
-        duration_s, slack_s = self._expected_s(spec), self._latest_start(spec) - self._at
+        duration_s, slack_s = self._expected_s(spec), self._starts.latest(spec) - self._starts.at
         claim = snapshots.PendingJob(
             job=spec.name,
             order=record.order,
@@ -276,7 +320,7 @@ class PendingGroupBuilder:
             owner=spec.owner,
             slack_s=slack_s,
             submitted_at=record.submitted_at,
-            promised=self._context.observed.nominations.get(spec.name, 0),
+            promised=self._nominations.get(spec.name, 0),
             promise_turn=self._turns.get(spec.name, 0),
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
@@ -299,8 +343,8 @@ class PendingGroupBuilder:
             return
         # capacity is nominated to jobs, and tasks get what pending elements leave of it. Otherwise
         # the preempted job would start there again, be preempted again, and so on
-        nominated = max(0, self._context.observed.nominations.get(spec.name, 0) - claimed)
-        for element in self._context.attempts.elements(spec.name):
+        nominated = max(0, self._nominations.get(spec.name, 0) - claimed)
+        for element in self._growing_jobs.elements(spec.name):
             missing = self._growing_jobs.admitted(record, element)
             if missing:
                 claim = snapshots.PendingJob(
@@ -342,10 +386,9 @@ class PendingGroupBuilder:
         return self._usable[key]
 
 
-def affine_specs(context: cycle_context.CycleContext) -> Iterable[desired.Job]:
-    """Yield pending and running jobs with affinities."""
-    for name in context.names_besides(context.cache.affine):
-        draft = context.drafts.get(name)
-        spec = draft.spec if draft else context.observed.jobs[name].spec
-        if spec.affinities:
+def affine_specs(jobs: cycle_jobs.CycleJobs, affine: AbstractSet[str]) -> Iterable[desired.Job]:
+    """Yield pending and running jobs with affinities, of which most are among ``affine``."""
+    for name in jobs.names_besides(affine):
+        spec = jobs.spec_of(name)
+        if spec is not None and spec.affinities:
             yield spec

@@ -41,6 +41,10 @@ class GrowingJobs:
         self._expected_s = expected_s
         self._at = at
 
+    def elements(self, job: str) -> list[int]:
+        """Return the elements of a job that have a current try, ascending."""
+        return self._attempts.elements(job)
+
     def admitted(self, record: records.JobRecord, element: int) -> MissingTasks:
         """Return the missing tasks that quotas admit; none if a gang would stay too small."""
         spec, missing = record.spec, self._missing(record, element)

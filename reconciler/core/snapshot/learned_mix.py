@@ -7,12 +7,12 @@ use.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from reconciler.core import cycle_context
-from reconciler.core.jobs import run_times, running_gangs
+from reconciler.core.cycle import cycle_jobs, cycle_work
+from reconciler.core.jobs import run_times
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state.scheduler_state import KeptRoom, SchedulerState, TaskKind, Turn
@@ -100,24 +100,28 @@ def _group_of(kind: TaskKind) -> snapshots.TaskGroupShape:
 # --- run times ------------------------------------------------------------------------------
 
 
-def expected_s(context: cycle_context.CycleContext) -> Callable[[desired.Job], float]:
+def expected_s(
+    settings: desired.Scheduling, remembered: SchedulerState
+) -> Callable[[desired.Job], float]:
     """Return a function for expected run times: the limit, or less if that is learned."""
-    quantile = context.desired.structure.settings.scheduling.learned_quantile
+    quantile = settings.learned_quantile
     if quantile is None:
         return run_times.limit_of
-    known_times = run_times.RunTimes(context.observed.scheduler_state)
+    known_times = run_times.RunTimes(remembered)
     return lambda spec: known_times.cautious_s(spec, quantile)
 
 
-def usual_s(context: cycle_context.CycleContext) -> Callable[[str, float], float] | None:
+def usual_s(
+    jobs: cycle_jobs.CycleJobs, remembered: SchedulerState
+) -> Callable[[str, float], float] | None:
     """Return a function for the usual run time of a job, given how long it has run; None: unknown.
 
     It is only for estimates of starts. Schedules do not use it.
     """
-    known_times = run_times.RunTimes(context.observed.scheduler_state)
+    known_times = run_times.RunTimes(remembered)
 
     def usual(job: str, ran_s: float) -> float:
-        spec = running_gangs.spec_of(context, job)
+        spec = jobs.spec_or_aside(job)
         return snapshots.ENDLESS if spec is None else known_times.usual_s(spec, ran_s)
 
     return usual if known_times else None
@@ -185,18 +189,21 @@ def use_in_window(
 
 
 def _with_spent(
-    context: cycle_context.CycleContext, known: Mapping[str, Mapping[int, float]]
+    structure: desired.Structure,
+    ended: Iterable[cycle_work.Ended],
+    now: float,
+    known: Mapping[str, Mapping[int, float]],
 ) -> Mapping[str, Mapping[int, float]]:
-    quotas = context.desired.structure.quotas
+    quotas = structure.quotas
     budgets = [quota for quota in quotas.values() if quota.budget_gpu_s is not None]
     if not budgets:
         return {} if known else known
-    hour = int(context.now // HOUR_S)
+    hour = int(now // HOUR_S)
     found = {name: dict(hours) for name, hours in known.items() if name in quotas}
-    for one in context.ended:
+    for one in ended:
         if not one.gpu_s:
             continue
-        structure, owner = context.desired.structure, one.spec.owner
+        owner = one.spec.owner
         groups = structure.access.groups_of(owner)
         above = desired.path_to_root(structure.queues, one.spec.queue)
         for quota in budgets:
@@ -204,7 +211,7 @@ def _with_spent(
                 spent = found.setdefault(quota.name, {})
                 spent[hour] = spent.get(hour, 0.0) + one.gpu_s
     for quota in budgets:
-        oldest = int((context.now - quota.window_s) // HOUR_S)
+        oldest = int((now - quota.window_s) // HOUR_S)
         spent = found.get(quota.name, {})
         for then in [then for then in spent if then < max(oldest, hour - HOURS_MAX)]:
             del spent[then]
@@ -214,17 +221,22 @@ def _with_spent(
 # --- everything -----------------------------------------------------------------------------
 
 
-def renewed(context: cycle_context.CycleContext) -> SchedulerState:
+def renewed(
+    before: SchedulerState,
+    structure: desired.Structure,
+    work: cycle_work.CycleWork,
+    arrived: list[desired.Job],
+    now: float,
+) -> SchedulerState:
     """Return what is remembered after the arrivals and ends of this cycle."""
-    before = context.observed.scheduler_state
-    times, parts = run_times.renewed(before, context.ended)
+    times, parts = run_times.renewed(before, work.ended)
     found = msgspec.structs.replace(
         before,
-        arrivals=with_arrivals(before.arrivals, context.arrived),
+        arrivals=with_arrivals(before.arrivals, arrived),
         run_times=times,
         limit_parts=parts,
-        spent=_with_spent(context, before.spent),
-        short_since=context.short_since,
+        spent=_with_spent(structure, work.ended, now, before.spent),
+        short_since=work.short_since,
     )
     return before if found == before else found
 
@@ -252,12 +264,11 @@ def rooms_of(
     )
 
 
-def turns_of(context: cycle_context.CycleContext, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+def turns_of(jobs: cycle_jobs.CycleJobs, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
     """Return the turns whose job still exists. A job that is held or backs off keeps its turn."""
     found = []
     for turn in turns:
-        draft = context.drafts.get(turn.job)
-        record = draft.record() if draft else context.observed.jobs.get(turn.job)
+        record = jobs.record_of(turn.job)
         if record is not None and not record.finished and record.order == turn.of:
             found.append(turn)
     return tuple(found)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache, cycle_context
+from reconciler.core import cycle_cache
+from reconciler.core.cycle import cycle_nodes
 from reconciler.core.jobs import running_gangs
 from reconciler.core.nodes import device_locality, mismatches, unschedulable_nodes
 from reconciler.model import desired
@@ -86,21 +87,22 @@ class _Kept(cycle_cache.CachePart):
 
     def renew(
         self,
-        context: cycle_context.CycleContext,
+        structure: desired.Structure,
+        nodes: cycle_nodes.CycleNodes,
         gpu_demand: GpuDemand,
         held: running_gangs.RunningGangs,
     ) -> None:
         """Update everything by what changed, or make it again if its basis changed."""
-        structure, names = context.desired.structure, tuple(context.node_names())
+        names = tuple(nodes.names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
         profiles = _profiles(pools, gpu_demand.profiles)
-        changed = self.take_nodes(context.nodes)
+        changed = self.take_nodes(nodes.renewed)
         if (
             self.structure is structure
             and names == self.names
             and profiles == self.profiles
             and gpu_demand.inner == self.wants_inner
-            and all(self._look(context, name) for name in changed)
+            and all(self._look(name, nodes.get(name)) for name in changed)
         ):
             self._take(held.gone, -1)
             self._take(held.come, 1)
@@ -108,14 +110,14 @@ class _Kept(cycle_cache.CachePart):
             self.structure, self.pools, self.profiles = structure, pools, profiles
             self.names, self.row_of = names, {name: row for row, name in enumerate(names)}
             self.wants_inner = gpu_demand.inner
-            self._begin(context, names)
+            self._begin(structure, names, nodes)
             self._take(held.entries.values(), 1)
         held.gone.clear()
         held.come.clear()
 
-    def _look(self, context: cycle_context.CycleContext, name: str) -> bool:
+    def _look(self, name: str, node: records.NodeRecord | None) -> bool:
         """Read a node's state. Return True if it is still in the same pool."""
-        row, node = self.row_of.get(name), context.node(name)
+        row = self.row_of.get(name)
         if row is None:
             return True  # it was forgotten
         index = self._index.get(node.pool, -1) if node is not None else -1
@@ -164,7 +166,9 @@ class _Kept(cycle_cache.CachePart):
         if not found:
             del self._unmade[row]
 
-    def _begin(self, context: cycle_context.CycleContext, names: tuple[str, ...]) -> None:
+    def _begin(
+        self, structure: desired.Structure, names: tuple[str, ...], nodes: cycle_nodes.CycleNodes
+    ) -> None:
         """Begin with empty nodes."""
         pools = self.pools
         self._index = {pool.name: number for number, pool in enumerate(pools)}
@@ -172,13 +176,13 @@ class _Kept(cycle_cache.CachePart):
         self.accepts = np.zeros(len(names), dtype=np.bool_)
         self.closed: dict[int, str] = {}
         for row, name in enumerate(names):
-            node = context.node(name)
+            node = nodes.get(name)
             self.pool_of[row] = self._index.get(node.pool, -1) if node is not None else -1
         self.capacity, self.whole, self._instances = _capacity(pools, self.pool_of, self.profiles)
         self.memory = _per_pool([p.gpu_memory_bytes or 0 for p in pools], self.pool_of, 0)
         shareable = _per_pool([int(pool.shareable) for pool in pools], self.pool_of, 0)
         self.shareable = shareable.astype(np.bool_)
-        self.levels = context.desired.structure.levels()
+        self.levels = structure.levels()
         self.domains = _domains(names, pools, self.pool_of, self.levels)
         self._free = self.capacity.copy()
         self._devices = self.whole.copy()
@@ -195,7 +199,7 @@ class _Kept(cycle_cache.CachePart):
         #: The reported devices of each node when its domains were last computed.
         self._reported_gpus: dict[int, tuple[records.Gpu, ...]] = {}
         for name in names:
-            self._look(context, name)
+            self._look(name, nodes.get(name))
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
             array.setflags(write=False)
 
@@ -259,17 +263,23 @@ class _Kept(cycle_cache.CachePart):
 
 
 def nodes(
-    context: cycle_context.CycleContext, gpu_demand: GpuDemand, held: running_gangs.RunningGangs
+    cache: cycle_cache.CycleCache,
+    structure: desired.Structure,
+    node_records: cycle_nodes.CycleNodes,
+    gpu_demand: GpuDemand,
+    held: running_gangs.RunningGangs,
 ) -> NodeTable:
     """Return the columns of all nodes.
 
     Args:
-        context: of this cycle.
-        asked: what jobs request of GPUs, besides what pools have.
+        cache: of earlier cycles.
+        structure: in force.
+        node_records: of this cycle.
+        gpu_demand: what jobs request of GPUs, besides what pools have.
         held: running gangs.
     """
-    kept = context.cache.part(_Kept)
-    kept.renew(context, gpu_demand, held)
+    kept = cache.part(_Kept)
+    kept.renew(structure, node_records, gpu_demand, held)
     return NodeTable(
         kept.columns(),
         kept.names,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache, cycle_context, job_draft
+from reconciler.core import cycle_cache, job_draft, job_errors
+from reconciler.core.cycle import cycle_jobs
 from reconciler.core.jobs import elastic_jobs
 from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
@@ -125,31 +126,31 @@ class PendingCache(cycle_cache.CachePart):
         self._gone: list[tuple[Key, int]] = []
         self._new: set[CachedGroup] = set()
 
-    # -- changes
-
-    def renew(self, context: cycle_context.CycleContext, shapes: task_shapes.Shapes) -> None:
-        """Read jobs again that may have changed."""
+    def renew(
+        self,
+        jobs: cycle_jobs.CycleJobs,
+        changed_jobs: Iterable[str],
+        nominations: Iterable[str],
+        shapes: task_shapes.Shapes,
+    ) -> None:
+        """Read jobs again that may have changed, or that have or had nominated capacity."""
         self._trusted, self._sure, self._expected = self._sure, False, None
-        structure = context.desired.structure
-        changed = self.take_jobs(context.changed_jobs())
-        nominated = set(context.observed.nominations)
-        changed |= nominated | self._nominated
-        self._nominated = nominated
+        structure = shapes.structure
+        changed = self.take_jobs(changed_jobs) | self._nominated
+        self._nominated = set(nominations)
+        changed |= self._nominated
         if structure is not self._structure or shapes.epoch is not self._epoch:
             self._structure, self._epoch = structure, shapes.epoch
             self._rows = {name: row for row, name in enumerate(structure.queues)}
             self._some_plain = _has_plain(structure)
             changed |= self.start_anew()
-        draft = context.drafts.get
-        known = context.observed.jobs
-        for name in cycle_cache.in_order(changed, known):
-            one = draft(name)
-            record = one.record() if one is not None else known.get(name)
+        for name in cycle_cache.in_order(changed, jobs.known):
+            record = jobs.record_of(name)
             if record is not None and self._is_known(name, record):
                 continue
             self._drop(name)
             if record is not None and not record.finished:
-                with context.isolate(name):
+                with job_errors.JobErrorScope(name):
                     self._put(record, shapes)
         self.changed = changed
 

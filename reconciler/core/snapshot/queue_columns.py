@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache, cycle_context, overrides
+from reconciler.core import cycle_cache, overrides
 from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
 from reconciler.model.rules import guarantees
@@ -35,7 +35,10 @@ class _Tree(cycle_cache.CachePart):
 
 
 def queues(
-    context: cycle_context.CycleContext,
+    cache: cycle_cache.CycleCache,
+    structure: desired.Structure,
+    in_force: Iterable[records.Override],
+    *,
     allocated: Mapping[str, Sequence[int]],
     firm: Mapping[str, Sequence[int]],
     usage: Mapping[str, float],
@@ -43,12 +46,14 @@ def queues(
     """Return the tree of queues with the use of each.
 
     Args:
-        context: of this cycle.
+        cache: of earlier cycles.
+        structure: in force.
+        in_force: overrides. They name who suspended a queue.
         allocated: amounts by queue, without queues below it.
         firm: the same of work that is not preemptible.
         usage: decayed use of a queue and all below it, as a share of what was offered.
     """
-    columns = context.cache.part(_Tree).of(context.desired.structure)
+    columns = cache.part(_Tree).of(structure)
     taken = _summed(columns.names, columns.parent, allocated)
     sure = _summed(columns.names, columns.parent, firm)
     faded = np.array([usage.get(name, 0.0) for name in columns.names], dtype=np.float64)
@@ -56,7 +61,7 @@ def queues(
         array.setflags(write=False)
     behind_git = {
         one.subject.removeprefix(records.SUSPENDED_QUEUE): overrides.describe(one)
-        for one in context.overrides
+        for one in in_force
         if one.verb == "suspend" and one.subject.startswith(records.SUSPENDED_QUEUE)
     }
     return dataclasses.replace(
@@ -153,10 +158,10 @@ class _Pools(cycle_cache.CachePart):
 
 
 def pools(
-    context: cycle_context.CycleContext, nodes: node_columns.NodeTable
+    cache: cycle_cache.CycleCache, structure: desired.Structure, nodes: node_columns.NodeTable
 ) -> snapshots.PoolColumns | None:
     """Return the cached amounts of queues and quotas by pool; None if nobody names a pool."""
-    return context.cache.part(_Pools).of(context.desired.structure, nodes)
+    return cache.part(_Pools).of(structure, nodes)
 
 
 def by_pool(

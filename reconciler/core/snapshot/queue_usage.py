@@ -1,7 +1,9 @@
 """The use of each queue after a schedule, for the outcome."""
 
-from reconciler.core import cycle_context
-from reconciler.core.jobs import running_gangs
+from collections.abc import Mapping
+
+from reconciler.core import cycle_attempts
+from reconciler.core.cycle import cycle_jobs
 from reconciler.core.snapshot import snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import outcome
@@ -11,22 +13,23 @@ from reconciler.scheduling.inputs import snapshots
 
 
 def usage_of_queues(
-    context: cycle_context.CycleContext,
+    queues: Mapping[str, desired.Queue],
+    jobs: cycle_jobs.CycleJobs,
+    attempts: cycle_attempts.CycleAttempts,
     result: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
 ) -> tuple[outcome.QueueUsage, ...]:
     """Return allocation, demand, fair share and quota of every queue after this cycle's starts."""
     table: snapshots.QueueColumns = result.snapshot.queues
-    queues = context.desired.structure.queues
     allocated = table.allocated.tolist()
     above = table.parent.tolist()
     row_of = {name: row for row, name in enumerate(table.names)}
     running = {name: len(jobs) for name, jobs in result.held.running.items()}
     started: set[str] = set()
-    for attempt in context.attempts.renewed.values():
-        if attempt.state is AttemptState.ENDED or attempt.id in context.observed.attempts:
+    for attempt in attempts.renewed.values():
+        if attempt.state is AttemptState.ENDED or attempt.id in attempts.known:
             continue
-        spec = running_gangs.spec_of(context, attempt.job)
+        spec = jobs.spec_or_aside(attempt.job)
         if spec is None:
             continue
         if attempt.job not in started and attempt.job not in result.held.running.get(

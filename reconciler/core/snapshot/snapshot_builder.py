@@ -3,6 +3,8 @@
 Jobs that wait for something else get their reason here.
 """
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,16 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.core import cycle_context
-from reconciler.core.jobs import running_gangs
+from reconciler.core.cycle import cycle_jobs
+from reconciler.core.jobs import readiness, running_gangs
+from reconciler.core.quota import quota_usage, unschedulable
 from reconciler.core.snapshot import (
     allocation_columns,
     group_builder,
+    growing_jobs,
     learned_mix,
     node_columns,
+    pending_cache,
     queue_columns,
     reservation_windows,
     task_shapes,
 )
+from reconciler.model import desired
+from reconciler.model.state import scheduler_state
 from reconciler.scheduling.inputs import snapshots
 
 
@@ -67,58 +75,114 @@ class SnapshotResult:
         return self.nodes.names
 
 
-def build(context: cycle_context.CycleContext, at: float) -> SnapshotResult:
+def build(
+    context: cycle_context.CycleContext, desired_state: desired.Desired, at: float
+) -> SnapshotResult:
     """Return the snapshot after the earlier phases of this cycle.
 
     Args:
         context: of this cycle.
+        desired_state: in force.
         at: the moment for everything that time changes steadily (see ``schedule_reuse``).
     """
-    held = running_gangs.gather(context)
-    nodes = node_columns.nodes(context, _gpu_demand(context), held)
-    selectors = task_shapes.Selectors(group_builder.affine_specs(context))
-    shapes = task_shapes.Shapes(context, nodes, selectors)
-    opened = reservation_windows.all_of(context.desired.structure, nodes, at)
-    pending = group_builder.PendingGroupBuilder(
-        context, at, shapes=shapes, held=held, opened=opened
-    ).all()
+    structure, remembered = desired_state.structure, context.observed.scheduler_state
+    settings, cache, jobs = structure.settings.scheduling, context.cache, context.jobs
+    held = running_gangs.gather(cache, jobs, context.attempts)
+    demand = _gpu_demand(jobs, cache.particular)
+    nodes = node_columns.nodes(cache, structure, context.nodes, demand, held)
+    selectors = task_shapes.Selectors(group_builder.affine_specs(jobs, cache.affine))
+    shapes = task_shapes.Shapes(cache, structure, nodes, context.nodes, selectors)
+    opened = reservation_windows.all_of(structure, nodes, at)
+    expected_s = learned_mix.expected_s(settings, remembered)
+    starts = group_builder.LatestStarts(expected_s, at, context.alarm)
+    pending = _pending(
+        context, desired_state, held=held, shapes=shapes, opened=opened, starts=starts
+    )
     maker = allocation_columns.AllocationBuilder(
-        context,
-        at,
-        nodes=nodes,
-        selectors=selectors,
-        shapes=shapes,
-        expected_s=learned_mix.expected_s(context),
+        shapes, context.attempts, context.work.short_since, expected_s, at
     )
     holdings = maker.all(held)
-    use = _decayed_use(context, nodes, at)
-    remembered = context.observed.scheduler_state
+    use = _decayed_use(structure, nodes, remembered, at)
     snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
-        queues=queue_columns.queues(context, held.allocated, held.firm, use.shares),
+        queues=queue_columns.queues(
+            cache,
+            structure,
+            context.overrides,
+            allocated=held.allocated,
+            firm=held.firm,
+            usage=use.shares,
+        ),
         shapes=tuple(shapes.numbered),
         lines=pending.groups.lines,
         line_columns=pending.groups.columns,
         holdings=holdings,
         now=at,
-        policy=_policy(context),
+        policy=_policy(settings),
         profiles=nodes.profiles,
         levels=nodes.levels,
-        presence=_presence(context, held, nodes, selectors),
+        presence=_presence(jobs, held, nodes, selectors),
         windows=opened,
         kept=learned_mix.kept_of(remembered, nodes.row_of),
         turns=remembered.turns,
         mix=learned_mix.mix(remembered, shapes),
         turn=remembered.turn,
-        pools=queue_columns.pools(context, nodes),
-        usual_s=learned_mix.usual_s(context),
+        pools=queue_columns.pools(cache, structure, nodes),
+        usual_s=learned_mix.usual_s(jobs, remembered),
         judged=pending.judged,
     )
     return SnapshotResult(snapshot, nodes, held, at, pending, use)
 
 
-def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
-    settings = context.desired.structure.settings.scheduling
+def _pending(
+    context: cycle_context.CycleContext,
+    desired_state: desired.Desired,
+    *,
+    held: running_gangs.RunningGangs,
+    shapes: task_shapes.Shapes,
+    opened: tuple[snapshots.Window, ...],
+    starts: group_builder.LatestStarts,
+) -> group_builder.PendingInput:
+    """Return pending groups, and the reasons of jobs that are not offered to the scheduler."""
+    structure, jobs = desired_state.structure, context.jobs
+    nominations = context.observed.nominations
+    accounts = quota_usage.QuotaAccounts(
+        structure,
+        held,
+        jobs=jobs,
+        spent=context.observed.scheduler_state.spent,
+        ended=context.work.ended,
+        alarm=context.alarm,
+        now=context.now,
+    )
+    cached = context.cache.part(pending_cache.PendingCache)
+    cached.renew(jobs, jobs.changed(context.attempts), nominations, shapes)
+    builder = group_builder.PendingGroupBuilder(
+        cached,
+        shapes=shapes,
+        opened=opened,
+        accounts=accounts,
+        growing=growing_jobs.GrowingJobs(context.attempts, accounts, starts.expected_s, starts.at),
+        starts=starts,
+        nominations=nominations,
+    )
+    ready = readiness.ReadinessCheck(structure, context.overrides, jobs, context.alarm, context.now)
+
+    def let_last(
+        capped: Sequence[tuple[str, unschedulable.Kind]],
+    ) -> frozenset[unschedulable.Kind]:
+        found = unschedulable.unschedulable_kinds(structure, jobs, context.reasons, capped)
+        if found and unschedulable.inputs_changed(
+            desired_state, context.observed.desired_generation, context.nodes
+        ):
+            return frozenset()
+        return found
+
+    others = [jobs.record_of(name) for name in sorted(cached.others)]
+    return builder.all([record for record in others if record is not None], ready, let_last)
+
+
+def _policy(settings: desired.Scheduling) -> snapshots.SchedulingPolicy:
     return snapshots.SchedulingPolicy(
         backfill=settings.backfill,
         depth=settings.depth,
@@ -129,14 +193,13 @@ def _policy(context: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
     )
 
 
-def _gpu_demand(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
+def _gpu_demand(jobs: cycle_jobs.CycleJobs, particular: AbstractSet[str]) -> node_columns.GpuDemand:
     """Return what jobs request of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
-    for name in context.names_besides(context.cache.particular):
-        draft = context.drafts.get(name)
-        spec = draft.spec if draft else context.observed.jobs[name].spec
-        for group in spec.groups:
+    for name in jobs.names_besides(particular):
+        spec = jobs.spec_of(name)
+        for group in spec.groups if spec is not None else ():
             inner = inner or bool(group.inner)
             if group.mig_profile:
                 profiles.add(group.mig_profile)
@@ -144,7 +207,7 @@ def _gpu_demand(context: cycle_context.CycleContext) -> node_columns.GpuDemand:
 
 
 def _presence(
-    context: cycle_context.CycleContext,
+    jobs: cycle_jobs.CycleJobs,
     held: running_gangs.RunningGangs,
     nodes: node_columns.NodeTable,
     selectors: task_shapes.Selectors,
@@ -154,7 +217,7 @@ def _presence(
         return None
     found = np.zeros((len(selectors.all), len(nodes.names)), dtype=np.int64)
     for (job, _), attempts in held.attempts.items():
-        spec = running_gangs.spec_of(context, job)
+        spec = jobs.spec_or_aside(job)
         for selector in selectors.matching(spec) if spec is not None else ():
             for attempt in attempts:
                 row = nodes.row_of.get(attempt.node)
@@ -164,15 +227,18 @@ def _presence(
 
 
 def _decayed_use(
-    context: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
+    structure: desired.Structure,
+    nodes: node_columns.NodeTable,
+    before: scheduler_state.SchedulerState,
+    at: float,
 ) -> DecayedUse:
     """Return the decayed use of each queue with those below it, if use counts."""
-    settings = context.desired.structure.settings.scheduling
+    settings = structure.settings.scheduling
     if not settings.usage_strength:
         return DecayedUse({}, 0.0, {})
-    known = {*context.desired.structure.queues, learned_mix.OFFERED}
+    known = {*structure.queues, learned_mix.OFFERED}
     gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / snapshots.WHOLE
-    before, half_life_s = context.observed.scheduler_state, settings.usage_half_life_s
+    half_life_s = settings.usage_half_life_s
     slices: learned_mix.Slices = {}
     if settings.usage_window_s is None:
         used, offered = learned_mix.faded_use(before, gpus, at, half_life_s)

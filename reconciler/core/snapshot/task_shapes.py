@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache, cycle_context
+from reconciler.core import cycle_cache
+from reconciler.core.cycle import cycle_nodes
 from reconciler.core.snapshot import node_columns, owner_users
 from reconciler.core.snapshot.owner_users import UserClass
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.observed.storage import VolumeState
+from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import FunnelStep, Reason
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
@@ -80,33 +82,33 @@ class _Known(cycle_cache.CachePart):
 
     def renew(
         self,
-        context: cycle_context.CycleContext,
-        nodes: node_columns.NodeTable,
+        structure: desired.Structure,
+        table: node_columns.NodeTable,
+        nodes: cycle_nodes.CycleNodes,
         selectors: Selectors,
     ) -> None:
         """Forget everything if its basis changed."""
-        frame = (context.desired.structure, nodes.pool_of)  # a new array when nodes come or go
+        frame = (structure, table.pool_of)  # a new array when nodes come or go
         same = len(self._frame) == len(frame) and all(
             known is now for known, now in zip(self._frame, frame, strict=True)
         )
-        changed = self.take_nodes(context.nodes)
+        changed = self.take_nodes(nodes.renewed)
         if (
             same
             and self._selectors == selectors.all
             and len(self.by_form) <= FORMS_MAX
-            and all(self._facts.get(name) == _facts(context, name) for name in changed)
+            and all(self._facts.get(name) == _facts(nodes.get(name)) for name in changed)
         ):
             return
         self._frame, self._selectors = frame, selectors.all
-        self._facts = {name: _facts(context, name) for name in context.node_names()}
+        self._facts = {name: _facts(nodes.get(name)) for name in nodes.names()}
         self.epoch, self.closed = object(), {}
-        for table in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
-            table.clear()
+        for cached in (self.forms, self.by_form, self.masks, self.opened, self.eligible):
+            cached.clear()
 
 
-def _facts(context: cycle_context.CycleContext, name: str) -> _Facts:
+def _facts(node: records.NodeRecord | None) -> _Facts:
     """Return the parts of a node's report that decide who may run there."""
-    node = context.node(name)
     if node is None:
         return {}, False, ()
     return node.inventory.labels, node.inventory.runs_as_root, node.inventory.volumes
@@ -115,23 +117,35 @@ def _facts(context: cycle_context.CycleContext, name: str) -> _Facts:
 class Shapes:
     """The shapes of one cycle. Each is computed once, and numbered again in each cycle.
 
+    Args:
+        cache: of earlier cycles.
+        structure: in force.
+        table: columns of nodes.
+        nodes: their records.
+        selectors: of affinities.
+
     Attributes:
         numbered: the shapes of this cycle.
+        structure: in force.
+        table: columns of nodes.
+        selectors: of affinities.
         epoch: another object whenever the cache of shapes was cleared.
     """
 
     def __init__(
         self,
-        context: cycle_context.CycleContext,
-        nodes: node_columns.NodeTable,
+        cache: cycle_cache.CycleCache,
+        structure: desired.Structure,
+        table: node_columns.NodeTable,
+        nodes: cycle_nodes.CycleNodes,
         selectors: Selectors,
     ) -> None:
-        self._context = context
+        self.structure = structure
+        self.table = table
+        self.selectors = selectors
         self._nodes = nodes
-        self._selectors = selectors
-        self._structure = context.desired.structure
-        self._known = context.cache.part(_Known)
-        self._known.renew(context, nodes, selectors)
+        self._known = cache.part(_Known)
+        self._known.renew(structure, table, nodes, selectors)
         self._number: dict[str, int] = {}
         self.numbered: list[snapshots.Shape] = []
         self.epoch = self._known.epoch
@@ -184,7 +198,7 @@ class Shapes:
             or spec.topology != desired.ANYWHERE
             else None
         )
-        matches = self._selectors.matching(spec)
+        matches = self.selectors.matching(spec)
         key: tuple[object, ...] = (groups, self._where(spec), company, matches)
         if any(group.inner for group in spec.groups):
             key = (
@@ -199,7 +213,7 @@ class Shapes:
         return form
 
     def _where(self, spec: desired.Job) -> tuple[object, ...]:
-        user = owner_users.class_of(self._structure, spec.owner)
+        user = owner_users.class_of(self.structure, spec.owner)
         selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
         return (spec.pools, selector, user, spec.tolerations, spec.storage)
 
@@ -211,13 +225,13 @@ class Shapes:
         if where not in eligible:
             eligible[where] = self._look(spec)
         found = eligible[where]
-        unknown = sorted(required_levels(spec) - set(self._nodes.levels))
+        unknown = sorted(required_levels(spec) - set(self.table.levels))
         if unknown:
             found = found.without(f"no pool declares level {unknown[0]}")
-        level = self._nodes.level_of
-        settings = self._structure.settings.scheduling
+        level = self.table.level_of
+        settings = self.structure.settings.scheduling
         shape = snapshots.Shape(
-            groups=tuple(group_shape(group, self._nodes) for group in spec.groups),
+            groups=tuple(group_shape(group, self.table) for group in spec.groups),
             eligible=found.mask,
             filtered=found.steps,
             mountable=found.mountable(),
@@ -230,7 +244,7 @@ class Shapes:
             exclusive=spec.exclusive,
             affinities=tuple(
                 snapshots.AffinityTerm(
-                    self._selectors.index[one.labels],
+                    self.selectors.index[one.labels],
                     level(one.level),
                     one.apart,
                     one.weight or 0.0,
@@ -247,7 +261,7 @@ class Shapes:
         """Return the mask of nodes of some pools (none: all) with some labels."""
         mask = self._known.opened.get((pools, selector))
         if mask is None:
-            mask = self._nodes.pool_of >= 0
+            mask = self.table.pool_of >= 0
             if pools:
                 mask &= self._in_pools(lambda pool: pool.name in pools)
             for label, value in selector:
@@ -258,8 +272,8 @@ class Shapes:
     # Nodes
 
     def _in_pools(self, holds: Holds) -> snapshots.Mask:
-        table = np.array([holds(pool) for pool in self._nodes.pools] + [False], dtype=np.bool_)
-        return table[self._nodes.pool_of]
+        table = np.array([holds(pool) for pool in self.table.pools] + [False], dtype=np.bool_)
+        return table[self.table.pool_of]
 
     def _having(self, label: str, value: str) -> snapshots.Mask:
         """Return the mask of nodes that have a label.
@@ -268,20 +282,20 @@ class Shapes:
         """
         mask = self._known.masks.get((label, value))
         if mask is None:
-            mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
-            for row, name in enumerate(self._nodes.names):
-                number = self._nodes.pool_of[row]
-                node = self._context.node(name)
+            mask = np.zeros(len(self.table.names), dtype=np.bool_)
+            for row, name in enumerate(self.table.names):
+                number = self.table.pool_of[row]
+                node = self._nodes.get(name)
                 if number >= 0 and node is not None:
-                    pool = self._nodes.pools[number]
+                    pool = self.table.pools[number]
                     mask[row] = _label(label, name, pool, node.inventory.labels) == value
             self._known.masks[label, value] = mask
         return mask
 
     def _look(self, spec: desired.Job) -> "_Eligible":
         """Return which nodes a job may use, and why not the others, in order of precedence."""
-        found = _Eligible(len(self._nodes.names))
-        found.keep(self._nodes.pool_of >= 0, "in no pool")
+        found = _Eligible(len(self.table.names))
+        found.keep(self.table.pool_of >= 0, "in no pool")
         if spec.pools:
             why = f"not in pool {' or '.join(spec.pools)}"
             mend = "name another pool too"
@@ -289,7 +303,7 @@ class Shapes:
         observed = self._in_pools(lambda pool: pool.observe_only)
         found.keep(~observed, "only observed (mode: observe)")
         for name in spec.storage:
-            volume = self._structure.volumes.get(name)
+            volume = self.structure.volumes.get(name)
             if volume is None:
                 found.keep(np.zeros_like(found.mask), f"no volume {name} is declared")
             elif volume.pools:
@@ -307,7 +321,7 @@ class Shapes:
         minded = sorted(
             {
                 taint.text()
-                for pool in self._nodes.pools
+                for pool in self.table.pools
                 for taint in pool.taints
                 if taint.hard and not spec.tolerates(taint)
             }
@@ -318,7 +332,7 @@ class Shapes:
             )
             mend = f"name taint {text} in spec.tolerations"
             found.keep(~tainted, f"with taint {text}, not tolerated", mend)
-        user = owner_users.class_of(self._structure, spec.owner)
+        user = owner_users.class_of(self.structure, spec.owner)
         if user is not UserClass.OTHER:
             before = int(found.mask.sum())
             found.keep(~self._closed_to(user), owner_users.CLOSED[user])
@@ -328,12 +342,12 @@ class Shapes:
     def _lacking(self, volume: str) -> list[tuple[str, snapshots.Mask]]:
         """Return the nodes that report a volume as missing, by what they report."""
         found: dict[str, snapshots.Mask] = {}
-        for row, name in enumerate(self._nodes.names):
-            node = self._context.node(name)
+        for row, name in enumerate(self.table.names):
+            node = self._nodes.get(name)
             for one in node.inventory.volumes if node is not None else ():
                 if one.name == volume and one.problem:
                     why = f"volume {volume}: {one.problem}"
-                    mask = found.setdefault(why, np.zeros(len(self._nodes.names), dtype=np.bool_))
+                    mask = found.setdefault(why, np.zeros(len(self.table.names), dtype=np.bool_))
                     mask[row] = True
         return sorted(found.items())
 
@@ -341,9 +355,9 @@ class Shapes:
         """Return the mask of nodes with a root agent whose pools run no tasks of such a user."""
         closed = self._known.closed
         if user not in closed:
-            mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
-            for row, name in enumerate(self._nodes.names):
-                node = self._context.node(name)
+            mask = np.zeros(len(self.table.names), dtype=np.bool_)
+            for row, name in enumerate(self.table.names):
+                node = self._nodes.get(name)
                 mask[row] = node is not None and node.inventory.runs_as_root
             closed[user] = mask & ~self._in_pools(owner_users.OPEN_TO[user])
         return closed[user]

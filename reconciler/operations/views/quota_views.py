@@ -7,8 +7,6 @@ next start.
 
 import math
 
-from reconciler.core import cycle_context
-from reconciler.core.jobs import running_gangs
 from reconciler.core.quota import quota_accounts, quota_usage
 from reconciler.model import desired
 from reconciler.model.rules import quota_limits
@@ -82,8 +80,7 @@ def quota_views(
     """
     if not structure.quotas:
         return []
-    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, now)
-    accounts = quota_usage.QuotaAccounts(work, running_gangs.gather(work))
+    accounts = quota_usage.accounts_of_records(structure, observed, now)
     found = [
         _of_pool(one.quota, structure, observed) if one.quota.pool else _of(one, accounts)
         for one in accounts.all

@@ -36,14 +36,19 @@ def test_columns_kept_by_changes_are_those_built_anew(
 ) -> None:
     original, compared = snapshot_builder.build, 0
 
-    def build(context: cycle_context.CycleContext, at: float) -> snapshot_builder.SnapshotResult:
+    def build(
+        context: cycle_context.CycleContext, desired_state: desired.Desired, at: float
+    ) -> snapshot_builder.SnapshotResult:
         nonlocal compared
         twin = copy.copy(context)
         twin.cache = cycle_cache.CycleCache.from_observed(context.observed)
         twin.attempts = copy.copy(context.attempts)
         twin.attempts._cache = twin.cache
-        anew = original(twin, at)
-        made = original(context, at)
+        twin.jobs, twin.nodes = copy.copy(context.jobs), copy.copy(context.nodes)
+        twin.jobs._cache, twin.nodes._names = twin.cache, twin.cache.nodes
+        twin.alarm = copy.copy(context.alarm)
+        anew = original(twin, desired_state, at)
+        made = original(context, desired_state, at)
         alike(made.snapshot, anew.snapshot)
         assert made.pending.pending_jobs == anew.pending.pending_jobs
         assert made.held.running.items() >= anew.held.running.items()

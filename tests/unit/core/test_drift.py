@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from reconciler.core import observed_state, rate_limits
-from reconciler.core.drift import detection, remediation
+from reconciler.core.drift import remediation, task_drift
 from reconciler.model import desired
 from reconciler.model.documents.drift_spec import DriftKind
 from reconciler.model.observed import devices, health_checks
@@ -658,8 +658,8 @@ def test_a_killed_task_of_which_nothing_is_wanted_any_more_is_listed_for_a_while
     decided = site.cycle()
     assert sorted(site.found()) == both
     assert decided.wake_at is not None
-    assert decided.wake_at <= site.now + detection.KILLED_TOLD_S, "nothing else would come"
-    site.now += detection.KILLED_TOLD_S
+    assert decided.wake_at <= site.now + task_drift.KILLED_TOLD_S, "nothing else would come"
+    site.now += task_drift.KILLED_TOLD_S
     site.round()
     assert site.found() == both[1:], "of this one the next try is wanted"
 
@@ -672,7 +672,7 @@ def test_a_killed_element_that_is_over_does_not_last_as_long_as_its_array() -> N
     site.nodes[first.node].end(first.id, site.now, signal=9)
     site.round()
     assert site.found() == [("task-killed", "a[0]/main-0")]
-    site.now += detection.KILLED_TOLD_S
+    site.now += task_drift.KILLED_TOLD_S
     site.round()
     assert (site.state("a"), site.found()) == (JobState.RUNNING, [])
 

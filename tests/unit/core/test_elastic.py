@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from reconciler.core import cycle_context
+from reconciler.core import cycle_attempts
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState
@@ -191,9 +191,9 @@ def test_numbers_of_tries_go_on_from_tasks_that_joined_and_left() -> None:
     note = records.ElementNote(tries=14)
     spec = samples.job()
     core = msgspec.structs.replace(samples.attempt(spec), try_number=12)
-    assert cycle_context.try_number_of([core], note) == 14
-    assert cycle_context.try_number_of([msgspec.structs.replace(core, try_number=15)], note) == 15
-    assert cycle_context.try_number_of([], note) == 14
+    assert cycle_attempts.try_number_of([core], note) == 14
+    assert cycle_attempts.try_number_of([msgspec.structs.replace(core, try_number=15)], note) == 15
+    assert cycle_attempts.try_number_of([], note) == 14
 
 
 def test_a_job_whose_most_exceeds_a_quota_starts_with_its_least_and_grows_up_to_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from reconciler.core import apply_schedule
+from reconciler.core.cycle import cycle_reasons
 from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
 
 NEVER = ReasonCode.NEVER_FITS
@@ -25,8 +26,7 @@ JOINED = "no node that has joined could ever hold a task of 1 GPU"
     ],
 )
 def test_the_last_reason_is_told(reason: Reason, told: str) -> None:
-    observed = types.SimpleNamespace(reasons={"k": (reason,)})
-    context: Any = types.SimpleNamespace(observed=observed)
+    reasons = cycle_reasons.CycleReasons({"k": (reason,)})
     spec = types.SimpleNamespace(array_count=None)
     draft: Any = types.SimpleNamespace(reason_key="k", spec=spec)
-    assert apply_schedule.last_reason(context, draft) == told
+    assert apply_schedule.last_reason(reasons, draft) == told

@@ -25,7 +25,7 @@ def since(cluster: world.World) -> float:
     wanted = desired.Desired(structure=cluster.structure, jobs=dict(cluster.jobs))
     observed = cluster.memory.observed((), {}, (), ())
     situation = snapshot_builder.build(
-        cycle_context.CycleContext(wanted, observed, cluster.now), cluster.now
+        cycle_context.CycleContext(wanted, observed, cluster.now), wanted, cluster.now
     )
     (holding,) = situation.snapshot.holdings
     return holding.since

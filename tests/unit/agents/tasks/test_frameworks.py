@@ -8,7 +8,7 @@ import pytest
 
 from agents.tasks import frameworks, nccl_interfaces
 from agents.tasks.node_context import NodeContext
-from reconciler.core import apply_schedule
+from reconciler.core.jobs import gang_ranks
 from reconciler.model.observed.host_facts import Host, RdmaPort
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import RankPlacement
@@ -139,7 +139,7 @@ def test_virtual_nodes_of_one_address_are_one_host_for_mpi() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 64])
 def test_tasks_of_one_address_have_ports_of_their_own(nodes: int) -> None:
-    ports = apply_schedule.RENDEZVOUS_PORTS
+    ports = gang_ranks.RENDEZVOUS_PORTS
     for address in ("", "127.0.0.1"):
         hosts = tuple((f"n{n}", address or f"10.0.0.{n}", 3) for n in range(nodes))
         gang = msgspec.structs.replace(GANG, hosts=hosts, port=ports.start)

@@ -154,7 +154,7 @@ def test_a_cycle_is_made_when_its_time_is_up(tmp_path: Path) -> None:
     assert wanted is not None
     desk = cycle_context.CycleContext(wanted, site.loop._state.observed((), {}), site.now)
     quarantined_jobs.end_overdue(desk)
-    assert (desk.wake_at, desk.attempts.renewed) == (attempt.started_at + 300, {})
+    assert (desk.alarm.wake_at, desk.attempts.renewed) == (attempt.started_at + 300, {})
     site.close()
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from reconciler.core import cycle_context
+from reconciler.core.cycle import cycle_work
 from reconciler.core.jobs import run_times
 from reconciler.model.state.scheduler_state import SchedulerState
 from tests.unit.core.world import job
@@ -15,7 +15,7 @@ def known(*runs: tuple[str, str, float, int | None]) -> SchedulerState:
     found = SchedulerState()
     for owner, name, ran_s, limit_s in runs:
         spec = job(name, owner=owner, time_limit_s=limit_s)
-        times, parts = run_times.renewed(found, [cycle_context.Ended(spec, 0.0, ran_s)])
+        times, parts = run_times.renewed(found, [cycle_work.Ended(spec, 0.0, ran_s)])
         found = SchedulerState(run_times=times, limit_parts=parts)
     return found
 
@@ -75,7 +75,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert many.run_times["ada\na"][-1] == 3 * run_times.TIMES_MAX
     full = {f"u{n}\nx": (1.0,) for n in range(run_times.STEMS_MAX)}
     before = SchedulerState(run_times=full, limit_parts=full)
-    ended = [cycle_context.Ended(job("y", owner="v", time_limit_s=10), 0.0, 0.0)]
+    ended = [cycle_work.Ended(job("y", owner="v", time_limit_s=10), 0.0, 0.0)]
     times, parts = run_times.renewed(before, ended)
     assert len(times) == len(parts) == run_times.STEMS_MAX
     assert "u0\nx" not in times
@@ -83,5 +83,5 @@ def test_what_is_kept_is_bounded() -> None:
 
 
 def test_what_failed_tells_nothing() -> None:
-    ended = [cycle_context.Ended(job("a", time_limit_s=10), 5.0, None)]
+    ended = [cycle_work.Ended(job("a", time_limit_s=10), 5.0, None)]
     assert run_times.renewed(STEADY, ended) == (STEADY.run_times, STEADY.limit_parts)

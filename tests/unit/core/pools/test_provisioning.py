@@ -338,11 +338,13 @@ def test_a_node_is_replaced_once_its_work_has_ended() -> None:
     replaced: list[str] = []
     apply = provisioning.apply
 
-    def and_replace(context: cycle_context.CycleContext) -> provisioning.PoolStates:
-        states = apply(context)
+    def and_replace(
+        context: cycle_context.CycleContext, structure: desired.Structure
+    ) -> provisioning.PoolStates:
+        states, drains = apply(context, structure), context.override_drains
         if not replaced:
-            replaced.append(provisioning.replace(states, "c-0", "its GPU fails"))
-            replaced.append(provisioning.replace(states, "n9", "none"))
+            replaced.append(provisioning.replace(states, "c-0", "its GPU fails", drains))
+            replaced.append(provisioning.replace(states, "n9", "none", drains))
         return states
 
     with pytest.MonkeyPatch.context() as patch:

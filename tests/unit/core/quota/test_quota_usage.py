@@ -5,8 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import cycle_context
-from reconciler.core.jobs import running_gangs
 from reconciler.core.quota import quota_usage
 from reconciler.model import desired
 from reconciler.model.policy import access
@@ -23,10 +21,7 @@ def accounts(
     structure = desired.Structure(queues=queues, quotas={cap.name: cap for cap in caps})
     if people is not None:
         structure = msgspec.structs.replace(structure, access=people)
-    context = cycle_context.CycleContext(
-        desired.Desired(structure=structure), records.Observed(), 1000.0
-    )
-    return quota_usage.QuotaAccounts(context, running_gangs.gather(context))
+    return quota_usage.accounts_of_records(structure, records.Observed(), 1000.0)
 
 
 def cpus(count: int) -> tuple[resources.Resources, ...]:
@@ -430,10 +425,7 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    context = cycle_context.CycleContext(
-        desired.Desired(structure=world.structure), observed, world.now
-    )
-    found = quota_usage.QuotaAccounts(context, running_gangs.gather(context))
+    found = quota_usage.accounts_of_records(world.structure, observed, world.now)
     one = (resources.Resources(gpu_milli=1000),)
     big = job("big", gpu=2, owner="ada", time_limit_s=60)
     late = world.now - 3 * DAY_S
@@ -467,10 +459,7 @@ def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    context = cycle_context.CycleContext(
-        desired.Desired(structure=world.structure), observed, world.now
-    )
-    found = quota_usage.QuotaAccounts(context, running_gangs.gather(context))
+    found = quota_usage.accounts_of_records(world.structure, observed, world.now)
     late, gpu = world.now - 4 * DAY_S, resources.Resources(gpu_milli=1000)
     assert found.admit(job("first", gpu=4, owner="bob"), 1, (gpu,) * 4, since=late)[0] == 0
     assert found.admit(job("second", gpu=3, owner="ada"), 1, (gpu,) * 3, since=late)[0] == 0

@@ -175,8 +175,9 @@ def test_a_pool_that_makes_nodes_for_what_waits_lets_it_keep_its_place() -> None
 
     def found() -> frozenset[unschedulable.Kind]:
         wanted = desired.Desired(structure=of.structure, jobs=of.jobs)
+        context = cycle_context.CycleContext(wanted, of.memory.observed((), {}), of.now)
         return unschedulable.unschedulable_kinds(
-            cycle_context.CycleContext(wanted, of.memory.observed((), {}), of.now), capped
+            of.structure, context.jobs, context.reasons, capped
         )
 
     assert found() == {("default", 0, True)}

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import cycle_context
 from reconciler.core.snapshot import learned_mix
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
+from reconciler.model.state import outcome
 from reconciler.model.state.scheduler_state import SchedulerState
 from reconciler.model.values import times
 from tests.unit.core.world import World, job
@@ -52,12 +51,9 @@ def test_expected_run_times(
     times: tuple[float, ...], limit_s: int | None, quantile: float | None, expected: float
 ) -> None:
     scheduling = desired.Scheduling(learned_quantile=quantile)
-    structure = desired.Structure(settings=desired.ClusterSettings(scheduling=scheduling))
     spec = job("train-12", owner="ada", time_limit_s=limit_s)
     known = SchedulerState(run_times={"ada\ntrain": times})
-    observed = records.Observed(scheduler_state=known)
-    context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, 0.0)
-    assert learned_mix.expected_s(context)(spec) == expected
+    assert learned_mix.expected_s(scheduling, known)(spec) == expected
 
 
 def test_use_counts_half_after_a_half_life() -> None:

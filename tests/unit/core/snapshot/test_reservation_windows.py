@@ -111,7 +111,13 @@ def opened(
     )
     observed = records.Observed(nodes=dict(world.memory.nodes))
     context = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
-    nodes = node_columns.nodes(context, node_columns.GpuDemand(), running_gangs.gather(context))
+    nodes = node_columns.nodes(
+        context.cache,
+        structure,
+        context.nodes,
+        node_columns.GpuDemand(),
+        running_gangs.gather(context.cache, context.jobs, context.attempts),
+    )
     return reservation_windows.all_of(
         structure, nodes, world.now if at is None else at
     ), nodes.names

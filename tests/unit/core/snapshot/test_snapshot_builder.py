@@ -90,7 +90,7 @@ def test_columns_equal_a_recount(story: list[tuple[str, desired.Job | None]]) ->
 def _compare(world: World, pool: desired.Pool) -> None:
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
-    made = snapshot_builder.build(context, world.now).snapshot
+    made = snapshot_builder.build(context, wanted, world.now).snapshot
     live = [a for a in world.memory.attempts.values() if a.state is not AttemptState.ENDED]
     for row, name in enumerate(made.nodes.names):
         mine = [a for a in live if a.node == name]
@@ -134,7 +134,7 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     world.memory.nominations = {"third": 1, "first": 1}
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
-    made = snapshot_builder.build(context, world.now).snapshot
+    made = snapshot_builder.build(context, wanted, world.now).snapshot
     found = {claim.job: claim for line in made.lines for claim in line.claims}
     assert [(found[name].promised, found[name].promise_turn) for name in ("first", "third")] == [
         (1, 1),
@@ -147,7 +147,9 @@ def _holdings(world: World) -> dict[str, snapshots.Allocation]:
     """Return what runs, as the scheduler sees it."""
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     context = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
-    return {one.job: one for one in snapshot_builder.build(context, world.now).snapshot.holdings}
+    return {
+        one.job: one for one in snapshot_builder.build(context, wanted, world.now).snapshot.holdings
+    }
 
 
 def test_how_long_leaving_takes_is_known_and_until_when() -> None:
@@ -206,7 +208,9 @@ def test_a_thousand_alike_jobs_are_one_line_of_one_shape() -> None:
     world.cycle()
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     made = snapshot_builder.build(
-        cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now), world.now
+        cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now),
+        wanted,
+        world.now,
     )
     assert len(made.snapshot.lines) == len(made.snapshot.shapes) == 1
     assert len(made.snapshot.lines[0].claims) == 1000

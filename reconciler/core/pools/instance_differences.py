@@ -1,0 +1,58 @@
+"""Differences between the instances that pools request and those that exist."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reconciler.core.pools import provisioning
+from reconciler.model.state.instance_records import InstanceState
+from reconciler.model.values import quantities, times
+
+
+class InstanceDifference(NamedTuple):
+    """A difference between requested and existing instances; ``kind`` as of drift."""
+
+    kind: str
+    subject: str
+    message: str
+    pool: str
+    node: str = ""
+
+
+def differences(states: provisioning.PoolStates) -> Iterator[InstanceDifference]:
+    """Yield differences from what pools request that could not be corrected."""
+    for pool_record in states.values():
+        for orphan in pool_record.orphans.values():
+            if orphan.seen < provisioning.LISTS_MIN:
+                continue
+            name = f" as {orphan.node}" if orphan.node else ""
+            message = f"{orphan.id} exists{name}, but nobody requested it"
+            if orphan.failure:
+                message += f"; it could not be destroyed: {orphan.failure}"
+            yield InstanceDifference(
+                "instance-orphaned",
+                f"{pool_record.name}/{orphan.id}",
+                message,
+                pool_record.name,
+                orphan.node,
+            )
+        for one in pool_record.instances.values():
+            if one.state is InstanceState.DESTROYING and one.failure:
+                message = f"{one.request} could not be destroyed: {one.failure}"
+                yield InstanceDifference(
+                    "instance-left-over", one.node, message, pool_record.name, one.node
+                )
+        if pool_record.failures > pool_record.asked.retries:
+            failed = quantities.counted(pool_record.failures, "node")
+            retry_at = times.format_time(pool_record.retry_at)
+            message = (
+                f"{failed} in a row could not be made (last: {pool_record.failure}); the next is "
+                f"requested from {retry_at} on"
+            )
+            yield InstanceDifference(
+                "pool-not-growing", pool_record.name, message, pool_record.name
+            )
+        if pool_record.list_failure:
+            message = f"list failed: {pool_record.list_failure}"
+            yield InstanceDifference(
+                "provisioner-failing", pool_record.name, message, pool_record.name
+            )
