@@ -34,8 +34,9 @@ def kinds_in(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         values: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            values = node.args[:2] if name in CALLS else []
+            called = ast.unparse(node.func)
+            is_event = called.rpartition(".")[2] in CALLS or called.endswith("events.add")
+            values = node.args[:2] if is_event else []
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
             values = node.value.elts[:1]
         found |= {

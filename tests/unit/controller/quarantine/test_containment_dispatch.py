@@ -173,7 +173,7 @@ def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
     monkeypatch.setattr(engine, "is_behind", is_behind)
     with server(leader) as client:
         client()
-        leader.revision(job("fine"), job("more"))
+        leader.revision(job("fine"), job("more"), queue="more")
         leader.now += 1
         leader.cycle()
         told = {one.node for one in client() if isinstance(one, loop_messages.NodeUpdate)}
