@@ -61,7 +61,8 @@ class Agent:
         self._delete_due = threading.Event()
         self.incarnation = os.urandom(8).hex()
         token = token_file.read_token(settings.token_file) if settings.token_file else ""
-        self.target = ControllerTarget(settings.server, token)
+        ca_file = "" if settings.ca_file is None else str(settings.ca_file)
+        self.target = ControllerTarget(settings.server, token, ca_file)
         self.target.parts()
         self._console = operator_log.Console(settings.name, settings.log_format, settings.log_level)
         self._events = event_log.EventLog(settings, self._console)
@@ -235,6 +236,7 @@ class Agent:
             as_root=found.runs_as_root,
             podman=self.settings.podman,
             fabric=nccl_interfaces.of_node(found),
+            user_limits=self.settings.user_limits,
         )
         self._gate = gates.StartGate(self.monitor.check_now, self.lock)
         self.launcher = launcher.Launcher(

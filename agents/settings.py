@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -45,6 +46,30 @@ class Listen(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class UserLimits(msgspec.Struct, frozen=True):
+    """The users that tasks may run as, whatever the controller says. They bind root agents alone.
+
+    Attributes:
+        root: True if tasks may run as root where their pool allows it.
+        uid_min: the lowest user id.
+        names: the only users; None: any.
+    """
+
+    root: bool = True
+    uid_min: int = 0
+    names: frozenset[str] | None = None
+
+    def refusal(self, name: str, uid: int) -> str:
+        """Return the option that forbids a user, with what it says; empty if none does."""
+        if uid == 0 and not self.root:
+            return "--never-root"
+        if uid < self.uid_min:
+            return f"--min-uid {self.uid_min}"
+        if self.names is not None and name not in self.names:
+            return f"--users {','.join(sorted(self.names))}"
+        return ""
+
+
 class AgentSettings(msgspec.Struct, frozen=True):
     """Settings of one agent.
 
@@ -63,6 +88,8 @@ class AgentSettings(msgspec.Struct, frozen=True):
     name: str
     root: Path
     token_file: Path | None = None
+    ca_file: Path | None = None
+    user_limits: UserLimits = UserLimits()
     cpu_milli: int = 0
     memory_bytes: int = 0
     gpus: tuple[Gpu, ...] = ()
@@ -124,6 +151,10 @@ def parser(*, required: bool = True) -> Parser:
     add("--root", required=required, type=Path, metavar="DIR", help="folder for everything that "
         "the agent stores on this node")  # fmt: skip
     add("--token-file", type=Path, metavar="FILE", help="file with the node's token; mode 0600")
+    add("--ca", type=Path, metavar="FILE", help="CA of the controller's certificate, PEM. Default: "
+        "those of this machine")  # fmt: skip
+    add("--insecure", action="store_true", help="send the token to another machine although its "
+        "address is http://, which is not encrypted")  # fmt: skip
     add("--label", action="append", default=[], metavar="KEY=VALUE", help="label of the node; can "
         "be repeated")  # fmt: skip
     add("--shared", type=Path, metavar="DIR", help="folder shared by all nodes. Default: "
@@ -135,6 +166,7 @@ def parser(*, required: bool = True) -> Parser:
     _add_check_options(arguments)
     _add_offer_options(arguments)
     _add_task_options(arguments)
+    _add_user_options(arguments)
     _add_lifetime_options(arguments)
     _add_log_options(arguments)
     return arguments
@@ -185,6 +217,18 @@ def _add_task_options(made: Parser) -> None:
         "is not a file; it gets user and name as arguments")  # fmt: skip
     add("--enter", default="", metavar="COMMAND", help="prefix for the supervisor's command, like "
         "nsenter: all tasks then run inside it")  # fmt: skip
+
+
+def _add_user_options(made: Parser) -> None:
+    group = made.add_argument_group(
+        "users of tasks, if the agent is root; no controller can lift these limits"
+    )
+    add = group.add_argument
+    add("--never-root", action="store_true", help="run no task as root, whatever pools allow")
+    add("--min-uid", type=int, default=0, metavar="UID", help="run no task as a user with a lower "
+        "id, such as those of services. Default: 0")  # fmt: skip
+    add("--users", metavar="NAMES", help="run tasks as these users alone, separated by commas. "
+        "Default: any user of this machine")  # fmt: skip
 
 
 def _add_lifetime_options(made: Parser) -> None:
@@ -241,6 +285,14 @@ def problems(given: argparse.Namespace) -> Iterator[str]:
         )
     if given.simulated_gpus and given.gpus not in {"auto", "none"}:
         yield "--gpus and --simulated-gpus: a node offers either real or simulated GPUs"
+    if given.users is not None and not all(given.users.split(",")):
+        yield f"--users {given.users!r}: a name is empty"
+    if given.token_file is not None and not given.insecure and _is_exposed(given.server):
+        yield (
+            f"--server {given.server} is another machine and not encrypted: whoever is on the way "
+            "could read the node's token. Use its https:// address (muster controller --tls-cert), "
+            "or accept it with --insecure"
+        )
     counts = Counter(given.gpus.split(","))
     repeated = [uuid for uuid, count in counts.items() if uuid and count > 1]
     if repeated:
@@ -261,6 +313,12 @@ def problems(given: argparse.Namespace) -> Iterator[str]:
                 read(value)
         except ValueError as problem:
             yield f"{option} {value}: {problem}"
+
+
+def _is_exposed(server: str | None) -> bool:
+    """Return True if what is sent to a URL leaves this machine without encryption."""
+    parts = urlsplit(server or "")
+    return parts.scheme == "http" and not addresses.is_loopback(parts.hostname or "")
 
 
 def chosen_gpus(given: argparse.Namespace) -> frozenset[str] | None:
@@ -287,6 +345,12 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
         name=given.name,
         root=Path(os.path.realpath(given.root)),
         token_file=given.token_file,
+        ca_file=given.ca,
+        user_limits=UserLimits(
+            root=not given.never_root,
+            uid_min=given.min_uid,
+            names=None if given.users is None else frozenset(given.users.split(",")),
+        ),
         cpu_milli=parse_cpu(given.cpus) if given.cpus else 0,
         memory_bytes=parse_memory(given.memory) if given.memory else 0,
         gpus=gpus,

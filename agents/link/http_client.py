@@ -29,10 +29,14 @@ class LinkError(Exception):
 
 
 class ControllerTarget(msgspec.Struct, frozen=True):
-    """The controller's URL and the agent's token."""
+    """The controller's URL and the agent's token.
+
+    ``ca_file``: PEM with the CAs of the controller's certificate; empty: those of this machine.
+    """
 
     url: str
     token: str = ""
+    ca_file: str = ""
 
     def parts(self) -> tuple[bool, str, int, str]:
         """Return (is TLS, host, port, path before the API)."""
@@ -108,7 +112,7 @@ class Connection:
         if self._secure:
             import ssl  # noqa: PLC0415 - megabytes that a plain link does without
 
-            context = ssl.create_default_context()
+            context = ssl.create_default_context(cafile=self.target.ca_file or None)
             self._socket = context.wrap_socket(plain, server_hostname=self._host)
 
     def _exchange(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:

@@ -183,7 +183,7 @@ class ControllerSync:
         """
         if not self._must_check:
             return
-        stranger = Connection(ControllerTarget(self._target.url))
+        stranger = Connection(ControllerTarget(self._target.url, ca_file=self._target.ca_file))
         try:
             status, _ = stranger.post(path, b"", timeout_s)
         finally:

@@ -3,6 +3,7 @@
 import msgspec
 
 from agents.isolation import task_limits
+from agents.settings import UserLimits
 from reconciler.model.state.records import Gpu
 from reconciler.model.state.states import EndReason
 
@@ -15,6 +16,7 @@ class NodeContext(msgspec.Struct, frozen=True):
         isolation: how the supervisor isolates tasks.
         podman: command line that runs podman.
         fabric: environment variables that tell NCCL and Gloo which network to use.
+        user_limits: the users that tasks may run as.
     """
 
     name: str
@@ -25,6 +27,7 @@ class NodeContext(msgspec.Struct, frozen=True):
     isolation: task_limits.IsolationCapabilities = task_limits.IsolationCapabilities()
     podman: tuple[str, ...] = ("podman",)
     fabric: dict[str, str] = {}
+    user_limits: UserLimits = UserLimits()
 
     def attempt_folder(self, attempt: str) -> str:
         """Return the folder of an attempt on this node."""

@@ -61,7 +61,8 @@ def find_user(template: TaskTemplate, node: NodeContext) -> TaskUser:
     """Return the template's user if the agent runs as root, else the agent's own user.
 
     Raises:
-        UnstartableError: the user does not exist, or is root and the pool does not allow root.
+        UnstartableError: the user does not exist, is root and the pool does not allow root, or is
+            forbidden by the agent's command line.
     """
     name = user_to_look_up(template, node)
     user = _own_user() if name is None else _look_up(name, node)
@@ -74,6 +75,13 @@ def find_user(template: TaskTemplate, node: NodeContext) -> TaskUser:
         raise UnstartableError(
             f"job {template.job} would run as root on node {node.name}, which is not allowed. "
             f"To fix: {fix}"
+        )
+    forbidden = node.user_limits.refusal(user.name, user.uid) if node.as_root else ""
+    if forbidden:
+        raise UnstartableError(
+            f"job {template.job} would run as {user.name} (uid {user.uid}) on node {node.name}, "
+            f"whose agent was started with {forbidden}. To fix: give the job's owner another "
+            "unixUser in Access, or send the job to other nodes"
         )
     return user
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import interrupts, terminal, usage_errors, value_names
+from reconciler.cli import interrupts, terminal, transport_options, usage_errors, value_names
 from reconciler.model.values import found_values
 
 #: The commands of each module of this package. Only the module of the named command is imported.
@@ -38,6 +38,7 @@ COMMANDS = {
     "cluster.simulate": ("scenario", "simulate"),
     "cluster.backups": ("backup", "restore", "adopt"),
     "cluster.tokens": ("token",),
+    "cluster.authority": ("ca",),
     "repository.schema": ("schema",),
     "repository.access": ("access",),
     "repository.history": ("history", "audit"),
@@ -60,7 +61,7 @@ SECTIONS = {
     ),
     "Operate": (
         *("up", "demo", "init", "controller", "agent", "version"),
-        *("token", "backup", "restore", "adopt"),
+        *("token", "ca", "backup", "restore", "adopt"),
     ),
 }
 
@@ -140,6 +141,7 @@ def application(word: str = "") -> Any:
         importlib.import_module(f"reconciler.cli.{name}").register(app)
     command = typer.main.get_command(app)
     value_names.apply(command)
+    transport_options.apply(command)
     return command
 
 

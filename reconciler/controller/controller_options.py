@@ -69,6 +69,16 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
+def require_tls_pair(options: argparse.Namespace) -> None:
+    """Check that a certificate comes with its key.
+
+    Raises:
+        ValueError: only one of them is given.
+    """
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise ValueError("--tls-cert and --tls-key belong together: give both or none")
+
+
 def _add_file_options(options: argparse.ArgumentParser) -> None:
     """Add the options that name files and folders besides the state folder."""
     options.add_argument(
@@ -76,6 +86,16 @@ def _add_file_options(options: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="SSH key that signs the controller's commits for people",
+    )
+    options.add_argument(
+        "--tls-cert",
+        type=Path,
+        metavar="FILE",
+        help="certificate of the API, PEM, with its chain. It is read again when it changes. "
+        "Default: plain HTTP",
+    )
+    options.add_argument(
+        "--tls-key", type=Path, metavar="FILE", help="key of the certificate, PEM; mode 0600"
     )
     options.add_argument(
         "--provisioners",

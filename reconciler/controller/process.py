@@ -151,6 +151,8 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     ]
     if options.signing_key is not None:
         command += ["--signing-key", str(options.signing_key.resolve())]
+    if options.tls_cert is not None:
+        command += ["--tls-cert", str(options.tls_cert), "--tls-key", str(options.tls_key)]
     if options.any_node_token:
         command.append("--any-node-token")
     return command
@@ -351,6 +353,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     try:
         addresses.parse(options.listen)
         remote_urls.require_no_password(options.repo)
+        controller_options.require_tls_pair(options)
         options.token_file = token_file.prepare(
             options.token_file, options.state, any_node=options.any_node_token
         )

@@ -21,7 +21,7 @@ from reconciler.operations.tokens import token_file
 from reconciler.server import app, composition, repository_facts, server_store
 from reconciler.server.auth import tokens
 from reconciler.server.changes import pushed_repository
-from reconciler.server.process import connection_limits
+from reconciler.server.process import connection_limits, server_certificate
 
 log = logging.getLogger("muster.server")
 
@@ -59,6 +59,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--signing-key", type=pathlib.Path, metavar="FILE", help="SSH key that signs commits"
     )
+    parser.add_argument("--tls-cert", type=pathlib.Path, metavar="FILE", help="PEM, with its chain")
+    parser.add_argument("--tls-key", type=pathlib.Path, metavar="FILE", help="PEM; mode 0600")
     parser.add_argument("--log-format", choices=log_lines.FORMS, default="readable")
     parser.add_argument("--log-level", choices=log_lines.LEVELS, default="info")
     options = parser.parse_args(arguments)
@@ -102,8 +104,13 @@ def main(arguments: list[str]) -> int:
     log_format.configure(options.log_format, options.log_level, "server")
     try:
         known = tokens.WatchedTokens(options.token_file, any_node=options.any_node_token)
+        certificate = (
+            None
+            if options.tls_cert is None
+            else server_certificate.ServerCertificate(options.tls_cert, options.tls_key)
+        )
         listener = _listen(options.host, options.port)
-    except token_file.TokenError as error:
+    except (token_file.TokenError, server_certificate.CertificateError) as error:
         log.critical("%s", error)
         return 1
     except OSError as error:
@@ -112,6 +119,8 @@ def main(arguments: list[str]) -> int:
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{shown}:{listener.getsockname()[1]}"
     parts = _compose(options, known)
+    if certificate is not None:
+        parts.answers.certificate_expires_at = lambda: certificate.expires_at
     config = uvicorn.Config(
         app.create_app(parts, address=address),
         access_log=False,
@@ -125,11 +134,12 @@ def main(arguments: list[str]) -> int:
         timeout_graceful_shutdown=SHUTDOWN_S,
         server_header=False,
     )
-    server = Server(config, parts.stop)
+    server = Server(config, parts.stop, certificate)
+    scheme = "http" if certificate is None else "https"
     if options.log_format == "json":  # its file holds nothing but log lines
-        log.info("listening on http://%s", address)
+        log.info("listening on %s://%s", scheme, address)
     else:
-        sys.stdout.write(f"listening on http://{address}\n")
+        sys.stdout.write(f"listening on {scheme}://{address}\n")
         sys.stdout.flush()
     server.run(sockets=[listener])
     return 0 if server.started else 1
@@ -159,11 +169,27 @@ class Server(uvicorn.Server):
     Args:
         config: of uvicorn.
         release: lets requests go that wait.
+        certificate: for TLS; None: plain HTTP.
     """
 
-    def __init__(self, config: uvicorn.Config, release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        release: Callable[[], None],
+        certificate: server_certificate.ServerCertificate | None = None,
+    ) -> None:
         super().__init__(config)
         self._release = release
+        self._certificate = certificate
+        if certificate is not None:
+            config.load()
+            config.ssl = certificate.context
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look once a second if the certificate was renewed; uvicorn calls ten times a second."""
+        if self._certificate is not None and counter % 10 == 0:
+            self._certificate.renew()
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve; more connections may wait than are accepted at once."""

@@ -261,6 +261,8 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "Whether the chain of the audit log held when it was last gone along: 1, else 0."),
     ("muster_audit_verified_timestamp_seconds", "gauge", "seconds", (), "server",
      "When the audit log was last gone along to its end."),
+    ("muster_api_certificate_expires_timestamp_seconds", "gauge", "seconds", (), "server",
+     "When the server's TLS certificate expires; absent without TLS."),
     ("muster_api_process_cpu_seconds_total", "counter", "seconds", (), "server",
      "CPU time of the server process."),
     ("muster_api_process_resident_memory_bytes", "gauge", "bytes", (), "server",

@@ -8,6 +8,7 @@ Proxies of the environment are not used.
 import http.client
 import select
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
@@ -81,6 +82,7 @@ class ApiClient:
         self._connect_s, self._answer_s = timeout_s, max(answer_s, timeout_s)
         self._kept = threading.local()
         self._all: list[http.client.HTTPConnection] = []
+        self._context: ssl.SSLContext | None = None
         if wrong := endpoints.wrong_with_url(endpoint.url):
             raise ApiError(wrong)
         self._parts = urlsplit(endpoint.url)
@@ -187,8 +189,26 @@ class ApiClient:
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         host = self._parts.hostname or ""
         if self._parts.scheme == "https":
-            return http.client.HTTPSConnection(host, self._port, timeout=timeout_s)
+            return http.client.HTTPSConnection(
+                host, self._port, timeout=timeout_s, context=self._tls_context()
+            )
         return http.client.HTTPConnection(host, self._port, timeout=timeout_s)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """Return the context that judges the controller's certificate, made once.
+
+        Raises:
+            ApiError: the file of CAs can't be used.
+        """
+        if self._context is None:
+            path = self._endpoint.ca_file
+            try:
+                self._context = ssl.create_default_context(cafile=path)
+            except ssl.SSLError:
+                raise ApiError(f"--ca {path}: found no certificate in PEM") from None
+            except OSError as error:
+                raise ApiError(f"--ca {path}: {error.strerror}") from None
+        return self._context
 
     def _ready(self) -> http.client.HTTPConnection:
         """This thread's connection, another one where the controller has closed it meanwhile."""
@@ -275,8 +295,20 @@ class ApiClient:
         return answer.read()
 
     def _unreachable(self, error: Exception) -> ApiError:
-        if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return ApiError(
+                f"the certificate of {self.url} is not accepted: {error.verify_message}. "
+                f"--ca or {endpoints.CA_VARIABLE} names the CA that signed it",
+                unreachable=True,
+            )
+        if isinstance(error, ssl.SSLError):
+            why = (
+                "it speaks no TLS; try http://" if "VERSION" in (error.reason or "") else str(error)
+            )
+        elif isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
             why = "it left in the middle of its answer"
+            if self._parts.scheme == "http":
+                why += "; if it speaks TLS, its address begins with https://"
         else:
             plain = error.strerror if isinstance(error, OSError) else None  # without its number
             why = plain or str(error) or type(error).__name__

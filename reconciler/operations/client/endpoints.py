@@ -1,9 +1,10 @@
 """Address and token of the controller that a command uses.
 
-In order: the command line, ``MUSTER_SERVER`` and ``MUSTER_TOKEN_FILE`` (empty ones count as unset),
-then the nearest ``.muster/endpoint.json`` at or above this folder, which ``muster up`` writes. Such
-a file receives a token, so it is used only if this user or root wrote it, in a folder that others
-can't write to, outside of any repository, for a controller on this machine.
+In order: the command line, ``MUSTER_SERVER``, ``MUSTER_TOKEN_FILE`` and ``MUSTER_CA`` (empty ones
+count as unset), then the nearest ``.muster/endpoint.json`` at or above this folder, which
+``muster up`` writes. Such a file receives a token, so it is used only if this user or root wrote
+it, in a folder that others can't write to, outside of any repository, for a controller on this
+machine.
 """
 
 import os
@@ -16,9 +17,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from reconciler.desired.git import git_commands
-from reconciler.model.values import found_values
+from reconciler.model.values import addresses, found_values
 
 ENDPOINT_FILE = Path(".muster") / "endpoint.json"
+#: Variables that stand for ``--ca`` and ``--insecure``.
+CA_VARIABLE = "MUSTER_CA"
+INSECURE_VARIABLE = "MUSTER_INSECURE"
 #: Addresses of loopback, written so that no two readers take them for different hosts.
 _LOCAL = re.compile(r"https?://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])(?::[0-9]{1,5})?/?")
 
@@ -40,10 +44,14 @@ def wrong_with_url(url: str) -> str:
 
 
 class Endpoint(msgspec.Struct, frozen=True, rename="camel"):
-    """A controller's address and the file that holds the user's token."""
+    """A controller's address and the file that holds the user's token.
+
+    ``ca_file``: PEM with the CAs of the controller's certificate; None: those of this machine.
+    """
 
     url: str
     token_file: str | None = None
+    ca_file: str | None = None
 
     def token(self) -> str | None:
         """Return the token.
@@ -92,8 +100,11 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
     """
     server = server or os.environ.get("MUSTER_SERVER")
     token_file = token_file or os.environ.get("MUSTER_TOKEN_FILE") or None
+    ca_file = os.environ.get(CA_VARIABLE) or None
     if server:
-        return Endpoint(url=server.rstrip("/"), token_file=token_file)
+        found = Endpoint(server.rstrip("/"), token_file, ca_file)
+        require_privacy(found)
+        return found
     start = start.resolve()
     for folder in (start, *start.parents):
         path = folder / ENDPOINT_FILE
@@ -103,6 +114,27 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
     raise EndpointError(
         "no controller is known here: run `muster up` in this folder, name one with --server, "
         "or set MUSTER_SERVER"
+    )
+
+
+def require_privacy(endpoint: Endpoint) -> None:
+    """Check that a token is readable by nobody on its way to the controller.
+
+    Raises:
+        EndpointError: it would go to another machine in plain text.
+    """
+    parts = urlsplit(endpoint.url)
+    if (
+        endpoint.token_file is None
+        or parts.scheme != "http"
+        or addresses.is_loopback(parts.hostname or "")
+        or os.environ.get(INSECURE_VARIABLE)
+    ):
+        return
+    raise EndpointError(
+        f"{endpoint.url} is another machine and not encrypted: whoever is on the way could read "
+        "your token. Use its https:// address (muster controller --tls-cert), or accept it with "
+        f"--insecure or {INSECURE_VARIABLE}=1"
     )
 
 

@@ -329,3 +329,45 @@ def test_a_log_that_grows_while_it_is_copied_is_cut_all_the_same(tmp_path: Path)
     finally:
         writer.kill()
         writer.wait()
+
+
+@pytest.mark.parametrize(
+    ("server", "more", "refused"),
+    [
+        ("http://ctl.example.org:7420", [], True),
+        ("http://10.0.0.5:7420", [], True),
+        ("http://10.0.0.5:7420", ["--insecure"], False),
+        ("https://10.0.0.5:7420", [], False),
+        ("http://127.0.0.1:7420", [], False),
+        ("http://[::1]:7420", [], False),
+        ("http://localhost:7420", [], False),
+    ],
+)
+def test_a_token_leaves_the_machine_encrypted_alone(
+    server: str, more: list[str], refused: bool
+) -> None:
+    arguments = ["--name=n", "--root=/r", f"--server={server}", "--token-file=/t", *more]
+    given = settings.parser().parse_args(arguments)
+    assert any("not encrypted" in found for found in settings.problems(given)) == refused
+    without = settings.parser().parse_args(arguments[:3])
+    assert not list(settings.problems(without))  # there is no token to read
+
+
+def test_limits_of_users_come_from_the_command_line() -> None:
+    found = settings.parse(
+        [
+            "--name=n",
+            "--root=/r",
+            "--server=http://localhost:1",
+            "--never-root",
+            "--min-uid=1000",
+            "--users=ada,bob",
+        ]
+    )
+    assert found.user_limits == settings.UserLimits(
+        root=False, uid_min=1000, names=frozenset({"ada", "bob"})
+    )
+    given = settings.parser().parse_args(
+        ["--name=n", "--root=/r", "--server=http://localhost:1", "--users=ada,,bob"]
+    )
+    assert list(settings.problems(given)) == ["--users 'ada,,bob': a name is empty"]

@@ -11,7 +11,7 @@ from reconciler.cli import main, terminal
 #: Options that take any text: names, revisions and paths that are looked up, and reasons.
 LOOKED_UP = frozenset(
     {
-        *("--reason", "--clone", "--token-file", "--folder", "--file", "--repo", "--path"),
+        *("--reason", "--clone", "--token-file", "--ca", "--folder", "--file", "--repo", "--path"),
         *("--branch", "--head", "--base", "--against", "--owner", "--job", "--node", "--pool"),
         *("--queue", "--priority-class", "--task", "--metric", "--prices", "--png", "--html"),
         *("--provisioners", "--secrets", "--notify-secrets"),
@@ -54,6 +54,7 @@ WRONG = {
     "--by": ["nope"],
     "--over": ["nope"],
     "--state": ["nope"],
+    "--host": ["https://ctl", "ctl:7420", ""],
     "--server": ["nope", "ftp://host", "http://host:port"],
     "--store": ["postgresql://host/db", "nope"],
     "--listen": ["nope", "127.0.0.1:99999"],
@@ -75,7 +76,7 @@ WRONG_NUMBERS = {
     **{name: ["nan", "inf"] for name in ("--every", "--load", "--speed-up", "--over-estimate")},
 }
 #: What is judged with something else that has to be there.
-BESIDE = {"--form": ["trace.csv"], "--expires": ["a", "--role", "user"]}
+BESIDE = {"--form": ["trace.csv"], "--host": ["tls"], "--expires": ["a", "--role", "user"]}
 
 
 def _options(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from agents.host import token_file
+from agents.settings import UserLimits
 from agents.tasks import checkpoint_folders, task_environment, task_users
 from agents.tasks.node_context import NodeContext, UnstartableError
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
@@ -81,3 +82,28 @@ def test_nobody_becomes_root_unless_the_pool_allows_it(
         ordering.order_for(Assignment("a.1", "t", "b"), template, place)
     allowed = msgspec.structs.replace(template, allow_root=True)
     assert task_users.find_user(allowed, place).uid == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "uid", "option"),
+    [
+        (UserLimits(), "root", 0, ""),
+        (UserLimits(root=False), "root", 0, "--never-root"),
+        (UserLimits(root=False), "ada", 1001, ""),
+        (UserLimits(uid_min=1000), "daemon", 1, "--min-uid 1000"),
+        (UserLimits(uid_min=1000), "ada", 1000, ""),
+        (UserLimits(names=frozenset({"bob", "ada"})), "eve", 1002, "--users ada,bob"),
+        (UserLimits(names=frozenset({"bob", "ada"})), "ada", 1001, ""),
+    ],
+)
+def test_limits_of_the_agents_own_command_line(
+    limits: UserLimits, name: str, uid: int, option: str
+) -> None:
+    assert limits.refusal(name, uid) == option
+
+
+def test_no_controller_lifts_the_agents_own_limits() -> None:
+    place = msgspec.structs.replace(PLACE, as_root=True, user_limits=UserLimits(uid_min=2**31))
+    template = TaskTemplate("j", 1, "g", user=pwd.getpwuid(0).pw_name, allow_root=True)
+    with pytest.raises(UnstartableError, match=r"started with --min-uid .* To fix: give the job's"):
+        task_users.find_user(template, place)

@@ -126,3 +126,27 @@ def test_one_of_another_user_is_not_followed(
         endpoints.find(None, None, file.parent)
     monkeypatch.setenv("SUDO_UID", str(STRANGER))
     assert endpoints.find(None, None, file.parent).url == URL
+
+
+@pytest.mark.parametrize(
+    ("url", "insecure", "refused"),
+    [
+        ("http://ctl.example.org:7420", "", True),
+        ("http://10.0.0.5:7420", "", True),
+        ("http://10.0.0.5:7420", "1", False),
+        ("https://ctl.example.org", "", False),
+        ("http://127.0.0.1:7420", "", False),
+        ("http://localhost:7420", "", False),
+    ],
+)
+def test_a_token_goes_to_another_machine_encrypted_alone(
+    url: str, insecure: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(endpoints.INSECURE_VARIABLE, insecure)
+    monkeypatch.delenv("MUSTER_TOKEN_FILE", raising=False)
+    assert endpoints.find(url, None, tmp_path).url == url  # there is no token to read
+    if refused:
+        with pytest.raises(endpoints.EndpointError, match=r"could read your token\. Use its https"):
+            endpoints.find(url, "token", tmp_path)
+    else:
+        assert endpoints.find(url, "token", tmp_path).token_file == "token"

@@ -1,0 +1,194 @@
+"""A controller with TLS, an agent and commands that know its authority, and others that do not."""
+
+import datetime as dt
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations import own_ca
+from reconciler.operations.client import api_client, endpoints
+from reconciler.operations.local import local_cluster
+from reconciler.operations.tokens import token_changes
+
+PATIENCE_S = 60.0
+DOCUMENTS = """\
+apiVersion: muster/v1
+kind: Cluster
+metadata: {name: test}
+---
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec: {hosts: n1, nodes: {cpu: 2, memory: 1Gi}}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: hello}
+spec: {queue: default, run: 1, resources: {cpu: 1, memory: 64Mi}, command: ["true"]}
+"""
+
+
+def until(test: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + PATIENCE_S
+    while not test():
+        assert time.monotonic() < ends_at
+        time.sleep(0.1)
+
+
+class Site:
+    """A controller with TLS in a folder, and what is needed to call it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tls = folder / "tls"
+        own_ca.init(self.tls, ["localhost", "127.0.0.1"], dt.datetime.now(dt.UTC))
+        self.port = local_cluster.free_port()
+        self.url = f"https://localhost:{self.port}"
+        state = folder / "state"
+        state.mkdir(mode=0o700)
+        self.git("init", "--quiet", "--initial-branch=main", "repository")
+        (folder / "repository" / "cluster.yaml").write_text(DOCUMENTS)
+        self.git("-C", "repository", "add", ".")
+        self.git("-C", "repository", "commit", "--quiet", "-m", "Declare a node")
+        (state / "tokens").touch(0o600)
+        for identity, role in (("ada@example.org", "admin"), ("n1", "node")):
+            token, _ = token_changes.create(state / "tokens", identity, role, None)
+            (folder / f"{role}.token").touch(0o600)
+            (folder / f"{role}.token").write_text(token)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.start(
+            *("reconciler.controller.process", "--repo", str(folder / "repository")),
+            *("--state", str(state), "--listen", f"127.0.0.1:{self.port}", "--allow-root"),
+            *("--tls-cert", str(self.tls / "server.pem")),
+            *("--tls-key", str(self.tls / "server.key")),
+        )
+
+    def git(self, *arguments: str) -> None:
+        identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+        subprocess.run(["git", *identity, *arguments], cwd=self.folder, check=True)
+
+    def start(self, *module: str) -> None:
+        with (self.folder / "output").open("ab") as output:
+            self.processes.append(
+                subprocess.Popen([sys.executable, "-m", *module], stdout=output, stderr=output)
+            )
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            process.wait(PATIENCE_S)
+
+    def api(self, **changes: str | None) -> api_client.ApiClient:
+        fields: dict[str, str | None] = {
+            "token_file": str(self.folder / "admin.token"),
+            "ca_file": str(self.tls / "ca.pem"),
+            **changes,
+        }
+        url = fields.pop("url", None) or self.url
+        return api_client.ApiClient(endpoints.Endpoint(url, **fields))
+
+    def is_ready(self) -> bool:
+        try:
+            with self.api() as api:
+                api.data("/readyz")
+        except api_client.ApiError:
+            return False
+        return True
+
+    def end_of_certificate(self) -> str:
+        """Return when the certificate expires that a new connection gets."""
+        context = ssl.create_default_context(cafile=self.tls / "ca.pem")
+        with (
+            socket.create_connection(("127.0.0.1", self.port)) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secured,
+        ):
+            found = secured.getpeercert()
+        assert found is not None
+        return str(found["notAfter"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    made = Site(tmp_path_factory.mktemp("tls"))
+    try:
+        until(made.is_ready)
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_job_runs_over_tls(site: Site) -> None:
+    site.start(
+        *("agents", "--server", site.url, "--ca", str(site.tls / "ca.pem"), "--name", "n1"),
+        *("--root", str(site.folder / "node"), "--token-file", str(site.folder / "node.token")),
+        *("--virtual", "--cpus", "2", "--memory", "1Gi", "--stop-tasks-on-exit"),
+    )
+
+    def has_ended() -> bool:
+        with site.api() as api:
+            found = api.get("/v1/jobs/hello")
+        return bool(found["job"]["state"] == "Succeeded")
+
+    until(has_ended)
+
+
+def test_a_stranger_to_the_authority_is_told_of_it(site: Site) -> None:
+    with site.api(ca_file=None) as api, pytest.raises(api_client.ApiError) as refused:
+        api.get("/v1/jobs")
+    assert "the certificate of https://localhost" in str(refused.value)
+    assert "--ca or MUSTER_CA names the CA that signed it" in str(refused.value)
+
+
+def test_the_wrong_scheme_is_named(site: Site) -> None:
+    with (
+        site.api(url=f"http://127.0.0.1:{site.port}") as api,
+        pytest.raises(api_client.ApiError, match="its address begins with https://"),
+    ):
+        api.get("/v1/jobs")
+
+
+def test_a_file_without_an_authority_is_named(site: Site) -> None:
+    path = str(site.folder / "node.token")
+    with site.api(ca_file=path) as api, pytest.raises(api_client.ApiError, match="in PEM"):
+        api.get("/v1/jobs")
+
+
+def test_a_command_finds_the_authority_by_option_and_by_variable(site: Site) -> None:
+    command = [sys.executable, "-m", "reconciler.cli.main", "nodes", "--server", site.url]
+    command += ["--token-file", str(site.folder / "admin.token")]
+    bare = {name: value for name, value in os.environ.items() if name != "MUSTER_CA"}
+    authority = str(site.tls / "ca.pem")
+    for more, variables in (
+        (["--ca", authority], {}),
+        ([], {"MUSTER_CA": authority}),
+    ):
+        done = subprocess.run(
+            [*command, *more],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=bare | variables,
+            cwd=Path(__file__).parents[2],
+        )
+        assert done.returncode == 0, done.stderr
+        assert "n1" in done.stdout
+
+
+def test_a_renewed_certificate_is_taken_without_a_restart(site: Site) -> None:
+    before = site.end_of_certificate()
+    own_ca.issue(site.tls, ["localhost"], dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+    until(lambda: site.end_of_certificate() != before)
+    until(site.is_ready)
+    with site.api() as api:
+        metrics = api.data("/metrics").decode()
+    name = "muster_api_certificate_expires_timestamp_seconds "
+    told = next(line for line in metrics.splitlines() if line.startswith(name))
+    assert float(told.split()[1]) == ssl.cert_time_to_seconds(site.end_of_certificate())
