@@ -36,6 +36,7 @@ test: $(VENV)/.installed-dev packages  ## Check everything: format, lint, types,
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive reconciler agents tools
 	$(BIN)/pytest -n 4 --dist worksteal
 
 quick: $(VENV)/.installed-dev  ## Check format, lint, import rules and the fast unit tests.
