@@ -8,7 +8,7 @@ repository has a reference of its own.
 import urllib.parse
 
 from reconciler.changes.requests import MUSTER
-from reconciler.desired.git import git_commands, source
+from reconciler.desired.git import git_commands, mirror_fetch, source
 
 REFERENCE = "refs/notes/muster"
 #: How often a push of notes is tried again on top of what others pushed.
@@ -82,12 +82,9 @@ def write(repository: source.GitSource, revision: str, text: str) -> None:
 def _fetch(repository: source.GitSource, name: str) -> None:
     if not _are_there(repository, name):
         return
-    git_commands.run(
-        repository.folder,
-        *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--"),
-        *(repository.address, f"+{name}:{name}"),
-        timeout_s=git_commands.REMOTE_TIMEOUT_S,
-    )
+    remote = (repository.address, name)
+    limits = (git_commands.REMOTE_TIMEOUT_S, mirror_fetch.FETCH_BYTES_MAX)
+    mirror_fetch.fetch(repository.folder, remote, name, *limits)
 
 
 def _add(repository: source.GitSource, revision: str, text: str) -> None:

@@ -6,7 +6,9 @@ What git says of a remote URL comes out without its password.
 """
 
 import os
+import resource
 import select
+import shutil
 import subprocess
 import threading
 import time
@@ -115,7 +117,7 @@ def run(
     """
     command = ["git", "-C", str(folder), *arguments]
     if file_bytes_max is not None:
-        command = ["prlimit", f"--fsize={file_bytes_max}", "--", *command]
+        command = [*_file_limit(file_bytes_max), *command]
     try:
         done = subprocesses.run(
             command,
@@ -137,6 +139,16 @@ def run(
     if _verb(arguments) in _REMOTE:
         done.stdout = remote_urls.redacted_bytes(done.stdout)
     return done
+
+
+def _file_limit(bytes_max: int) -> list[str]:
+    """Return words before a command that limit the files that it writes; none without prlimit."""
+    program = shutil.which("prlimit")  # of util-linux, which every distribution has
+    if program is None:
+        return []
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    soft = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)
+    return [program, f"--fsize={soft}:", "--"]
 
 
 def run_program(

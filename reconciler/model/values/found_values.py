@@ -1,7 +1,8 @@
 """Found values as messages show them: one rule for all messages.
 
-Text stands in double quotes. Numbers, true, false and null are bare. What a message describes in
-its own words, such as ``9 slices``, is no value and does not come here.
+Text stands in double quotes; quotes in it and what can't be printed are escaped. Numbers, true,
+false and null are bare. What a message describes in its own words, such as ``9 slices``, is no
+value and does not come here.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ def quote(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return _WORDS[value]
     if isinstance(value, str):
-        return f'"{_shortened(value, CHARACTERS_MAX - 2)}"'
+        return f'"{_shortened(_escaped(value), CHARACTERS_MAX - 2)}"'
     if isinstance(value, dict):
         keys = ", ".join(map(str, list(value)[:KEYS_MAX]))
         return _shortened(f"a mapping with {keys}", CHARACTERS_MAX) if value else "{}"
@@ -31,6 +32,12 @@ def quote(value: Any) -> str:
 def quote_all(values: Iterable[str]) -> str:
     """Return some names for a message: ``"a", "b"``."""
     return ", ".join(map(quote, values))
+
+
+def _escaped(text: str) -> str:
+    """Return a text on one line, in which a double quote is not the end."""
+    text = text[: CHARACTERS_MAX + 1].replace("\\", "\\\\").replace('"', '\\"')
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _shortened(text: str, most: int) -> str:

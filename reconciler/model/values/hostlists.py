@@ -92,7 +92,7 @@ def _expand_one(text: str, pattern: str) -> list[str]:
         for item in inside.split(","):
             choices += _expand_range(text, item.strip())
             if len(choices) > HOSTS_MAX:
-                raise HostListError(f"{text[:60]!r}: more than {HOSTS_MAX} hosts")
+                raise HostListError(f"{found_values.quote(text)}: more than {HOSTS_MAX} hosts")
         if len(names) * len(choices) > HOSTS_MAX:
             raise HostListError(f"{found_values.quote(text)}: more than {HOSTS_MAX} hosts")
         names = [name + choice for name in names for choice in choices]
@@ -112,11 +112,16 @@ def expand(text: str) -> list[str]:
             have, or more than ``HOSTS_MAX`` names.
     """
     names: dict[str, None] = {}
+    count = 0
     for part in _split(text):
         pattern = part.strip()
         if not pattern:
             raise HostListError(f"{found_values.quote(text)}: an empty name")
-        for name in _expand_one(text, pattern):
+        expanded = _expand_one(text, pattern)
+        count += len(expanded)  # a name that comes again counts again: it costs as much
+        if count > HOSTS_MAX:
+            raise HostListError(f"{found_values.quote(text)}: more than {HOSTS_MAX} hosts")
+        for name in expanded:
             if len(name) > NAME_CHARACTERS_MAX:
                 raise HostListError(
                     f"{found_values.quote(name)} has {len(name)} characters; a host's name has "
@@ -128,8 +133,6 @@ def expand(text: str) -> list[str]:
                     f"{found_values.quote(text)}: {found_values.quote(name)} is not a host name"
                 )
             names[name] = None
-            if len(names) > HOSTS_MAX:
-                raise HostListError(f"{found_values.quote(text)}: more than {HOSTS_MAX} hosts")
     return list(names)
 
 

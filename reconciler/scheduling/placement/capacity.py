@@ -180,6 +180,7 @@ class Capacity:
         if not self.stock.rollback(mark):
             return
         marked = self._marked.get(mark)
+        self._marked = {at: known for at, known in self._marked.items() if at <= mark}
         if marked is None:
             self._renew_version()
             unfit, too_much = self._unfit, self._too_much

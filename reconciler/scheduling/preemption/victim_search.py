@@ -211,5 +211,7 @@ class VictimSearch:
         for unit in self.chosen.values():
             ledger.release(unit.holding.queue, unit.total, -1)
         self.chosen.clear()
+        self.losing.clear()
+        self.freed = ledger.nothing
         ledger.undone(self._version)
         self.evictor.later.rollback(self._mark)

@@ -105,3 +105,9 @@ def test_many_ranges_in_one_bracket_are_refused_before_they_are_expanded(
     with pytest.raises(hostlists.HostListError, match="more than 100000 hosts"):
         hostlists.expand(f"n[{','.join(['1-99999'] * 500)}]")
     assert len(expanded) == 2
+
+
+def test_a_list_is_bounded_also_where_names_come_again() -> None:
+    with pytest.raises(hostlists.HostListError, match="more than 100000 hosts"):
+        hostlists.expand(",".join(["n[1-60000]"] * 2))
+    assert hostlists.expand("a,a,b") == ["a", "b"]
