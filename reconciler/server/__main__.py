@@ -3,6 +3,7 @@
 import argparse
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import pathlib
@@ -131,6 +132,9 @@ def main(arguments: list[str]) -> int:
     else:
         sys.stdout.write(f"listening on http://{address}\n")
         sys.stdout.flush()
+    # nobody is answered during a full collection: it goes through all but what is frozen here
+    gc.collect()
+    gc.freeze()
     server.run(sockets=[listener])
     return 0 if server.started else 1
 

@@ -49,7 +49,8 @@ class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def require_written(names: Sequence[str], written: Sequence[str]) -> None:
     """Refuse to adopt jobs that are not in the repository: by a slip in a name all the others
     would count as done, and nothing takes that back."""
-    unknown = [name for name in names if name not in set(written)]
+    known = set(written)
+    unknown = [name for name in names if name not in known]
     if unknown:
         hints = suggestions.hint(unknown[0], written)
         raise errors.Failure(
