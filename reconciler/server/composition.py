@@ -22,6 +22,7 @@ from reconciler.server.nodes import (
     log_relay,
     node_metrics_pages,
     node_page_renderer,
+    report_budgets,
     sessions,
     undeclared_nodes,
 )
@@ -59,7 +60,8 @@ class Composition:
             logged=functools.partial(authentication.note_unauthenticated, self.access_log)
         )
         self.gate = authentication.Authenticator(tokens, failed)
-        self.answers = metrics.Answers(failed.counts)
+        self._budgets = report_budgets.ReportBudgets()
+        self.answers = metrics.Answers(failed.counts, self._budgets.refused)
         self.stopping = Stopping()
         self._store = store
         self._facts = facts
@@ -106,7 +108,8 @@ class Composition:
             "answers": self.answers,
             "converted": plain_text.Converted(),
             "exchanges": agent_sync.AgentExchanges(
-                self._link, self._sessions, undeclared, self._node_pages, self.stopping
+                *(self._link, self._sessions, undeclared, self._node_pages, self.stopping),
+                budgets=self._budgets,
             ),
             "facts": self._facts,
             "hints": self._hints,
