@@ -17,6 +17,7 @@ from reconciler.server.api import audit, explanations, plans
 from reconciler.server.auth import authentication, failed_calls
 from reconciler.server.background import audit_watch, prune_timer
 from reconciler.server.changes import change_intake, change_review, override_commits
+from reconciler.server.logs import log_readers
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import (
     log_relay,
@@ -125,6 +126,7 @@ class Composition:
             ),
             "override_requests": self._override_requests,
             "plans": plans.Plans(self._store.url),
+            "readers": log_readers.LogReaders(),
             "relay": log_relay.Relay(self._sessions),
             "replays": explanations.Replays(self._store.url),
             "revision_log": self._revision_log,
