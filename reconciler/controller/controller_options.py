@@ -78,6 +78,13 @@ def _add_file_options(options: argparse.ArgumentParser) -> None:
         help="SSH key that signs the controller's commits for people",
     )
     options.add_argument(
+        "--hook-secret",
+        type=Path,
+        metavar="FILE",
+        help="file with the secret of the git forge's webhooks, mode 0600. Default: webhooks need "
+        "a token",
+    )
+    options.add_argument(
         "--provisioners",
         type=Path,
         metavar="FOLDER",

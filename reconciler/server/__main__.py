@@ -18,7 +18,7 @@ import uvicorn
 from reconciler import log_format
 from reconciler.model.values import addresses, log_lines
 from reconciler.operations.changes import submission_repository
-from reconciler.operations.tokens import token_file
+from reconciler.operations.tokens import hook_secret, token_file
 from reconciler.server import app, composition, repository_facts, server_store
 from reconciler.server.auth import tokens
 from reconciler.server.changes import pushed_repository
@@ -59,6 +59,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--path", default="", help="folder in the repository")
     parser.add_argument(
         "--signing-key", type=pathlib.Path, metavar="FILE", help="SSH key that signs commits"
+    )
+    parser.add_argument(
+        "--hook-secret", type=pathlib.Path, metavar="FILE", help="secret of a forge's webhooks"
     )
     parser.add_argument("--log-format", choices=log_lines.FORMS, default="readable")
     parser.add_argument("--log-level", choices=log_lines.LEVELS, default="info")
@@ -103,8 +106,10 @@ def main(arguments: list[str]) -> int:
     log_format.configure(options.log_format, options.log_level, "server")
     try:
         known = tokens.WatchedTokens(options.token_file, any_node=options.any_node_token)
+        if options.hook_secret is not None:
+            hook_secret.read(options.hook_secret)
         listener = _listen(options.host, options.port)
-    except token_file.TokenError as error:
+    except (token_file.TokenError, hook_secret.HookSecretError) as error:
         log.critical("%s", error)
         return 1
     except OSError as error:
@@ -153,7 +158,12 @@ def _compose(options: argparse.Namespace, known: tokens.WatchedTokens) -> compos
         )
         facts, submitter = pushed_repository.open_repository(wanted, store)
     return composition.Composition(
-        link_path=options.link, tokens=known, store=store, facts=facts, submitter=submitter
+        link_path=options.link,
+        tokens=known,
+        store=store,
+        facts=facts,
+        submitter=submitter,
+        hook_secret=options.hook_secret,
     )
 
 

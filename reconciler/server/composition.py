@@ -14,7 +14,7 @@ from reconciler.operations.audit import access_audit, audit_log
 from reconciler.operations.changes import remote_changes
 from reconciler.server import agent_sync
 from reconciler.server.api import audit, explanations, plans
-from reconciler.server.auth import authentication, failed_calls
+from reconciler.server.auth import authentication, failed_calls, hook_signatures
 from reconciler.server.background import audit_watch, prune_timer
 from reconciler.server.changes import change_intake, change_review, override_commits
 from reconciler.server.logs import log_readers
@@ -43,6 +43,7 @@ class Composition:
         store: the store that the loop writes.
         facts: what is known of the repository.
         submitter: pushes users' changes; None if there is no repository to push to.
+        hook_secret: file with the secret of a forge's webhooks; None: they need a token.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Composition:
         store: ServerStore,
         facts: RepositoryFacts,
         submitter: remote_changes.Submitter | None,
+        hook_secret: pathlib.Path | None = None,
     ) -> None:
         self.access_log = access_audit.AccessAudit(
             audit_log.Log(link_path.with_name(access_audit.FILE))
@@ -64,6 +66,7 @@ class Composition:
         self._budgets = report_budgets.ReportBudgets()
         self.answers = metrics.Answers(failed.counts, self._budgets.refused)
         self.stopping = Stopping()
+        self._verifier = hook_signatures.HookVerifier(hook_secret)
         self._store = store
         self._facts = facts
         self._submitter = submitter
@@ -113,6 +116,7 @@ class Composition:
                 budgets=self._budgets,
             ),
             "facts": self._facts,
+            "gate": self.gate,
             "hints": self._hints,
             "intake": change_intake.ChangeIntake(
                 self._submitter, review, self._hints, self.access_log, self._link
@@ -132,6 +136,7 @@ class Composition:
             "revision_log": self._revision_log,
             "sessions": self._sessions,
             "store": self._store,
+            "verifier": self._verifier,
             "verifications": audit.Verifications(self._revision_log),
         }
         return {name: _provide(part) for name, part in parts.items()}
