@@ -11,7 +11,6 @@ clusters cost beside it.
 """
 
 import argparse
-import csv
 import random
 import statistics
 from collections.abc import Collection
@@ -24,6 +23,7 @@ from reconciler.controller.host import gc_tuning
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.values.resources import Resources
+from reconciler.operations.reports import csv_text
 
 QUEUES = 50
 #: Nodes and jobs of the largest cluster, in parts of which the smaller ones are.
@@ -176,12 +176,13 @@ def _traits(text: str) -> frozenset[str]:
 
 def _write(path: Path, table: list[tuple[int, int, dict[str, Any]]]) -> None:
     """Cost by size, for a picture of it."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("nodes", "jobs", "placements", "first_cpu_s", "steady_cpu_s"))
-        for nodes, jobs, found in table:
-            first, steady = found["first_cpu_s"], statistics.median(found["steady_cpu"])
-            writer.writerow((nodes, jobs, found["placements"], round(first, 4), round(steady, 4)))
+    rows: list[tuple[object, ...]] = [
+        ("nodes", "jobs", "placements", "first_cpu_s", "steady_cpu_s")
+    ]
+    for nodes, jobs, found in table:
+        first, steady = found["first_cpu_s"], statistics.median(found["steady_cpu"])
+        rows.append((nodes, jobs, found["placements"], round(first, 4), round(steady, 4)))
+    path.write_text(csv_text.csv_text(rows), encoding="utf-8")
 
 
 def _rows(smallest: dict[str, Any], largest: dict[str, Any], cycles: int) -> list[dict[str, Any]]:

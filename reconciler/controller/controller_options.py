@@ -98,6 +98,13 @@ def _add_file_options(options: argparse.ArgumentParser) -> None:
         "--tls-key", type=Path, metavar="FILE", help="key of the certificate, PEM; mode 0600"
     )
     options.add_argument(
+        "--hook-secret",
+        type=Path,
+        metavar="FILE",
+        help="file with the secret of the git forge's webhooks, mode 0600. Default: webhooks need "
+        "a token",
+    )
+    options.add_argument(
         "--provisioners",
         type=Path,
         metavar="FOLDER",

@@ -44,7 +44,7 @@ from reconciler.model.values import addresses
 from reconciler.notifications import delivery, triggers
 from reconciler.operations.audit import audit_log
 from reconciler.operations.local import log_files
-from reconciler.operations.tokens import token_file
+from reconciler.operations.tokens import hook_secret, token_file
 from reconciler.provisioning import runner
 from reconciler.store import errors, sql_store
 
@@ -153,6 +153,8 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
         command += ["--signing-key", str(options.signing_key.resolve())]
     if options.tls_cert is not None:
         command += ["--tls-cert", str(options.tls_cert), "--tls-key", str(options.tls_key)]
+    if options.hook_secret is not None:
+        command += ["--hook-secret", str(options.hook_secret)]
     if options.any_node_token:
         command.append("--any-node-token")
     return command
@@ -357,7 +359,10 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
         options.token_file = token_file.prepare(
             options.token_file, options.state, any_node=options.any_node_token
         )
-    except ValueError as error:  # TokenError is one as well
+        if options.hook_secret is not None:
+            options.hook_secret = options.hook_secret.resolve()
+            hook_secret.read(options.hook_secret)
+    except ValueError as error:  # so are TokenError and HookSecretError
         controller_options.parser().error(str(error))
     try:
         sys.exit(run(options, lines, decide))

@@ -38,10 +38,16 @@ class Answers:
 
     Args:
         unauthenticated: counts of calls without a valid token, by the reason; somebody else counts.
+        refused_reports: counts of reports of nodes that were refused, by the reason, likewise.
     """
 
-    def __init__(self, unauthenticated: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        unauthenticated: Mapping[str, int] | None = None,
+        refused_reports: Mapping[str, int] | None = None,
+    ) -> None:
         self._unauthenticated = {} if unauthenticated is None else unauthenticated
+        self._refused_reports = {} if refused_reports is None else refused_reports
         self.audit: AuditLook | None = None
         self.certificate_expires_at: Callable[[], float] | None = None
         self._counts: Counter[tuple[str, str, str]] = Counter()
@@ -65,6 +71,8 @@ class Answers:
             page.put_histogram("muster_api_request_duration_seconds", durations, handler)
         for reason, count in sorted(self._unauthenticated.items()):
             page.put("muster_api_unauthenticated_total", count, reason)
+        for reason, count in sorted(self._refused_reports.items()):
+            page.put("muster_api_refused_reports_total", count, reason)
         page.put("muster_api_sessions", open_sessions, "open")
         page.put("muster_api_sessions", other_sessions, "waiting")
         if self.audit is not None:

@@ -3,6 +3,7 @@
 import argparse
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import pathlib
@@ -17,7 +18,7 @@ import uvicorn
 from reconciler import log_format
 from reconciler.model.values import addresses, log_lines
 from reconciler.operations.changes import submission_repository
-from reconciler.operations.tokens import token_file
+from reconciler.operations.tokens import hook_secret, token_file
 from reconciler.server import app, composition, repository_facts, server_store
 from reconciler.server.auth import tokens
 from reconciler.server.changes import pushed_repository
@@ -26,6 +27,12 @@ from reconciler.server.process import connection_limits, server_certificate
 log = logging.getLogger("muster.server")
 
 USAGE_ERROR = 64
+#: Files that can't be used.
+REFUSED = (
+    token_file.TokenError,
+    server_certificate.CertificateError,
+    hook_secret.HookSecretError,
+)
 #: How long open requests may take to end when the process stops.
 SHUTDOWN_S = 3
 _PR_SET_PDEATHSIG = 1
@@ -61,6 +68,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--tls-cert", type=pathlib.Path, metavar="FILE", help="PEM, with its chain")
     parser.add_argument("--tls-key", type=pathlib.Path, metavar="FILE", help="PEM; mode 0600")
+    parser.add_argument(
+        "--hook-secret", type=pathlib.Path, metavar="FILE", help="secret of a forge's webhooks"
+    )
     parser.add_argument("--log-format", choices=log_lines.FORMS, default="readable")
     parser.add_argument("--log-level", choices=log_lines.LEVELS, default="info")
     options = parser.parse_args(arguments)
@@ -109,8 +119,10 @@ def main(arguments: list[str]) -> int:
             if options.tls_cert is None
             else server_certificate.ServerCertificate(options.tls_cert, options.tls_key)
         )
+        if options.hook_secret is not None:
+            hook_secret.read(options.hook_secret)
         listener = _listen(options.host, options.port)
-    except (token_file.TokenError, server_certificate.CertificateError) as error:
+    except REFUSED as error:
         log.critical("%s", error)
         return 1
     except OSError as error:
@@ -141,6 +153,9 @@ def main(arguments: list[str]) -> int:
     else:
         sys.stdout.write(f"listening on {scheme}://{address}\n")
         sys.stdout.flush()
+    # nobody is answered during a full collection: it goes through all but what is frozen here
+    gc.collect()
+    gc.freeze()
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
@@ -159,7 +174,12 @@ def _compose(options: argparse.Namespace, known: tokens.WatchedTokens) -> compos
         )
         facts, submitter = pushed_repository.open_repository(wanted, store)
     return composition.Composition(
-        link_path=options.link, tokens=known, store=store, facts=facts, submitter=submitter
+        link_path=options.link,
+        tokens=known,
+        store=store,
+        facts=facts,
+        submitter=submitter,
+        hook_secret=options.hook_secret,
     )
 
 

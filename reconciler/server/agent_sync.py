@@ -8,6 +8,7 @@ has to judge a node first, its long poll waits, and earlier answers are marked a
 import asyncio
 import functools
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,13 +19,19 @@ from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
 from reconciler.model.observed import devices
-from reconciler.model.protocol import agent_messages, loop_messages
+from reconciler.model.protocol import agent_messages, loop_messages, report_bounds
 from reconciler.model.state import report_limits
 from reconciler.model.values import hostlists
 from reconciler.server.auth import authentication, csrf
 from reconciler.server.errors import Failure
 from reconciler.server.loop_link import LinkClient, LinkDownError
-from reconciler.server.nodes import node_metrics_pages, sessions, undeclared_nodes
+from reconciler.server.nodes import (
+    node_metrics_pages,
+    report_budgets,
+    sessions,
+    undeclared_nodes,
+)
+from reconciler.server.process import body_lengths
 from reconciler.server.waits import Stopping
 
 #: The longest that a poll waits, whatever the agent asks for.
@@ -37,6 +44,8 @@ TOO_MANY_RETRY_AFTER_S = 60.0
 CONFIRM_S_MAX = 20.0
 #: The loop is asked again after this part of the time for which a contact counts.
 ASK_PART = 0.5
+#: A larger report is read and packed in a thread, so that others are answered meanwhile.
+HERE_BYTES_MAX = 64 * 2**10
 
 _decode = msgspec.msgpack.Decoder(agent_messages.SyncRequest).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -59,7 +68,7 @@ def parse(node: str, body: bytes) -> agent_messages.SyncRequest:
     """Return a valid request.
 
     Raises:
-        Failure: 400, with what is wrong.
+        Failure: 400 or 422, with what is wrong.
     """
     if not hostlists.is_name(node):
         raise Failure(
@@ -82,6 +91,10 @@ def parse(node: str, body: bytes) -> agent_messages.SyncRequest:
     proof = request.folder_proof
     if proof and not (len(proof) == agent_messages.PROOF_DIGITS and proof.isascii()):
         raise Failure(400, f"node {node}: found a folder_proof that is no hash; update the agent")
+    try:
+        request = report_bounds.bounded(request)
+    except report_bounds.ExcessError as error:
+        raise Failure(422, f"sync of node {node}: {error}") from None
     return _plausible(request, time.time())
 
 
@@ -134,6 +147,11 @@ def _unsure(node: str) -> Failure:
     )
 
 
+def _over(error: report_budgets.OverBudgetError) -> Failure:
+    """Return the answer to a node that has used up a budget."""
+    return Failure(429, str(error), retry_after_s=error.retry_after_s)
+
+
 class AgentExchanges:
     """Exchanges between agents and the loop: each forwards a report and waits for orders.
 
@@ -143,6 +161,7 @@ class AgentExchanges:
         nodes: admits nodes to a session.
         pages: pages of nodes, which a report makes outdated.
         stopping: ends long polls.
+        budgets: of what each node may say.
     """
 
     def __init__(
@@ -152,12 +171,45 @@ class AgentExchanges:
         nodes: undeclared_nodes.UndeclaredNodes,
         pages: node_metrics_pages.NodePages,
         stopping: Stopping,
+        *,
+        budgets: report_budgets.ReportBudgets | None = None,
     ) -> None:
         self._link = link
         self._sessions = known
         self._nodes = nodes
         self._pages = pages
         self._stopping = stopping
+        self._budgets = budgets or report_budgets.ReportBudgets()
+
+    async def receive(
+        self, node: str, length: int, body: Callable[[], Awaitable[bytes]]
+    ) -> agent_messages.SyncRequest:
+        """Return what an agent says, of which nothing is read before its node may say as much.
+
+        Args:
+            node: named by the path.
+            length: of the body.
+            body: reads it.
+
+        Raises:
+            Failure: the node says too much, too fast, or nothing that can be understood.
+        """
+        try:
+            self._budgets.send(node, length)
+        except report_budgets.OverBudgetError as error:
+            raise _over(error) from None
+        data = await body()
+        try:
+            if len(data) <= HERE_BYTES_MAX:
+                return parse(node, data)
+            return await asyncio.to_thread(parse, node, data)
+        except Failure:
+            self.refused(report_budgets.CONTENT)
+            raise
+
+    def refused(self, reason: str) -> None:
+        """Count a report that is refused."""
+        self._budgets.refused[reason] += 1
 
     async def answer(
         self, said: agent_messages.SyncRequest, cut_off: Callable[[], Awaitable[object]]
@@ -181,11 +233,19 @@ class AgentExchanges:
             raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
         holder = (said.boot_id, said.incarnation)
         new = session.holder != holder
+        replaces = new and session.holder is not None
+        if replaces:
+            try:
+                self._budgets.require_restart(node)
+            except report_budgets.OverBudgetError as error:
+                raise _over(error) from None
         follows = said.follows[-agent_messages.FOLLOWS_MAX :]
         now, proof = self._sessions.clock(), said.folder_proof
         entered = session.enter(holder, published.poll_s, now, follows, proof)
         if isinstance(entered, sessions.Busy):
             raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
+        if replaces:
+            self._budgets.restarted(node)
         said = _kept_here(session, said)
         self._pages.told(node)
         closed = False
@@ -200,6 +260,8 @@ class AgentExchanges:
             return await talk
         except LinkDownError as error:
             raise Failure(503, str(error), retry_after_s=RETRY_AFTER_S) from None
+        except report_budgets.OverBudgetError as error:
+            raise _over(error) from None
         except asyncio.CancelledError:
             closed = True
             raise
@@ -220,7 +282,8 @@ class AgentExchanges:
     ) -> bytes:
         """Forward, wait, and encode the answer."""
         clock = self._sessions.clock
-        wait_s = 0.0 if self._stopping.begun else min(max(request.wait_s, 0.0), WAIT_S_MAX)
+        # in this order NaN loses, which no timer may have
+        wait_s = 0.0 if self._stopping.begun else min(WAIT_S_MAX, max(0.0, request.wait_s))
         entered_at = clock()
         if new:
             session.doubt()  # another agent, or the first: let the loop say what it is to have
@@ -266,6 +329,7 @@ class AgentExchanges:
 
         Raises:
             LinkDownError: it could not be told.
+            OverBudgetError: the node has filled its part of the history.
         """
         now = self._sessions.clock()
         due = not session.asking and not session.is_sure(now, poll_s, ASK_PART)
@@ -279,6 +343,9 @@ class AgentExchanges:
             or request.remedies
             or session.told != told
         ):
+            self._budgets.record(
+                session.node, await packed_bytes(request), len(session.payload or b"")
+            )
             question = session.ask(now) if due else 0
             ratios = busy_ratios(session.gpu_usage)
             await self._link.report(loop_messages.Reported(request, time.time(), question, ratios))
@@ -336,7 +403,14 @@ async def sync(
     exchanges: NamedDependency[AgentExchanges],
 ) -> Response[Any]:
     """Handle one sync of an agent."""
-    said = parse(node, await request.body())
+    try:
+        length = body_lengths.declared(
+            request, agent_messages.SYNC_BYTES_MAX, f"sync of node {node[:60]!r}"
+        )
+    except Failure:
+        exchanges.refused(report_budgets.SIZE)
+        raise
+    said = await exchanges.receive(node, length, request.body)
     body = await exchanges.answer(said, functools.partial(_disconnected, request))
     return Response(body, media_type="application/msgpack")
 
@@ -357,6 +431,14 @@ def _kept_here(
     return msgspec.structs.replace(
         said, folder_proof="", gpu_usage=None, task_metrics=None, task_use=None
     )
+
+
+async def packed_bytes(request: agent_messages.SyncRequest) -> int:
+    """Return how much a report adds to the journal, which is packed too."""
+    body = _encode(request)
+    if len(body) <= HERE_BYTES_MAX:
+        return len(zlib.compress(body, 1))
+    return len(await asyncio.to_thread(zlib.compress, body, 1))
 
 
 async def _disconnected(request: Request[Any, Any, Any]) -> None:

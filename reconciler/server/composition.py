@@ -14,14 +14,16 @@ from reconciler.operations.audit import access_audit, audit_log
 from reconciler.operations.changes import remote_changes
 from reconciler.server import agent_sync
 from reconciler.server.api import audit, explanations, plans
-from reconciler.server.auth import authentication, failed_calls
+from reconciler.server.auth import authentication, failed_calls, hook_signatures
 from reconciler.server.background import audit_watch, prune_timer
 from reconciler.server.changes import change_intake, change_review, override_commits
+from reconciler.server.logs import log_readers
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import (
     log_relay,
     node_metrics_pages,
     node_page_renderer,
+    report_budgets,
     sessions,
     undeclared_nodes,
 )
@@ -41,6 +43,7 @@ class Composition:
         store: the store that the loop writes.
         facts: what is known of the repository.
         submitter: pushes users' changes; None if there is no repository to push to.
+        hook_secret: file with the secret of a forge's webhooks; None: they need a token.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Composition:
         store: ServerStore,
         facts: RepositoryFacts,
         submitter: remote_changes.Submitter | None,
+        hook_secret: pathlib.Path | None = None,
     ) -> None:
         self.access_log = access_audit.AccessAudit(
             audit_log.Log(link_path.with_name(access_audit.FILE))
@@ -59,8 +63,10 @@ class Composition:
             logged=functools.partial(authentication.note_unauthenticated, self.access_log)
         )
         self.gate = authentication.Authenticator(tokens, failed)
-        self.answers = metrics.Answers(failed.counts)
+        self._budgets = report_budgets.ReportBudgets()
+        self.answers = metrics.Answers(failed.counts, self._budgets.refused)
         self.stopping = Stopping()
+        self._verifier = hook_signatures.HookVerifier(hook_secret)
         self._store = store
         self._facts = facts
         self._submitter = submitter
@@ -106,9 +112,11 @@ class Composition:
             "answers": self.answers,
             "converted": plain_text.Converted(),
             "exchanges": agent_sync.AgentExchanges(
-                self._link, self._sessions, undeclared, self._node_pages, self.stopping
+                *(self._link, self._sessions, undeclared, self._node_pages, self.stopping),
+                budgets=self._budgets,
             ),
             "facts": self._facts,
+            "gate": self.gate,
             "hints": self._hints,
             "intake": change_intake.ChangeIntake(
                 self._submitter, review, self._hints, self.access_log, self._link
@@ -122,11 +130,13 @@ class Composition:
             ),
             "override_requests": self._override_requests,
             "plans": plans.Plans(self._store.url),
+            "readers": log_readers.LogReaders(),
             "relay": log_relay.Relay(self._sessions),
             "replays": explanations.Replays(self._store.url),
             "revision_log": self._revision_log,
             "sessions": self._sessions,
             "store": self._store,
+            "verifier": self._verifier,
             "verifications": audit.Verifications(self._revision_log),
         }
         return {name: _provide(part) for name, part in parts.items()}

@@ -7,7 +7,10 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import ResponseSpec
-from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
+from litestar.status_codes import (
+    HTTP_413_REQUEST_ENTITY_TOO_LARGE,
+    HTTP_500_INTERNAL_SERVER_ERROR,
+)
 
 from reconciler.model import desired
 from reconciler.operations.audit import access_audit
@@ -24,8 +27,10 @@ _CODES = {
     405: "MethodNotAllowed",
     409: "Conflict",
     410: "Gone",
+    411: "LengthRequired",
     413: "TooLarge",
     415: "UnsupportedMediaType",
+    422: "Unprocessable",
     429: "TooMany",
     500: "Internal",
     501: "NotBuilt",
@@ -104,7 +109,7 @@ def on_failure(
     return answer(failure.status, failure.message, failure.problems, headers)
 
 
-def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Response[ErrorAnswer]:
+def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[ErrorAnswer]:
     """Return the answer to an error of the framework: wrong paths, methods, parameters, bodies."""
     if error.status_code >= HTTP_500_INTERNAL_SERVER_ERROR:
         _LOG.error("unexpected: %s", error, exc_info=error)
@@ -113,7 +118,11 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         problems += [_parameter_problem(found) for found in error.extra if isinstance(found, dict)]
     headers = dict(error.headers) if error.headers else None
-    return answer(error.status_code, error.detail or "refused", problems, headers)
+    told = error.detail or "refused"
+    if error.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
+        most = request.route_handler.resolve_request_max_body_size()
+        told = f"the body is too large: expected at most {most} bytes"
+    return answer(error.status_code, told, problems, headers)
 
 
 def _parameter_problem(found: dict[Any, Any]) -> view_types.ProblemView:

@@ -1,4 +1,4 @@
-"""Retention: events and journal are deleted by age, the journal by size as well.
+"""Retention: events and journal are deleted by age, events by number and the journal by size too.
 
 Each call deletes a bounded number of rows, so that it never delays a cycle for long. The journal is
 deleted from its old end in whole stretches, a snapshot with everything that is replayed from it.
@@ -17,6 +17,11 @@ BATCH = 2000
 KEYS_MAX = 500
 #: The most bytes that journal entries and snapshots may have together.
 JOURNAL_BYTES_MAX = 512 * 2**20
+#: The most events. Beyond it those nodes lose their oldest that have more than their share; only if
+#: no node has, the oldest of all go.
+EVENTS_MAX = 5_000_000
+#: The most events of one node, as long as there are more than ``EVENTS_MAX``.
+EVENTS_OF_NODE_MAX = 50_000
 
 #: Sums for reports are kept so long: a year, and what one compares it with.
 ROLLUPS_S = 800 * 86_400
@@ -87,7 +92,41 @@ def _prune_events(connection: sa.Connection, before: float) -> int:
     old = (
         sa.select(events.c.sequence).where(events.c.at < before).order_by(events.c.at).limit(BATCH)
     )
-    return connection.execute(sa.delete(events).where(events.c.sequence.in_(old))).rowcount
+    deleted = connection.execute(sa.delete(events).where(events.c.sequence.in_(old))).rowcount
+    return deleted or _share_events(connection, EVENTS_MAX, EVENTS_OF_NODE_MAX)
+
+
+def _share_events(connection: sa.Connection, most: int, most_of_node: int) -> int:
+    """Delete a batch of events beyond ``most``, first of the node that has most beyond its share.
+
+    So a node that makes events without end pushes out its own history, and not that of others.
+    """
+    events = schema.EVENTS.c
+    # rows are numbered without gaps but where such a batch was deleted: an upper bound, and no scan
+    ends = connection.execute(
+        sa.select(sa.func.max(events.sequence) - sa.func.min(events.sequence))
+    ).scalar()
+    if int(ends or 0) < most:
+        return 0
+    count = sa.func.count()
+    total = int(connection.execute(sa.select(count).select_from(schema.EVENTS)).scalar() or 0)
+    if total <= most:
+        return 0
+    greedy = connection.execute(
+        sa.select(events.node, count)
+        .where(events.node != sa.literal_column("''"))
+        .group_by(events.node)
+        .having(count > most_of_node)
+        .order_by(count.desc())
+        .limit(1)
+    ).first()
+    oldest = sa.select(events.sequence).order_by(events.sequence)
+    surplus = total - most
+    if greedy is not None:
+        oldest = oldest.where(events.node == greedy[0], events.node != sa.literal_column("''"))
+        surplus = min(surplus, int(greedy[1]) - most_of_node)
+    oldest = oldest.limit(min(BATCH, surplus))
+    return connection.execute(sa.delete(schema.EVENTS).where(events.sequence.in_(oldest))).rowcount
 
 
 def _prune_journal(connection: sa.Connection, before: float, bytes_max: int) -> int:

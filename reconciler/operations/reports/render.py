@@ -4,13 +4,12 @@ A picture shows the largest groups as bars, one panel a question; matplotlib dra
 ``plots``). Numbers are shown with as many digits as mean something.
 """
 
-import csv
 import html
 import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.operations.reports import trace_plots, usage_reports
+from reconciler.operations.reports import csv_text, trace_plots, usage_reports
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,20 +122,18 @@ def cells(report: usage_reports.UsageReport) -> list[list[str]]:
 
 def as_csv(report: usage_reports.UsageReport) -> str:
     """Rows of plain numbers; the heading names units."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     units = {"GPU-hours": "gpu_hours", "CPU-hours": "cpu_hours", "s": "s", "ratio": "ratio"}
-    writer.writerow(
+    heading = [
         column.name
         if column.unit in {"", "jobs", "attempts"}
         else f"{column.name}_{units.get(column.unit, column.unit)}"
         for column in report.columns
-    )
-    writer.writerows(
+    ]
+    rows = [
         [_plain(value, column.unit) for value, column in zip(row, report.columns, strict=True)]
         for row in report.rows
-    )
-    return buffer.getvalue()
+    ]
+    return csv_text.csv_text([heading, *rows])
 
 
 def _plain(value: usage_reports.Value, unit: str) -> str | float:

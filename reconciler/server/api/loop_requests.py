@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from litestar import post
+from litestar import Request, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
@@ -12,7 +13,7 @@ from reconciler.model.protocol import loop_messages
 from reconciler.model.values import suggestions
 from reconciler.operations.views import job_views
 from reconciler.server import errors
-from reconciler.server.auth import authentication
+from reconciler.server.auth import authentication, hook_signatures
 from reconciler.server.loop_link import LinkClient, LinkDownError
 from reconciler.server.repository_hints import RepositoryHints
 from reconciler.server.server_store import ServerStore
@@ -28,11 +29,22 @@ class Hooked(msgspec.Struct, frozen=True):
     "/v1/hooks/git",
     opt={authentication.OPTION: None},
     status_code=202,
-    responses=errors.responses(503),
-    summary="The repository may have changed (the body is not read)",
+    request_max_body_size=None,
+    responses=errors.responses(401, 403, 413, 503),
+    summary="The repository may have changed: from a forge with its signature, or with a token",
 )
-async def git_hook(hints: NamedDependency[RepositoryHints]) -> Hooked:
-    """Tell the loop to read the repository. It is a hint, so there is nothing to trust."""
+async def git_hook(
+    request: Request[Any, Any, Any],
+    hints: NamedDependency[RepositoryHints],
+    gate: NamedDependency[authentication.Authenticator],
+    verifier: NamedDependency[hook_signatures.HookVerifier],
+) -> Hooked:
+    """Tell the loop to read the repository. What the body says is not read: it is a hint."""
+    if verifier.is_signed(request.headers) and "authorization" not in request.headers:
+        if not await verifier.is_valid(request.headers, request.stream()):
+            await gate.refuse_signature(request)
+    else:
+        await gate.admit(request, authentication.USERS)
     try:
         return Hooked(told=hints.hint())
     except LinkDownError as error:
@@ -49,7 +61,8 @@ class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def require_written(names: Sequence[str], written: Sequence[str]) -> None:
     """Refuse to adopt jobs that are not in the repository: by a slip in a name all the others
     would count as done, and nothing takes that back."""
-    unknown = [name for name in names if name not in set(written)]
+    known = set(written)
+    unknown = [name for name in names if name not in known]
     if unknown:
         hints = suggestions.hint(unknown[0], written)
         raise errors.Failure(

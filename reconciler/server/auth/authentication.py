@@ -3,7 +3,7 @@
 There is no way in without a token but to the few handlers that are open to everybody.
 """
 
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
@@ -64,16 +64,27 @@ class Authenticator:
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
         """Let a call through, or raise; runs before each handler and before its body is read."""
-        headers = connection.headers
         roles = handler.opt.get(OPTION, USERS)
         if roles is None:
             return
-        method = str(connection.scope.get("method", ""))
+        await self.admit(connection, roles)
+        if connection.scope.get("method") == "POST":
+            types = handler.opt.get(csrf.OPTION, csrf.JSON)
+            csrf.refuse_type(connection.headers.get("content-type"), types)
+
+    async def admit(
+        self, connection: ASGIConnection[Any, Any, Any, Any], roles: frozenset[str]
+    ) -> None:
+        """Let a caller with a valid token and one of the roles through.
+
+        Raises:
+            UnauthenticatedError: there is no valid token.
+            Failure: 403, the caller may not do this.
+        """
         try:
-            identity = self.identify(headers.get("authorization"))
+            identity = self.identify(connection.headers.get("authorization"))
         except UnauthenticatedError as error:
-            address = address_of(connection)
-            await self.failed.note(address, method, connection.url.path, error.reason)
+            await self._note(connection, error.reason)
             raise
         connection.scope["state"]["identity"] = identity
         if identity.role != "admin" and identity.role not in roles:
@@ -83,9 +94,24 @@ class Authenticator:
         node = connection.path_params.get("node")
         if identity.role == "node" and not identity.may_be(node):
             raise Failure(403, f"this token is for node {identity.name}, not for {node}")
-        if method == "POST":
-            types = handler.opt.get(csrf.OPTION, csrf.JSON)
-            csrf.refuse_type(headers.get("content-type"), types)
+
+    async def refuse_signature(self, connection: ASGIConnection[Any, Any, Any, Any]) -> NoReturn:
+        """Refuse a call whose signature is wrong, as one with a wrong token.
+
+        Raises:
+            UnauthenticatedError: always.
+        """
+        await self._note(connection, failed_calls.SIGNATURE)
+        raise UnauthenticatedError(
+            failed_calls.SIGNATURE,
+            "the signature is not of the secret of this controller. To fix: enter the secret of "
+            "its --hook-secret at the forge",
+        )
+
+    async def _note(self, connection: ASGIConnection[Any, Any, Any, Any], reason: str) -> None:
+        """Count and log a failed call, and wait."""
+        method = str(connection.scope.get("method", ""))
+        await self.failed.note(address_of(connection), method, connection.url.path, reason)
 
 
 def address_of(connection: ASGIConnection[Any, Any, Any, Any]) -> str:
@@ -123,7 +149,7 @@ def note(
 def note_unauthenticated(
     notes: AccessNotes, address: str, request: str, reason: str, count: int
 ) -> None:
-    """Have calls without a valid token written down.
+    """Have calls without a valid token or signature written down.
 
     Args:
         notes: takes the entry.

@@ -21,9 +21,9 @@ from reconciler.server.repository_facts import RepositoryFacts
 from reconciler.server.server_store import ServerStore
 
 #: A larger text is reviewed by itself, so that other callers do not wait for it.
-SHARED_BYTES_MAX = 32 * 2**10
+SHARED_BYTES_MAX = 16 * 2**10
 #: A larger text is read in a process of its own: one document holds the interpreter meanwhile.
-APART_BYTES_MAX = 128 * 2**10
+APART_BYTES_MAX = 32 * 2**10
 #: More changes of existing objects are reviewed alone too: each is looked up.
 SHARED_CHANGES_MAX = 50
 PENDING = (

@@ -16,6 +16,18 @@ from reconciler.server.changes.change_intake import ChangeIntake, Results
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
+#: The most bytes of one change, checked before any of it is read.
+CHANGE_BYTES_MAX = 2 * 2**20
+
+
+def require_count(names: list[str], most: int) -> None:
+    """Refuse subjects that are too many or none, before anything is done with each.
+
+    Raises:
+        Failure: 400, with what was found and expected.
+    """
+    if not 1 <= len(names) <= most or len(set(names)) < len(names):
+        raise errors.Failure(400, f"names: found {len(names)}, expected 1 to {most}, each once")
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +99,7 @@ async def _submitted(
 @post(
     "/v1/changes",
     status_code=200,
+    request_max_body_size=CHANGE_BYTES_MAX,
     responses=errors.responses(400, 401, 403, 404, 409, 413, 415, 501, 503),
     summary="Cancel, hold, release or rerun jobs; drain nodes; suspend queues",
 )
@@ -98,11 +111,9 @@ async def change(
     """Answered when it is pushed, for all names or none; `prune` for each by itself."""
     intake.require_repository()
     caller = authentication.identity_of(request)
+    require_count(data.names, SUBJECTS_MAX)
     names = authorization.canonical_names(data.verb, data.names)
-    if not 1 <= len(set(names)) == len(names) <= SUBJECTS_MAX:
-        raise errors.Failure(
-            400, f"names: found {len(names)}, expected 1 to {SUBJECTS_MAX}, each once"
-        )
+    require_count(names, SUBJECTS_MAX)
     changes = [
         remote_changes.SubmittedDocument(
             data.verb, caller.name, name, reason=data.reason, dry_run=data.dry_run

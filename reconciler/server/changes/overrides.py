@@ -21,6 +21,7 @@ from reconciler.operations.views import job_views, view_types
 from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
 from reconciler.server.auth import authentication, authorization
+from reconciler.server.changes import change_routes
 from reconciler.server.changes.override_commits import OverrideCommits
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.override_requests import OverrideRequests
@@ -81,6 +82,7 @@ def overrides(
 @post(
     "/v1/overrides",
     status_code=200,
+    request_max_body_size=change_routes.CHANGE_BYTES_MAX,
     responses=errors.responses(400, 401, 403, 404, 409, 413, 415, 503),
     summary="Cancel jobs, drain nodes or suspend queues though git can't take it",
 )
@@ -97,6 +99,7 @@ async def put_overrides(
     """Committed where git can be reached after all, else an override that expires."""
     caller = authentication.identity_of(request)
     owner = caller.name
+    change_routes.require_count(data.names, records.OVERRIDES_MAX)
     data = msgspec.structs.replace(data, names=authorization.canonical_names(data.verb, data.names))
     _check(data)
     asked_for = [remote_changes.SubmittedDocument(data.verb, owner, name) for name in data.names]
@@ -191,10 +194,7 @@ def _check(data: OverrideRequest) -> None:
     Raises:
         Failure: what is wrong, and what was expected.
     """
-    if not 1 <= len(set(data.names)) == len(data.names) <= records.OVERRIDES_MAX:
-        raise errors.Failure(
-            400, f"names: found {len(data.names)}, expected 1 to {records.OVERRIDES_MAX}, each once"
-        )
+    change_routes.require_count(data.names, records.OVERRIDES_MAX)
     if not data.reason.strip() or len(data.reason) > REASON_CHARACTERS_MAX:
         raise errors.Failure(
             400,

@@ -4,11 +4,13 @@ The parser of YAML holds the interpreter for as long as one document takes. A te
 in force go to the child; documents or problems come back. The child has limits of time and memory.
 """
 
+import itertools
 import resource
 import sys
 from collections.abc import Sequence
 
 import msgspec
+import yaml
 
 from reconciler import child_process, interpreter
 from reconciler.model import desired
@@ -17,6 +19,9 @@ from reconciler.operations.views import job_views
 
 #: The longest that reading one text may take.
 READ_S_MAX = 30.0
+#: The most fields and values of one document: once accepted, it is also parsed for its commit, in
+#: the server, which answers nobody meanwhile.
+DOCUMENT_NODES_MAX = 10_000
 #: The most memory of the child, as address space.
 MEMORY_BYTES_MAX = 2 * 2**30
 _OUTPUT_BYTES_MAX = 64 * 2**20
@@ -119,7 +124,22 @@ def _answer(request: TextRequest) -> TextAnswer:
         )
     except remote_changes.InvalidError as error:
         return TextAnswer(refusal=str(error), problems=error.problems, asked=asked)
+    for one in documents:
+        if is_too_large(one.text):
+            return TextAnswer(
+                refusal=f"Job/{one.name} has more than {DOCUMENT_NODES_MAX} fields and values"
+                f"{remote_changes.INVALID}. To fix: put data into a file that the job reads"
+            )
     return TextAnswer(documents, asked=asked)
+
+
+def is_too_large(text: str) -> bool:
+    """Return True if a document has too many fields and values to be parsed at one go."""
+    if len(text) <= 2 * DOCUMENT_NODES_MAX:  # each takes two characters at least
+        return False
+    parts = (yaml.ScalarEvent, yaml.AliasEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent)
+    nodes = (event for event in yaml.parse(text, yaml.CLoader) if isinstance(event, parts))
+    return next(itertools.islice(nodes, DOCUMENT_NODES_MAX, None), None) is not None
 
 
 def main() -> None:

@@ -14,14 +14,18 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, Parameter
 from litestar.response import Stream
 
+from reconciler.model.protocol import report_bounds
 from reconciler.model.state import records
 from reconciler.model.values import times
 from reconciler.operations.audit import access_audit
+from reconciler.operations.views import json_format
 from reconciler.server import errors
-from reconciler.server.api import queries
-from reconciler.server.auth import authentication, csrf
-from reconciler.server.logs import log_output
+from reconciler.server.api import envelopes, queries
+from reconciler.server.auth import authentication, authorization, csrf
+from reconciler.server.logs import log_output, log_readers
+from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import log_relay
+from reconciler.server.process import body_lengths
 from reconciler.server.server_store import ServerStore
 from reconciler.server.waits import CycleNews
 
@@ -95,6 +99,7 @@ async def logs(
     request: Request[Any, Any, Any],
     store: NamedDependency[ServerStore],
     relay: NamedDependency[log_relay.Relay],
+    readers: NamedDependency[log_readers.LogReaders],
     news: NamedDependency[CycleNews],
     access_log: NamedDependency[access_audit.AccessAudit],
     task: queries.Filter = None,
@@ -130,10 +135,6 @@ async def logs(
         authentication.note(access_log, "LogsRead", request, f"of {job.spec.owner}")
     group, index = task_of(job, task)
     _check(job, element, follow=follow, widely=widely)
-    if relay.full:
-        raise errors.Failure(
-            429, f"{log_relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
-        )
     begins, ends = _moment("since", since), _moment("until", until)
     wanted = log_output.LogSelection(
         name,
@@ -158,7 +159,55 @@ async def logs(
     ):
         raise errors.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
     output = log_output.LogOutput(store.reader, relay, news, wanted)
-    return Stream(output.pieces(tail), media_type="text/plain; charset=utf-8")
+    reader = readers.admit(
+        authentication.identity_of(request).name,
+        name,
+        task=f"{group}-{index}",
+        stream=stream,
+        follows=follow,
+    )
+    pieces = readers.counted(reader, output.pieces(tail))
+    return Stream(pieces, media_type="text/plain; charset=utf-8")
+
+
+class ReaderView(json_format.View, frozen=True):
+    """An open reader of a log."""
+
+    identity: str
+    job: str
+    task: str
+    stream: str
+    follows: bool
+    since: str
+
+
+class Readers(envelopes.Envelope, frozen=True, kw_only=True):
+    """Open readers, the oldest first."""
+
+    items: list[ReaderView]
+
+
+@get(
+    "/v1/log-readers",
+    responses=errors.responses(401, 403),
+    summary="Readers of logs that are open: one's own, all for admins",
+)
+async def list_readers(
+    request: Request[Any, Any, Any],
+    readers: NamedDependency[log_readers.LogReaders],
+    link: NamedDependency[LinkClient],
+) -> Readers:
+    """Return open readers. Their number is limited for each user and in all."""
+    caller = authentication.identity_of(request)
+    found = readers.of(None if caller.role == authorization.ADMIN else caller.name)
+    items = [
+        ReaderView(
+            *(one.identity, one.job, one.task, one.stream, one.follows),
+            times.format_time(one.since),
+        )
+        for one in found
+    ]
+    return Readers(items=items, **envelopes.head(link.published))
 
 
 @post(
@@ -175,13 +224,21 @@ async def post_log(
     relay: NamedDependency[log_relay.Relay],
 ) -> Response[None]:
     """Take a piece of output from a node (msgpack); 410 if nobody reads any more."""
+    what = f"part of log {request_id[:40]}"
     try:
-        piece = log_relay.decode_piece(await request.body())
-    except msgspec.DecodeError as error:
-        raise errors.Failure(400, f"part of log {request_id} can't be read: {error}") from None
-    if not await relay.post(node, request_id, piece):
-        raise errors.Failure(410, f"nobody reads log {request_id} any more")
+        with relay.posting(node, request_id) as channel:
+            size = body_lengths.declared(request, log_relay.PIECE_BYTES_MAX, what)
+            piece = log_relay.read_piece(await request.body())
+            await relay.post(channel, piece, size)
+    except log_relay.NobodyReadsError as error:
+        raise errors.Failure(410, str(error)) from None
+    except log_relay.TooManyPostsError as error:
+        raise errors.Failure(429, str(error), retry_after_s=1.0) from None
+    except report_bounds.ExcessError as error:
+        raise errors.Failure(422, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise errors.Failure(400, f"{what} can't be read: {error}") from None
     return Response(None, status_code=204)
 
 
-HANDLERS = [logs, post_log]
+HANDLERS = [logs, list_readers, post_log]

@@ -2,26 +2,31 @@
 
 A reader opens a channel; the node learns of it in its next answer and posts pieces, which go to the
 reader one by one. A post is answered when there is room for more, so that a slow reader slows the
-node down instead of filling memory here. Nothing is kept.
+node down instead of filling memory here: what waits is bounded for each reader and in all. Nothing
+is kept.
 """
 
 import asyncio
 import contextlib
+import math
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 
-from reconciler.model.protocol import agent_messages
+from reconciler.model.observed import task_reports
+from reconciler.model.protocol import agent_messages, report_bounds
 from reconciler.model.state import records
 from reconciler.server.nodes.sessions import LOG_REQUESTS_MAX, Sessions
 
-#: Readers at a time.
-CHANNELS_MAX = 256
-#: Pieces that wait for a reader.
-PIECES_MAX = 8
-#: The most bytes of one post.
-PIECE_BYTES_MAX = 2 * 2**20
+#: The most bytes of one post: a node sends at most 256 KiB of a log, and marks.
+PIECE_BYTES_MAX = 512 * 2**10
+#: The most time marks of one post.
+MARKS_MAX = 8192
+#: The most bytes that wait for one reader, and for all; one piece may always wait.
+READER_BYTES_MAX, WAITING_BYTES_MAX = 2**20, 64 * 2**20
+#: Posts at a time to one reader: one that waits, and its repetition over a new connection.
+POSTS_MAX = 2
 #: How long a node may take to begin, or to say that it is still there.
 SILENCE_S_MAX = 20.0
 #: A request that may have been lost is sent again after this time.
@@ -38,7 +43,11 @@ class LogChannel:
     def __init__(self, node: str, request: agent_messages.LogRequest) -> None:
         self.node = node
         self.request = request
-        self.pieces: asyncio.Queue[agent_messages.LogChunk] = asyncio.Queue(PIECES_MAX)
+        self.pieces: asyncio.Queue[tuple[agent_messages.LogChunk, int]] = asyncio.Queue()
+        #: The bytes that wait, and the number of posts that do.
+        self.waiting_bytes = 0
+        self.posts = 0
+        self.room = asyncio.Event()
         self.begun = False
         #: The agent that began to send.
         self.holder: tuple[str, str] | None = None
@@ -52,31 +61,76 @@ class Silent(Exception):  # noqa: N818 - an outcome, raised to leave a loop
     """Error: the node has sent nothing for too long."""
 
 
+class NobodyReadsError(Exception):
+    """Error: a node posts output that nobody reads."""
+
+
+class TooManyPostsError(Exception):
+    """Error: a node posts output while earlier posts wait."""
+
+
 class Relay:
     """Channels of all readers, by the id of their request."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._channels: dict[str, LogChannel] = {}
+        self._waiting_bytes = 0
 
-    @property
-    def full(self) -> bool:
-        """True if no more readers are accepted."""
-        return len(self._channels) >= CHANNELS_MAX
+    @contextlib.contextmanager
+    def posting(self, node: str, request_id: str) -> Iterator[LogChannel]:
+        """Give the channel that a node posts to, before its post is read.
 
-    async def post(self, node: str, request_id: str, piece: agent_messages.LogChunk) -> bool:
-        """Pass on a piece from a node. Return False if nobody reads."""
+        Raises:
+            NobodyReadsError: nobody reads.
+            TooManyPostsError: other posts wait already.
+        """
         channel = self._channels.get(request_id)
         if channel is None or channel.node != node:
-            return False
+            raise NobodyReadsError(f"nobody reads log {request_id[:40]} any more")
+        if channel.posts >= POSTS_MAX:
+            raise TooManyPostsError(f"log {request_id[:40]}: {POSTS_MAX} posts wait already")
+        channel.posts += 1
+        try:
+            yield channel
+        finally:
+            channel.posts -= 1
+
+    async def post(self, channel: LogChannel, piece: agent_messages.LogChunk, size: int) -> None:
+        """Pass on a piece from a node, of so many bytes.
+
+        Raises:
+            NobodyReadsError: nobody reads, or not for long.
+        """
+        gone = NobodyReadsError(f"nobody reads log {channel.request.id} any more")
         if not channel.begun:
-            channel.begun, channel.holder = True, self._holder(node)
+            channel.begun, channel.holder = True, self._holder(channel.node)
         try:
             async with asyncio.timeout(ROOM_S_MAX):
-                await channel.pieces.put(piece)
+                while channel.waiting_bytes and not self._has_room(channel, size):
+                    channel.room.clear()
+                    await channel.room.wait()
         except TimeoutError:
-            return False
-        return request_id in self._channels
+            raise gone from None
+        if channel.request.id not in self._channels:
+            raise gone
+        channel.waiting_bytes += size
+        self._waiting_bytes += size
+        channel.pieces.put_nowait((piece, size))
+
+    def _has_room(self, channel: LogChannel, size: int) -> bool:
+        return (
+            channel.waiting_bytes + size <= READER_BYTES_MAX
+            and self._waiting_bytes + size <= WAITING_BYTES_MAX
+        )
+
+    def _taken(self, channel: LogChannel, size: int) -> None:
+        """Make room, for others as well if it was short for all."""
+        was_short = self._waiting_bytes + PIECE_BYTES_MAX > WAITING_BYTES_MAX
+        channel.waiting_bytes -= size
+        self._waiting_bytes -= size
+        for one in self._channels.values() if was_short else (channel,):
+            one.room.set()
 
     def _holder(self, node: str) -> tuple[str, str] | None:
         session = self._sessions.get(node)
@@ -119,9 +173,8 @@ class Relay:
             if session is not None:
                 session.log_requests.pop(request.id, None)
             # a writer that waits for room sees that nobody reads
-            with contextlib.suppress(asyncio.QueueEmpty):
-                while True:
-                    channel.pieces.get_nowait()
+            self._taken(channel, channel.waiting_bytes)
+            channel.room.set()
 
     async def _next(self, channel: LogChannel) -> agent_messages.LogChunk:
         loop = asyncio.get_running_loop()
@@ -137,7 +190,9 @@ class Relay:
             wait_s = min(left_s, LOOK_EVERY_S if channel.begun else ASK_AGAIN_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    return await channel.pieces.get()
+                    piece, size = await channel.pieces.get()
+                    self._taken(channel, size)
+                    return piece
 
 
 class Tail:
@@ -167,4 +222,23 @@ class Tail:
         return held
 
 
-decode_piece = msgspec.msgpack.Decoder(agent_messages.LogChunk).decode
+_decode = msgspec.msgpack.Decoder(agent_messages.LogChunk).decode
+
+
+def read_piece(body: bytes) -> agent_messages.LogChunk:
+    """Return a piece of output within its bounds: what is said beside the output is safe to show.
+
+    Raises:
+        DecodeError: it can't be read.
+        ExcessError: it has more marks than a node sends.
+    """
+    piece = _decode(body)
+    if len(piece.marks) > MARKS_MAX:
+        raise report_bounds.ExcessError(
+            f"part of log: found {len(piece.marks)} marks, expected at most {MARKS_MAX}"
+        )
+    return msgspec.structs.replace(
+        piece,
+        error=task_reports.told_text(piece.error, report_bounds.TEXT_CHARACTERS_MAX),
+        marks=tuple(one for one in piece.marks if math.isfinite(one.at)),
+    )

@@ -165,7 +165,7 @@ def test_events_are_followed(filled: parts.Served) -> None:
         assert told()["next"] == 3
 
 
-def test_hooks_hint_and_are_not_trusted(served: parts.Served) -> None:
+def test_hints_come_with_a_token_and_are_not_trusted(served: parts.Served) -> None:
     told = served.client.post("/v1/hooks/git", content=b"\xff not read {")
     assert (told.status_code, told.json()) == (202, {"told": True})
     served.loop.wait(lambda heard: loop_messages.Hint() in heard)
@@ -176,6 +176,9 @@ def test_hooks_hint_and_are_not_trusted(served: parts.Served) -> None:
     # forges send what they like, and none of it is read: a large one is as good a hint
     large = served.client.post("/v1/hooks/git", content=bytes(8 * 2**20))
     assert large.status_code == 202
+    # without a secret there are no signatures, and nobody is let in without a token
+    signed = {"Authorization": "", "X-Hub-Signature-256": "sha256=" + "0" * 64}
+    assert served.client.post("/v1/hooks/git", headers=signed).status_code == 401
 
 
 def test_metrics_are_served(filled: parts.Served) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import AttemptState, JobState, NodeState
+from reconciler.server.nodes import log_relay
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -142,8 +143,14 @@ def test_what_is_not_there_is_refused(served: parts.Served) -> None:
     assert "it has main-0" in told.json()["error"]["message"]
     assert get("/v1/jobs/train/logs?element=1").status_code == 404
     assert get("/v1/jobs/train/logs?attempt=7").status_code == 404
-    bad = served.client.post("/v1/nodes/n1/logs/x", content=b"\xc1")
-    assert bad.status_code == 400
+    unasked = served.client.post("/v1/nodes/n1/logs/x", content=b"\xc1")
+    assert unasked.status_code == 410
+    served.commit(attempts=(samples.attempt(TRAIN),))
+    with served.client.stream("GET", "/v1/jobs/train/logs?follow=true"):
+        path = f"/v1/nodes/n1/logs/{asked(served).id}"
+        assert served.client.post(path, content=b"\xc1").status_code == 400
+        large = bytes(log_relay.PIECE_BYTES_MAX + 1)
+        assert served.client.post(path, content=large).status_code == 413
 
 
 def test_a_node_stops_when_its_reader_has_gone(served: parts.Served) -> None:

@@ -189,7 +189,40 @@ def test_what_makes_no_sense_is_refused_with_its_reason(served: parts.Served) ->
         assert told in error["message"]
     large = post("/v1/nodes/n1/sync", content=bytes(agent_messages.SYNC_BYTES_MAX + 1))
     assert large.status_code == 413
+    told = f"sync of node 'n1': found {2**23 + 1} bytes, expected at most {2**23}"
+    assert large.json()["error"]["message"] == told
+    unknown = post("/v1/nodes/n1/sync", content=iter([parts.request()]))
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (411, "LengthRequired")
     assert served.loop.reports("n1") == []
+
+
+def test_a_node_that_says_too_much_is_refused_and_counted_and_no_other_is(
+    served: parts.Served,
+) -> None:
+    labels = {f"{number}": "x" * 600 for number in range(3)}
+    long = served.sync(inventory=records.Inventory(labels=labels))
+    assert (long.status_code, long.json()["error"]["code"]) == (422, "Unprocessable")
+    assert "inventory.labels: found 600 characters, expected at most 512" in long.text
+    noise = records.Inventory(labels={"a": "b" * 7_000_000})
+    answers = [served.sync(inventory=noise) for _ in range(5)]
+    assert [one.status_code for one in answers] == [422, 422, 422, 429, 429]
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert served.sync("n2").status_code == 200
+    page = served.client.get("/metrics").text
+    for reason, count in (("content", 4), ("rate", 2), ("history", 0)):
+        assert f'muster_api_refused_reports_total{{reason="{reason}"}} {count}.0\n' in page
+    assert served.loop.reports("n1") == []
+    # 21 MB were sent, of 16 MiB at once and 1 MiB a second: it may speak again when they are paid
+    served.until(lambda: served.sync().status_code == 200)
+
+
+def test_words_of_a_node_reach_the_loop_without_control_characters(served: parts.Served) -> None:
+    evil = "x\x1b]0;PWNED\x07<script>\n"
+    served.sync(inventory=records.Inventory(hostname=evil, labels={evil: evil}))
+    (told,) = served.loop.wait(lambda _: served.loop.reports("n1"))
+    assert told.inventory is not None
+    assert told.inventory.hostname == r"x\x1b]0;PWNED\x07<script>\n"
+    assert told.inventory.labels == {told.inventory.hostname: told.inventory.hostname}
 
 
 def test_a_stop_lets_waiting_agents_go(served: parts.Served) -> None:

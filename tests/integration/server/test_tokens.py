@@ -71,7 +71,7 @@ def test_wrong_tokens_are_answered_late_logged_and_counted(served: parts.Served)
         for sample in family.samples
         if sample.name == "muster_api_unauthenticated_total"
     }
-    assert counted == {"missing": 0.0, "unknown": 10.0, "expired": 0.0}
+    assert counted == {"missing": 0.0, "unknown": 10.0, "expired": 0.0, "signature": 0.0}
     served.end()
     logged = parts.stop(served.process)
     assert "1 call without a valid token from 127.0.0.1, the last: GET '/v1/jobs'" in logged

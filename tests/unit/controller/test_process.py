@@ -48,3 +48,25 @@ def test_a_token_file_that_is_of_no_use_starts_nothing(
     assert done.returncode == 64
     assert said in " ".join(done.stderr.split())
     assert not state.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        (None, 0o600, "can't be read: No such file or directory"),
+        ("0123456789abcdef\n", 0o640, "has mode 0640: others may read it; chmod 600 it"),
+        ("short\n", 0o600, "expected one line of 16 to 4096 characters"),
+        ("0123456789abcdef\n0123456789abcdef\n", 0o600, "expected one line"),
+    ],
+)
+def test_a_hook_secret_that_is_none_starts_nothing(
+    tmp_path: Path, text: str | None, mode: int, said: str
+) -> None:
+    state, secret = tmp_path / "state", tmp_path / "secret"
+    if text is not None:
+        secret.write_text(text)
+        secret.chmod(mode)
+    done = started(tmp_path, state, "--listen", "127.0.0.1:7420", "--hook-secret", str(secret))
+    assert done.returncode == 64
+    assert said in " ".join(done.stderr.split())
+    assert "0123456789" not in done.stderr

@@ -9,7 +9,7 @@ from litestar.exceptions import ClientException
 
 from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.server import agent_sync, errors, loop_link, waits
-from reconciler.server.nodes import sessions, undeclared_nodes
+from reconciler.server.nodes import report_budgets, sessions, undeclared_nodes
 
 READY = loop_messages.Published(
     epoch=3, cycle=1, at=1.0, ready=True, poll_s=5.0, metrics=None, revision="abc"
@@ -30,7 +30,8 @@ class Surroundings:
         self.outdated: list[str] = []
         around: Any = self
         self.exchanges = agent_sync.AgentExchanges(
-            around, self.known, around, around, self.stopping
+            *(around, self.known, around, around, self.stopping),
+            budgets=report_budgets.ReportBudgets(lambda: 100.0),
         )
 
     @property

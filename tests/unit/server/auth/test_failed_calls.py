@@ -50,7 +50,12 @@ def test_an_address_waits_longer_with_each_failure_up_to_a_second() -> None:
     assert bed.waits[0] == pytest.approx(0.1)
     assert bed.waits == sorted(bed.waits)
     assert bed.waits[-1] == 1.0
-    assert bed.failed.counts == {"missing": 0, "unknown": failed_calls.FREE + 20, "expired": 0}
+    assert bed.failed.counts == {
+        "missing": 0,
+        "unknown": failed_calls.FREE + 20,
+        "expired": 0,
+        "signature": 0,
+    }
 
 
 def test_calls_that_try_no_token_do_not_wait() -> None:

@@ -96,3 +96,15 @@ def test_a_text_that_takes_too_long_is_refused_alone() -> None:
     request = text_worker.TextRequest(jobs(1), "ada@x.org", 0.0)
     with pytest.raises(remote_changes.InvalidError, match="To fix: send fewer"):
         text_worker.read(request, lambda names: names, timeout_s=0.0)
+
+
+def test_a_document_that_would_hold_up_its_own_commit_is_refused() -> None:
+    most = text_worker.DOCUMENT_NODES_MAX
+    large = JOB.format(0, ", ".join(["id"] * most))
+    with pytest.raises(remote_changes.InvalidError, match="Job/j0 has more than 10000 fields"):
+        review(_Store(), large)
+    assert not text_worker.is_too_large("[" + "a, " * (most // 2) + "]")
+    assert text_worker.is_too_large("[" + "a, " * most + "]")
+    assert text_worker.is_too_large("&a [" + "*a, " * most + "]")
+    text = "script: |\n" + "  echo: [a, b, c]\n" * most
+    assert not text_worker.is_too_large(text), "a long script is one value"

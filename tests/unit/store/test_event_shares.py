@@ -1,0 +1,38 @@
+"""A node that makes events without end pushes out its own history, and not that of others."""
+
+import collections
+import pathlib
+from typing import Any
+
+import pytest
+
+from reconciler import store
+from tests.unit.store import samples
+
+KEPT: dict[str, Any] = {"events_before": 0.0, "journal_before": 0.0, "history_before": 0.0}
+
+
+def test_the_node_with_most_events_loses_its_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reconciler.store.retention.EVENTS_MAX", 50)
+    monkeypatch.setattr("reconciler.store.retention.EVENTS_OF_NODE_MAX", 20)
+    opened = store.Store.open(f"sqlite:///{tmp_path / 'muster.db'}")
+    epoch = opened.lead("one", 50.0)
+    quiet = [samples.event("x", node=f"n{number % 4}") for number in range(20)]
+    jobs = [samples.event("x", job="train") for _ in range(10)]
+    loud = [samples.event(str(number), node="liar") for number in range(100)]
+    opened.commit(epoch, 1, samples.cycle(events=tuple(quiet + jobs + loud)), store.CycleExtras())
+    assert opened.prune(epoch, 100.0, **KEPT) == 80
+    found = opened.reader.events()
+    counts = collections.Counter(event.node for event in found)
+    assert counts == {"n0": 5, "n1": 5, "n2": 5, "n3": 5, "": 10, "liar": 20}
+    (oldest, *_) = (event.message for event in found if event.node == "liar")
+    assert oldest == "80", "the newest stay"
+    assert opened.prune(epoch, 100.0, **KEPT) == 0
+    # where everybody keeps to a share, the oldest go
+    more = [samples.event("x", job=f"job-{number}") for number in range(15)]
+    opened.commit(epoch, 2, samples.cycle(events=tuple(more)), store.CycleExtras())
+    assert opened.prune(epoch, 100.0, **KEPT) == 15
+    assert collections.Counter(event.node for event in opened.reader.events())["liar"] == 20
+    opened.close()
