@@ -33,6 +33,7 @@ BODY_BYTES_MAX = 4 * 2**20
 @contextlib.asynccontextmanager
 async def _in_background(parts: Composition) -> AsyncIterator[None]:
     """Run the background tasks for the life of the application."""
+    await parts.open_store()
     tasks = [asyncio.create_task(work) for work in parts.background()]
     try:
         yield

@@ -141,6 +141,10 @@ class Composition:
         }
         return {name: _provide(part) for name, part in parts.items()}
 
+    async def open_store(self) -> None:
+        """Open the store if it is there, before requests come."""
+        await self._store.open()
+
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """Return the work that goes on for the life of the application."""
         watch = audit_watch.AuditWatch(self._revision_log, self.answers, self.stopping)
@@ -149,6 +153,7 @@ class Composition:
             self._node_pages.run(),
             watch.run(),
             self.access_log.run(),
+            self._store.keep_open(),
         ]
         if self._submitter is not None:
             housekeeping = prune_timer.Housekeeping(

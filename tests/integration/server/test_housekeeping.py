@@ -31,6 +31,13 @@ FOUR = 4 * 3600.0
 FILES = desired.FileRetention(int(30 * DAY), cron.parse("0 4 * * *"), "house@example.org")
 
 
+def opened(url: str) -> ServerStore:
+    """The store as a server that has started has it."""
+    found = ServerStore(url)
+    asyncio.run(found.open())
+    return found
+
+
 class Scene:
     """A store, a repository and the housekeeping between them, at a time of the test's own."""
 
@@ -48,7 +55,7 @@ class Scene:
         )
         self.reader = store.StoreReader.open(self.url)
         self.push = pusher.GitPusher(found, dict, self._last_run)
-        self.opened = ServerStore(self.url)
+        self.opened = opened(self.url)
 
     def _last_run(self, name: str) -> pusher.LastRun | None:
         found = self.reader.job(name)
@@ -193,7 +200,7 @@ def test_a_controller_that_takes_over_does_not_do_it_again(scene: Scene) -> None
     scene.commit(structure(), ended("old", 60))
     scene.look()
     first = scene.opened
-    scene.opened = ServerStore(scene.url)
+    scene.opened = opened(scene.url)
     done = scene.look(FOUR + 1)  # it counts from when the first one began to
     assert done is not None
     assert done.left == ("old",)
