@@ -53,6 +53,24 @@ def _are_there(repository: source.GitSource, name: str) -> bool:
     return bool(found.stdout.strip())
 
 
+def texts(repository: source.GitSource) -> dict[str, str]:
+    """Return the notes of a repository on this machine, by revision.
+
+    Raises:
+        GitError: the repository cannot be read.
+    """
+    if not exist(repository):
+        return {}
+    name = reference(repository)
+    listed = git_commands.run(repository.folder, "notes", f"--ref={name}", "list").stdout
+    pairs = [line.split() for line in listed.decode().splitlines()]
+    bodies = repository.blobs([blob for blob, _ in pairs])
+    return {
+        revision: body.decode("utf-8", "replace")
+        for (_, revision), body in zip(pairs, bodies, strict=True)
+    }
+
+
 def write(repository: source.GitSource, revision: str, text: str) -> None:
     """Put a note on a revision, replacing the one before.
 

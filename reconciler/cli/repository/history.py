@@ -11,15 +11,18 @@ from reconciler.cli import context, terminal
 from reconciler.model.values import times
 
 if TYPE_CHECKING:
-    from reconciler.operations.audit import audit_log
+    from reconciler.operations.audit import audit_anchors, audit_log
 else:
     from reconciler.cli import lazy_import
 
+    audit_anchors = lazy_import.module("reconciler.operations.audit.audit_anchors")
     audit_log = lazy_import.module("reconciler.operations.audit.audit_log")
 
 Json = Any
 #: The most entries that a controller sends at once.
 ENTRIES_MAX = 1000
+#: The most hashes that do not agree to print.
+_WRONG_SHOWN = 5
 Limit = Annotated[
     int,
     typer.Option("--limit", "-n", help="Number of entries, newest first.", min=1, max=ENTRIES_MAX),
@@ -151,19 +154,30 @@ def verify(
             min=1,
         ),
     ] = 1,
+    repository: Annotated[
+        Path | None,
+        typer.Option(
+            "--repo",
+            help="A clone with its notes, whose hashes are compared too. Default: none.",
+        ),
+    ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Verify the hash chain of the audit log.
 
-    Exits with 1 if it is broken.
+    Exits with 1 if it is broken. A chain that was written anew as a whole is intact, but differs
+    from what the notes on revisions say: fetch them with `git fetch origin
+    refs/notes/muster:refs/notes/muster`, and give --repo with --file.
 
     Example: muster audit verify
 
-    Example: muster audit verify --file audit.jsonl
+    Example: muster audit verify --file audit.jsonl --repo .
 
     Example: muster audit verify --from 48213
     """
+    if repository is not None and file is None:
+        terminal.fail("--repo compares a copy of the log: give it with --file", terminal.USAGE)
     if file is not None:
         if not file.is_file():
             terminal.fail(f"{file} does not exist")
@@ -187,6 +201,20 @@ def verify(
                 at=anchor["at"], revision=anchor["revision"], said=anchor["message"]
             )
     _tell(found, first)
+    if repository is not None and file is not None:
+        _compare(file, repository)
+
+
+def _compare(file: Path, repository: Path) -> None:
+    """Compare a copy of the log with the notes of a repository. Exit if they differ."""
+    try:
+        found = audit_anchors.compare_files(file, repository)
+    except audit_anchors.AnchorError as error:
+        terminal.fail(str(error))
+    if found.wrong:
+        terminal.fail("; ".join(found.wrong[:_WRONG_SHOWN]))
+    gone = f"; {found.gone} more are of lines that were dropped since" if found.gone else ""
+    terminal.note(f"{found.compared} hashes in notes of {repository} agree{gone}")
 
 
 class _Found(NamedTuple):

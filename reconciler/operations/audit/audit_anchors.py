@@ -1,0 +1,105 @@
+"""Compares a copy of the audit log with the hashes that git notes hold, which nobody can take back.
+
+Whoever can write the log can write a whole new chain, and it is intact. The note on each revision
+names the newest line of the log then and its hash; notes are in every clone that fetched them.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from reconciler.changes import notes
+from reconciler.desired.git import git_commands, source
+from reconciler.operations.audit import audit_log
+
+_ANCHOR = re.compile(r"; audit (?P<number>[0-9]{1,12}) (?P<hash>[0-9a-f]{64})\b")
+
+
+class Anchor(NamedTuple):
+    """A line of the log as the note on a revision names it."""
+
+    number: int
+    hash: str
+    revision: str
+
+
+def read(repository: source.GitSource) -> list[Anchor]:
+    """Return the anchors in the notes of a repository on this machine, by number.
+
+    Raises:
+        GitError: the repository cannot be read.
+    """
+    found = [
+        Anchor(int(match["number"]), match["hash"], revision)
+        for revision, text in notes.texts(repository).items()
+        if (match := _ANCHOR.search(text)) is not None
+    ]
+    return sorted(found)
+
+
+class AnchorError(ValueError):
+    """A log or a repository can't be read, or there is nothing to compare with."""
+
+
+class AnchorComparison(NamedTuple):
+    """The result of a comparison.
+
+    Attributes:
+        compared: anchors whose line is in the log, with the same hash.
+        gone: anchors whose line was dropped since, as retention does.
+        wrong: what is wrong, a sentence for each anchor that does not hold.
+    """
+
+    compared: int
+    gone: int
+    wrong: list[str]
+
+
+def compare(log: audit_log.Log, anchors: Iterable[Anchor]) -> AnchorComparison:
+    """Compare a log with anchors.
+
+    Raises:
+        OSError: a file can't be read.
+        ValueError: a line can't be read.
+    """
+    wanted = list(anchors)
+    numbers = {anchor.number for anchor in wanted}
+    hashes: dict[int, str] = {}
+    first = last = 0
+    for line in log.newest_first():
+        last, first = max(last, line.number), line.number
+        if line.number in numbers:
+            hashes[line.number] = line.hash
+    compared, gone, wrong = 0, 0, []
+    for anchor in wanted:
+        where = f"line {anchor.number}, which the note on {anchor.revision[:12]} names,"
+        if anchor.number > last:
+            wrong.append(f"{where} is missing: the log ends with line {last}")
+        elif anchor.number < first:
+            gone += 1
+        elif hashes.get(anchor.number) != anchor.hash:
+            wrong.append(f"{where} has another hash: it, or a line before it, was made anew")
+        else:
+            compared += 1
+    return AnchorComparison(compared, gone, wrong)
+
+
+def compare_files(log: Path, repository: Path) -> AnchorComparison:
+    """Compare a copy of the log with the notes of a repository, both on this machine.
+
+    Raises:
+        AnchorError: one of them can't be read, or the repository has no anchors.
+    """
+    try:
+        with contextlib.closing(source.GitSource(str(repository.resolve()))) as opened:
+            anchors = read(opened)
+        found = compare(audit_log.Log(log), anchors)
+    except (git_commands.GitError, OSError, ValueError) as error:
+        raise AnchorError(str(error)) from error
+    if not anchors:
+        raise AnchorError(
+            f"{repository} has no notes of Muster with a hash of the log: fetch them first"
+        )
+    return found

@@ -1,0 +1,119 @@
+"""A log is compared with the hashes that notes hold, which a chain written anew does not have."""
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reconciler.changes import notes
+from reconciler.cli import main, terminal
+from reconciler.desired.git import source
+from reconciler.operations.audit import audit_anchors, audit_entries, audit_log
+
+LINES = 12
+
+
+def entry(number: int, message: str = "") -> audit_entries.AuditEntry:
+    return audit_entries.AuditEntry(
+        at=1000.0 + number, revision=f"{number:040x}", result="Synced", message=message
+    )
+
+
+class Scene:
+    """A repository with commits, a log, and notes on some of the commits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.repository = folder / "repository"
+        subprocess.run(["git", "init", "-q", "-b", "main", str(self.repository)], check=True)
+        self.log = audit_log.Log(folder / "audit.jsonl")
+        for number in range(1, LINES + 1):
+            line = self.log.append(entry(number))
+            self.git("commit", "-q", "--allow-empty", "-m", f"{number}")
+            if number % 3 == 0:
+                self.note(line)
+
+    def git(self, *arguments: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+        command = ["git", "-C", str(self.repository), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def note(self, line: audit_log.ChainEntry) -> None:
+        with contextlib.closing(source.GitSource(str(self.repository))) as opened:
+            text = f"muster: Synced with 0 errors; audit {line.number} {line.hash}"
+            notes.write(opened, self.git("rev-parse", "HEAD"), text)
+
+    def compare(self) -> audit_anchors.AnchorComparison:
+        with contextlib.closing(source.GitSource(str(self.repository))) as opened:
+            return audit_anchors.compare(self.log, audit_anchors.read(opened))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_a_log_agrees_with_its_notes(scene: Scene) -> None:
+    assert scene.compare() == (4, 0, [])
+
+
+def test_a_chain_that_was_written_anew_does_not(scene: Scene) -> None:
+    scene.log.path.unlink()
+    anew = audit_log.Log(scene.log.path)
+    for number in range(1, LINES + 1):
+        anew.append(entry(number, "nothing happened" if number == 5 else ""))
+    assert not anew.verify().wrong  # in itself it is intact
+    found = scene.compare()
+    assert found.compared == 1
+    assert [words.split(",")[0] for words in found.wrong] == ["line 6", "line 9", "line 12"]
+
+
+def test_a_log_that_was_cut_does_not(scene: Scene) -> None:
+    lines = scene.log.path.read_bytes().splitlines(keepends=True)
+    scene.log.path.write_bytes(b"".join(lines[:10]))
+    found = scene.compare()
+    assert found.compared == 3
+    assert len(found.wrong) == 1
+    assert found.wrong[0].endswith("is missing: the log ends with line 10")
+
+
+def test_lines_that_were_dropped_are_counted_apart(scene: Scene) -> None:
+    lines = scene.log.path.read_bytes().splitlines(keepends=True)
+    scene.log.path.write_bytes(b"".join(lines[4:]))
+    assert scene.compare() == (3, 1, [])
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+def test_the_command_says_it(
+    is_anew: bool, scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if is_anew:
+        scene.log.path.unlink()
+        for number in range(1, LINES + 1):
+            audit_log.Log(scene.log.path).append(entry(number, "another"))
+    words = ["--file", str(scene.log.path), "--repo", str(scene.repository)]
+    monkeypatch.setattr("sys.argv", ["muster", "audit", "verify", *words])
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    said = " ".join(capsys.readouterr().err.split())
+    if is_anew:
+        assert left.value.code == terminal.ERROR
+        assert "has another hash: it, or a line before it, was made anew" in said
+    else:
+        assert not left.value.code
+        assert "4 hashes in notes of" in said
+        assert said.endswith("agree")
+
+
+def test_a_repository_without_notes_proves_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.git("update-ref", "-d", "refs/notes/muster")
+    words = ["--file", str(scene.log.path), "--repo", str(scene.repository)]
+    monkeypatch.setattr("sys.argv", ["muster", "audit", "verify", *words])
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert left.value.code == terminal.ERROR
+    assert "has no notes of Muster with a hash of the log" in " ".join(
+        capsys.readouterr().err.split()
+    )
