@@ -94,8 +94,8 @@ def test_restart_changes_nothing(commits: list[dict[str, str | None]]) -> None:
         check_order(state)
 
 
-def test_a_job_that_moved_to_another_queue_that_goes_too_is_told_in_that_one() -> None:
-    """As whoever starts anew finds it: in the queue that it is in by then."""
+def test_a_job_that_moved_to_another_queue_that_goes_too_stays_in_its_own() -> None:
+    """As whoever starts anew finds it: its queue is kept, and all else applies."""
     queue = "apiVersion: muster/v1\nkind: Queue\nmetadata: {{name: {}}}\n".format
     first: dict[str, str | None] = {
         "q.yaml": queue("q"),
@@ -110,8 +110,9 @@ def test_a_job_that_moved_to_another_queue_that_goes_too_is_told_in_that_one() -
         "a.yaml": job("a", queue="r"),
     }
     assert state.apply("2", changes(second), {})
-    assert state.jobs["a"].queue == "r"
-    assert [one.object for one in state.problems() if one.rule == "queue-in-use"] == ["Queue/r"]
+    assert state.jobs["a"].queue == "q"
+    assert [one.object for one in state.problems() if one.rule == "queue-in-use"] == ["Queue/q"]
+    assert set(state.basis.structure.queues) == {"default", "q", "s"}
     again = applied.Applied(last_good.decode(last_good.encode(state.incumbents())), read)
     assert again.apply("2", changes(second), {})
     assert errors(again) == errors(state)
