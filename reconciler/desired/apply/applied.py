@@ -46,6 +46,19 @@ def _removed(earlier: _Earlier, now: jobs_in_force.JobsInForce) -> list[str]:
     return [name for name in earlier.jobs if name not in now.jobs and name not in now.refused]
 
 
+def _preferred(
+    now: jobs_in_force.JobsInForce, filed: file_index.FileIndex, firsts: name_owners.NameOwners
+) -> dict[str, str]:
+    """Return the file that counts of each job with a problem that is written twice."""
+    # not the file of what is in force, which may be gone: who reads anew goes by that first
+    # wherever it is still there
+    return {
+        name: firsts.get(name) or (now.jobs[name].path if name in now.jobs else "")
+        for name in sorted(now.bad)
+        if len(filed.candidates.get(name, ())) > 1
+    }
+
+
 def _of_structure(denied: Mapping[str, desired.Problem]) -> list[desired.Problem]:
     """Return errors about structural objects whose change nobody with the right signed."""
     return [
@@ -78,7 +91,6 @@ class Applied:
         self.filed = file_index.FileIndex(read_blob)
         self._structure = structure_in_force.StructureInForce(self.filed, self._firsts, incumbents)
         self._interrupted = False
-        #: The revision that was applied last.
         self._revision = ""
         self._jobs = jobs_in_force.JobsInForce(
             self.filed, self._firsts, self.basis, incumbents.jobs, begun
@@ -158,7 +170,7 @@ class Applied:
                 for name in sorted(self._jobs.bad | self._queue_users)
                 if name in self.jobs
             },
-            preferred=self._firsts.structural() | self._jobs.preferred(),
+            preferred=self._firsts.structural() | _preferred(self._jobs, self.filed, self._firsts),
             held_jobs=self._holds.jobs,
         )
 

@@ -105,16 +105,6 @@ class JobsInForce:
             yield from some
         yield from self._left.values()
 
-    def preferred(self) -> dict[str, str]:
-        """Return the file that counts of each job with a problem that is written twice."""
-        # not the file of what is in force, which may be gone: who reads anew goes by that
-        # first wherever it is still there
-        return {
-            name: self._firsts.get(name) or (self.jobs[name].path if name in self.jobs else "")
-            for name in sorted(self.bad)
-            if len(self._filed.candidates.get(name, ())) > 1
-        }
-
     def judge_by(self, basis: job_defaults.JobDefaults) -> None:
         """Use another structure from now on; nothing is judged yet."""
         self.judging = self.judging.by(basis)

@@ -69,6 +69,7 @@ class StructureInForce:
         )
         #: Objects in force that are written differently, or not at all, from before a restart.
         self._kept = start.documents
+        policies.remember(self.version.basis.structure.policies.values())
         self.refused = False
         self.problems: tuple[desired.Problem, ...] = ()
         self.waived_until = math.inf
@@ -114,13 +115,16 @@ class StructureInForce:
         filed, origins = self._filed, self.version.origins
         placed = self._placed()
         opaque = any(filed.entries[path].file.opaque for path in filed.structural)
-        basis, noted = structure.build(placed, origins | self._counting(placed), opaque=opaque)
+        # What nobody with the right wrote is not even tried: a schema may take long.
+        stays = {problem.object for problem in denied}
+        tried = [item for item in placed if item.document.label not in stays]
+        basis, noted = structure.build(tried, origins | self._counting(placed), opaque=opaque)
         unreadable = filed.unreadable(origins, {item.document.label for item in placed})
         found = [*unreadable, *denied]
         until = math.inf
         if basis is not None:
             rules = policies.PolicyRules(basis.structure.policies)
-            noted = [*noted, *structure.violations(placed, rules, now)]
+            noted = [*noted, *structure.violations(tried, rules, now)]
             until = rules.until
         # What is wrong with a document by itself is among the problems of its file already.
         noted = [one for one in noted if one[0].document.part is not None]
