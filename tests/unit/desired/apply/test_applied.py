@@ -53,10 +53,16 @@ def changes(files: dict[str, str | None]) -> list[file_index.FileChange]:
     ]
 
 
+#: Why structure that is right by itself stays: of several reasons one is told.
+STAYING = ("queue-in-use", "held-back", "unknown-parent", "parent-cycle")
+
+
 def errors(state: applied.Applied) -> set[tuple[str, str, int, str]]:
     """What is wrong and where; messages may count jobs that were in force on the way."""
     return {
         (problem.rule, problem.path, problem.line, problem.object)
+        if problem.rule not in STAYING
+        else ("stays", "", 0, problem.object)
         for problem in state.problems()
         if problem.severity == "error"
     }
