@@ -1,8 +1,8 @@
 """Applies revisions to the state in force, without git.
 
-The files that a revision changed come in; ``jobs``, ``basis`` and problems come out. Structure is
-accepted or refused as a whole, jobs one by one by the resulting structure, then safety judges both.
-If it refuses, the earlier state comes back. The work grows with the change.
+The files that a revision changed come in; ``jobs``, ``basis`` and problems come out. Of the
+structure all applies that is right, jobs one by one by the resulting structure, then safety judges
+both. If it refuses, the earlier state comes back. The work grows with the change.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +46,28 @@ def _removed(earlier: _Earlier, now: jobs_in_force.JobsInForce) -> list[str]:
     return [name for name in earlier.jobs if name not in now.jobs and name not in now.refused]
 
 
+def _preferred(
+    now: jobs_in_force.JobsInForce, filed: file_index.FileIndex, firsts: name_owners.NameOwners
+) -> dict[str, str]:
+    """Return the file that counts of each job with a problem that is written twice."""
+    # not the file of what is in force, which may be gone: who reads anew goes by that first
+    # wherever it is still there
+    return {
+        name: firsts.get(name) or (now.jobs[name].path if name in now.jobs else "")
+        for name in sorted(now.bad)
+        if len(filed.candidates.get(name, ())) > 1
+    }
+
+
+def _of_structure(denied: Mapping[str, desired.Problem]) -> list[desired.Problem]:
+    """Return errors about structural objects whose change nobody with the right signed."""
+    return [
+        problem
+        for label, problem in denied.items()
+        if problem.severity == "error" and not _is_job(label)
+    ]
+
+
 class Applied:
     """The state that revisions are applied to. For one thread at a time."""
 
@@ -69,6 +91,7 @@ class Applied:
         self.filed = file_index.FileIndex(read_blob)
         self._structure = structure_in_force.StructureInForce(self.filed, self._firsts, incumbents)
         self._interrupted = False
+        self._revision = ""
         self._jobs = jobs_in_force.JobsInForce(
             self.filed, self._firsts, self.basis, incumbents.jobs, begun
         )
@@ -86,12 +109,12 @@ class Applied:
 
     @property
     def structure_revision(self) -> str | None:
-        """The revision of the structure in force; None: none was ever accepted."""
+        """The last revision of which all structure was in force; None: none was ever accepted."""
         return self._structure.version.revision
 
     @property
     def structure_refused(self) -> bool:
-        """True if the written structure is not in force."""
+        """True if the written structure is not in force as a whole."""
         return self._structure.refused
 
     @property
@@ -141,19 +164,13 @@ class Applied:
             basis=self.basis if self.structure_revision is not None else None,
             structure_revision=self.structure_revision,
             origins=self._structure.version.origins,
+            documents=self._structure.documents(),
             jobs={
                 name: self.jobs[name]
                 for name in sorted(self._jobs.bad | self._queue_users)
                 if name in self.jobs
             },
-            preferred=self._firsts.structural()
-            | {
-                # not the file of what is in force, which may be gone: who reads anew goes by that
-                # first wherever it is still there
-                name: self._firsts.get(name) or (self.jobs[name].path if name in self.jobs else "")
-                for name in sorted(self._jobs.bad)
-                if len(self.filed.candidates.get(name, ())) > 1
-            },
+            preferred=self._firsts.structural() | _preferred(self._jobs, self.filed, self._firsts),
             held_jobs=self._holds.jobs,
         )
 
@@ -218,6 +235,7 @@ class Applied:
             structural = True
             touched.update(self.filed.candidates, self.jobs)
         self._interrupted = True
+        self._revision = revision
         of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
         touched |= of_jobs | left.known.keys() | self._jobs.undecided.known.keys()
         self._jobs.undecided = left
@@ -226,7 +244,7 @@ class Applied:
         structural |= self.filed.apply(files, ignored, touched)
         earlier = _Earlier(self._structure.version, self.jobs)
         if structural:
-            self._structure.apply(revision, self._denied_structure(), self._now)
+            self._structure.apply(revision, _of_structure(self._denied), self._now)
         elif not self.structure_refused:
             self._structure.advance(revision)
         touched |= self._otherwise(earlier)
@@ -252,54 +270,59 @@ class Applied:
 
     # --- structure --------------------------------------------------------------------------
 
-    def _denied_structure(self) -> list[desired.Problem]:
-        """Return errors about structural objects whose change nobody with the right signed."""
-        return [
-            problem
-            for label, problem in self._denied.items()
-            if problem.severity == "error" and not _is_job(label)
-        ]
-
     def _keep_queues_in_use(self, earlier: _Earlier, *, judged: bool = False) -> None:
-        """Refuse the new structure if jobs in force would lose their queue.
+        """Keep the queues of jobs in force, and what needs them, as they were.
 
-        Going back to the structure before may change jobs and their queues, so it is judged once
-        more. A restart on this revision must decide alike. ``judged``: safety has decided which
-        removed jobs stay; they are in their queues like the others.
+        Keeping them may change jobs and their queues, so the new structure is judged once more. A
+        restart on this revision must decide alike. ``judged``: safety has decided which removed
+        jobs stay; they are in their queues like the others.
         """
         taken_away = self._queues_taken_away(earlier)
         if not taken_away:
             return
-        new, fine = self._structure.version, self._structure.problems
-        self._revert_structure(earlier, taken_away)
-        if judged:
-            self._restore(earlier)
+        new = self._structure.verdict()
+        held_of = earlier if judged else None
+        self._keep_queues(earlier, earlier, taken_away, held_of)
         if self.jobs == earlier.jobs:
             return
-        reverted = _Earlier(self._structure.version, self.jobs)
-        self._structure.accept(new, fine)
+        kept = _Earlier(self._structure.version, self.jobs)
+        self._structure.accept(new)
         self._jobs.judge_by(self.basis)
-        self._judge_all()
-        if judged:
-            self._restore(earlier)
-        taken_away = self._queues_taken_away(reverted)
+        self._judge_all(held_of)
+        taken_away = self._queues_taken_away(kept)
         if taken_away:
-            self._revert_structure(reverted, taken_away)
+            self._keep_queues(earlier, kept, taken_away, None)
+
+    def _keep_queues(
+        self,
+        earlier: _Earlier,
+        jobs_of: _Earlier,
+        taken_away: Sequence[desired.Problem],
+        held_of: _Earlier | None,
+    ) -> None:
+        """Put in force what leaves these queues as they were; all stays if that takes others."""
+        self._structure.refuse(earlier.structure, ())
+        self._structure.apply(
+            self._revision, [*_of_structure(self._denied), *taken_away], self._now
+        )
+        self._jobs.go_back(jobs_of.jobs, self.basis)
+        self._judge_all(held_of)
+        if dependents.users_of_missing_queues(self.jobs, self.basis.structure):
+            self._revert_structure(jobs_of, taken_away)
+            if held_of is not None:
+                self._restore(held_of)
 
     def _queues_taken_away(self, earlier: _Earlier) -> list[desired.Problem]:
         """Return queues of jobs in force that the structure does not have."""
         users = dependents.users_of_missing_queues(self.jobs, self.basis.structure)
         self._queue_users = {name for names in users.values() for name in names}
-        return [
-            dependents.queue_in_use(
-                queue, names, earlier.structure.origins.get(f"Queue/{queue}", "")
-            )
-            for queue, names in sorted(users.items())
-        ]
+        return dependents.queues_in_use(users, earlier.structure.origins)
 
-    def _judge_all(self) -> None:
-        """Judge all jobs by the current structure."""
+    def _judge_all(self, earlier: _Earlier | None = None) -> None:
+        """Judge all jobs by the current structure, and restore held ones of ``earlier``."""
         self._jobs.apply({*self.filed.candidates, *self.jobs}, self._now)
+        if earlier is not None:
+            self._restore(earlier)
 
     def _revert_structure(self, earlier: _Earlier, problems: Sequence[desired.Problem]) -> None:
         """Return to the structure before, and judge the jobs by it."""

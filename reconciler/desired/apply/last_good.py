@@ -8,8 +8,17 @@ name came first.
 import msgspec
 
 from reconciler.desired.authorize import trust_state
+from reconciler.desired.documents import document_reader
 from reconciler.desired.normalise.job_defaults import JobDefaults
 from reconciler.model import desired
+
+
+class KeptDocument(msgspec.Struct, frozen=True):
+    """A structural object in force, with its file; ``value`` is its plain value, packed."""
+
+    path: str
+    kind: str
+    value: msgspec.Raw
 
 
 class LastGood(msgspec.Struct, frozen=True):
@@ -19,6 +28,8 @@ class LastGood(msgspec.Struct, frozen=True):
         head: revision applied last, None before the first.
         generation: of the last ``Desired``.
         basis: the structure, None if none was ever accepted; structure_revision: its revision.
+        documents: structural objects in force that the head does not have like this, by label;
+            None: unknown.
         origins: file of each structural object in force, by ``Kind/name``.
         jobs: last good versions of jobs whose newest version is refused or unreadable.
         preferred: the file that counts, by name of a job, or label of another object, if the object
@@ -43,8 +54,10 @@ class LastGood(msgspec.Struct, frozen=True):
     trust: trust_state.Trust | None = None
     suspended: dict[str, float] = {}
     accepted: tuple[str, ...] = ()
+    documents: dict[str, KeptDocument] | None = None
 
 
+_pack = msgspec.msgpack.Encoder().encode
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LastGood)
 
@@ -61,3 +74,13 @@ def decode(data: bytes) -> LastGood:
         msgspec.DecodeError: these bytes were not made by :func:`encode`.
     """
     return _decoder.decode(data)
+
+
+def keep(path: str, document: document_reader.Document) -> KeptDocument:
+    """Return a valid document, to be remembered."""
+    return KeptDocument(path, document.kind, msgspec.Raw(_pack(document.part)))
+
+
+def read(kept: KeptDocument) -> document_reader.Document:
+    """Return a document that was remembered."""
+    return document_reader.sound(0, 0, kept.kind, "", kept.value)

@@ -61,8 +61,10 @@ class Loader:
     ) -> None:
         self._source = repository
         self._clock = clock
-        self._lineage = lineage = history.Lineage(repository, accept_revision, incumbents.accepted)
         parsed = revision_limits.ParsedBlobs() if read is None else read
+        self._lineage = lineage = history.Lineage(
+            repository, accept_revision, incumbents.accepted, parsed
+        )
         self._provenance = provenance.Provenance(repository, clock, parsed)
         self._resting = job_quarantine.QuarantineTimers()
         self._quarantine = head_quarantine.HeadQuarantine()

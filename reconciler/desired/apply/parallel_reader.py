@@ -1,8 +1,8 @@
 """Reads many files at once, in several processes if that is faster, with the same result.
 
 Bytes of files come in; their documents go out, in order. A child parses its share and returns the
-plain value of each valid document, packed, which costs a fraction of parsing to unpack. A file with
-any fault is read again here, so that faults are found in one way only.
+plain value of each valid document, packed, which costs a fraction of parsing to unpack, or its
+faults. A file that can't be parsed at all is read again here: that ends at its first error.
 """
 
 import functools
@@ -12,6 +12,7 @@ import msgspec
 
 from reconciler.desired.apply import file_index
 from reconciler.desired.documents import document_reader, yaml_reader
+from reconciler.desired.documents.faults import Fault
 from reconciler.desired.git import forked_worker
 
 #: What blobs hold, by their ids.
@@ -21,7 +22,7 @@ Read = MutableMapping[str, document_reader.File]
 BYTES_MIN = 400_000
 
 
-class _Sound(msgspec.Struct, frozen=True, array_like=True):
+class _Sound(msgspec.Struct, frozen=True, array_like=True, tag="sound"):
     """A document without faults; ``value`` is its plain value, packed."""
 
     line: int
@@ -30,7 +31,17 @@ class _Sound(msgspec.Struct, frozen=True, array_like=True):
     value: msgspec.Raw
 
 
-_Told = list[list[_Sound] | None]
+class _Faulty(msgspec.Struct, frozen=True, array_like=True, tag="faulty"):
+    """A document with faults."""
+
+    line: int
+    kind: str
+    name: str
+    faults: tuple[Fault, ...]
+    places: tuple[yaml_reader.LineColumn, ...]
+
+
+_Told = list[list[_Sound | _Faulty] | None]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Told).decode
 
@@ -91,19 +102,19 @@ def _packed(share: Sequence[bytes]) -> bytes:
     return _encode([_sound(data) for data in share])
 
 
-def _sound(data: bytes) -> list[_Sound] | None:
-    """Return the documents of a file, None if anything is wrong with it."""
+def _sound(data: bytes) -> list[_Sound | _Faulty] | None:
+    """Return the documents of a file, None if it can't be parsed."""
     try:
-        raw = yaml_reader.read(data)
+        raw = yaml_reader.read_nodes(data)
     except yaml_reader.YamlError:
         return None
-    read = document_reader.of_raw(raw)
-    if any(document.faults for document in read.documents):
-        return None
+    read = document_reader.of_nodes(raw)
     try:
         return [
-            _Sound(document.line, document.kind, document.hash, msgspec.Raw(_encode(one.value)))
-            for document, one in zip(read.documents, raw, strict=True)
+            _Faulty(one.line, one.kind, one.name, one.faults, one.places)
+            if one.faults
+            else _Sound(one.line, one.kind, one.hash, msgspec.Raw(_encode(written.value)))
+            for one, (written, _) in zip(read.documents, raw, strict=True)
         ]
     except (OverflowError, ValueError):  # a number or a text that can't be packed
         return None
@@ -120,6 +131,15 @@ def _unpacked(packed: bytes | None, share: Sequence[bytes]) -> Iterator[document
                 tuple(
                     [
                         document_reader.sound(index, one.line, one.kind, one.hash, one.value)
+                        if isinstance(one, _Sound)
+                        else document_reader.Document(
+                            index,
+                            one.line,
+                            one.kind,
+                            one.name,
+                            faults=one.faults,
+                            places=one.places,
+                        )
                         for index, one in enumerate(answer)
                     ]
                 )

@@ -96,19 +96,47 @@ def build(
         origins: file of each object in force, by label: of two of one name the other is wrong.
         opaque: some files cannot be read, so a missing object may be there.
     """
-    draft = Build()
     if len({item.document.label for item in placed}) < len(placed):  # it is refused in any order
         placed = sorted(placed, key=lambda item: origins.get(item.document.label) != item.path)
+    draft = _drafted(placed)
+    if _is_wrong(draft):
+        return None, list(_by_themselves(draft, placed, opaque=opaque))
+    return _basis(draft), draft.faults
+
+
+def attempt(
+    placed: Sequence[Placed],
+) -> tuple[JobDefaults | None, list[tuple[Placed, Fault]]]:
+    """Return the structure of the documents as ``build`` does, with all faults."""
+    draft = _drafted(placed)
+    return None if _is_wrong(draft) else _basis(draft), draft.faults
+
+
+def missing(kind: str, fault: Fault) -> tuple[str, str]:
+    """Return the kind of what a fault says is not there, and its quoted name.
+
+    Both are empty if it says no such thing, the name if it is one of many in an object.
+    """
+    if fault.rule in _MISSING:
+        return _MISSING[fault.rule], fault.found
+    within = _MISSING_WITHIN.get(fault.rule, "")
+    return ("", "") if within == kind else (within, "")
+
+
+def _drafted(placed: Sequence[Placed]) -> Build:
+    draft = Build()
     for item in placed:
         try:
             _take(draft, item)
-        except Exception as error:  # the structure is refused, and jobs go on
+        except Exception as error:  # the object is refused, and all else goes on
             log.exception("an internal error kept %s from being judged", item.document.label)
             draft.add(item, [defect(error)])
     _check_together(draft)
-    if any(fault.severity == "error" for _, fault in draft.faults):
-        return None, list(_by_themselves(draft, placed, opaque=opaque))
-    return _basis(draft), draft.faults
+    return draft
+
+
+def _is_wrong(draft: Build) -> bool:
+    return any(fault.severity == "error" for _, fault in draft.faults)
 
 
 def _by_themselves(
@@ -123,11 +151,9 @@ def _by_themselves(
         (kind, found_values.quote(name)) for kind, _, name in (one.partition("/") for one in wrong)
     }
     for item, fault in draft.faults:
-        kind, within = _MISSING.get(fault.rule), _MISSING_WITHIN.get(fault.rule)
-        if item.document.kind == within:
-            within = None  # what a document says of itself
-        follows = (kind, fault.found) in wrong_names or within in wrong_kinds
-        if not (follows or (opaque and (kind or within))):
+        kind, name = missing(item.document.kind, fault)
+        follows = (kind, name) in wrong_names if name else kind in wrong_kinds
+        if not (follows or (opaque and kind)):
             yield item, fault
 
 

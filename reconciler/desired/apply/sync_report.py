@@ -133,7 +133,9 @@ def _summary(view: revision_in_force.RevisionView, errors: int) -> str:
     message = f"{errors} error{'s' if errors > 1 else ''}"
     if view.structure_refused:
         revision = view.structure_revision
-        message += "; its structure is refused, and " + (
-            f"that of {revision[:12]} stays in force" if revision else "none was accepted before"
+        message += "; " + (
+            f"all structure of {revision[:12]} was in force, and objects stay as they were since"
+            if revision
+            else "its structure is refused, and none was accepted before"
         )
     return message

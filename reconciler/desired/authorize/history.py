@@ -5,10 +5,10 @@ that no judgeable commits lead to is judged alone: it is the first one, or an op
 it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from reconciler.desired.authorize import commit_walk, provenance, trust_state
-from reconciler.desired.documents import name_owners, revision_limits
+from reconciler.desired.documents import document_reader, name_owners, revision_limits
 from reconciler.desired.git import commit_log, source, tree_diff
 from reconciler.model.values import revision_names
 
@@ -33,6 +33,7 @@ class Lineage:
         repository: their repository.
         accept_revision: head to accept once although it does not follow the last one.
         taken: heads that were accepted like this before.
+        parsed: cache of parsed blobs, which is filled; None: no cache.
 
     Attributes:
         taken: those and later ones: a branch that is reset to one of them is held.
@@ -46,8 +47,10 @@ class Lineage:
         repository: source.GitSource,
         accept_revision: str | None = None,
         taken: tuple[str, ...] = (),
+        parsed: MutableMapping[str, document_reader.File] | None = None,
     ) -> None:
         self._source = repository
+        self._parsed = parsed
         self.taken = taken
         self.at = ""
         self._accepted: set[str] = set()
@@ -183,7 +186,7 @@ class Lineage:
             line = line[: ids.index(self.at) + 1]
         if line and self._alone:
             line = self._source.log.history(line[-1].id, paths, name_owners.COMMITS_MAX)
-        return name_owners.first(self._source, line, label, paths)
+        return name_owners.first(self._source, line, label, paths, self._parsed)
 
     def how_to_restore(self, head: str, in_force: str) -> str:
         """Return how to restore everything that a revision removed, with ``in_force`` before it."""

@@ -56,3 +56,13 @@ def queue_in_use(queue: str, jobs: Sequence[str], path: str) -> desired.Problem:
         "move or remove them first, or in the same commit",
         object=f"Queue/{queue}",
     )
+
+
+def queues_in_use(
+    users: Mapping[str, Sequence[str]], origins: Mapping[str, str]
+) -> list[desired.Problem]:
+    """Return the faults that queues are removed, with their users and former files."""
+    return [
+        queue_in_use(queue, names, origins.get(f"Queue/{queue}", ""))
+        for queue, names in sorted(users.items())
+    ]

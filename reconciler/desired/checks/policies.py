@@ -6,28 +6,26 @@ policy goes out. Schemas refer to nothing outside themselves.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from reconciler.desired.checks import safe_patterns
+from reconciler.desired.checks import policy_process, policy_schemas, safe_patterns
 from reconciler.desired.documents.faults import Fault, FaultCollector
-from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model import desired
 from reconciler.model.documents import fields, policy_spec
-from reconciler.model.values import found_values, times
+from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
 
-#: How deep a schema may be.
-DEPTH_MAX = 40
-#: An object on which a schema is tried before its policy comes into force.
-_SAMPLE = {
-    "apiVersion": fields.API_VERSION,
-    "kind": "Job",
-    "metadata": {"name": "sample"},
-    "spec": {"command": ["sample"]},
-}
+#: Schemas whose faults are remembered.
+CHECKED_MAX = 1_000
+#: So long patterns may be searched for too slowly by the policies of one structure; after that,
+#: those of one object may take less.
+SLOW_S_MAX = 10.0
+SEARCHES_AFTER_S_MAX = 0.05
 #: So long before a waiver ends it is said to end.
 ENDING_S = 14 * 86_400.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -37,7 +35,8 @@ def normalise(
     name: str, spec: policy_spec.PolicySpec, path: str, faults: FaultCollector
 ) -> desired.AdmissionPolicy:
     """Return a policy as the rest of Muster uses it; its schema is valid."""
-    _check_schema(spec.schema, faults)
+    schema = _encode(spec.schema).decode()
+    _check_schema(schema, faults)
     waivers = []
     for index, one in enumerate(spec.waivers):
         try:
@@ -51,7 +50,7 @@ def normalise(
     return desired.AdmissionPolicy(
         name=name,
         message=spec.message,
-        schema=_encode(spec.schema).decode(),
+        schema=schema,
         kinds=tuple(spec.match.kinds),
         queues=tuple(spec.match.queues),
         labels=spec.match.labels,
@@ -62,55 +61,37 @@ def normalise(
     )
 
 
-def _check_schema(schema: dict[str, Any], faults: FaultCollector) -> None:
-    import jsonschema  # noqa: PLC0415 - it takes long to import, and most clusters have no policy
-
-    try:
-        for reference in _references(schema, DEPTH_MAX):
-            if not reference.startswith("#"):
-                faults.add(
-                    "bad-schema",
-                    "a schema must not refer to anything outside itself: put the part under $defs",
-                    *("spec", "schema"),
-                    found=found_values.quote(reference),
-                    expected="a reference that begins with #",
-                )
-        jsonschema.Draft202012Validator.check_schema(schema)
-        for wrong in safe_patterns.faults(schema):
-            faults.add("bad-schema", wrong, "spec", "schema")
-        if not faults.found:
-            _try(schema, faults)
-    except jsonschema.SchemaError as error:
-        path: Path = ("spec", "schema", *error.absolute_path)
-        faults.add("bad-schema", f"this is not a JSON Schema: {error.message}", *path)
-    except RecursionError:
-        faults.add("bad-schema", f"deeper than {DEPTH_MAX} levels", "spec", "schema")
+#: Faults of schemas, by their text; only those that were found within the limits.
+_checked: OrderedDict[str, tuple[policy_schemas.SchemaFault, ...]] = OrderedDict()
 
 
-def _try(schema: dict[str, Any], faults: FaultCollector) -> None:
-    """Refuse a schema that does not come to an end."""
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as jsonschema above
-
-    try:
-        with safe_patterns.bounded():
-            safe_patterns.validator(schema).is_valid(_SAMPLE)
-    except safe_patterns.TooManyReferencesError as error:
-        faults.add("bad-schema", str(error), "spec", "schema")
-    except (Unresolvable, RecursionError, safe_patterns.SlowPatternError):
-        return  # told of the objects that it is applied to
+def remember(policies: Iterable[desired.AdmissionPolicy]) -> None:
+    """Take the schemas of policies in force as checked: they stay in force as they were."""
+    for one in policies:
+        _remember(one.schema, ())
 
 
-def _references(value: Any, depth: int) -> Iterator[str]:
-    if depth <= 0:
-        raise RecursionError
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key in {"$ref", "$dynamicRef"} and isinstance(inner, str):
-                yield inner
-            yield from _references(inner, depth - 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _references(inner, depth - 1)
+def _remember(schema: str, found: tuple[policy_schemas.SchemaFault, ...]) -> None:
+    _checked[schema] = found
+    _checked.move_to_end(schema)
+    while len(_checked) > CHECKED_MAX:
+        _checked.popitem(last=False)
+
+
+def _check_schema(schema: str, faults: FaultCollector) -> None:
+    """Add the faults of a schema, or that it takes too much to find them."""
+    found = _checked.get(schema)
+    if found is None:
+        try:
+            found = tuple(policy_process.SHARED.faults(schema))
+        except policy_process.UndecidedPolicyError as error:
+            faults.add("bad-schema", f"its schema can't be checked: {error}", "spec", "schema")
+            return
+        except policy_process.PolicyLimitError as error:
+            found = (policy_schemas.SchemaFault(f"its schema can't be checked: {error}"),)
+        _remember(schema, found)
+    for one in found:
+        faults.add("bad-schema", one.message, *one.path, found=one.found, expected=one.expected)
 
 
 def view(part: fields.DocumentPart, job: desired.Job | None = None) -> dict[str, Any]:
@@ -157,14 +138,14 @@ class PolicyRules:
     """The policies of a structure. ``until`` is when a judgement may change."""
 
     def __init__(self, policies: Mapping[str, desired.AdmissionPolicy]) -> None:
-        self._by_kind: dict[str, list[tuple[desired.AdmissionPolicy, Any]]] = {}
+        self._by_kind: dict[str, list[desired.AdmissionPolicy]] = {}
         for one in policies.values():
-            validator = safe_patterns.validator(msgspec.json.decode(one.schema))
             for kind in one.kinds:
-                self._by_kind.setdefault(kind, []).append((one, validator))
+                self._by_kind.setdefault(kind, []).append(one)
         self.until = math.inf
         #: Faults of policies that can't be applied: no other object is tried.
         self._endless: dict[str, Fault] = {}
+        self._slow_s = 0.0
 
     def faults(
         self,
@@ -175,32 +156,34 @@ class PolicyRules:
         job: desired.Job | None = None,
     ) -> list[Fault]:
         """Return violations of policies by one object: errors, and warnings for exempt ones."""
-        found: list[Fault] = []
-        seen: dict[str, Any] | None = None
-        for rule, validator in self._by_kind.get(kind, ()):
-            if not _matches(rule, part, job):
-                continue
-            if seen is None:
-                seen = view(part, job)
-            fault = self._judge(rule, validator, seen)
-            if fault is not None:
-                found.append(self._waived(rule, fault, f"{kind}/{name}", now))
-        return found
+        rules = [one for one in self._by_kind.get(kind, ()) if _matches(one, part, job)]
+        asked = [one for one in rules if one.name not in self._endless]
+        told: dict[str, Fault | None] = dict(self._endless)
+        if asked:
+            told |= self._judged(asked, view(part, job))
+        found = [(rule, told.get(rule.name)) for rule in rules]
+        return [
+            self._waived(rule, fault, f"{kind}/{name}", now)
+            for rule, fault in found
+            if fault is not None
+        ]
 
-    def _judge(
-        self, rule: desired.AdmissionPolicy, validator: Any, seen: dict[str, Any]
-    ) -> Fault | None:
-        """Return the fault of one object; at once if the policy has come to no end before."""
-        if rule.name in self._endless:
-            return self._endless[rule.name]
-        try:
-            with safe_patterns.bounded():
-                return _judge(rule, validator, seen)
-        except safe_patterns.TooManyReferencesError as error:
-            told = f"the policy cannot be applied: {error}"
-            severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
-            self._endless[rule.name] = Fault(f"policy/{rule.name}", told, severity=severity)
-            return self._endless[rule.name]
+    def _judged(
+        self, rules: Sequence[desired.AdmissionPolicy], seen: dict[str, Any]
+    ) -> dict[str, Fault | None]:
+        """Return the faults of one object, by policy."""
+        is_spent = self._slow_s >= SLOW_S_MAX
+        searches_s = SEARCHES_AFTER_S_MAX if is_spent else safe_patterns.SEARCHES_S_MAX
+        began = time.monotonic()
+        found = policy_process.SHARED.violations([one.schema for one in rules], seen, searches_s)
+        if any(one is not None and one.slow for one in found):
+            self._slow_s += time.monotonic() - began
+        told: dict[str, Fault | None] = {}
+        for rule, violation in zip(rules, found, strict=True):
+            told[rule.name] = None if violation is None else _fault(rule, violation)
+            if violation is not None and violation.endless:
+                self._endless[rule.name] = _fault(rule, violation)
+        return told
 
     def _waived(self, rule: desired.AdmissionPolicy, fault: Fault, label: str, now: float) -> Fault:
         """Return the fault, or a warning if a waiver covers it."""
@@ -231,34 +214,20 @@ def _matches(
     return all(metadata.labels.get(key) == value for key, value in rule.labels.items())
 
 
-def _judge(rule: desired.AdmissionPolicy, validator: Any, value: dict[str, Any]) -> Fault | None:
-    from jsonschema.exceptions import best_match  # noqa: PLC0415 - there is a validator already
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-    try:
-        if validator.is_valid(value):
-            return None
-        error = best_match(validator.iter_errors(value))
-    except (Unresolvable, RecursionError) as broken:
-        return Fault(
-            f"policy/{rule.name}",
-            f"the policy cannot be applied: its schema has a broken reference ({broken})",
-        )
-    except safe_patterns.SlowPatternError as slow:
-        severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
-        return Fault(f"policy/{rule.name}", f"{rule.message} ({slow})", severity=severity)
-    place = tuple(error.absolute_path) if error is not None else ()
-    found = ""
-    if error is not None and place and error.validator not in {"required", "not"}:
-        found = found_values.quote(error.instance)
+def _fault(rule: desired.AdmissionPolicy, violation: policy_schemas.Violation) -> Fault:
+    """Return the fault of an object that violates a policy."""
+    severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
+    name = f"policy/{rule.name}"
+    if violation.broken:
+        return Fault(name, f"the policy cannot be applied: {violation.broken}")
+    if violation.endless:
+        told = f"the policy cannot be applied: {violation.endless}"
+        return Fault(name, told, severity=severity)
+    if violation.slow:
+        return Fault(name, f"{rule.message} ({violation.slow})", severity=severity)
+    place, found = violation.path, violation.found
     if place[:1] == ("effective",):
         # it is written nowhere, so that the value says which one it is
         found = f"{'.'.join(map(str, place[1:]))} {found}".strip()
         place = ("spec",)
-    return Fault(
-        rule=f"policy/{rule.name}",
-        message=rule.message,
-        path=place,
-        found=found,
-        severity="error" if rule.action == "deny" else "warning",
-    )
+    return Fault(name, rule.message, path=place, found=found, severity=severity)

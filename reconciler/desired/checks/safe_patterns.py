@@ -7,7 +7,9 @@ years; a few dozen references that each lead to two others are as bad.
 
 import contextlib
 import functools
+import math
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,8 @@ from reconciler.model.values import found_values
 
 #: The longest that one search may take.
 SEARCH_S_MAX = 0.5
+#: The longest that all searches for one schema in one object may take.
+SEARCHES_S_MAX = 1.0
 #: The most references that are followed to judge one object.
 REFERENCES_MAX = 10_000
 #: Keywords that search by themselves, which nothing here stops.
@@ -45,23 +49,43 @@ class TooManyReferencesError(Exception):
         )
 
 
-class _References(threading.local):
-    """The references that may still be followed, in each thread."""
+class TooManySearchesError(SlowPatternError):
+    """The patterns of a schema take too long together."""
 
-    left = REFERENCES_MAX
+    def __init__(self, limit_s: float) -> None:
+        Exception.__init__(
+            self,
+            f"its patterns together take longer than {limit_s:g} s on what is written here: write "
+            "fewer, without repetitions within repetitions",
+        )
 
 
-_references = _References()
+class _Bounds(threading.local):
+    """The references and searches that are left to each thread."""
+
+    references = REFERENCES_MAX
+    searches_s = math.inf
+    searches_s_max = math.inf
+
+
+_bounds = _Bounds()
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
-    """Judge one object inside the block: :class:`TooManyReferencesError` ends it."""
-    _references.left = REFERENCES_MAX
+def bounded(searches_s: float = SEARCHES_S_MAX) -> Iterator[None]:
+    """Judge one object inside the block: :class:`TooManyReferencesError` ends it, and
+    :class:`SlowPatternError` does if its searches take longer than ``searches_s``.
+    """
+    _renew(searches_s)
     try:
         yield
     finally:
-        _references.left = REFERENCES_MAX
+        _renew(math.inf)
+
+
+def _renew(searches_s: float) -> None:
+    _bounds.references = REFERENCES_MAX
+    _bounds.searches_s = _bounds.searches_s_max = searches_s
 
 
 @functools.lru_cache(maxsize=_PATTERNS_MAX)
@@ -70,10 +94,18 @@ def _compiled(pattern: str) -> Any:
 
 
 def _search(pattern: str, text: str) -> bool:
+    limit_s = min(SEARCH_S_MAX, _bounds.searches_s)
+    if limit_s <= 0:
+        raise TooManySearchesError(_bounds.searches_s_max)
+    began = time.monotonic()
     try:
-        return _compiled(pattern).search(text, concurrent=True, timeout=SEARCH_S_MAX) is not None
+        return _compiled(pattern).search(text, concurrent=True, timeout=limit_s) is not None
     except TimeoutError:
+        if limit_s < SEARCH_S_MAX:
+            raise TooManySearchesError(_bounds.searches_s_max) from None
         raise SlowPatternError(pattern) from None
+    finally:
+        _bounds.searches_s -= time.monotonic() - began
 
 
 def faults(schema: Any) -> Iterator[str]:
@@ -131,8 +163,8 @@ def _counted(follow: Any) -> Any:
     """Return a keyword's function that counts how often it is called."""
 
     def counted(validator: Any, reference: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        _references.left -= 1
-        if _references.left < 0:
+        _bounds.references -= 1
+        if _bounds.references < 0:
             raise TooManyReferencesError
         yield from follow(validator, reference, instance, schema) or ()
 

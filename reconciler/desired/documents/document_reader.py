@@ -62,7 +62,8 @@ class Document(msgspec.Struct, frozen=True):
     """One document of a file.
 
     ``kind`` and ``name`` are empty if they cannot be read. ``part`` is None exactly if there are
-    ``faults``. ``hash`` is set for jobs.
+    ``faults``. ``hash`` is set for jobs. ``places`` has that of each fault, of the first documents
+    of a file that have some; of the others the line tells.
     """
 
     index: int
@@ -72,6 +73,7 @@ class Document(msgspec.Struct, frozen=True):
     part: fields.DocumentPart | None = None
     hash: str = ""
     faults: tuple[Fault, ...] = ()
+    places: tuple[yaml_reader.LineColumn, ...] = ()
 
     @property
     def label(self) -> str:
@@ -115,20 +117,35 @@ def execution_hash(spec: dict[str, Any]) -> str:
 def read(data: bytes) -> File:
     """Read one file; faults in it are returned, never raised."""
     try:
-        raw = yaml_reader.read(data)
+        return of_nodes(yaml_reader.read_nodes(data))
     except yaml_reader.YamlError as error:
         return File(error=error)
-    return of_raw(raw)
 
 
 def of_raw(raw: Sequence[yaml_reader.RawDocument]) -> File:
-    """Return the documents of a file with these plain values."""
+    """Return the documents of a file with these plain values, without places of faults."""
+    return of_nodes([(item, None) for item in raw])
+
+
+def of_nodes(found: Sequence[tuple[yaml_reader.RawDocument, Any]]) -> File:
+    """Return the documents of a file with these plain values and nodes."""
     documents: list[Document] = []
     refused = 0
-    for index, item in enumerate(raw):
-        documents.append(_document(index, item, explained=refused < EXPLAINED_MAX))
-        refused += bool(documents[-1].faults)
+    for index, (item, node) in enumerate(found):
+        explained = refused < EXPLAINED_MAX
+        document = _document(index, item, explained=explained)
+        if document.faults:
+            refused += 1
+            if explained and node is not None:
+                document = _located(document, yaml_reader.located(node))
+        documents.append(document)
     return File(tuple(documents))
+
+
+def _located(document: Document, positions: yaml_reader.Positions) -> Document:
+    """Return a document with the places of its faults."""
+    places = tuple(positions.of(fault.path, key=fault.at_key) for fault in document.faults)
+    return msgspec.structs.replace(document, places=places)
 
 
 def sound(index: int, line: int, kind: str, digest: str, value: msgspec.Raw) -> Document:
@@ -264,11 +281,17 @@ def problem(
     document: Document,
     severity: Literal["error", "warning"] | None = None,
 ) -> desired.Problem:
-    """Return a fault with its place: a slow pass over ``data``, once a file."""
-    places = _positions(data)
+    """Return a fault with its place.
+
+    Of a valid document that takes a slow pass over ``data``, once a file.
+    """
     place = yaml_reader.LineColumn(document.line, 1)
-    if document.index < len(places):
-        place = places[document.index].of(fault.path, key=fault.at_key)
+    if document.part is None and fault in document.faults:
+        place = dict(zip(document.faults, document.places, strict=False)).get(fault, place)
+    else:
+        places = _positions(data)
+        if document.index < len(places):
+            place = places[document.index].of(fault.path, key=fault.at_key)
     return desired.Problem(
         rule=fault.rule,
         severity=severity or fault.severity,

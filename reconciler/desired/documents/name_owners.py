@@ -5,7 +5,7 @@ goes out: the one that would be in force if every commit had been applied. It is
 as the name is written more than once.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import commit_log, source
@@ -67,6 +67,7 @@ def first(
     line: Sequence[commit_log.Commit],
     label: str,
     paths: Sequence[str],
+    parsed: MutableMapping[str, document_reader.File] | None = None,
 ) -> str:
     """Return which of ``paths``, which all hold ``label`` now, held it first and ever since.
 
@@ -75,10 +76,12 @@ def first(
         line: commits that lead to now, the oldest first; each is compared with its parent.
         label: kind and name of the object.
         paths: more than one file. Of those that came in one commit the first by path counts.
+        parsed: cache of parsed blobs, which is filled; None: no cache.
 
     Raises:
         GitError: a commit cannot be read.
     """
+    read = _BlobReader(repository, {} if parsed is None else parsed)
     steps = [
         [one for one in repository.differences(commit.parent, commit.id) if one[0] in paths]
         for commit in line[-COMMITS_MAX:]
@@ -86,21 +89,34 @@ def first(
     ]
     before = {path: old for step in reversed(steps) for path, old, _ in step}
     holding = {
-        path: path not in before or _holds(repository, before[path], label, before=False)
-        for path in paths
+        path: path not in before or read.holds(before[path], label, before=False) for path in paths
     }
     counts = min((path for path in paths if holding[path]), default=None)
     for step in steps:
         for path, _, new in step:
-            holding[path] = _holds(repository, new, label, before=holding[path])
+            holding[path] = read.holds(new, label, before=holding[path])
         if counts is None or not holding[counts]:
             counts = min((path for path in paths if holding[path]), default=None)
     return counts or min(paths)
 
 
-def _holds(repository: source.GitSource, blob: str | None, label: str, *, before: bool) -> bool:
-    """Return True if a file holds an object; as before if nobody can tell."""
-    if blob is None:
-        return False
-    file = document_reader.read(repository.blobs([blob])[0])
-    return any(one.label == label for one in file.documents) or (file.opaque and before)
+class _BlobReader:
+    """A reader of blobs that parses each once."""
+
+    def __init__(
+        self,
+        repository: source.GitSource,
+        parsed: MutableMapping[str, document_reader.File],
+    ) -> None:
+        self._repository = repository
+        self._parsed = parsed
+
+    def holds(self, blob: str | None, label: str, *, before: bool) -> bool:
+        """Return True if a file holds an object; as before if nobody can tell."""
+        if blob is None:
+            return False
+        file = self._parsed.get(blob)
+        if file is None:
+            file = document_reader.read(self._repository.blobs([blob])[0])
+            self._parsed[blob] = file
+        return any(one.label == label for one in file.documents) or (file.opaque and before)

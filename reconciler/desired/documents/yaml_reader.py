@@ -416,15 +416,31 @@ def read(data: bytes) -> list[RawDocument]:
     Raises:
         YamlError: the file is not YAML, or is more than this reader accepts.
     """
+    return [document for document, _ in read_nodes(data)]
+
+
+def read_nodes(data: bytes) -> list[tuple[RawDocument, Any]]:
+    """Return the documents as ``read`` does, each with what ``located`` takes.
+
+    Raises:
+        YamlError: as :func:`read`.
+    """
     try:
         builder = _Builder(aliased=b"*" in data and b"&" in data)
         return [
-            RawDocument(value, node.start_mark.line + 1)
+            (RawDocument(value, node.start_mark.line + 1), node)
             for node in _nodes(data)
             if (value := builder.build(node, 1)) is not None
         ]
     except yaml.YAMLError as error:
         raise _explained(error, data) from error
+
+
+def located(node: Any) -> Positions:
+    """Return the places in a document, by its node."""
+    places = Positions({}, {})
+    _locate(node, (), places)
+    return places
 
 
 def positions(data: bytes) -> list[Positions]:
@@ -439,12 +455,7 @@ def positions(data: bytes) -> list[Positions]:
         raise _explained(error, data) from error
     builder = _Builder(aliased=b"*" in data and b"&" in data)
     valid = [node for node in nodes if builder.build(node, 1) is not None]
-    found = []
-    for root in valid:
-        places = Positions({}, {})
-        _locate(root, (), places)
-        found.append(places)
-    return found
+    return [located(root) for root in valid]
 
 
 def _locate(node: Any, path: Path, places: Positions) -> None:

@@ -120,7 +120,7 @@ def structure(sync: Json) -> str:
                 "COMMIT` the held commit"
             )
     structure_revision, newest = sync.get("structureRevision"), sync.get("jobsRevision")
-    if newest is not None and structure_revision != newest:
+    if newest is not None and structure_revision is None:
         return (
             "the structure of the newest revision is refused, and this change with it: `muster "
             "status` shows what to correct"

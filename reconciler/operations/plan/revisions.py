@@ -305,6 +305,8 @@ def _from_in_force(
             pair.load(free, kept, kept)
             free.admit(runs.jobs or {})
             before = pair.load(free, first, kept)
+            if _is_refused(before, first):  # nothing holds what is right of it
+                old = before
             approved = free.approved
             new = pair.load(free, goal, kept)
             refused = _is_refused(new, goal) and (

@@ -113,10 +113,17 @@ def show_refused(reader: StoreReader, prefix: str) -> list[view_types.JobView]:
     ]
 
 
-def is_structure_refused(reader: StoreReader) -> bool:
-    """Return True if an older structure is in force because that in git has errors."""
+def is_structure_otherwise(reader: StoreReader) -> bool:
+    """Return True if objects may be in force that git does not have like this any more."""
     sync = job_views.stored_sync(reader.view(job_views.SYNC))
     return sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision
+
+
+def is_structure_refused(reader: StoreReader) -> bool:
+    """Return True if no change of structure applies: it is held, or none was ever accepted."""
+    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    held = any(one.part == "structure" for one in sync.held)
+    return sync.sync == "OutOfSync" and (held or sync.structure_revision is None)
 
 
 def refused_or_none(

@@ -181,9 +181,10 @@ class ChangeReview:
         if held_changes.revision(sync_view) or held_changes.emptied(sync_view):
             return [HELD] * len(verbs)
         structural = ""
-        if sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision:
+        if sync.sync == "OutOfSync":
             held = any(one["part"] == "structure" for one in sync_view.get("held") or ())
-            structural = STRUCTURE_HELD if held else PENDING
+            none = PENDING if sync.structure_revision is None else ""
+            structural = STRUCTURE_HELD if held else none
         return [structural if verb in STRUCTURAL else "" for verb in verbs]
 
 

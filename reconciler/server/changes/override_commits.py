@@ -96,7 +96,7 @@ class OverrideCommits:
         if wrong and all(result.status == 403 for result in wrong):
             return {}
         missing = verb != "cancel" and wrong and all(result.status == 404 for result in wrong)
-        if missing and await asyncio.to_thread(queries.is_structure_refused, self._store.reader):
+        if missing and await asyncio.to_thread(queries.is_structure_otherwise, self._store.reader):
             return {}  # it may have left git by a change that is held, and still be in force
         if wrong:
             raise errors.Failure(

@@ -212,7 +212,7 @@ def without_forge(keys: Keys, *, ada: str = "ada") -> str:
     return "".join(line for line in text.splitlines(keepends=True) if "forge@x.org" not in line)
 
 
-def test_who_changed_her_key_beside_a_mistake_can_mend_it_with_the_one_in_force(
+def test_who_changed_her_key_beside_a_mistake_signs_with_the_new_one(
     repository: Repository, make: Make, keys: Keys
 ) -> None:
     files = base(keys) | {"access.yaml": without_forge(keys)}
@@ -223,9 +223,9 @@ def test_who_changed_her_key_beside_a_mistake_can_mend_it_with_the_one_in_force(
     wrong = files["q.yaml"].replace("parent: research", "parent: resaerch")
     by(repository, keys["ada"], {"access.yaml": new, "q.yaml": wrong})
     assert rules(one.load()) == ["unknown-parent"]
-    by(repository, keys["mallory"], {"jobs/m.yaml": job("m", queue="ops")})
+    by(repository, keys["ada"], {"jobs/m.yaml": job("m", queue="ops")})
     assert "unknown-key" in rules(one.load())
-    by(repository, keys["ada"], {"q.yaml": files["q.yaml"], "jobs/m.yaml": None})
+    by(repository, keys["mallory"], {"q.yaml": files["q.yaml"], "jobs/m.yaml": None})
     assert one.load().status.problems == ()
     by(repository, keys["mallory"], {"pool.yaml": pool(7)})
     assert one.load().status.problems == ()

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from reconciler.desired.apply import file_index, parallel_reader
-from reconciler.desired.documents import document_reader
+from reconciler.desired.apply import applied, file_index, last_good, parallel_reader
+from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git import forked_worker
 from tests.unit.desired.repositories import documents, job, queue
 
@@ -115,3 +115,34 @@ def test_a_blob_that_is_known_is_not_read_again() -> None:
     assert [file for _, file in found] == [first, document_reader.File(), second, first]
     assert read == {"1": first, "3": second}
     assert parallel_reader.changed(changes[:1], read)[0][1] is read["1"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_faulty_files_are_parsed_once(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, or in a child, and not again for the places of their faults."""
+    monkeypatch.setattr(parallel_reader, "BYTES_MIN", 1)
+    monkeypatch.setattr(forked_worker, "processors", lambda: count)
+    parsed: list[bytes] = []
+    nodes = yaml_reader._nodes
+
+    def counted(data: bytes) -> list[object]:
+        parsed.append(data)
+        return nodes(data)
+
+    monkeypatch.setattr(yaml_reader, "_nodes", counted)
+    wrong = [
+        documents(*(job(f"j{file}-{number}", nonsense=1) for number in range(80))).encode()
+        for file in range(4)
+    ]
+    told = applied.Applied(last_good.LastGood(), lambda blob: wrong[int(blob)])
+    changes = [
+        file_index.FileChange(f"{number}.yaml", str(number), data)
+        for number, data in enumerate(wrong)
+    ]
+    told.apply("1", changes, {})
+    assert len(parsed) == len(wrong) // count
+    listed = [one for one in told.problems() if one.path == "3.yaml"]
+    assert len(listed) == document_reader.LISTED_MAX + 1
+    assert [(one.line, one.column) for one in listed[:2]] == [(6, 3), (13, 3)]
+    assert "and 30 more faults in 30 documents" in listed[-1].message
+    assert len(told.refused) == 320

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.desired.checks import policies, safe_patterns
+from reconciler.desired.checks import policies, policy_process, safe_patterns
 from reconciler.desired.documents import document_reader
 from reconciler.model import desired
 from tests.unit.desired.loaders import Loaders, Make
@@ -59,7 +59,7 @@ def test_a_policy_that_comes_to_no_end_on_some_objects_is_tried_once(
     (first,) = rules.faults("Queue", "q", part, 0.0)
     assert first.rule == "policy/slow"
     assert first.severity == "error"
-    monkeypatch.setattr(policies, "_judge", None)
+    monkeypatch.setattr(policy_process, "SHARED", None)
     assert rules.faults("Queue", "q", part, 0.0) == [first]
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from reconciler.desired.documents import yaml_reader
 from tests.unit.desired.loaders import Loaders, Make, restarted
-from tests.unit.desired.repositories import Repository, job, queue
+from tests.unit.desired.repositories import Repository, documents, job, queue
 
 BASE = {"queues.yaml": queue("research"), "jobs/a.yaml": job("a", queue="research")}
 
@@ -114,3 +115,30 @@ def test_of_two_queues_of_one_name_the_one_that_came_later_is_wrong(
         assert found == [("b.yaml", "duplicate-name")]
     repository.commit({"b.yaml": None})
     assert one.load().status.sync == "Synced"
+
+
+def test_files_of_many_names_are_parsed_once(
+    repository: Repository, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each name: parsing a large file takes a second."""
+    names = [f"j{number}" for number in range(20)]
+    text = documents(*map(job, names))
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    repository.commit({"z.yaml": text})
+    repository.commit({"b.yaml": text + "# the same\n"})
+    parsed: list[bytes] = []
+    nodes = yaml_reader._nodes
+
+    def counted(data: bytes) -> list[object]:
+        parsed.append(data)
+        return nodes(data)
+
+    monkeypatch.setattr(yaml_reader, "_nodes", counted)
+    value = one.load()
+    assert {value.jobs[name].path for name in names} == {"z.yaml"}
+    assert len(parsed) <= 3, "each file, and one for the places of what is wrong in it"
+    repository.commit({"b.yaml": None})
+    assert one.load().status.sync == "Synced"
+    assert len(parsed) <= 3

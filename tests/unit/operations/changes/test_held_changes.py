@@ -72,7 +72,8 @@ def test_structure_is_held_or_refused_by_itself() -> None:
     told = held_changes.structure(sync(held=[{"part": "structure"}]))
     assert " is held, " in told
     assert "`git revert COMMIT`" in told, "also where no approval lifts it"
-    assert " is refused, " in held_changes.structure(sync(structureRevision=OLD))
+    assert held_changes.structure(sync(structureRevision=OLD)) == "", "what is right applies"
+    assert " is refused, " in held_changes.structure(sync(structureRevision=None))
 
 
 def test_what_is_asked_for_is_what_the_api_says() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from reconciler.desired.checks import policy_process
 from reconciler.operations.plan import parallel_forecast
 from reconciler.simulation.engine.event_queue import SimulationError
 from reconciler.simulation.forecast import cluster_forecast, forecast_diff
@@ -46,6 +47,7 @@ def test_a_child_that_fails_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_child_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy_process.SHARED.close()  # other tests have started it
     found = live().live
     parent = os.getpid()
     future = cluster_forecast.future

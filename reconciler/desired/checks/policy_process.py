@@ -1,0 +1,189 @@
+"""Judges policies in a child process with limits of time and memory.
+
+Schemas and values go to the child, faults and violations come back. A child that reaches a limit
+is replaced, and the request that it was at is refused. All threads of a process share one child.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from reconciler import interpreter
+from reconciler.desired.checks import policy_schemas, policy_worker
+
+#: The longest that one request may take.
+ANSWER_S_MAX = 20.0
+#: So long schemas may take that exceed a limit; after that others wait. A tenth of the time that
+#: goes by is regained.
+LOST_S_MAX = 30.0
+_REGAINED = 0.1
+_READ_BYTES = 65_536
+_FIX = "write it with fewer patterns, alternatives and references"
+
+_decode = msgspec.json.Decoder(policy_worker.PolicyAnswer).decode
+
+
+class PolicyLimitError(Exception):
+    """A schema, or a value by it, takes more than a limit; the message says which."""
+
+
+class UndecidedPolicyError(PolicyLimitError):
+    """Nobody can tell now; the message says why."""
+
+
+class PolicyProcess:
+    """A child process that is started when it is needed."""
+
+    def __init__(self, answer_s_max: float = ANSWER_S_MAX) -> None:
+        self._answer_s_max = answer_s_max
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._lost_s, self._lost_at = 0.0, 0.0
+
+    def faults(self, schema: str) -> list[policy_schemas.SchemaFault]:
+        """Return the faults of a schema.
+
+        Raises:
+            PolicyLimitError: it takes too much to find out.
+        """
+        began = time.monotonic()
+        self._lost_s = max(0.0, self._lost_s - (began - self._lost_at) * _REGAINED)
+        self._lost_at = began
+        if self._lost_s >= LOST_S_MAX:
+            raise UndecidedPolicyError(
+                f"schemas that exceed a limit took {LOST_S_MAX:g} s just now; it is checked with a "
+                "later revision. To fix: correct those first"
+            )
+        try:
+            return self._ask({"schema": schema}).faults
+        except PolicyLimitError:
+            self._lost_s += time.monotonic() - began
+            raise
+
+    def violations(
+        self, schemas: Sequence[str], value: Any, searches_s: float
+    ) -> list[policy_schemas.Violation | None]:
+        """Return the violation of each schema by a value; None: there is none.
+
+        ``searches_s``: how long patterns of one schema may be searched for in all. A schema that
+        takes more than a limit counts as endless, and costs the others nothing.
+        """
+        request = {"value": value, "searchesS": searches_s}
+        try:
+            return self._ask({**request, "schemas": schemas}).violations
+        except UndecidedPolicyError as error:
+            return [policy_schemas.Violation(slow=str(error))] * len(schemas)
+        except PolicyLimitError as error:
+            if len(schemas) == 1:
+                return [policy_schemas.Violation(endless=str(error))]
+        return [self.violations([schema], value, searches_s)[0] for schema in schemas]
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, request: dict[str, Any]) -> policy_worker.PolicyAnswer:
+        line = json.dumps(request).encode() + b"\n"
+        with self._lock:
+            answer = self._answered(line)
+        if answer == policy_worker.OUT_OF_MEMORY:
+            raise _memory()
+        return _decode(answer)
+
+    def _answered(self, line: bytes) -> bytes:
+        """Return the child's answer; the child is gone after a failure."""
+        if self._child is not None and (
+            self._owner != os.getpid() or self._child.poll() is not None
+        ):
+            self._end()
+        child = self._child or self._start()
+        assert child.stdin is not None  # noqa: S101 - it has pipes
+        assert child.stdout is not None  # noqa: S101
+        try:
+            child.stdin.write(line)
+            child.stdin.flush()
+            answer = _line(child.stdout.fileno(), time.monotonic() + self._answer_s_max)
+        except BrokenPipeError:
+            answer = b""
+        except BaseException:  # Ctrl-C too: an answer that nobody reads would be the next one's
+            self._end()
+            raise
+        if answer is None:
+            self._end()
+            raise PolicyLimitError(f"it takes longer than {self._answer_s_max:g} s: {_FIX}")
+        if not answer.endswith(b"\n"):
+            status = self._end()
+            if status == -signal.SIGXCPU:
+                seconds = policy_worker.CPU_S_MAX
+                raise PolicyLimitError(f"it takes more than {seconds} s of processor time: {_FIX}")
+            raise _memory()
+        return answer.rstrip(b"\n")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            self._child = subprocess.Popen(
+                interpreter.module_command(policy_worker.__name__),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UndecidedPolicyError(f"no process can be started to judge it: {error}") from error
+        self._owner = os.getpid()
+        return self._child
+
+    def _end(self) -> int | None:
+        """End the child and return its status."""
+        child, self._child = self._child, None
+        if child is None:
+            return None
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if self._owner != os.getpid():
+            child.returncode = 0  # a fork has no child of its parent's
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(0.05)  # it ends by itself without input, or has ended
+        child.kill()
+        return child.wait()
+
+
+def _memory() -> PolicyLimitError:
+    return PolicyLimitError(
+        f"it takes more than {policy_worker.MEMORY_BYTES_MAX >> 20} MiB of memory: {_FIX}"
+    )
+
+
+def _line(handle: int, until: float) -> bytes | None:
+    """Return a line, without its end if the output ends before; None: it takes longer."""
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    found = b""
+    while not found.endswith(b"\n"):
+        left_s = until - time.monotonic()
+        if left_s <= 0 or not poller.poll(1000 * left_s):
+            return None
+        data = os.read(handle, _READ_BYTES)
+        if not data:
+            break
+        found += data
+    return found
+
+
+#: The child of this process.
+SHARED = PolicyProcess()
+atexit.register(SHARED.close)

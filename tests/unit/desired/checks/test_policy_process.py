@@ -1,0 +1,182 @@
+"""A schema that takes too much time or memory costs its policy, and nobody else."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from reconciler.desired.checks import policies, policy_process, policy_worker, safe_patterns
+from reconciler.desired.documents import document_reader
+from reconciler.model import desired
+from tests.unit.desired.checks.test_endless_policies import policy
+from tests.unit.desired.loaders import Loaders, Make, restarted
+from tests.unit.desired.repositories import Repository, job, queue
+
+#: It takes longer than a minute to compile.
+SLOW_TO_COMPILE = {"pattern": "(?i:" + r"(?:[^\W\d_]|ß)" * 100_000 + ")"}
+OWNED = {"properties": {"spec": {"required": ["owner"]}}}
+
+
+def many_searches(count: int = 20_000) -> dict[str, Any]:
+    """A schema with as many patterns for each variable of a job, each of them fast."""
+    each = {"allOf": [{"pattern": "^x"}] * count}
+    return {"properties": {"spec": {"properties": {"environment": {"additionalProperties": each}}}}}
+
+
+@pytest.fixture
+def process() -> Iterator[policy_process.PolicyProcess]:
+    with contextlib.closing(policy_process.PolicyProcess()) as made:
+        yield made
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[policy_process.PolicyProcess]:
+    """The process that all use, with less patience."""
+    with contextlib.closing(policy_process.PolicyProcess(answer_s_max=2.0)) as made:
+        monkeypatch.setattr(policy_process, "SHARED", made)
+        monkeypatch.setattr(policies, "_checked", OrderedDict())
+        yield made
+
+
+@pytest.fixture
+def make(repository: Repository) -> Iterator[Make]:
+    with contextlib.closing(Loaders(repository, lambda: 5.0)) as made:
+        yield made.make
+
+
+def test_a_new_policy_over_a_limit_is_refused_alone(
+    repository: Repository, make: Make, hasty: policy_process.PolicyProcess
+) -> None:
+    del hasty
+    repository.commit({"q.yaml": queue("q"), "a.yaml": job("a", queue="q")})
+    one = make()
+    one.load()
+    began = time.monotonic()
+    repository.commit(
+        {
+            "p.yaml": policy(SLOW_TO_COMPILE),
+            "owned.yaml": policy(OWNED).replace("slow", "owned"),
+            "other.yaml": queue("other"),
+            "b.yaml": job("b", queue="other"),
+            "c.yaml": job("c", queue="other", owner="ada@x.org"),
+        }
+    )
+    for value in (one.load(), restarted(make, one).load()):
+        assert time.monotonic() - began < 20
+        assert value.structure.policies.keys() == {"owned"}
+        assert set(value.jobs) == {"a", "c"}
+        (told,) = (one for one in value.status.problems if one.rule == "bad-schema")
+        assert told.object == "Policy/slow"
+        assert "its schema can't be checked: it takes longer than 2 s: write it" in told.message
+
+
+def test_a_changed_policy_over_a_limit_keeps_its_last_version_and_judges_by_it(
+    repository: Repository, make: Make, hasty: policy_process.PolicyProcess
+) -> None:
+    del hasty
+    repository.commit({"p.yaml": policy(OWNED), "a.yaml": job("a", owner="ada@x.org")})
+    one = make()
+    before = one.load().structure.policies
+    repository.commit({"p.yaml": policy(SLOW_TO_COMPILE), "b.yaml": job("b"), "q.yaml": queue("q")})
+    for value in (one.load(), restarted(make, one).load()):
+        assert value.structure.policies == before
+        assert "q" in value.structure.queues
+        assert set(value.jobs) == {"a"}
+        assert {p.rule for p in value.status.problems} == {"bad-schema", "policy/slow"}
+
+
+def test_a_policy_in_force_is_not_checked_again_after_a_restart(
+    repository: Repository, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit({"p.yaml": policy(OWNED), "a.yaml": job("a", owner="ada@x.org")})
+    one = make()
+    value = one.load()
+    policies._checked.clear()
+
+    def fail(*_: object) -> None:
+        raise policy_process.PolicyLimitError("it takes longer than it did")
+
+    monkeypatch.setattr(policy_process.PolicyProcess, "faults", fail)
+    again = restarted(make, one).load()
+    assert again.structure == value.structure
+    assert again.status.sync == "Synced"
+
+
+def test_a_policy_that_takes_too_long_on_an_object_is_told_and_others_go_on(
+    hasty: policy_process.PolicyProcess,
+) -> None:
+    del hasty
+    made = {
+        name: desired.AdmissionPolicy(name, "no", json.dumps(schema), kinds=("Job",), path="p")
+        for name, schema in (("owned", OWNED), ("slow", many_searches()))
+    }
+    rules = policies.PolicyRules(made)
+    text = job("a", environment="{" + ", ".join(f"A{n}: xx" for n in range(3_000)) + "}")
+    part = document_reader.read(text.encode()).documents[0].part
+    assert part is not None
+    found = {one.rule: one.message for one in rules.faults("Job", "a", part, 0.0)}
+    assert found["policy/owned"] == "no"
+    assert found["policy/slow"].startswith("the policy cannot be applied: it takes longer than 2 s")
+    began = time.monotonic()
+    assert len(rules.faults("Job", "a", part, 0.0)) == 2
+    assert time.monotonic() - began < 1, "it is not tried again"
+
+
+def test_the_time_of_the_processor_is_bounded(process: policy_process.PolicyProcess) -> None:
+    with pytest.raises(policy_process.PolicyLimitError, match="more than 5 s of processor time"):
+        process.faults(json.dumps(SLOW_TO_COMPILE))
+    assert process.faults(json.dumps(OWNED)) == []
+
+
+def test_the_memory_is_bounded(process: policy_process.PolicyProcess) -> None:
+    (found,) = process.violations(["{}"], [{"": 0}] * 5_000_000, 1.0)
+    assert found is not None
+    assert "more than 1024 MiB of memory" in found.endless
+    assert process.violations(["{}", "false"], 1, 1.0)[0] is None
+
+
+def test_a_child_that_died_is_replaced(process: policy_process.PolicyProcess) -> None:
+    assert process.faults("{}") == []
+    child = process._child
+    assert child is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert process.faults("{}") == []
+
+
+def test_schemas_that_take_long_do_not_take_for_ever(
+    process: policy_process.PolicyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_process, "LOST_S_MAX", 0.1)
+    monkeypatch.setattr(process, "_answer_s_max", 0.3)
+    with pytest.raises(policy_process.PolicyLimitError, match="longer than 0"):
+        process.faults(json.dumps(SLOW_TO_COMPILE))
+    began = time.monotonic()
+    with pytest.raises(policy_process.UndecidedPolicyError, match="with a later revision"):
+        process.faults(json.dumps(OWNED))
+    assert time.monotonic() - began < 0.1
+
+
+def test_the_searches_of_one_object_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = {"additionalProperties": {"pattern": "^(a|aa)+$"}}
+    value = {str(number): "a" * 29 + "!" for number in range(200)}
+    validator = safe_patterns.validator(schema)
+    began = time.monotonic()
+    with (
+        pytest.raises(safe_patterns.SlowPatternError),
+        safe_patterns.bounded(0.3),
+    ):
+        list(validator.iter_errors(value))
+    assert time.monotonic() - began < 2
+
+
+def test_the_worker_answers_as_the_process_asks() -> None:
+    answer = policy_worker.answer({"schemas": ["false"], "value": 1, "searchesS": 1.0})
+    assert answer.violations[0] is not None
+    assert policy_worker.answer({"schema": '{"type": "x"}'}).faults
