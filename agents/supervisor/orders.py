@@ -34,6 +34,7 @@ class StartOrder(NamedTuple):
         cleanup: command that removes the container, as it is recorded.
         spare: folder in the trash that can be reused.
         start_s: how long the start may take; None: as usual.
+        privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
     """
 
     id: str
@@ -52,6 +53,7 @@ class StartOrder(NamedTuple):
     cleanup: dict[str, Any] = _NOTHING
     spare: str | None = None
     start_s: float | None = None
+    privileges: str = ""
 
 
 class RefuseOrder(NamedTuple):
@@ -178,6 +180,7 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         cleanup=raw.get("cleanup") or {},
         spare=raw.get("spare"),
         start_s=_number(raw.get("start_s")),
+        privileges=_text(raw.get("privileges", "")),
     )
 
 

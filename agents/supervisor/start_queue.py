@@ -88,16 +88,18 @@ class PendingStart:
         )
 
 
-def must_wait_for_earlier(begun: list[PendingStart], order: orders.StartOrder) -> bool:
+def must_wait_for_earlier(
+    begun: list[PendingStart], order: orders.StartOrder, *, forks: bool
+) -> bool:
     """Return True if an earlier start must finish before this one begins.
 
-    A second order for the same attempt must not create a second process. A task of the supervisor's
-    own user may be started from inside its control groups: memory that the supervisor copies there,
+    A second order for the same attempt must not create a second process. A task that is not always
+    forked may be started from inside its control groups: memory that the supervisor copies there,
     while a forked child still shares it, would be charged to that task for ever.
     """
     if not begun:
         return False
-    if len(begun) >= AT_ONCE or order.user is None:
+    if len(begun) >= AT_ONCE or not forks:
         return True
     return order.id in [other.name for other in begun]
 
@@ -155,6 +157,10 @@ class AttemptStarter:
         self._held = held
         self._reaper_name = reaper_name
         self._null = null
+
+    def always_forks(self, order: orders.StartOrder) -> bool:
+        """Return True if an attempt never starts in the supervisor's own process."""
+        return self._held.always_forks(order)
 
     def begin(
         self, order: orders.StartOrder, company: task_isolation.Company = "alone"
@@ -266,7 +272,8 @@ class StartQueue:
         self._patience_s = PATIENCE_S
         for order in chosen:
             name = order.id
-            while must_wait_for_earlier(begun, order):
+            forks = self._starter.always_forks(order)
+            while must_wait_for_earlier(begun, order, forks=forks):
                 self._await(begun.pop(0))
             if self._hooks.is_known(name):
                 self._hooks.repeat(name)

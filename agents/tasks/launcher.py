@@ -94,6 +94,7 @@ class Launcher:
             kind=facts.get("kind", "process-group"),
             enforces=enforces,
             views=bool(facts.get("views")),
+            restricts=tuple(facts.get("restricts", ())),
             pids_max=self._settings.task_pids_max,
             path=facts.get("path", ""),
         )
@@ -116,6 +117,7 @@ class Launcher:
             kind=capabilities.kind,
             enforces=enforces,
             views=capabilities.views,
+            restricts=capabilities.restricts,
             problems=tuple(facts.get("problems", ())),
         )
 

@@ -255,6 +255,7 @@ class AgentsEngine:
                 name for name in spec.storage if _mounted(structure.volumes.get(name)) is not None
             ),
             stage=_stage(spec, structure),
+            privileges="restricted" if pool is None else pool.privileges,
         )
 
 

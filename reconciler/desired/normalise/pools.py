@@ -38,6 +38,7 @@ def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) ->
         labels=labels,
         observe_only=spec.mode == "observe",
         allow_root=spec.allow_root,
+        privileges=spec.privileges,
         drains=_drains(spec, frozenset(nodes), faults),
         grace_s=faults.duration(spec.termination_grace, "spec", "terminationGrace"),
         taints=tuple(

@@ -361,6 +361,15 @@ class NodePoolSpec(DocumentPart, frozen=True):
             example=True,
         ),
     ] = False
+    privileges: Annotated[
+        Literal["restricted", "unrestricted"],
+        doc(
+            "Privileges of jobs without a container. `restricted`: programs gain no rights by "
+            "setuid or capabilities, and system calls that no job needs fail. `unrestricted`: as "
+            "in a login to the node. Tasks that run as root are never restricted.",
+            example="unrestricted",
+        ),
+    ] = "restricted"
     drift: Annotated[
         PoolDriftSpec,
         doc(

@@ -5,6 +5,8 @@ whole set of assignments, never a list of orders. The agent refuses an answer of
 one already seen.
 """
 
+from typing import Literal
+
 import msgspec
 
 from reconciler.model import desired
@@ -79,7 +81,9 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     gets the value, empty for none; values are never sent. ``saves`` is the rule for complete
     checkpoints; None: only the task's own word counts. ``image_timeout_s`` is the time limit of the
     pull of its image, None: the node's. ``mps``: a shared device is shared by MPS. ``volumes`` are
-    names of volumes that the node must have; ``stage`` is data to copy in and out.
+    names of volumes that the node must have; ``stage`` is data to copy in and out. ``privileges``
+    ``restricted``: a plain process gets no rights to gain, no capabilities and a filter of system
+    calls; ``unrestricted``: it gets none of these.
     """
 
     job: str
@@ -108,6 +112,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     mps: bool = False
     volumes: tuple[str, ...] = ()
     stage: storage.StagingPlan = storage.StagingPlan()
+    privileges: Literal["restricted", "unrestricted"] = "restricted"
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
