@@ -81,6 +81,7 @@ class StopCommand(TypedDict):
     reason: str
     signal: str
     grace_s: int | None
+    message: NotRequired[str]
 
 
 class ForgetCommand(TypedDict):

@@ -70,12 +70,14 @@ class StopAttemptOrder(NamedTuple):
 
     Attributes:
         grace_s: that grace; None: as its start said.
+        message: why, besides the reason.
     """
 
     id: str
     reason: str
     signal: str
     grace_s: float | None
+    message: str = ""
 
 
 class RenewOrder(NamedTuple):
@@ -149,7 +151,9 @@ def decode(line: bytes) -> Order:
             return RefuseOrder(_text(raw["id"]), raw["reason"], message, raw.get("exit_code"))
         case "stop":
             grace_s = _number(raw.get("grace_s"))
-            return StopAttemptOrder(_text(raw["id"]), raw["reason"], raw["signal"], grace_s)
+            return StopAttemptOrder(
+                _text(raw["id"]), raw["reason"], raw["signal"], grace_s, raw.get("message", "")
+            )
         case "renew":
             return RenewOrder(float(raw["at"]))
         case "forget":

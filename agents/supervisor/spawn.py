@@ -52,7 +52,7 @@ class Attempt:
 
     __slots__ = (
         "deadline", "exited", "gone_by", "kill_at", "lease_s", "message", "order", "pid", "record",
-        "why",
+        "stopped", "why",
     )  # fmt: skip
 
     def __init__(self, order: orders.StartOrder, record: Record) -> None:
@@ -63,6 +63,8 @@ class Attempt:
         self.why = ""
         #: Message of its end, besides the reason.
         self.message = ""
+        #: Message of whoever had it stopped.
+        self.stopped = ""
         self.kill_at: float | None = None
         #: When to give up an attempt that was killed before its program started and has not ended.
         self.gone_by: float | None = None
@@ -125,6 +127,14 @@ class SpawnedChild:
             code, _, message = problem.decode().partition(" ")
             raise SpawnError(int(code), message)
         return self.pid
+
+
+class NoRoomError(SpawnError):
+    """A task that could not be started because its node has no room for its files."""
+
+
+#: Errors of a file system that lacks room, or that is read-only after errors of its disk.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 def refused(problem: OSError, what: str) -> SpawnError:

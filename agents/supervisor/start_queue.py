@@ -183,7 +183,7 @@ class AttemptStarter:
             raise NotStartedError(record, "Lost", "its directory was there already") from None
         except OSError as problem:
             message = f"directory of the attempt: {problem}"
-            raise NotStartedError(record, "StartFailed", message) from None
+            raise NotStartedError(record, _reason_of(problem), message) from None
         order = order._replace(env={**order.env, reaper.VARIABLE: self._reaper_name})
         standard = [self._null]
         try:
@@ -215,12 +215,20 @@ class AttemptStarter:
         return begun.record | {"state": "Running", "pid": pid, "ticks": ticks, **begun.kept}
 
 
+def _reason_of(problem: Exception) -> str:
+    """Return how an attempt ends that could not start: a node without room is not its fault."""
+    lacks_room = isinstance(problem, spawn.NoRoomError) or (
+        isinstance(problem, OSError) and problem.errno in spawn.NO_ROOM
+    )
+    return "CheckFailed" if lacks_room else "StartFailed"
+
+
 def _not_started(record: Record, problem: Exception) -> NotStartedError:
     if isinstance(problem, spawn.SpawnError):
         return NotStartedError(
-            record | {"exit_code": problem.exit_code}, "StartFailed", str(problem)
+            record | {"exit_code": problem.exit_code}, _reason_of(problem), str(problem)
         )
-    return NotStartedError(record, "StartFailed", f"could not be started: {problem!r}")
+    return NotStartedError(record, _reason_of(problem), f"could not be started: {problem!r}")
 
 
 class StartHooks(NamedTuple):

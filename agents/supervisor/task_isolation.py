@@ -195,7 +195,10 @@ class TaskIsolation:
             spawn.write_secrets(self._root, order)
             spawn.hand_over(self._root, order)
         except OSError as problem:
-            raise spawn.refused(problem, "folder of the attempt") from None
+            error = spawn.refused(problem, "folder of the attempt")
+            if problem.errno in spawn.NO_ROOM:
+                raise spawn.NoRoomError(error.exit_code, str(error)) from None
+            raise error from None
 
     def _spawn_in(
         self,

@@ -281,5 +281,5 @@ class Launcher:
             return refusal(attempt, step.reason, message)
         return {
             "op": "stop", "id": attempt, "reason": step.reason.value,
-            "signal": step.signal, "grace_s": step.grace_s,
+            "signal": step.signal, "grace_s": step.grace_s, "message": step.message,
         }  # fmt: skip

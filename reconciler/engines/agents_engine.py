@@ -256,6 +256,7 @@ class AgentsEngine:
             ),
             stage=_stage(spec, structure),
             privileges="restricted" if pool is None else pool.privileges,
+            scratch_bytes=(pool.scratch_limit_bytes or 0) if pool is not None else 0,
         )
 
 

@@ -370,6 +370,16 @@ class NodePoolSpec(DocumentPart, frozen=True):
             example="unrestricted",
         ),
     ] = "restricted"
+    scratch_limit: Annotated[
+        Memory | None,
+        doc(
+            "Disk space that one task's own folders on the node may take: its working directory, "
+            "temporary files and output. A task above it ends with `DiskLimit`. Default: no "
+            "limit.",
+            example="200Gi",
+            unit="bytes",
+        ),
+    ] = None
     drift: Annotated[
         PoolDriftSpec,
         doc(

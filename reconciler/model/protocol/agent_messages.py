@@ -83,7 +83,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     pull of its image, None: the node's. ``mps``: a shared device is shared by MPS. ``volumes`` are
     names of volumes that the node must have; ``stage`` is data to copy in and out. ``privileges``
     ``restricted``: a plain process gets no rights to gain, no capabilities and a filter of system
-    calls; ``unrestricted``: it gets none of these.
+    calls; ``unrestricted``: it gets none of these. ``scratch_bytes`` is what its own folders and
+    its output may take of the node's disk, 0: no limit.
     """
 
     job: str
@@ -113,6 +114,7 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     volumes: tuple[str, ...] = ()
     stage: storage.StagingPlan = storage.StagingPlan()
     privileges: Literal["restricted", "unrestricted"] = "restricted"
+    scratch_bytes: int = 0
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
