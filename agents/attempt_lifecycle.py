@@ -17,7 +17,7 @@ from agents.supervisor import client
 from agents.supervisor.commands import AttemptCommand
 from agents.tasks import container_cleanup, launcher
 from reconciler.model.state.records import AttemptReport
-from reconciler.model.state.states import AttemptState
+from reconciler.model.state.states import AttemptState, EndReason
 
 
 class AttemptParts(NamedTuple):
@@ -78,6 +78,8 @@ class AttemptLifecycle:
             failpoints.reach("exited-not-acknowledged")
             parts.logs.ended()
             parts.containers.heard(reports, self._supervisor.cleanups)
+        if any(report.end_reason is EndReason.CHECK_FAILED for report in reports):
+            parts.monitor.check_soon()  # a node without room must get no other task
         # Without the lock: the last metrics of a task may be a MiB to read.
         parts.job_data.heard(reports)
         with self._lock:
@@ -91,6 +93,11 @@ class AttemptLifecycle:
         with self._lock:
             self._parts.event_log.heard(reports, self._state)
             self._state.attempts_changed(reports)
+
+    def over_limit(self, attempt: str, message: str) -> None:
+        """End a task whose files take more of the disk than they may."""
+        with self._lock:
+            self._steps.carry_out(self._state.over_limit(attempt, message))
 
     def lost(self) -> None:
         """Note that the supervisor has gone."""

@@ -45,6 +45,11 @@ class AttemptQueries:
             pids = self._supervisor.pids
             return {name: pids[name] for name in self._state.running() if name in pids}
 
+    def scratch_limits(self) -> dict[str, int]:
+        """Return what files of running tasks may take of the disk, for those with a limit."""
+        with self._lock:
+            return self._state.scratch_limits()
+
     def lease_s_min(self) -> float | None:
         """Return the shortest lease of what is assigned here, or None if nothing has a lease."""
         with self._lock:

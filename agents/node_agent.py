@@ -34,7 +34,15 @@ from agents.job_data import reported_data
 from agents.link import leader_epochs, sync
 from agents.link.http_client import ControllerTarget, LinkError, RejectedError
 from agents.logs import event_log, log_streamer
-from agents.node import agent_identity, cleanup, inventory, monitor, remediation, shared_folder
+from agents.node import (
+    agent_identity,
+    cleanup,
+    disk_watch,
+    inventory,
+    monitor,
+    remediation,
+    shared_folder,
+)
 from agents.settings import AgentSettings
 from agents.supervisor import client
 from agents.tasks import container_cleanup, gates, images, launcher, nccl_interfaces
@@ -128,6 +136,7 @@ class Agent:
             self.remediation.work,
             self.monitor.check,
             self.monitor.sample_tasks,
+            disk_watch.DiskWatch(self.root, self.attempts, self.lifecycle, self.leaving).turn,
             self.monitor.volumes.turn,
             self._gate.turn,
             *self._job_data.loops(self.lock, self.state, self.leaving),

@@ -25,6 +25,8 @@ from reconciler.model.state.states import AttemptState, EndReason
 
 #: Allowed attempt ids: an id becomes the name of a folder and of two files.
 ATTEMPT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,239}")
+#: How long a task may go on writing that already takes too much of the disk.
+DISK_GRACE_S_MAX = 10
 #: Attempts in one request. A request that leaves some out is not complete.
 REPORTS_MAX = 20_000
 
@@ -51,12 +53,15 @@ class Refuse(msgspec.Struct, frozen=True):
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
-    """End a running attempt. ``grace_s``: None for the time it was started with."""
+    """End a running attempt. ``grace_s``: None for the time it was started with. ``message``: why,
+    besides the reason.
+    """
 
     attempt: str
     reason: EndReason
     signal: str = "SIGTERM"
     grace_s: int | None = None
+    message: str = ""
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -263,6 +268,14 @@ class AgentState:
             steps.append(CarryOutRemedies(news.remedies))
         return steps + self._reconcile()
 
+    def over_limit(self, attempt: str, message: str) -> list[Step]:
+        """Return the steps that end a task whose files take more of the disk than they may."""
+        if attempt not in self.running() or attempt in self._stops:
+            return []
+        self._stops[attempt] = None
+        grace_s = min(DISK_GRACE_S_MAX, self.templates[self.assignments[attempt].template].grace_s)
+        return [EndAttempt(attempt, EndReason.DISK_LIMIT, grace_s=grace_s, message=message)]
+
     # Questions -------------------------------------------------------------------------------
 
     def reports(self, *, complete: bool) -> tuple[tuple[AttemptReport, ...], bool]:
@@ -302,6 +315,16 @@ class AgentState:
     def running(self) -> list[str]:
         """Return the attempts that have not ended."""
         return [n for n, report in self.known.items() if report.state is not AttemptState.ENDED]
+
+    def scratch_limits(self) -> dict[str, int]:
+        """Return what files of running attempts may take of the disk, for those with a limit."""
+        found = {}
+        for name in self.running():
+            assignment = self.assignments.get(name)
+            template = self.templates.get(assignment.template) if assignment else None
+            if template is not None and template.scratch_bytes:
+                found[name] = template.scratch_bytes
+        return found
 
     def holders(self) -> dict[str, Assignment | None]:
         """Return attempts that have not ended or are about to start; None for a lost assignment."""

@@ -4,7 +4,8 @@ Tasks are ``/bin/true``, started in bursts as an agent would; the clock runs fro
 the report of the last end, each of which is on disk by then (grouped fdatasync). CPU is the
 supervisor's own, read from the kernel's run time of its thread. Measured once for every way of
 isolation that this host offers, so that the price of each is seen beside a bare process group; as
-root the dearest once more with tasks of another Unix user, as people's jobs run on a cluster.
+root the dearest once more with tasks of another Unix user, restricted, as people's jobs run on a
+cluster.
 """
 
 import argparse
@@ -27,11 +28,14 @@ _OTHER = {"name": "nobody", "uid": 65534, "gid": 65534, "groups": []}
 
 
 class Way(NamedTuple):
-    """How tasks are held: isolation asked for, folders of their own, and whose they are."""
+    """How tasks are held: isolation asked for, folders of their own, whose they are, and what is
+    taken from them.
+    """
 
     isolation: str
     views: bool = False
     user: dict[str, Any] | None = None
+    privileges: str = ""
 
 
 _WAYS = {
@@ -40,7 +44,7 @@ _WAYS = {
     "held_own_folders": Way("auto", views=True),
 }
 if not os.geteuid():
-    _WAYS["held_other_user"] = Way("auto", views=True, user=_OTHER)
+    _WAYS["held_other_user"] = Way("auto", views=True, user=_OTHER, privileges="restricted")
 
 
 def _order(root: str, name: str, way: Way) -> dict[str, Any]:
@@ -48,6 +52,8 @@ def _order(root: str, name: str, way: Way) -> dict[str, Any]:
     view: dict[str, Any] = {"binds": [(own, "/tmp"), (own, "/var/tmp")], "shm_bytes": 64 * 2**20}  # noqa: S108
     if way.user is not None:
         view["own_processes"] = True
+    if way.privileges:
+        view["hides"] = ["/run/user"]
     return {
         "op": "start",
         "id": name,
@@ -61,6 +67,7 @@ def _order(root: str, name: str, way: Way) -> dict[str, Any]:
         "grace_s": 5,
         "limits": {"cpu_milli": 1000, "memory_bytes": 64 * 2**20, "pids": 512},
         "private": view if way.views else {},
+        "privileges": way.privileges,
     }
 
 

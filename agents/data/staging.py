@@ -22,7 +22,7 @@ from reconciler.model.state.states import AttemptState, EndReason
 #: End reasons of attempts that may already run elsewhere: nothing of them is copied out.
 GIVEN_AWAY = frozenset({EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_LOST})
 #: End reasons of tasks that nobody stopped.
-OF_ITSELF = frozenset({EndReason.EXITED, EndReason.OUT_OF_MEMORY})
+OF_ITSELF = frozenset({EndReason.EXITED, EndReason.OUT_OF_MEMORY, EndReason.DISK_LIMIT})
 _KEY = re.compile(r"[0-9a-f]{40}")
 #: Called with a problem, or with an empty text and the paths by name.
 Told = Callable[[str, dict[str, str]], object]

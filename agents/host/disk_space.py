@@ -55,7 +55,7 @@ def lacking(path: Path, number: int | None = errno.ENOSPC) -> str:
         found = os.statvfs(place)
     except OSError as problem:
         return f"the file system at {place} can't be asked: {problem.strerror}"
-    size = _amount(found.f_blocks * found.f_frsize)
+    size = amount(found.f_blocks * found.f_frsize)
     if found.f_files and not found.f_favail:
         return (
             f"the file system at {place} has none of its {found.f_files} files (inodes) left, "
@@ -63,9 +63,9 @@ def lacking(path: Path, number: int | None = errno.ENOSPC) -> str:
         )
     if not found.f_bavail:
         reserved_bytes = found.f_bfree * found.f_frsize
-        more = f" but what is kept for root, {_amount(reserved_bytes)}" if reserved_bytes else ""
+        more = f" but what is kept for root, {amount(reserved_bytes)}" if reserved_bytes else ""
         return f"the file system at {place} has none of its {size} free{more}: {_DO}"
-    free, files = _amount(found.f_bavail * found.f_frsize), found.f_favail
+    free, files = amount(found.f_bavail * found.f_frsize), found.f_favail
     return (
         f"the file system at {place} has {free} of {size} and {files} files free by now; it was "
         f"full a moment ago, or a quota is: {_DO}"
@@ -89,7 +89,7 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def _amount(size_bytes: int) -> str:
+def amount(size_bytes: int) -> str:
     """Format an amount in the largest unit of which it has at least one."""
     for unit in ("Ti", "Gi", "Mi", "Ki"):
         scale = quantities.MEMORY_SUFFIXES[unit]

@@ -5,7 +5,7 @@ task and returns. The namespace lives as long as one of its processes, so no cra
 behind.
 """
 
-# ruff: noqa: PTH110
+# ruff: noqa: PTH110, PTH112
 
 import ctypes
 import os
@@ -56,8 +56,8 @@ class Sandbox:
                 of an empty ``/dev/shm``, 0 for the default; missing for the host's. ``ipc``: name
                 of the gang that shares this memory and its IPC namespace, empty for the task alone;
                 missing for the host's namespace. ``masks``: files to replace by ``/dev/null``.
-                ``memory``: folder to keep in memory. ``own_processes``: show only the user's own
-                processes in ``/proc``.
+                ``hides``: folders to show empty. ``memory``: folder to keep in memory.
+                ``own_processes``: show only the user's own processes in ``/proc``.
 
         Raises:
             SandboxError: it failed; this process is where it was.
@@ -71,6 +71,10 @@ class Sandbox:
                 self.memory.enter(view.get("ipc"), attempt, view.get("shm_bytes"))
             if "memory" in view:
                 self._keep_in_memory(view["memory"])
+            for path in view.get("hides", ()):
+                if os.path.isdir(path):
+                    flags = _NOSUID | _NODEV | _NOEXEC
+                    self._mount("tmpfs", path, "tmpfs", flags, "mode=0755,size=4k")
             for path in view.get("masks", ()):
                 if os.path.exists(path):
                     self._mount("/dev/null", path, "", _BIND, "")

@@ -17,6 +17,9 @@ from reconciler.model.state.records import Gpu
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
 #: The folder of shared memory, which a task gets for itself, too.
 MEMORY = "/dev/shm"  # noqa: S108 - it is what is replaced
+#: The folder with sockets of users' own services. Through ``systemd-run --user`` a task would start
+#: what outlives it, outside its limits.
+USERS_SERVICES = "/run/user"
 _NVIDIA_MAJOR = 195
 _PROC = Path("/proc")
 
@@ -27,6 +30,7 @@ class IsolationCapabilities(msgspec.Struct, frozen=True):
     Attributes:
         enforces: limits that it can enforce.
         views: True if it can give tasks private folders.
+        restricts: what it can take from tasks that are restricted.
         pids_max: processes of one task; 0 for as many as the machine allows.
         path: path of the groups of attempts in their hierarchy; empty if there are none.
     """
@@ -34,6 +38,7 @@ class IsolationCapabilities(msgspec.Struct, frozen=True):
     kind: str = "process-group"
     enforces: tuple[str, ...] = ()
     views: bool = False
+    restricts: tuple[str, ...] = ()
     pids_max: int = 0
     path: str = ""
 
@@ -72,7 +77,7 @@ def limits_of(
 
 def view_of(
     holding: IsolationCapabilities, paths: ViewedPaths, *,
-    memory_bytes: int, denied: list[str], alone: bool, gang: str | None,
+    memory_bytes: int, denied: list[str], alone: bool, gang: str | None, restricted: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the private folders for the supervisor's order; empty if it cannot create any.
 
@@ -82,6 +87,7 @@ def view_of(
         alone: True if the task sees only processes of its own user.
         gang: name of the tasks on this node that it shares memory with; empty for none; None to
             leave it in the host's IPC namespace.
+        restricted: True if the services of its user are not for it.
     """
     if not holding.views:
         return {}
@@ -94,7 +100,9 @@ def view_of(
         for shared in TEMPORARY
         if not is_needed(shared, paths.node + paths.program)
     ]
-    view = {"binds": binds, "masks": denied, "own_processes": alone}
+    view: dict[str, Any] = {"binds": binds, "masks": denied, "own_processes": alone}
+    if restricted and not is_needed(USERS_SERVICES, paths.node + paths.program):
+        view["hides"] = [USERS_SERVICES]
     own_memory: dict[str, Any] = {} if gang is None else {"ipc": gang}
     # nothing that a job chooses has it use the host's, where files outlive it and its limit
     if not is_needed(MEMORY, paths.node):

@@ -143,6 +143,10 @@ class NodeMonitor:
         self._plan = plan
         self._look_now.set()
 
+    def check_soon(self) -> None:
+        """Make the checks now, and not only when they are due."""
+        self._look_now.set()
+
     def set_isolation(self, isolation: Isolation) -> None:
         """Note how tasks are isolated from now on."""
         self.take_over(msgspec.structs.replace(self.inventory, isolation=isolation))

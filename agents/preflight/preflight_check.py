@@ -57,6 +57,7 @@ def findings(
     if sample is not None:
         yield from gpu_findings.chosen(sample, settings.chosen_gpus(given))
     yield from task_findings.isolation(top)
+    yield from task_findings.privileges(top)
     yield from task_findings.runtimes(os.environ.get("PATH", os.defpath))
     if sample is not None and sample.devices:
         yield gpu_findings.sharing()

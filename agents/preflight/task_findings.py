@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents.isolation import cgroups, mount_namespace
+from agents.isolation import cgroups, mount_namespace, task_privileges
 from agents.preflight.finding import NOT_EXERCISED, PreflightFinding, note, ok
 from agents.supervisor import client
 
@@ -50,6 +50,24 @@ def isolation(top: Path) -> Iterator[PreflightFinding]:
         yield ok("views", "tasks get their own /tmp, /var/tmp and /dev/shm")
     else:
         yield note("views", sandbox.problem)
+
+
+def privileges(top: Path) -> Iterator[PreflightFinding]:
+    """Check what can be taken here from tasks that are restricted."""
+    name, found = "privileges", task_privileges.tried()
+    taken = ", ".join(found.restricts) or "nothing"
+    if found.problems:
+        do = f"Not taken: {'; '.join(found.problems)}"
+        yield note(name, f"taken from restricted tasks: {taken}", do)
+    else:
+        yield ok(name, f"taken from restricted tasks: {taken}")
+    if (top / "dev/nvidia0").exists() and not (top / "dev/nvidia-uvm").exists():
+        yield note(
+            "nvidia-uvm",
+            "/dev/nvidia-uvm is missing, and a restricted task can't have it made by the setuid "
+            "program nvidia-modprobe",
+            "To fix: run nvidia-modprobe -u -c=0 as root at each boot",
+        )
 
 
 def runtimes(path: str) -> Iterator[PreflightFinding]:

@@ -157,7 +157,7 @@ class Supervisor:
         attempt = self.attempts.by_name.get(order.id)
         if attempt is not None:
             grace_s = attempt.order.grace_s if order.grace_s is None else order.grace_s
-            self.attempts.stop(attempt, order.reason, order.signal, grace_s)
+            self.attempts.stop(attempt, order.reason, order.signal, grace_s, order.message)
 
     def on_renew(self, order: orders.RenewOrder) -> None:
         """Renew leases: the controller answered a request sent at ``at`` on the boot clock."""

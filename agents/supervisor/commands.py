@@ -30,6 +30,7 @@ class TaskProgram(TypedDict):
     Attributes:
         files: text by name, written below the attempt's folder.
         limits: as of ``task_limits.limits_of``. private: as of ``task_limits.view_of``.
+        privileges: ``restricted`` to take from the task what no job needs.
     """
 
     argv: list[str]
@@ -38,6 +39,7 @@ class TaskProgram(TypedDict):
     limits: dict[str, Any]
     files: NotRequired[dict[str, str]]
     private: NotRequired[dict[str, Any]]
+    privileges: NotRequired[str]
     cleanup: NotRequired[CleanupCommand | None]
 
 
@@ -79,6 +81,7 @@ class StopCommand(TypedDict):
     reason: str
     signal: str
     grace_s: int | None
+    message: NotRequired[str]
 
 
 class ForgetCommand(TypedDict):

@@ -24,7 +24,7 @@ def of_end(attempt: spawn.Attempt, kernel: Record, *, stays: bool) -> tuple[Reco
         stays: True if some of its processes could not be killed.
     """
     record, order = attempt.record, attempt.order
-    message = STAYS if stays else ""
+    message = "; ".join(filter(None, (attempt.stopped, STAYS if stays else "")))
     reason = attempt.why or "Exited"
     if kernel:
         record |= orphans.used(record, kernel)

@@ -77,7 +77,14 @@ class LiveAttempts:
         self._isolation.kill(start.name)
         processes.kill(attempt.pid)
 
-    def stop(self, attempt: spawn.Attempt, reason: str, signal_name: str, grace_s: float) -> None:
+    def stop(
+        self,
+        attempt: spawn.Attempt,
+        reason: str,
+        signal_name: str,
+        grace_s: float,
+        message: str = "",
+    ) -> None:
         """Signal an attempt, and kill it after ``grace_s``; a later call only shortens that."""
         kill_at = processes.boottime() + grace_s
         if attempt.exited:
@@ -85,7 +92,7 @@ class LiveAttempts:
         if attempt.why:
             attempt.kill_at = min(attempt.kill_at or kill_at, kill_at)
             return
-        attempt.why, attempt.kill_at = reason, kill_at
+        attempt.why, attempt.kill_at, attempt.stopped = reason, kill_at, message
         attempt.record = {**attempt.record, "state": "Stopping"}
         self._table.put(attempt.record)
         number = signal.Signals.__members__.get(signal_name, signal.SIGTERM)

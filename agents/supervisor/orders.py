@@ -34,6 +34,7 @@ class StartOrder(NamedTuple):
         cleanup: command that removes the container, as it is recorded.
         spare: folder in the trash that can be reused.
         start_s: how long the start may take; None: as usual.
+        privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
     """
 
     id: str
@@ -52,6 +53,7 @@ class StartOrder(NamedTuple):
     cleanup: dict[str, Any] = _NOTHING
     spare: str | None = None
     start_s: float | None = None
+    privileges: str = ""
 
 
 class RefuseOrder(NamedTuple):
@@ -68,12 +70,14 @@ class StopAttemptOrder(NamedTuple):
 
     Attributes:
         grace_s: that grace; None: as its start said.
+        message: why, besides the reason.
     """
 
     id: str
     reason: str
     signal: str
     grace_s: float | None
+    message: str = ""
 
 
 class RenewOrder(NamedTuple):
@@ -147,7 +151,9 @@ def decode(line: bytes) -> Order:
             return RefuseOrder(_text(raw["id"]), raw["reason"], message, raw.get("exit_code"))
         case "stop":
             grace_s = _number(raw.get("grace_s"))
-            return StopAttemptOrder(_text(raw["id"]), raw["reason"], raw["signal"], grace_s)
+            return StopAttemptOrder(
+                _text(raw["id"]), raw["reason"], raw["signal"], grace_s, raw.get("message", "")
+            )
         case "renew":
             return RenewOrder(float(raw["at"]))
         case "forget":
@@ -178,6 +184,7 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         cleanup=raw.get("cleanup") or {},
         spare=raw.get("spare"),
         start_s=_number(raw.get("start_s")),
+        privileges=_text(raw.get("privileges", "")),
     )
 
 

@@ -16,6 +16,7 @@ import signal
 from typing import Any
 
 from agents.host import failpoints, processes, session_keyring
+from agents.isolation import task_privileges
 from agents.supervisor import orders
 
 Record = dict[str, Any]
@@ -42,6 +43,8 @@ _CLOSE_RANGE, _HANDLES_MAX = 436, 2**32 - 1
 #: A library whose calls keep the interpreter's lock: the caller may be a forked child.
 _PRCTL: Any = ctypes.PyDLL(None).prctl
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+#: For a task from which nothing is taken.
+UNRESTRICTED = task_privileges.Privileges()
 
 
 class Attempt:
@@ -49,7 +52,7 @@ class Attempt:
 
     __slots__ = (
         "deadline", "exited", "gone_by", "kill_at", "lease_s", "message", "order", "pid", "record",
-        "why",
+        "stopped", "why",
     )  # fmt: skip
 
     def __init__(self, order: orders.StartOrder, record: Record) -> None:
@@ -60,6 +63,8 @@ class Attempt:
         self.why = ""
         #: Message of its end, besides the reason.
         self.message = ""
+        #: Message of whoever had it stopped.
+        self.stopped = ""
         self.kill_at: float | None = None
         #: When to give up an attempt that was killed before its program started and has not ended.
         self.gone_by: float | None = None
@@ -122,6 +127,14 @@ class SpawnedChild:
             code, _, message = problem.decode().partition(" ")
             raise SpawnError(int(code), message)
         return self.pid
+
+
+class NoRoomError(SpawnError):
+    """A task that could not be started because its node has no room for its files."""
+
+
+#: Errors of a file system that lacks room, or that is read-only after errors of its disk.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 def refused(problem: OSError, what: str) -> SpawnError:
@@ -187,9 +200,13 @@ def fork_into(folder: str) -> int:
 
 
 def spawn_as(
-    order: orders.StartOrder, standard: tuple[int, int, int], entries: list[str], born_in: str = ""
+    order: orders.StartOrder,
+    standard: tuple[int, int, int],
+    entries: list[str],
+    born_in: str = "",
+    privileges: task_privileges.Privileges = UNRESTRICTED,
 ) -> SpawnedChild:
-    """Start a task by a fork, as another user if the order names one.
+    """Start a task by a fork, as another user if the order names one, and restricted.
 
     The child's pipe closes at ``exec``, or reports an error. Nobody waits for that here, so several
     children can start at the same time.
@@ -197,13 +214,14 @@ def spawn_as(
     Args:
         entries: files by which it enters its control groups.
         born_in: folder of a group that it is already in.
+        privileges: what is taken from it.
     """
     parent = os.getpid()
     read, write = os.pipe()
     try:
         pid = fork_into(born_in) if born_in else os.fork()
         if pid == 0:
-            become(order, standard, write, entries, parent)
+            become(order, standard, write, entries, parent, privileges=privileges)
     except BaseException:  # whatever it is: a pipe left open would stay open for good
         os.close(read)
         raise
@@ -246,6 +264,8 @@ def become(
     write: int,
     entries: list[str],
     parent: int,
+    *,
+    privileges: task_privileges.Privileges,
 ) -> None:
     """Become the task, in the child of :func:`spawn_as`. Never returns.
 
@@ -272,15 +292,16 @@ def become(
         for number in RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        user = order.user
-        if user is not None:
+        what = "privileges of the task"
+        privileges.restrict_as_root()
+        if order.user is not None:
             what = "session keyring of the task"
             session_keyring.join_new()
-            what = f"user {user.name}"
-            os.setgroups(user.groups)
-            os.setgid(user.gid)
-            os.setuid(user.uid)
+            what = f"user {order.user.name}"
+            _switch_to(order.user)
             die_with(parent, signal.SIGKILL)
+        what = "privileges of the task"
+        privileges.restrict_as_user()
         what = f"working directory {order.cwd}"
         os.chdir(order.cwd)
         program = find_program(order.argv[0], order.env.get("PATH", os.defpath))
@@ -297,6 +318,13 @@ def become(
         os.write(write, f"126 could not be started: {problem!r}".encode())
     finally:
         os._exit(127)
+
+
+def _switch_to(user: orders.UserIds) -> None:
+    """Become a user, for good."""
+    os.setgroups(user.groups)
+    os.setgid(user.gid)
+    os.setuid(user.uid)
 
 
 def take_over(source: str, folder: str) -> bool:

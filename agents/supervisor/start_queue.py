@@ -88,16 +88,18 @@ class PendingStart:
         )
 
 
-def must_wait_for_earlier(begun: list[PendingStart], order: orders.StartOrder) -> bool:
+def must_wait_for_earlier(
+    begun: list[PendingStart], order: orders.StartOrder, *, forks: bool
+) -> bool:
     """Return True if an earlier start must finish before this one begins.
 
-    A second order for the same attempt must not create a second process. A task of the supervisor's
-    own user may be started from inside its control groups: memory that the supervisor copies there,
+    A second order for the same attempt must not create a second process. A task that is not always
+    forked may be started from inside its control groups: memory that the supervisor copies there,
     while a forked child still shares it, would be charged to that task for ever.
     """
     if not begun:
         return False
-    if len(begun) >= AT_ONCE or order.user is None:
+    if len(begun) >= AT_ONCE or not forks:
         return True
     return order.id in [other.name for other in begun]
 
@@ -156,6 +158,10 @@ class AttemptStarter:
         self._reaper_name = reaper_name
         self._null = null
 
+    def always_forks(self, order: orders.StartOrder) -> bool:
+        """Return True if an attempt never starts in the supervisor's own process."""
+        return self._held.always_forks(order)
+
     def begin(
         self, order: orders.StartOrder, company: task_isolation.Company = "alone"
     ) -> PendingStart:
@@ -177,7 +183,7 @@ class AttemptStarter:
             raise NotStartedError(record, "Lost", "its directory was there already") from None
         except OSError as problem:
             message = f"directory of the attempt: {problem}"
-            raise NotStartedError(record, "StartFailed", message) from None
+            raise NotStartedError(record, _reason_of(problem), message) from None
         order = order._replace(env={**order.env, reaper.VARIABLE: self._reaper_name})
         standard = [self._null]
         try:
@@ -209,12 +215,20 @@ class AttemptStarter:
         return begun.record | {"state": "Running", "pid": pid, "ticks": ticks, **begun.kept}
 
 
+def _reason_of(problem: Exception) -> str:
+    """Return how an attempt ends that could not start: a node without room is not its fault."""
+    lacks_room = isinstance(problem, spawn.NoRoomError) or (
+        isinstance(problem, OSError) and problem.errno in spawn.NO_ROOM
+    )
+    return "CheckFailed" if lacks_room else "StartFailed"
+
+
 def _not_started(record: Record, problem: Exception) -> NotStartedError:
     if isinstance(problem, spawn.SpawnError):
         return NotStartedError(
-            record | {"exit_code": problem.exit_code}, "StartFailed", str(problem)
+            record | {"exit_code": problem.exit_code}, _reason_of(problem), str(problem)
         )
-    return NotStartedError(record, "StartFailed", f"could not be started: {problem!r}")
+    return NotStartedError(record, _reason_of(problem), f"could not be started: {problem!r}")
 
 
 class StartHooks(NamedTuple):
@@ -266,7 +280,8 @@ class StartQueue:
         self._patience_s = PATIENCE_S
         for order in chosen:
             name = order.id
-            while must_wait_for_earlier(begun, order):
+            forks = self._starter.always_forks(order)
+            while must_wait_for_earlier(begun, order, forks=forks):
                 self._await(begun.pop(0))
             if self._hooks.is_known(name):
                 self._hooks.repeat(name)

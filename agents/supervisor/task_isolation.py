@@ -15,7 +15,13 @@ import time
 from typing import Any, Literal
 
 from agents.host import processes
-from agents.isolation import attempt_cgroups, cgroups, local_filesystems, mount_namespace
+from agents.isolation import (
+    attempt_cgroups,
+    cgroups,
+    local_filesystems,
+    mount_namespace,
+    task_privileges,
+)
 from agents.supervisor import orders, reaper, spawn
 
 #: Variable in the supervisor's environment by which the agent requests an isolation.
@@ -41,6 +47,7 @@ class TaskIsolation:
         self.sandbox = (
             mount_namespace.Sandbox() if asked != PROCESS_GROUP and os.geteuid() == 0 else None
         )
+        self._privileges = task_privileges.tried()
         self._root = root
         self._pool = attempt_cgroups.CgroupPool(
             self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -99,6 +106,8 @@ class TaskIsolation:
     def facts(self) -> dict[str, Any]:
         """Return the facts that the agent reports about isolation."""
         facts = self.tree.facts()
+        facts["restricts"] = list(self._privileges.restricts)
+        facts["problems"] = [*facts["problems"], *self._privileges.problems]
         if self.sandbox is not None:
             facts["views"] = self.sandbox.usable
             facts["hides_processes"] = self.sandbox.usable and self.sandbox.hides_processes
@@ -186,7 +195,10 @@ class TaskIsolation:
             spawn.write_secrets(self._root, order)
             spawn.hand_over(self._root, order)
         except OSError as problem:
-            raise spawn.refused(problem, "folder of the attempt") from None
+            error = spawn.refused(problem, "folder of the attempt")
+            if problem.errno in spawn.NO_ROOM:
+                raise spawn.NoRoomError(error.exit_code, str(error)) from None
+            raise error from None
 
     def _spawn_in(
         self,
@@ -197,14 +209,15 @@ class TaskIsolation:
     ) -> spawn.SpawnedChild:
         """Start a task in its groups.
 
-        What might hang is forked, so that only the child waits. A forked child enters its groups by
-        itself, before it switches user: otherwise memory of the supervisor would be charged to the
-        task for ever.
+        What might hang is forked, so that only the child waits, and what is restricted, because
+        only the child may be. A forked child enters its groups by itself, before it switches user:
+        otherwise memory of the supervisor would be charged to the task for ever.
         """
-        forks = order.user is not None or not self._is_near(order)
+        taken = self._taken_from(order)
+        forks = self.always_forks(order) or not self._is_near(order)
         if group is None:
             if forks:
-                return spawn.spawn_as(order, standard, [])
+                return spawn.spawn_as(order, standard, [], privileges=taken)
             return spawn.SpawnedChild(spawn.spawn(order, standard))
         now = time.monotonic()
         quiet, self._started_at = now - self._started_at >= QUIET_S, now
@@ -215,8 +228,17 @@ class TaskIsolation:
             except Exception as problem:  # whatever limits contain, no task starts without them
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
-            return spawn.spawn_as(order, standard, entries, born_in)
+            return spawn.spawn_as(order, standard, entries, born_in, taken)
         return spawn.SpawnedChild(self._spawn_from_within(order, standard, group))
+
+    def _taken_from(self, order: orders.StartOrder) -> task_privileges.Privileges:
+        """Return what is taken from a task."""
+        is_restricted = order.privileges == task_privileges.RESTRICTED
+        return self._privileges if is_restricted else spawn.UNRESTRICTED
+
+    def always_forks(self, order: orders.StartOrder) -> bool:
+        """Return True if a task never starts from inside its groups."""
+        return order.user is not None or bool(self._taken_from(order).restricts)
 
     def _is_near(self, order: orders.StartOrder) -> bool:
         """Return True if nothing that a start accesses can hang."""

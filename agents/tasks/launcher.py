@@ -94,6 +94,7 @@ class Launcher:
             kind=facts.get("kind", "process-group"),
             enforces=enforces,
             views=bool(facts.get("views")),
+            restricts=tuple(facts.get("restricts", ())),
             pids_max=self._settings.task_pids_max,
             path=facts.get("path", ""),
         )
@@ -116,6 +117,7 @@ class Launcher:
             kind=capabilities.kind,
             enforces=enforces,
             views=capabilities.views,
+            restricts=capabilities.restricts,
             problems=tuple(facts.get("problems", ())),
         )
 
@@ -279,5 +281,5 @@ class Launcher:
             return refusal(attempt, step.reason, message)
         return {
             "op": "stop", "id": attempt, "reason": step.reason.value,
-            "signal": step.signal, "grace_s": step.grace_s,
+            "signal": step.signal, "grace_s": step.grace_s, "message": step.message,
         }  # fmt: skip

@@ -11,7 +11,7 @@ import msgspec
 
 from agents.data import staging
 from agents.gpus import mps
-from agents.isolation import task_limits
+from agents.isolation import task_limits, task_privileges
 from agents.state import ATTEMPT_PATTERN
 from agents.supervisor.commands import CleanupCommand, RefuseCommand, StartCommand, TaskProgram
 from agents.tasks import container_runtimes, frameworks, images, task_environment
@@ -147,12 +147,15 @@ def _process(
 ) -> TaskProgram:
     """Return the program of a plain process."""
     denied = task_limits.denied_gpus(node.gpus, assignment.reachable, resources.instances)
+    # root is root: a task that a pool lets run as root is given its rights on purpose
+    restricted = template.privileges == task_privileges.RESTRICTED and resources.user.uid != 0
     return {
         "argv": execution.argv,
         "files": execution.files,
         "env": execution.environment,
         "cwd": execution.cwd,
         "limits": _limits(template, node, resources, denied),
+        "privileges": task_privileges.RESTRICTED if restricted else "",
         "private": task_limits.view_of(
             node.isolation,
             task_limits.ViewedPaths(
@@ -167,6 +170,7 @@ def _process(
             gang=None
             if resources.shared_gpu is not None
             else _gang_on_node(assignment, template, resources.user),
+            restricted=restricted,
         ),
     }
 

@@ -58,6 +58,11 @@ STOP_S_MAX = 5.0
 #: How often the size of the server's log is read.
 LOG_LOOK_S = 30.0
 _PR_SET_PDEATHSIG = 1
+#: What the controller writes is its own, whoever starts it.
+UMASK = 0o077
+#: The server pushes to repositories on this machine, whose files others must be able to read. What
+#: it writes in the state folder names its mode.
+SERVER_UMASK = 0o022
 
 
 class ServerProcess:
@@ -110,7 +115,11 @@ class ServerProcess:
         """Start the server and wait until it ends."""
         with os.fdopen(rotation.append_private(self._log_path), "ab") as output:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                umask=SERVER_UMASK,
             )
         if self._stopping.is_set():
             self._process.terminate()
@@ -349,6 +358,7 @@ def _end(
 
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     """Run ``python -m reconciler.controller.process``; ``decide`` is the core."""
+    os.umask(UMASK)
     options = controller_options.parser().parse_args()
     faulthandler.enable()  # a crash in compiled code says where it was
     lines = log_format.configure(options.log_format, options.log_level, "loop")

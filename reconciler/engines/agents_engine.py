@@ -255,6 +255,8 @@ class AgentsEngine:
                 name for name in spec.storage if _mounted(structure.volumes.get(name)) is not None
             ),
             stage=_stage(spec, structure),
+            privileges="restricted" if pool is None else pool.privileges,
+            scratch_bytes=(pool.scratch_limit_bytes or 0) if pool is not None else 0,
         )
 
 

@@ -896,6 +896,18 @@ TABLE: dict[str, Case] = {
         ),
         as_root=True,
     ),
+    "NodePool.spec.privileges": Case(
+        ("restricted", "unrestricted"),
+        lambda run, _: run.template().privileges,
+        ("restricted", "unrestricted"),
+        (pool(), job()),
+    ),
+    "NodePool.spec.scratchLimit": Case(
+        ("1Gi", "2Gi"),
+        lambda run, _: run.template().scratch_bytes,
+        (2**30, 2**31),
+        (pool(), job()),
+    ),
     "NodePool.spec.overrides[].hosts": Case(
         ("p-0", "p-1"),
         lambda run, _: [node.state.value for node in run.memory.nodes.values()],

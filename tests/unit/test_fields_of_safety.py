@@ -375,4 +375,4 @@ def test_approval_of_a_kind_that_there_is_not_is_a_mistake(pattern: str, hint: s
     ]
     assert [(p.rule, p.object) for p in problems] == [("no-such-kind", "Cluster/c")]
     assert f"it matches nothing{hint}" in problems[0].message
-    assert problems[0].found == pattern
+    assert problems[0].found == f'"{pattern}"'

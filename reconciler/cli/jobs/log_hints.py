@@ -17,7 +17,7 @@ _ATTEMPTS_MAX = 1000
 #: How many earlier tries are searched for output.
 _TRIES_MAX = 5
 #: Ends caused by the task itself: one that was held or evicted has not failed.
-_FAILURES = frozenset({"Exited", "StartFailed", "OutOfMemory", "TimedOut"})
+_FAILURES = frozenset({"Exited", "StartFailed", "OutOfMemory", "DiskLimit", "TimedOut"})
 #: The controller's line if a node has no output of a try.
 NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
 #: Beginnings of the controller's lines if there is no output.

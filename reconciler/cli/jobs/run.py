@@ -36,7 +36,7 @@ ONCE_S = 0.2
 #: How long a cancelled job may take to end before this command exits.
 END_S_MAX = 120.0
 #: Ends caused by the task itself: its status is that of `muster run`.
-OWN_WILL = ("Exited", "StartFailed", "OutOfMemory")
+OWN_WILL = ("Exited", "StartFailed", "OutOfMemory", "DiskLimit")
 #: States of a job without running tasks.
 NOT_STARTED = ("Pending", "Held")
 

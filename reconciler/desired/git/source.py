@@ -122,7 +122,7 @@ class GitSource:
         folder = self.state / f"mirror-{digest}.git"
         if not (folder / "HEAD").is_file():
             fresh = self.state / f".mirror-{digest}.{os.getpid()}"
-            self.state.mkdir(parents=True, exist_ok=True)
+            self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
             git_commands.run(self.state, "init", "--quiet", "--bare", str(fresh))
             git_commands.run(fresh, "config", "gc.auto", "0")
             try:

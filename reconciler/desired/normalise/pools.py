@@ -38,6 +38,8 @@ def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) ->
         labels=labels,
         observe_only=spec.mode == "observe",
         allow_root=spec.allow_root,
+        privileges=spec.privileges,
+        scratch_limit_bytes=_scratch_limit_bytes(spec, faults),
         drains=_drains(spec, frozenset(nodes), faults),
         grace_s=faults.duration(spec.termination_grace, "spec", "terminationGrace"),
         taints=tuple(
@@ -57,6 +59,17 @@ def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) ->
         numa=_near(spec, "numa", faults),
         nvlink=_near(spec, "nvlink", faults),
     )
+
+
+def _scratch_limit_bytes(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> int | None:
+    """Return what a task's own folders may take; None if there is no limit."""
+    if spec.scratch_limit is None:
+        return None
+    found = faults.amount("memory", spec.scratch_limit, "spec", "scratchLimit")
+    if not found:
+        message = "a task has a script and output: write an amount, or remove it for no limit"
+        faults.add("scratch-limit", message, "spec", "scratchLimit")
+    return found
 
 
 def counted(

@@ -139,7 +139,9 @@ class Pool(msgspec.Struct, frozen=True):
     then be absent. ``leaving`` None: work on nodes that leave service runs to its end. ``numa`` and
     ``nvlink`` are groups of GPU numbers that are near each other, empty if agents report them.
     ``runs_unmapped``: tasks of owners without a Unix user run as the agent's own user; no document
-    can say so, only the controller's ``--allow-root``.
+    can say so, only the controller's ``--allow-root``. ``privileges`` are those of tasks without a
+    container. ``scratch_limit_bytes`` is what a task's own folders on a node may take, None: no
+    limit.
     """
 
     name: str
@@ -152,6 +154,8 @@ class Pool(msgspec.Struct, frozen=True):
     observe_only: bool = False
     allow_root: bool = False
     runs_unmapped: bool = False
+    privileges: Literal["restricted", "unrestricted"] = "restricted"
+    scratch_limit_bytes: int | None = None
     drains: dict[str, NodeDrain] = {}
     grace_s: int = 30
     taints: tuple[Taint, ...] = ()

@@ -361,6 +361,25 @@ class NodePoolSpec(DocumentPart, frozen=True):
             example=True,
         ),
     ] = False
+    privileges: Annotated[
+        Literal["restricted", "unrestricted"],
+        doc(
+            "Privileges of jobs without a container. `restricted`: programs gain no rights by "
+            "setuid or capabilities, and system calls that no job needs fail. `unrestricted`: as "
+            "in a login to the node. Tasks that run as root are never restricted.",
+            example="unrestricted",
+        ),
+    ] = "restricted"
+    scratch_limit: Annotated[
+        Memory | None,
+        doc(
+            "Disk space that one task's own folders on the node may take: its working directory, "
+            "temporary files and output. A task above it ends with `DiskLimit`. Default: no "
+            "limit.",
+            example="200Gi",
+            unit="bytes",
+        ),
+    ] = None
     drift: Annotated[
         PoolDriftSpec,
         doc(

@@ -5,6 +5,8 @@ whole set of assignments, never a list of orders. The agent refuses an answer of
 one already seen.
 """
 
+from typing import Literal
+
 import msgspec
 
 from reconciler.model import desired
@@ -79,7 +81,10 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     gets the value, empty for none; values are never sent. ``saves`` is the rule for complete
     checkpoints; None: only the task's own word counts. ``image_timeout_s`` is the time limit of the
     pull of its image, None: the node's. ``mps``: a shared device is shared by MPS. ``volumes`` are
-    names of volumes that the node must have; ``stage`` is data to copy in and out.
+    names of volumes that the node must have; ``stage`` is data to copy in and out. ``privileges``
+    ``restricted``: a plain process gets no rights to gain, no capabilities and a filter of system
+    calls; ``unrestricted``: it gets none of these. ``scratch_bytes`` is what its own folders and
+    its output may take of the node's disk, 0: no limit.
     """
 
     job: str
@@ -108,6 +113,8 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     mps: bool = False
     volumes: tuple[str, ...] = ()
     stage: storage.StagingPlan = storage.StagingPlan()
+    privileges: Literal["restricted", "unrestricted"] = "restricted"
+    scratch_bytes: int = 0
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):

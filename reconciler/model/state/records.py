@@ -249,6 +249,8 @@ class Isolation(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: ``cgroup-v2``, ``cgroup-v1`` or ``process-group``.
         enforces: controllers that limit tasks to what they asked for.
         views: tasks have temporary folders and shared memory of their own.
+        restricts: what restricted tasks lack: ``no-new-privileges``, ``capabilities``,
+            ``system-calls``.
         problems: isolation that is missing, and why.
     """
 
@@ -256,6 +258,7 @@ class Isolation(msgspec.Struct, frozen=True, omit_defaults=True):
     enforces: tuple[str, ...] = ()
     views: bool = False
     problems: tuple[str, ...] = ()
+    restricts: tuple[str, ...] = ()
 
 
 class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -67,6 +67,7 @@ class EndReason(StrEnum):
     CHECK_FAILED = "CheckFailed"
     STAGE_FAILED = "StageFailed"
     OUT_OF_MEMORY = "OutOfMemory"
+    DISK_LIMIT = "DiskLimit"
 
 
 #: Phases of a start that are states of their own between controller and agent alone.

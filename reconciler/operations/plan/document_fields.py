@@ -165,6 +165,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),
     (desired.Pool, "gpu_memory_bytes"): ("nodes.gpus.memory", quantities.format_memory),
     (desired.Pool, "observe_only"): ("mode", _choice("observe", "manage")),
+    (desired.Pool, "scratch_limit_bytes"): ("scratchLimit", quantities.format_memory),
     (desired.Pool, "drains"): ("overrides", _drains),
     (desired.Pool, "grace_s"): ("terminationGrace", quantities.format_duration),
     (desired.Pool, "levels"): ("topology.levels", None),

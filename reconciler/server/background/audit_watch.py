@@ -143,6 +143,8 @@ class AuditWatch:
         self._seen = seen
         new = self._seen_path.with_suffix(".new")
         try:
+            new.unlink(missing_ok=True)  # it may be left by a crash, with any mode
+            new.touch(0o600, exist_ok=False)
             new.write_bytes(msgspec.json.encode(seen))
             new.replace(self._seen_path)
         except OSError as error:

@@ -54,7 +54,8 @@ def test_a_full_disk_loses_no_end_and_is_no_mystery(
 ) -> None:  # fmt: skip
     """Records have room of their own on the disk, so that they are kept and told while it is full.
 
-    A task whose output finds no room may run all the same; one that can have no folder may not.
+    A task whose output finds no room may run all the same; one that can have no folder may not, and
+    starts elsewhere at no cost to its job.
     """
     small.start()
     go = tmp_path / "go"
@@ -72,12 +73,12 @@ def test_a_full_disk_loses_no_end_and_is_no_mystery(
         controller.assign(name, "sh", "-c", f"head -c 9000 /dev/zero; exit {number + 10}")
     ends = [controller.ended(name) for name in names]
     for code, end in enumerate(ends, 10):
-        if end.end_reason is EndReason.START_FAILED:
+        if end.end_reason is EndReason.CHECK_FAILED:
             assert "No space left on device" in end.message
             assert end.exit_code is None
         else:
             assert (end.end_reason, end.exit_code) == (EndReason.EXITED, code)
-    assert starts or EndReason.START_FAILED in {end.end_reason for end in ends}
+    assert starts or EndReason.CHECK_FAILED in {end.end_reason for end in ends}
     go.touch()
     assert controller.ended("a.1").exit_code == 7, "it ran before, and its status is its own"
 
@@ -136,7 +137,7 @@ def test_an_agent_and_its_supervisor_that_die_on_a_full_disk_lose_no_end(
         if end.end_reason is EndReason.EXITED:
             assert (end.exit_code, begun.read_text()) == (code, "x\n")
         else:
-            assert end.end_reason in {EndReason.LOST, EndReason.START_FAILED}, name
+            assert end.end_reason in {EndReason.LOST, EndReason.CHECK_FAILED}, name
     assign(["with-room.1"], "true")
     assert controller.ended("with-room.1").exit_code == wanted["with-room.1"]
 

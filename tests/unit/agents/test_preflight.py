@@ -13,6 +13,7 @@ import pytest
 
 from agents import __main__, settings
 from agents.gpus import samples
+from agents.isolation import task_privileges
 from agents.node import agent_identity
 from agents.preflight import (
     finding,
@@ -49,6 +50,26 @@ BUS = {
     "sys/bus/pci/devices/0000:00:1f.0/vendor": "0x8086\n",
     "sys/bus/pci/devices/0000:00:1f.0/class": "0x060100\n",
 }
+
+
+def test_what_restricted_tasks_lack_is_told(tmp_path: Path) -> None:
+    (told,) = task_findings.privileges(tmp_path)
+    assert (told.name, told.level) == ("privileges", "ok")
+    assert "no-new-privileges, system-calls" in told.found
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia0").touch()
+    assert levels(task_findings.privileges(tmp_path))["nvidia-uvm"][0] == "note"
+
+
+def test_what_the_kernel_refuses_to_take_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = task_privileges.Privileges(("no-new-privileges",), ("system-calls of tasks: no",))
+    monkeypatch.setattr(task_privileges, "tried", lambda: refused)
+    (told,) = task_findings.privileges(tmp_path)
+    assert (told.level, told.do) == ("note", "Not taken: system-calls of tasks: no")
+
+
 HUNG = samples.Sample(1.0, devices.UNRESPONSIVE, "the NVIDIA driver hangs")
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -317,3 +318,14 @@ def test_an_answer_that_renews_nothing_leaves_leases_and_tasks_as_they_are() -> 
     assert made.answered(SyncResponse(1, 1), 6.0) == [RenewLeases(6.0)]
     newer = made.answered(SyncResponse(2, 0, renews=False), 7.0)
     assert newer == [SaveEpoch(2)], "an older leader is refused from here on all the same"
+
+
+def test_a_task_above_its_limit_is_ended_once() -> None:
+    limited = msgspec.structs.replace(TEMPLATE, scratch_bytes=5)
+    made = node(AttemptReport("a", AttemptState.RUNNING), AttemptReport("b", AttemptState.RUNNING))
+    made.answered(SyncResponse(1, 2, AssignmentSet({"t": limited}, (assigned("a"),))), 0.0)
+    assert made.scratch_limits() == {"a": 5}
+    (step,) = made.over_limit("a", "too much")
+    assert step == state.EndAttempt("a", EndReason.DISK_LIMIT, grace_s=10, message="too much")
+    assert made.over_limit("a", "still too much") == []
+    assert made.over_limit("gone", "nothing") == []

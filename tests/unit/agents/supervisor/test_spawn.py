@@ -238,7 +238,7 @@ from agents.supervisor import orders, spawn
 pid = os.fork()
 if pid == 0:
     order = orders.StartOrder("a.1", ("/bin/sh", "-c", "echo ran"))
-    spawn.become(order, (0, 1, 2), 2, [], os.getpid())
+    spawn.become(order, (0, 1, 2), 2, [], os.getpid(), privileges=spawn.UNRESTRICTED)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
@@ -249,24 +249,21 @@ def test_what_is_forked_when_the_supervisor_is_gone_does_not_begin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begun", "user", "waits"),
+    ("begun", "forks", "waits"),
     [
-        ([], ADA, False),
-        ([], None, False),
-        (["b.1"], ADA, False),
-        (["b.1"], None, True),  # it may be started from within its groups
-        (["b.1", "a.1"], ADA, True),  # the same one again
-        ([f"b.{number}" for number in range(start_queue.AT_ONCE - 1)], ADA, False),
-        ([f"b.{number}" for number in range(start_queue.AT_ONCE)], ADA, True),
+        ([], True, False),
+        ([], False, False),
+        (["b.1"], True, False),
+        (["b.1"], False, True),  # it may be started from within its groups
+        (["b.1", "a.1"], True, True),  # the same one again
+        ([f"b.{number}" for number in range(start_queue.AT_ONCE - 1)], True, False),
+        ([f"b.{number}" for number in range(start_queue.AT_ONCE)], True, True),
     ],
 )
-def test_who_waits_for_those_that_were_begun(
-    begun: list[str], user: dict[str, Any] | None, *, waits: bool
-) -> None:
+def test_who_waits_for_those_that_were_begun(begun: list[str], *, forks: bool, waits: bool) -> None:
     there = [
         start_queue.PendingStart(orders.StartOrder(name), {"id": name}, {}, spawn.SpawnedChild(1))
         for name in begun
     ]
-    other = user and orders.UserIds(**user)
-    wanted = orders.StartOrder("a.1", user=other or None)
-    assert start_queue.must_wait_for_earlier(there, wanted) is waits
+    wanted = orders.StartOrder("a.1")
+    assert start_queue.must_wait_for_earlier(there, wanted, forks=forks) is waits

@@ -3,11 +3,13 @@
 import os
 import pwd
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from agents.host import token_file
+from agents.isolation import task_limits
 from agents.settings import UserLimits
 from agents.tasks import checkpoint_folders, task_environment, task_users
 from agents.tasks.node_context import NodeContext, UnstartableError
@@ -69,6 +71,28 @@ def test_a_token_that_is_none(tmp_path: Path, text: str) -> None:
     path.chmod(0o600)
     with pytest.raises(token_file.TokenFileError, match="one token"):
         token_file.read_token(path)
+
+
+@pytest.mark.parametrize(
+    ("privileges", "user", "restricted"),
+    [
+        ("restricted", "games", True),
+        ("unrestricted", "games", False),
+        ("restricted", "root", False),
+    ],
+)
+def test_all_but_root_are_restricted_unless_the_pool_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, privileges: Any, user: str, *, restricted: bool
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    holding = task_limits.IsolationCapabilities(views=True)
+    place = msgspec.structs.replace(PLACE, as_root=True, isolation=holding)
+    template = TaskTemplate(
+        "j", 1, "g", command=("true",), user=user, allow_root=True, privileges=privileges
+    )
+    order = ordering.order_for(Assignment("a.1", "t", "b"), template, place)
+    assert order["privileges"] == ("restricted" if restricted else "")
+    assert order["private"].get("hides") == (["/run/user"] if restricted else None)
 
 
 @pytest.mark.parametrize("user", ["root", None])
