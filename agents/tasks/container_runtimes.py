@@ -90,11 +90,11 @@ class Podman(msgspec.Struct, frozen=True):
 
     def present(self, image: str) -> list[str]:
         """See :class:`Runtime`."""
-        return [*self.program, "image", "exists", image]
+        return [*self.program, "image", "exists", "--", image]
 
     def pull(self, image: str) -> list[str]:
         """See :class:`Runtime`."""
-        return [*self.program, "pull", "--quiet", image]
+        return [*self.program, "pull", "--quiet", "--", image]
 
     def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
@@ -116,7 +116,7 @@ class Podman(msgspec.Struct, frozen=True):
         for path, read_only in box.binds:
             argv.append(f"--volume={path}:{path}:{'ro' if read_only else 'rw'}")
         argv += [f"--env={name}" for name in sorted(box.told)]
-        return [*argv, "--entrypoint=", box.image, *box.argv]
+        return [*argv, "--entrypoint=", "--", box.image, *box.argv]
 
     def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment with a mark: this process is asked to end before it is killed."""
@@ -124,7 +124,7 @@ class Podman(msgspec.Struct, frozen=True):
 
     def remove(self, name: str) -> list[str] | None:
         """See :class:`Runtime`."""
-        return [*self.program, "rm", "--force", "--ignore", "--time=0", name]
+        return [*self.program, "rm", "--force", "--ignore", "--time=0", "--", name]
 
 
 class Apptainer(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ class Apptainer(msgspec.Struct, frozen=True):
         """
         if not image.startswith(_APPTAINER_SCHEMES):
             return None
-        return [*self.program, "--quiet", "exec", "--contain", image, "true"]
+        return [*self.program, "--quiet", "exec", "--contain", "--", image, "true"]
 
     def run(self, box: ContainerTask) -> list[str]:
         """See :class:`Runtime`."""
@@ -154,7 +154,7 @@ class Apptainer(msgspec.Struct, frozen=True):
         argv += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
         for path, read_only in box.binds:
             argv.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
-        return [*argv, box.image, *box.argv]
+        return [*argv, "--", box.image, *box.argv]
 
     def environment(self, box: ContainerTask) -> dict[str, str]:
         """Return the environment, with the container's variables under a prefix."""

@@ -44,7 +44,7 @@ def test_podman() -> None:
         "--device=nvidia.com/gpu=GPU-aa",
         "--volume=/var/lib/muster/attempts/a:/var/lib/muster/attempts/a:rw",
         "--volume=/data:/data:ro", "--env=MUSTER_JOB", "--env=TOKEN", "--entrypoint=",
-        "docker.io/library/debian:12", "python3", "-c", "print('a b')",
+        "--", "docker.io/library/debian:12", "python3", "-c", "print('a b')",
     ]  # fmt: skip
     assert "hidden" not in " ".join(made)
     assert container_runtimes.Podman().environment(BOX)["TOKEN"] == "hidden"
@@ -71,7 +71,7 @@ def test_apptainer(program: str, prefix: str) -> None:
     assert runtime.run(msgspec.structs.replace(BOX, image="/images/pt.sif")) == [
         program, "--quiet", "exec", "--contain", "--cleanenv", "--pwd=/work", "--nv",
         "--bind=/var/lib/muster/attempts/a:/var/lib/muster/attempts/a:rw", "--bind=/data:/data:ro",
-        "/images/pt.sif", "python3", "-c", "print('a b')",
+        "--", "/images/pt.sif", "python3", "-c", "print('a b')",
     ]  # fmt: skip
     found = runtime.environment(BOX)
     assert found[f"{prefix}TOKEN"] == "hidden"
@@ -81,14 +81,14 @@ def test_apptainer(program: str, prefix: str) -> None:
 
 def test_what_is_fetched() -> None:
     podman, apptainer = container_runtimes.Podman(), container_runtimes.Apptainer()
-    assert podman.present("a:1") == ["podman", "image", "exists", "a:1"]
-    assert podman.pull("a:1") == ["podman", "pull", "--quiet", "a:1"]
-    assert podman.remove("n") == ["podman", "rm", "--force", "--ignore", "--time=0", "n"]
+    assert podman.present("a:1") == ["podman", "image", "exists", "--", "a:1"]
+    assert podman.pull("a:1") == ["podman", "pull", "--quiet", "--", "a:1"]
+    assert podman.remove("n") == ["podman", "rm", "--force", "--ignore", "--time=0", "--", "n"]
     # the user looks, who may see more of a file server than root does
     assert apptainer.present("/images/pt.sif") == ["test", "-r", "/images/pt.sif"]
     assert apptainer.pull("/images/pt.sif") is None
     assert apptainer.present("docker://a:1") == ["false"]
-    pull = ["apptainer", "--quiet", "exec", "--contain", "docker://a:1", "true"]
+    pull = ["apptainer", "--quiet", "exec", "--contain", "--", "docker://a:1", "true"]
     assert apptainer.pull("docker://a:1") == pull
 
 
