@@ -17,7 +17,8 @@ NAME_CHARACTERS_MAX = 253
 DIGITS_MAX = 18
 
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
-_TRAILING_NUMBER = re.compile(r"^(.*?)(\d+)$")
+# of more digits the first belong to the prefix: no number in brackets has more
+_TRAILING_NUMBER = re.compile(rf"^(.*?)(\d{{1,{DIGITS_MAX}}})$")
 
 
 class HostListError(ValueError):

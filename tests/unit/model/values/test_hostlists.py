@@ -111,3 +111,10 @@ def test_a_list_is_bounded_also_where_names_come_again() -> None:
     with pytest.raises(hostlists.HostListError, match="more than 100000 hosts"):
         hostlists.expand(",".join(["n[1-60000]"] * 2))
     assert hostlists.expand("a,a,b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("prefix", ["", "n", "12", "0" * 30, "9" * 40])
+def test_names_with_very_long_numbers_fold_to_what_expands_again(prefix: str) -> None:
+    names = [f"{prefix}{number:022d}" for number in (2, 3, 4, 9)]
+    assert hostlists.expand(hostlists.fold_in_order(names)) == names
+    assert sorted(hostlists.expand(hostlists.fold(names))) == sorted(names)
