@@ -69,8 +69,7 @@ class Agent:
         self._delete_due = threading.Event()
         self.incarnation = os.urandom(8).hex()
         token = token_file.read_token(settings.token_file) if settings.token_file else ""
-        ca_file = "" if settings.ca_file is None else str(settings.ca_file)
-        self.target = ControllerTarget(settings.server, token, ca_file)
+        self.target = ControllerTarget(settings.server, token, settings.ca_file)
         self.target.parts()
         self._console = operator_log.Console(settings.name, settings.log_format, settings.log_level)
         self._events = event_log.EventLog(settings, self._console)

@@ -88,7 +88,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     name: str
     root: Path
     token_file: Path | None = None
-    ca_file: Path | None = None
+    ca_file: str = ""
     user_limits: UserLimits = UserLimits()
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -345,7 +345,7 @@ def _settings(given: argparse.Namespace) -> AgentSettings:
         name=given.name,
         root=Path(os.path.realpath(given.root)),
         token_file=given.token_file,
-        ca_file=given.ca,
+        ca_file=str(given.ca or ""),
         user_limits=UserLimits(
             root=not given.never_root,
             uid_min=given.min_uid,

@@ -24,6 +24,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("target")
     parser.add_argument("--seconds", type=int, default=60, help="how long (60)")
     parser.add_argument("--seed", type=int, default=0, help="0: another one each time (0)")
+    parser.add_argument("--runs", type=int, default=-1, help="how many inputs at most (any number)")
     parser.add_argument(
         "--corpus", type=Path, default=Path("lab/fuzz"), help="where inputs are kept (lab/fuzz)"
     )
@@ -84,6 +85,7 @@ def main(arguments: list[str]) -> int:
     seeds = Path(__file__).with_name("corpus") / given.target
     flags = [f"-max_total_time={given.seconds}", f"-max_len={INPUT_BYTES_MAX}", "-timeout=60"]
     flags += [f"-artifact_prefix={findings}/{given.target}-", "-print_final_stats=1"]
+    flags.append(f"-runs={given.runs}")
     flags += [f"-seed={given.seed}"] if given.seed else []
     atheris.Setup([sys.argv[0], *flags, str(kept), str(seeds)], limited)
     atheris.Fuzz()

@@ -20,6 +20,8 @@ from reconciler.server import agent_sync, errors
 
 _NODE = "n1"
 _ROOT = "/var/lib/muster-agent"
+#: Larger lists are only expanded, so that what is slow is one expansion.
+_FOLDED_MAX = 2_000
 _encode = msgspec.msgpack.encode
 
 
@@ -93,7 +95,8 @@ def host_lists(data: bytes) -> None:
     assert names
     assert len(names) <= hostlists.HOSTS_MAX
     assert all(hostlists.is_name(name) for name in names)
-    assert hostlists.expand(hostlists.fold_in_order(names)) == names
+    if len(names) <= _FOLDED_MAX:
+        assert hostlists.expand(hostlists.fold_in_order(names)) == names
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

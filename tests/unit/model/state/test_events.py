@@ -18,11 +18,7 @@ def _noted() -> Iterator[tuple[str, ast.expr, ast.expr]]:
     """Where in the core something is noted, under which kind, with which message."""
     for path in sorted(_CORE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "event"
-            ):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("events.add"):
                 kind, message = node.args[:2]
                 yield f"{path.name}:{node.lineno}", kind, message
 
