@@ -69,14 +69,16 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def require_tls_pair(options: argparse.Namespace) -> None:
-    """Check that a certificate comes with its key.
+def resolve_tls_pair(options: argparse.Namespace) -> None:
+    """Make the paths of certificate and key absolute: the server runs in another folder.
 
     Raises:
         ValueError: only one of them is given.
     """
     if (options.tls_cert is None) != (options.tls_key is None):
         raise ValueError("--tls-cert and --tls-key belong together: give both or none")
+    if options.tls_cert is not None:
+        options.tls_cert, options.tls_key = options.tls_cert.resolve(), options.tls_key.resolve()
 
 
 def _add_file_options(options: argparse.ArgumentParser) -> None:

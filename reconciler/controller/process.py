@@ -365,7 +365,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     try:
         addresses.parse(options.listen)
         remote_urls.require_no_password(options.repo)
-        controller_options.require_tls_pair(options)
+        controller_options.resolve_tls_pair(options)
         options.token_file = token_file.prepare(
             options.token_file, options.state, any_node=options.any_node_token
         )

@@ -103,10 +103,16 @@ def _command(
     return head.encode("utf-8", "replace") + data
 
 
+def _line(subject: str) -> str:
+    """Return a subject on one line, without what a terminal would obey."""
+    words = " ".join(subject.split())
+    return "".join(one for one in words if one == " " or one.isprintable())
+
+
 def message(group: ImportedCommit) -> str:
     """Return a commit message: what it does, each request, and the submitters."""
     # One line each: what people write as a reason is no place for trailers.
-    subjects = [" ".join(subject.replace("\0", "").split()) for subject in group.subjects]
+    subjects = [_line(subject) for subject in group.subjects]
     text = subjects[0] if len(subjects) == 1 else _heading(subjects)
     if len(subjects) > 1:
         listed = [f"- {line}" for line in subjects[:_SUBJECTS_MAX]]

@@ -17,6 +17,8 @@ from reconciler.model import desired
 from reconciler.model.documents import fields
 
 Problems = tuple[desired.Problem, ...]
+#: The most files to keep as read; one has at most 4 MiB.
+READ_MAX = 16
 #: A fault, and the document that has it.
 Noted = tuple[Placed, Fault]
 
@@ -50,8 +52,8 @@ class FileIndex:
 
     def __init__(self, read_blob: Callable[[str], bytes]) -> None:
         self._read_blob = read_blob
-        #: The file that was read last: most of what is wrong is wrong with many objects of one.
-        self._last: tuple[str, bytes] = ("", b"")
+        #: The files that were read last: most of what is wrong is wrong with many objects of few.
+        self._read: dict[str, bytes] = {}
         self.entries: dict[str, _Entry] = {}
         self.count = self.size = 0
         self.structural: dict[str, None] = {}
@@ -181,16 +183,24 @@ class FileIndex:
         self, noted: Noted, severity: Literal["error", "warning"] | None = None
     ) -> desired.Problem:
         placed, fault = noted
-        blob = self.entries[placed.path].blob
-        if self._last[0] != blob:
-            self._last = (blob, self._read_blob(blob))
         return document_reader.problem(
             fault,
-            data=self._last[1],
+            data=b"" if document_reader.has_place(placed.document, fault) else self._text(placed),
             path=placed.path,
             document=placed.document,
             severity=severity,
         )
+
+    def _text(self, placed: Placed) -> bytes:
+        """Return the file of a document."""
+        blob = self.entries[placed.path].blob
+        text = self._read.pop(blob, None)
+        if text is None:
+            text = self._read_blob(blob)
+        self._read[blob] = text
+        if len(self._read) > READ_MAX:
+            del self._read[next(iter(self._read))]
+        return text
 
     def placed(self, reference: tuple[str, int]) -> Placed:
         path, index = reference

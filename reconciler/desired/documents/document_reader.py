@@ -273,6 +273,11 @@ def _positions(data: bytes) -> Sequence[yaml_reader.Positions]:
         return ()
 
 
+def has_place(document: Document, fault: Fault) -> bool:
+    """Return True if the document itself knows the place of a fault, without its file."""
+    return document.part is None and fault in document.faults
+
+
 def problem(
     fault: Fault,
     *,
@@ -286,7 +291,7 @@ def problem(
     Of a valid document that takes a slow pass over ``data``, once a file.
     """
     place = yaml_reader.LineColumn(document.line, 1)
-    if document.part is None and fault in document.faults:
+    if has_place(document, fault):
         place = dict(zip(document.faults, document.places, strict=False)).get(fault, place)
     else:
         places = _positions(data)

@@ -51,16 +51,17 @@ class ServerCertificate:
         else:
             log.info("the TLS certificate %s was read again", self._paths[0])
 
-    def _versions(self) -> list[tuple[int, int, int] | None]:
+    def _versions(self) -> list[tuple[int, ...] | None]:
         """Return what tells one version of the files from another."""
-        found: list[tuple[int, int, int] | None] = []
+        found: list[tuple[int, ...] | None] = []
         for path in self._paths:
             try:
                 status = path.stat()
             except OSError:
                 found.append(None)
             else:
-                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+                # the last of them changes with the mode too
+                found.append((status.st_mtime_ns, status.st_ino, status.st_ctime_ns))
         return found
 
 

@@ -146,3 +146,25 @@ def test_faulty_files_are_parsed_once(count: int, monkeypatch: pytest.MonkeyPatc
     assert [(one.line, one.column) for one in listed[:2]] == [(6, 3), (13, 3)]
     assert "and 30 more faults in 30 documents" in listed[-1].message
     assert len(told.refused) == 320
+
+
+def test_faults_of_many_files_do_not_read_the_files_again() -> None:
+    """One file was kept, and names go from file to file: each fault read its whole file."""
+    wrong = [
+        documents(*(job(f"j{file}-{number}", nonsense=1) for number in range(80))).encode()
+        for file in range(20)
+    ]
+    asked: list[str] = []
+
+    def read_blob(blob: str) -> bytes:
+        asked.append(blob)
+        return wrong[int(blob)]
+
+    told = applied.Applied(last_good.LastGood(), read_blob)
+    changes = [
+        file_index.FileChange(f"{number}.yaml", str(number), data)
+        for number, data in enumerate(wrong)
+    ]
+    told.apply("1", changes, {})
+    assert len(told.refused) == 20 * 80
+    assert len(asked) <= len(wrong)

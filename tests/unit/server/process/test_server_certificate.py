@@ -2,7 +2,6 @@
 
 import datetime as dt
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -77,11 +76,13 @@ def test_a_new_pair_is_read_and_a_bad_one_is_not(
     assert "stays the one before" in caplog.text
 
 
-def test_unchanged_files_are_not_read_again(folder: Path) -> None:
+def test_a_key_whose_mode_was_mended_is_read(folder: Path) -> None:
     found = read(folder)
-    status = (folder / "server.pem").stat()
-    before = (folder / "server.pem").read_bytes()
-    (folder / "server.pem").write_bytes(b"x" * len(before))
-    os.utime(folder / "server.pem", ns=(status.st_atime_ns, status.st_mtime_ns))
-    found.renew()  # the same inode, time and size
-    assert found.expires_at > 0
+    first = found.expires_at
+    own_ca.issue(folder, ["localhost"], NOW + dt.timedelta(days=10))
+    (folder / "server.key").chmod(0o644)
+    found.renew()
+    assert found.expires_at == first
+    (folder / "server.key").chmod(0o600)
+    found.renew()
+    assert found.expires_at == pytest.approx(first + 10 * 86400, abs=2)
