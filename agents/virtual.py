@@ -130,6 +130,7 @@ class VirtualNodes:
         if known.alive:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o711)  # whatever the umask: users of tasks pass through it
         log = self.folder / f"{name}.log"
         if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))

@@ -4,7 +4,9 @@ Before the first of them the project is compiled, once.
 """
 
 import compileall
+import os
 import signal
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -33,3 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for package in ("reconciler", "agents", "bench", "tests"):
         compileall.compile_dir(PROJECT / package, quiet=2)
+
+
+@pytest.fixture(autouse=True)
+def _own_umask() -> Iterator[None]:
+    """Undo what a test, or what it calls, does to the umask of this process."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)

@@ -169,15 +169,21 @@ class Bed:
         return self.until(look, timeout_s)
 
     def process(self, name: str) -> int:
-        """The main process of the only task of a job that runs."""
+        """The main process of the only task of a job that runs: the oldest of its processes.
+
+        The one with the lowest id may be a child, when ids begin anew.
+        """
         (attempt,) = self.until_state(name, "Running")["attempts"]
         mark = f"MUSTER_ATTEMPT={attempt['id']}".encode()
+        found: list[tuple[int, int]] = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        return int(entry.name)
-        raise AssertionError(f"no process of {attempt['id']}")
+                        fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                        found.append((int(fields[19]), int(entry.name)))
+        assert found, f"no process of {attempt['id']}"
+        return min(found)[1]
 
     def output(self, name: str, **query: str) -> str:
         """What a task has written."""
