@@ -109,7 +109,7 @@ def program_of(machine: str) -> bytes:
     architecture's numbers means nothing for those.
 
     Raises:
-        KeyError: nobody has written down the numbers of this architecture.
+        KeyError: the table of numbers lacks this architecture.
     """
     known = ARCHITECTURES[machine]
     numbers = sorted(known.denied.values())
@@ -138,7 +138,7 @@ def program_of(machine: str) -> bytes:
     return b"".join(INSTRUCTION.pack(*line) for line in lines)
 
 
-#: The filter of this machine; empty if nobody has written down its numbers.
+#: The filter of this machine; empty if the table of numbers lacks its architecture.
 _MACHINE = os.uname().machine
 _OWN = program_of(_MACHINE) if _MACHINE in ARCHITECTURES else b""
 

@@ -1,4 +1,4 @@
-"""Orders as the supervisor reads them: a line comes in, a value that nobody changes goes out.
+"""Orders as the supervisor reads them: a line comes in, an immutable value goes out.
 
 ``commands`` has the agent's side. Orders may come from agents of other versions, so what is unknown
 is ignored, and what is needed is checked here, once. Standard library only.

@@ -75,7 +75,7 @@ class _Fetch:
 
 
 class UnwantedError(Exception):
-    """The end of a command because nobody waits for its result any more."""
+    """The end of a command whose result is no longer wanted."""
 
 
 class RuntimeCommands:

@@ -82,17 +82,19 @@ def _describe_missing(context: typer.Context, what: str, name: str, choices: str
     """Return which word a command line lacks, with the command to type if it is an option."""
     command = context.command_path.removeprefix("muster ")
     if choices:
-        return f"{command} needs {_one_of(choices)}"
+        option = f"{name}: " if what == "option" else ""
+        return f"{command} needs {option}{_one_of(choices)}"
     if what == "argument":
         return f"{command} needs {name}"
-    words = [
-        word
-        for parameter in context.command.params
-        if parameter.param_type_name == "argument"
-        for word in context.params.get(parameter.name or "") or ()
-    ]
-    noun = name.lstrip("-")
-    return f'{command} needs a {noun}: {shlex.join(["muster", command, *words])} {name} "why"'
+    words: list[str] = ["muster", *command.split()]
+    value = '"why"'
+    for parameter in context.command.params:
+        if parameter.param_type_name == "argument":
+            given = context.params.get(parameter.name or "") or ()
+            words += map(str, given if isinstance(given, list | tuple) else [given])
+        elif name in parameter.opts and name != "--reason":
+            value = parameter.metavar or "VALUE"
+    return f"{command} needs {name}: {shlex.join(words)} {name} {value}"
 
 
 def _one_of(choices: str) -> str:

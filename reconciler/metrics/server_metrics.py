@@ -34,22 +34,23 @@ class Answers:
     """Counts of requests by handler, method and status class.
 
     ``audit`` is the last verification of the audit log, None before the first.
-    ``certificate_expires_at`` returns when the server's TLS certificate expires; None without TLS.
 
     Args:
         unauthenticated: counts of calls without a valid token, by the reason; somebody else counts.
         refused_reports: counts of reports of nodes that were refused, by the reason, likewise.
+        certificate_expires_at: returns when the server's TLS certificate expires; None without TLS.
     """
 
     def __init__(
         self,
         unauthenticated: Mapping[str, int] | None = None,
         refused_reports: Mapping[str, int] | None = None,
+        certificate_expires_at: Callable[[], float] | None = None,
     ) -> None:
         self._unauthenticated = {} if unauthenticated is None else unauthenticated
         self._refused_reports = {} if refused_reports is None else refused_reports
         self.audit: AuditLook | None = None
-        self.certificate_expires_at: Callable[[], float] | None = None
+        self._certificate_expires_at = certificate_expires_at
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[str, Histogram] = {}
 
@@ -79,8 +80,8 @@ class Answers:
             if self.audit.intact is not None:
                 page.put("muster_audit_intact", int(self.audit.intact))
             page.put("muster_audit_verified_timestamp_seconds", self.audit.at)
-        if self.certificate_expires_at is not None:
-            expires_at = self.certificate_expires_at()
+        if self._certificate_expires_at is not None:
+            expires_at = self._certificate_expires_at()
             page.put("muster_api_certificate_expires_timestamp_seconds", expires_at)
         page.put("muster_api_process_cpu_seconds_total", time.process_time())
         page.put("muster_api_process_resident_memory_bytes", exposition.resident_bytes())

@@ -130,9 +130,8 @@ def main(arguments: list[str]) -> int:
         return 1
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{shown}:{listener.getsockname()[1]}"
-    parts = _compose(options, known)
-    if certificate is not None:
-        parts.answers.certificate_expires_at = lambda: certificate.expires_at
+    expires_at = None if certificate is None else lambda: certificate.expires_at
+    parts = _compose(options, known, expires_at)
     config = uvicorn.Config(
         app.create_app(parts, address=address),
         access_log=False,
@@ -160,7 +159,11 @@ def main(arguments: list[str]) -> int:
     return 0 if server.started else 1
 
 
-def _compose(options: argparse.Namespace, known: tokens.WatchedTokens) -> composition.Composition:
+def _compose(
+    options: argparse.Namespace,
+    known: tokens.WatchedTokens,
+    certificate_expires_at: Callable[[], float] | None,
+) -> composition.Composition:
     """Return the parts of the server that the options ask for."""
     store = server_store.ServerStore(options.store)
     facts, submitter = repository_facts.RepositoryFacts(), None
@@ -180,6 +183,7 @@ def _compose(options: argparse.Namespace, known: tokens.WatchedTokens) -> compos
         facts=facts,
         submitter=submitter,
         hook_secret=options.hook_secret,
+        certificate_expires_at=certificate_expires_at,
     )
 
 

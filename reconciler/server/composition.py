@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from litestar.di import Provide
@@ -54,6 +54,7 @@ class Composition:
         store: ServerStore,
         facts: RepositoryFacts,
         submitter: remote_changes.Submitter | None,
+        certificate_expires_at: Callable[[], float] | None = None,
         hook_secret: pathlib.Path | None = None,
     ) -> None:
         self.access_log = access_audit.AccessAudit(
@@ -64,7 +65,7 @@ class Composition:
         )
         self.gate = authentication.Authenticator(tokens, failed)
         self._budgets = report_budgets.ReportBudgets()
-        self.answers = metrics.Answers(failed.counts, self._budgets.refused)
+        self.answers = metrics.Answers(failed.counts, self._budgets.refused, certificate_expires_at)
         self.stopping = Stopping()
         self._verifier = hook_signatures.HookVerifier(hook_secret)
         self._store = store

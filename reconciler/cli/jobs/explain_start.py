@@ -1,4 +1,4 @@
-"""The start of a waiting job as text, or why nobody can estimate it, from its view in the API.
+"""The start of a waiting job as text, or why there is no estimate, from its view in the API.
 
 `by 12:31` is a bound that holds, `about 12:31` is a forecast. The text says no more than the view
 does: the work ahead of a job is not known here.

@@ -21,7 +21,7 @@ REVISIONS_MAX = 200
 
 
 def removal_text(api: Any, job: Json) -> str:
-    """Return `commit 4aabf18a3c34 of ann@example.org removed it`; empty if nobody knows.
+    """Return `commit 4aabf18a3c34 of ann@example.org removed it`; empty if it is not known.
 
     It is unknown if too many revisions have come since, if one revision removed more objects than
     the log lists, or if the caller may not read the log.

@@ -179,30 +179,46 @@ def verify(
     if repository is not None and file is None:
         terminal.fail("--repo compares a copy of the log: give it with --file", terminal.USAGE)
     if file is not None:
-        if not file.is_file():
-            terminal.fail(f"{file} does not exist")
-        verdict = audit_log.Log(file).verify(first)
-        found = _Found(verdict.lines, verdict.last, verdict.wrong, torn=verdict.torn)
-        if verdict.anchor is not None and verdict.anchor.entry.dropped:
-            line, dropped = verdict.anchor, verdict.anchor.entry.dropped
-            found = found._replace(
-                gone=dropped.last, anchor=line.number, at=times.format_time(line.entry.at)
-            )
-            found = found._replace(revision=line.entry.revision, said=line.entry.message)
+        found = _verify_file(file, first)
     else:
         with context.controller(server, token_file) as api:
-            answer = api.get("/v1/audit/verify", first=first if first > 1 else None)
-        found = _Found(
-            answer["lines"], answer["last"], answer["wrong"], torn=answer.get("torn", False)
-        )
-        if anchor := answer.get("anchor"):
-            found = found._replace(gone=anchor["dropped"]["last"], anchor=anchor["number"])
-            found = found._replace(
-                at=anchor["at"], revision=anchor["revision"], said=anchor["message"]
-            )
+            found = _found_in(api.get("/v1/audit/verify", first=first if first > 1 else None))
     _tell(found, first)
     if repository is not None and file is not None:
         _compare(file, repository)
+
+
+def _verify_file(file: Path, first: int) -> _Found:
+    """Verify a copy of the log. Exit if there is none."""
+    if not file.is_file():
+        terminal.fail(f"{file} does not exist")
+    verdict = audit_log.Log(file).verify(first)
+    found = _Found(verdict.lines, verdict.last, verdict.wrong, torn=verdict.torn)
+    if verdict.anchor is None or not verdict.anchor.entry.dropped:
+        return found
+    line, dropped = verdict.anchor, verdict.anchor.entry.dropped
+    return found._replace(
+        gone=dropped.last,
+        anchor=line.number,
+        at=times.format_time(line.entry.at),
+        revision=line.entry.revision,
+        said=line.entry.message,
+    )
+
+
+def _found_in(answer: Json) -> _Found:
+    """Return the result that the controller sent."""
+    found = _Found(answer["lines"], answer["last"], answer["wrong"], torn=answer.get("torn", False))
+    anchor = answer.get("anchor")
+    if not anchor:
+        return found
+    return found._replace(
+        gone=anchor["dropped"]["last"],
+        anchor=anchor["number"],
+        at=anchor["at"],
+        revision=anchor["revision"],
+        said=anchor["message"],
+    )
 
 
 def _compare(file: Path, repository: Path) -> None:

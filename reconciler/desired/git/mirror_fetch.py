@@ -61,7 +61,10 @@ class MirrorFetch:
         self._timeout_s = timeout_s
         self._bytes_max = bytes_max
         self._patience = 1
-        self._load: _FirstLoad | None = None
+        name = reference.replace("/", "-")
+        beside = folder.with_name(f"{folder.stem}.{name}.load")
+        self._load = _FirstLoad(beside, self._remote, timeout_s, bytes_max)
+        self._is_loaded = False
 
     def run(self) -> None:
         """Fetch the branch, or the next part of it.
@@ -71,43 +74,46 @@ class MirrorFetch:
             LimitError: it took too long, or brings too much at once.
             GitError: it can't be reached.
         """
-        is_first = not self._is_there()
-        load = self._first_load()
-        if is_first and load.has_begun:
-            load.go_on()
-            self._take(load)
-            return
-        load.remove()  # what is there now came another way
-        limit_s = self._timeout_s * self._patience
+        if not self._is_loaded and not self._is_there():
+            self._run_first()
+        else:
+            self._load.remove()  # a branch that is there came another way
+            self._run_again()
+        self._is_loaded, self._patience = True, 1
+
+    def _run_first(self) -> None:
+        """Load the branch as a whole, or in steps if it does not come so."""
+        if self._load.has_begun:
+            self._load.go_on()
+        else:
+            try:
+                self._fetch(self._timeout_s)
+            except LimitError as error:
+                self._load.begin(error)
+            else:
+                return
+        remote = (str(self._load.folder), _INCOMING)
+        fetch(self._folder, remote, self._reference, PATIENCE_MAX * self._timeout_s, None)
+        self._load.remove()
+
+    def _run_again(self) -> None:
+        """Fetch what is new of the branch; after a time-out the next time may be longer."""
         try:
-            fetch(self._folder, self._remote, self._reference, limit_s, self._bytes_max)
-        except LimitError as error:
-            if not is_first:
-                if not isinstance(error, SizeError):
-                    self._patience = min(PATIENCE_MAX, 2 * self._patience)
-                raise
-            load.begin(error)
-            self._take(load)
-        self._patience = 1
+            self._fetch(self._timeout_s * self._patience)
+        except SizeError:
+            raise
+        except LimitError:
+            self._patience = min(PATIENCE_MAX, 2 * self._patience)
+            raise
+
+    def _fetch(self, limit_s: float) -> None:
+        fetch(self._folder, self._remote, self._reference, limit_s, self._bytes_max)
 
     def _is_there(self) -> bool:
         found = git_commands.run(
             self._folder, "rev-parse", "--verify", "--quiet", self._reference, good=(0, 1)
         )
         return found.returncode == 0
-
-    def _first_load(self) -> "_FirstLoad":
-        if self._load is None:
-            name = self._reference.replace("/", "-")
-            folder = self._folder.with_name(f"{self._folder.stem}.{name}.load")
-            self._load = _FirstLoad(folder, self._remote, self._timeout_s, self._bytes_max)
-        return self._load
-
-    def _take(self, load: "_FirstLoad") -> None:
-        """Take a branch that is whole from the repository beside the mirror."""
-        remote = (str(load.folder), _INCOMING)
-        fetch(self._folder, remote, self._reference, PATIENCE_MAX * self._timeout_s, None)
-        load.remove()
 
 
 class _FirstLoad:

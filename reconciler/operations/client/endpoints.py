@@ -23,6 +23,8 @@ ENDPOINT_FILE = Path(".muster") / "endpoint.json"
 #: Variables that stand for ``--ca`` and ``--insecure``.
 CA_VARIABLE = "MUSTER_CA"
 INSECURE_VARIABLE = "MUSTER_INSECURE"
+#: What the parser of the command line takes for yes in a variable.
+_YES = frozenset({"1", "true", "t", "yes", "y", "on"})
 #: Addresses of loopback, written so that no two readers take them for different hosts.
 _LOCAL = re.compile(r"https?://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])(?::[0-9]{1,5})?/?")
 
@@ -128,7 +130,7 @@ def require_privacy(endpoint: Endpoint) -> None:
         endpoint.token_file is None
         or parts.scheme != "http"
         or addresses.is_loopback(parts.hostname or "")
-        or os.environ.get(INSECURE_VARIABLE)
+        or os.environ.get(INSECURE_VARIABLE, "").lower() in _YES
     ):
         return
     raise EndpointError(

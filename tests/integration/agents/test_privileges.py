@@ -130,16 +130,18 @@ def test_a_task_reads_and_traces_its_own_processes(bed: Bed) -> None:
     check = program(
         bed,
         """
-        import ctypes, os, signal, time
+        import ctypes, os, signal
         libc = ctypes.CDLL(None, use_errno=True)
         class Piece(ctypes.Structure):
             _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
         text = ctypes.create_string_buffer(b"before")
+        read, write = os.pipe()
         child = os.fork()
         if not child:
             text.value = b"within"
+            os.write(write, b"x")
             signal.pause()
-        time.sleep(0.3)
+        os.read(read, 1)
         mine = ctypes.create_string_buffer(7)
         local = Piece(ctypes.addressof(mine), 7)
         remote = Piece(ctypes.addressof(text), 7)

@@ -116,7 +116,12 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
         (["report"], "muster: report needs usage, waiting, efficiency or fairness\n"),
         (["explain"], "muster: explain needs JOB\n"),
         (["access", "can"], "muster: access can needs EMAIL\n"),
-        (["drain", "n1"], 'muster: drain needs a reason: muster drain n1 --reason "why"\n'),
+        (["drain", "n1"], 'muster: drain needs --reason: muster drain n1 --reason "why"\n'),
+        (["ca", "init", "tls"], "muster: ca init needs --host: muster ca init tls --host NAME\n"),
+        (
+            ["token", "create", "ada@example.org"],
+            "muster: token create needs --role: user, admin, node or metrics\n",
+        ),
         (["submit", "--owner", "me"], "no option --owner here; the owner is your git identity\n"),
         (["explain", "a", "b"], "Use: muster explain a, then muster explain b\n"),
         (["version", "x"], "unexpected argument x; muster version takes none\n"),

@@ -172,10 +172,10 @@ def cluster_page() -> str:
 
 
 def server_openmetrics() -> bytes:
-    answers = metrics.Answers({"missing": 3, "unknown": 2, "expired": 0}, {"rate": 4})
+    unauthenticated = {"missing": 3, "unknown": 2, "expired": 0}
+    answers = metrics.Answers(unauthenticated, {"rate": 4}, lambda: 1_830_000_000.0)
     answers.count("/v1/jobs", "GET", 200, 0.003)
     answers.audit = metrics.AuditLook(intact=True, at=1_800_000_000.0)
-    answers.certificate_expires_at = lambda: 1_830_000_000.0
     return answers.render(open_sessions=2, other_sessions=1)
 
 
