@@ -24,7 +24,7 @@ _TYPE_WORDS = {
     "int range": "a whole number such as 2",
 }
 _MISSING = re.compile(r"Missing (argument|option) '(.*?)'.*?\.(?: Choose from: (.*))?")
-_INVALID = re.compile(r"Invalid value for '(.*?)'(?: / '.*?')*: (.*)")
+_INVALID = re.compile(r"Invalid value for '(.*?)'(?: / '.*?')*(?: \(env var: '.*?'\))?: (.*)")
 _NOT_OF_TYPE = re.compile(r"'(.*)' is not a valid ([a-z ]+)\.")
 _NOT_A_CHOICE = re.compile(r"'(.*)' is not one of (.*)\.")
 _NOT_IN_RANGE = re.compile(r"(\S+) is not in the range (?:(\S+)<=)?x(?:(>=|<=)(\S+))?\.")

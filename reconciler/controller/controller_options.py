@@ -78,7 +78,8 @@ def resolve_tls_pair(options: argparse.Namespace) -> None:
     if (options.tls_cert is None) != (options.tls_key is None):
         raise ValueError("--tls-cert and --tls-key belong together: give both or none")
     if options.tls_cert is not None:
-        options.tls_cert, options.tls_key = options.tls_cert.resolve(), options.tls_key.resolve()
+        # not resolved: whoever renews certificates may do so by another link
+        options.tls_cert, options.tls_key = options.tls_cert.absolute(), options.tls_key.absolute()
 
 
 def _add_file_options(options: argparse.ArgumentParser) -> None:

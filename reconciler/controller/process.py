@@ -370,7 +370,7 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
             options.token_file, options.state, any_node=options.any_node_token
         )
         if options.hook_secret is not None:
-            options.hook_secret = options.hook_secret.resolve()
+            options.hook_secret = options.hook_secret.absolute()  # a link may lead elsewhere later
             hook_secret.read(options.hook_secret)
     except ValueError as error:  # so are TokenError and HookSecretError
         controller_options.parser().error(str(error))

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from reconciler.model.values import found_values
+from reconciler.model.values import found_values, hostlists
 
 CA_DAYS = 3650
 #: What public authorities give at most, and clients expect.
@@ -45,7 +45,7 @@ def init(folder: Path, hosts: Sequence[str], now: dt.datetime) -> None:
     if (folder / "ca.key").exists() or (folder / "ca.pem").exists():
         raise AuthorityError(
             f"{folder} holds an authority already. To renew the controller's certificate: "
-            f"muster ca issue {folder} --host {hosts[0]}"
+            f"muster ca issue {folder} {' '.join(f'--host {host}' for host in hosts)}"
         )
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Muster CA {now:%Y-%m-%d}")])
@@ -170,7 +170,7 @@ def _alternatives(hosts: Sequence[str]) -> list[x509.GeneralName]:
         try:
             found.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
-            if not host.isascii() or not host or any(one in host for one in " /:"):
+            if not hostlists.is_name(host):
                 raise AuthorityError(
                     f"found {found_values.quote(host)}, expected a name or address, without scheme "
                     "and port"

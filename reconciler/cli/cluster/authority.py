@@ -61,7 +61,9 @@ def init(folder: _Folder, *, host: _Hosts) -> None:
 
 
 def issue(folder: _Folder, *, host: _Hosts) -> None:
-    """Make a new certificate and key of the controller, which takes them without a restart.
+    """Renew the controller's certificate and key.
+
+    The controller reads them without a restart.
 
     Example: muster ca issue /etc/muster/tls --host ctl.example.org --host 10.0.0.5
     """
@@ -79,6 +81,7 @@ def _make(
 
 
 def _say_use(folder: Path, hosts: list[str]) -> None:
+    name = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
     terminal.note(f"controller:  --tls-cert {folder}/server.pem --tls-key {folder}/server.key")
-    terminal.note(f"agents:      --server https://{hosts[0]}:7420 --ca {folder}/ca.pem")
-    terminal.note(f"people:      MUSTER_SERVER=https://{hosts[0]}:7420 MUSTER_CA={folder}/ca.pem")
+    terminal.note(f"agents:      --server https://{name}:7420 --ca {folder}/ca.pem")
+    terminal.note(f"people:      MUSTER_SERVER=https://{name}:7420 MUSTER_CA={folder}/ca.pem")

@@ -395,9 +395,7 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     if at is None:
         _say(f"No estimated start: {why}.")
         return
-    # only the start of the next element of an array is estimated
-    whose = " of the next element" if job.get("array") else ""
-    _say(f"Estimated start{whose}: {explain_start.start_text(job, now)}.")
+    _say(f"Estimated start{explain_start.whose(job)}: {explain_start.start_text(job, now)}.")
 
 
 def _explain_queue(queue: Json, borrowers: list[Json], *, demand: bool = True) -> None:

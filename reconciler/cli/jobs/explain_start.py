@@ -54,12 +54,17 @@ def is_out_of_line(found: Sequence[Json]) -> bool:
     return behind or reason_order.never_starts(found)
 
 
+def whose(job: Json) -> str:
+    """Return whose start is estimated, after a blank: of an array only that of the next element."""
+    return " of the next element" if job.get("array") else ""
+
+
 def short_start(job: Json, now: float) -> str:
-    """Return `by 12:31` for a bound, `about 12:31` for a forecast, empty if there is neither."""
+    """Return `by 12:31` for a bound, `about 12:31` for a forecast; empty if neither is to come."""
     latest = _bound(job, now)
     if latest is not None:
         return f"by {terminal.format_clock(job['latestStart'])}"
-    if job.get("estimatedStart"):
+    if (terminal.parse_time(job.get("estimatedStart")) or 0.0) > now:
         return f"about {terminal.format_clock(job['estimatedStart'])}"
     return ""
 

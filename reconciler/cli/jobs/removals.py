@@ -36,8 +36,7 @@ def removal_text(api: Any, job: Json) -> str:
     entry = next((one for one in entries if label in one["objects"]), None)
     if entry is None or not entry["commits"]:
         return ""
-    who, count = history.responsible_for(entry["commits"][-1]), len(entry["commits"])
-    commit = entry["revision"][:12]
-    if count == 1:
-        return f"commit {commit} of {who} removed it"
-    return f"one of {count} commits up to {commit} of {who} removed it"
+    commit, count = entry["revision"][:12], len(entry["commits"])
+    if count > 1:  # the log does not say which one
+        return f"one of {count} commits up to {commit} removed it"
+    return f"commit {commit} of {history.responsible_for(entry['commits'][0])} removed it"

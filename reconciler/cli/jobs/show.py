@@ -110,7 +110,9 @@ def facts(item: Json, evicted: list[Json]) -> None:
     if item.get("place"):
         lines.append(("Place", str(item["place"])))
     if item.get("estimatedStart"):
-        lines.append(("Start", explain_start.start_text(item, time.time())))
+        whose = explain_start.whose(item).strip()
+        text = explain_start.start_text(item, time.time())
+        lines.append(("Start", f"{whose}: {text}" if whose else text))
     for title, text in lines:
         terminal.print_line(f"{title:<10}{terminal.format_clocks(text)}", 10)
 

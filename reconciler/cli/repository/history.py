@@ -228,7 +228,10 @@ def _compare(file: Path, repository: Path) -> None:
     except audit_anchors.AnchorError as error:
         terminal.fail(str(error))
     if found.wrong:
-        terminal.fail("; ".join(found.wrong[:_WRONG_SHOWN]))
+        more = len(found.wrong) - _WRONG_SHOWN
+        terminal.fail(
+            "; ".join(found.wrong[:_WRONG_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        )
     gone = f"; {found.gone} more are of lines that were dropped since" if found.gone else ""
     terminal.note(f"{found.compared} hashes in notes of {repository} agree{gone}")
 

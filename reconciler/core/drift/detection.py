@@ -9,9 +9,15 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from reconciler.core import cycle_cache, cycle_context, overrides, rate_limits
+from reconciler.core import (
+    cycle_cache,
+    cycle_context,
+    detected_drift,
+    overrides,
+    rate_limits,
+)
 from reconciler.core.cycle import cycle_alarm, cycle_events, cycle_nodes
-from reconciler.core.drift import detected_drift, remediation, task_drift
+from reconciler.core.drift import remediation, task_drift
 from reconciler.core.nodes import flapping, health, mismatches
 from reconciler.core.pools import instance_differences, provisioning
 from reconciler.model import desired
@@ -88,7 +94,7 @@ def detect_drift(
         ),
         *tasks.all(),
         *_of_queues(context.observed.drift, queues),
-        *_of_provisioners(states),
+        *instance_differences.differences(states),
         *_of_overrides(structure, context.overrides, nodes),
         *_of_repository(desired_state.status),
     ]
@@ -173,14 +179,6 @@ def _row(
 
 def _is_due(stand: rate_limits.Stand, now: float) -> bool:
     return stand.next_at is not None and stand.next_at <= now
-
-
-def _of_provisioners(states: provisioning.PoolStates) -> Iterator[detected_drift.DetectedDrift]:
-    """Yield instances, and pools of them, that are not as requested."""
-    for one in instance_differences.differences(states):
-        yield detected_drift.DetectedDrift(
-            one.kind, one.subject, one.message, pool=one.pool, node=one.node
-        )
 
 
 # --- nodes ----------------------------------------------------------------------------------

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from reconciler.core import cycle_attempts
+from reconciler.core import cycle_attempts, detected_drift
 from reconciler.core.cycle import cycle_alarm, cycle_jobs, cycle_nodes
-from reconciler.core.drift import detected_drift
 from reconciler.core.jobs import external_kills
 from reconciler.core.nodes import mismatches
 from reconciler.model import desired

@@ -1,24 +1,14 @@
 """Differences between the instances that pools request and those that exist."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from reconciler.core.detected_drift import DetectedDrift
 from reconciler.core.pools import provisioning
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.values import quantities, times
 
 
-class InstanceDifference(NamedTuple):
-    """A difference between requested and existing instances; ``kind`` as of drift."""
-
-    kind: str
-    subject: str
-    message: str
-    pool: str
-    node: str = ""
-
-
-def differences(states: provisioning.PoolStates) -> Iterator[InstanceDifference]:
+def differences(states: provisioning.PoolStates) -> Iterator[DetectedDrift]:
     """Yield differences from what pools request that could not be corrected."""
     for pool_record in states.values():
         for orphan in pool_record.orphans.values():
@@ -28,18 +18,18 @@ def differences(states: provisioning.PoolStates) -> Iterator[InstanceDifference]
             message = f"{orphan.id} exists{name}, but nobody requested it"
             if orphan.failure:
                 message += f"; it could not be destroyed: {orphan.failure}"
-            yield InstanceDifference(
+            yield DetectedDrift(
                 "instance-orphaned",
                 f"{pool_record.name}/{orphan.id}",
                 message,
-                pool_record.name,
-                orphan.node,
+                pool=pool_record.name,
+                node=orphan.node,
             )
         for one in pool_record.instances.values():
             if one.state is InstanceState.DESTROYING and one.failure:
                 message = f"{one.request} could not be destroyed: {one.failure}"
-                yield InstanceDifference(
-                    "instance-left-over", one.node, message, pool_record.name, one.node
+                yield DetectedDrift(
+                    "instance-left-over", one.node, message, pool=pool_record.name, node=one.node
                 )
         if pool_record.failures > pool_record.asked.retries:
             failed = quantities.counted(pool_record.failures, "node")
@@ -48,11 +38,11 @@ def differences(states: provisioning.PoolStates) -> Iterator[InstanceDifference]
                 f"{failed} in a row could not be made (last: {pool_record.failure}); the next is "
                 f"requested from {retry_at} on"
             )
-            yield InstanceDifference(
-                "pool-not-growing", pool_record.name, message, pool_record.name
+            yield DetectedDrift(
+                "pool-not-growing", pool_record.name, message, pool=pool_record.name
             )
         if pool_record.list_failure:
             message = f"list failed: {pool_record.list_failure}"
-            yield InstanceDifference(
-                "provisioner-failing", pool_record.name, message, pool_record.name
+            yield DetectedDrift(
+                "provisioner-failing", pool_record.name, message, pool=pool_record.name
             )

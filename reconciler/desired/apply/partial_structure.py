@@ -75,6 +75,7 @@ def choose(
     *,
     denied: Collection[str],
     now: float,
+    slow_s: float = 0.0,
 ) -> PartialStructure | None:
     """Return what applies; None if nothing is known that goes together.
 
@@ -84,18 +85,24 @@ def choose(
         refused: labels of those that stay as they are in force for themselves.
         denied: those of them whose change nobody with the right has signed.
         now: seconds since the epoch, for waivers that end.
+        slow_s: as of ``PolicyRules``: how long slow searches have taken already.
     """
-    return _PartialSearch(written, in_force, denied, now).run(refused)
+    return _PartialSearch(written, in_force, denied, now, slow_s).run(refused)
 
 
 class _PartialSearch:
     """The state of one search."""
 
     def __init__(
-        self, written: Versions, in_force: Versions, denied: Collection[str], now: float
+        self,
+        written: Versions,
+        in_force: Versions,
+        denied: Collection[str],
+        now: float,
+        slow_s: float,
     ) -> None:
         self._written, self._in_force, self._denied = written, in_force, denied
-        self._now = now
+        self._now, self._slow_s = now, slow_s
         self._tries = 0
         self._changed = {
             label
@@ -260,8 +267,9 @@ class _PartialSearch:
             ordered.sort(key=lambda item: item.document.label in moving)
             _, faults = structure.attempt(ordered)
             return _Try(None, faults, 0.0)
-        rules = policies.PolicyRules(basis.structure.policies)
+        rules = policies.PolicyRules(basis.structure.policies, self._slow_s)
         faults = [*faults, *structure.violations(ordered, rules, self._now)]
+        self._slow_s = rules.slow_s
         return _Try(basis, faults, rules.until)
 
 

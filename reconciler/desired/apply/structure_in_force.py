@@ -121,17 +121,17 @@ class StructureInForce:
         basis, noted = structure.build(tried, origins | self._counting(placed), opaque=opaque)
         unreadable = filed.unreadable(origins, {item.document.label for item in placed})
         found = [*unreadable, *denied]
-        until = math.inf
+        until, slow_s = math.inf, 0.0
         if basis is not None:
             rules = policies.PolicyRules(basis.structure.policies)
             noted = [*noted, *structure.violations(tried, rules, now)]
-            until = rules.until
+            until, slow_s = rules.until, rules.slow_s
         # What is wrong with a document by itself is among the problems of its file already.
         noted = [one for one in noted if one[0].document.part is not None]
         self.refused = basis is None or bool(found) or any(map(_is_error, noted))
         if basis is not None and not self.refused:
             self._put(basis, revision, {item.document.label: item for item in placed}, until)
-        elif self._put_partly(placed, noted, [*denied, *unreadable], denied, now):
+        elif self._put_partly(placed, noted, [*denied, *unreadable], denied, now, slow_s=slow_s):
             return
         else:
             self.waived_until = until
@@ -144,6 +144,8 @@ class StructureInForce:
         staying: Sequence[desired.Problem],
         denied: Sequence[desired.Problem],
         now: float,
+        *,
+        slow_s: float,
     ) -> bool:
         """Put in force what is right; return False if nobody can tell what that is.
 
@@ -153,6 +155,7 @@ class StructureInForce:
             staying: errors about objects that stay as they are in force.
             denied: those of them about changes, and not about files.
             now: seconds since the epoch.
+            slow_s: how long slow searches of policies have taken already.
         """
         in_force = self._in_force(placed)
         if in_force is None or self.version.revision is None:
@@ -163,7 +166,12 @@ class StructureInForce:
         refused |= {item.document.label for item in placed if item.document.part is None}
         refused |= {item.document.label for item, _ in twice}
         found = partial_structure.choose(
-            written, in_force, refused, denied={one.object for one in denied}, now=now
+            written,
+            in_force,
+            refused,
+            denied={one.object for one in denied},
+            now=now,
+            slow_s=slow_s,
         )
         if found is None:
             return False

@@ -135,9 +135,16 @@ def _whole(amount: float) -> float:
 
 
 class PolicyRules:
-    """The policies of a structure. ``until`` is when a judgement may change."""
+    """The policies of a structure.
 
-    def __init__(self, policies: Mapping[str, desired.AdmissionPolicy]) -> None:
+    Attributes:
+        until: when a judgement may change.
+        slow_s: how long slow searches have taken; after ``SLOW_S_MAX`` they get less time.
+    """
+
+    def __init__(
+        self, policies: Mapping[str, desired.AdmissionPolicy], slow_s: float = 0.0
+    ) -> None:
         self._by_kind: dict[str, list[desired.AdmissionPolicy]] = {}
         for one in policies.values():
             for kind in one.kinds:
@@ -145,7 +152,7 @@ class PolicyRules:
         self.until = math.inf
         #: Faults of policies that can't be applied: no other object is tried.
         self._endless: dict[str, Fault] = {}
-        self._slow_s = 0.0
+        self.slow_s = slow_s
 
     def faults(
         self,
@@ -172,12 +179,12 @@ class PolicyRules:
         self, rules: Sequence[desired.AdmissionPolicy], seen: dict[str, Any]
     ) -> dict[str, Fault | None]:
         """Return the faults of one object, by policy."""
-        is_spent = self._slow_s >= SLOW_S_MAX
+        is_spent = self.slow_s >= SLOW_S_MAX
         searches_s = SEARCHES_AFTER_S_MAX if is_spent else safe_patterns.SEARCHES_S_MAX
         began = time.monotonic()
         found = policy_process.SHARED.violations([one.schema for one in rules], seen, searches_s)
         if any(one is not None and one.slow for one in found):
-            self._slow_s += time.monotonic() - began
+            self.slow_s += time.monotonic() - began
         told: dict[str, Fault | None] = {}
         for rule, violation in zip(rules, found, strict=True):
             told[rule.name] = None if violation is None else _fault(rule, violation)

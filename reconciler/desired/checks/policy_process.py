@@ -6,6 +6,7 @@ is replaced, and the request that it was at is refused. All threads of a process
 
 import atexit
 import contextlib
+import hashlib
 import json
 import os
 import select
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +30,10 @@ ANSWER_S_MAX = 20.0
 LOST_S_MAX = 30.0
 _REGAINED = 0.1
 _READ_BYTES = 65_536
+#: How a child ends that gets no memory and can't say so.
+_OUT_OF_MEMORY = frozenset({-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT})
+#: So many schemas that took too much are remembered with the value that they were applied to.
+_ENDLESS_MAX = 256
 _FIX = "write it with fewer patterns, alternatives and references"
 
 _decode = msgspec.json.Decoder(policy_worker.PolicyAnswer).decode
@@ -50,6 +56,8 @@ class PolicyProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._lost_s, self._lost_at = 0.0, 0.0
+        #: Why a schema can't be applied to a value, by both: a structure is tried several times.
+        self._endless: OrderedDict[str, str] = OrderedDict()
 
     def faults(self, schema: str) -> list[policy_schemas.SchemaFault]:
         """Return the faults of a schema.
@@ -79,6 +87,18 @@ class PolicyProcess:
         ``searches_s``: how long patterns of one schema may be searched for in all. A schema that
         takes more than a limit counts as endless, and costs the others nothing.
         """
+        known = [self._endless.get(_key(one, value)) if self._endless else None for one in schemas]
+        asked = [one for one, told in zip(schemas, known, strict=True) if told is None]
+        judged = iter(self._judged(asked, value, searches_s) if asked else [])
+        return [
+            next(judged) if told is None else policy_schemas.Violation(endless=told)
+            for told in known
+        ]
+
+    def _judged(
+        self, schemas: Sequence[str], value: Any, searches_s: float
+    ) -> list[policy_schemas.Violation | None]:
+        """Return the same of schemas that are not known to be endless for a value."""
         request = {"value": value, "searchesS": searches_s}
         try:
             return self._ask({**request, "schemas": schemas}).violations
@@ -86,8 +106,11 @@ class PolicyProcess:
             return [policy_schemas.Violation(slow=str(error))] * len(schemas)
         except PolicyLimitError as error:
             if len(schemas) == 1:
+                self._endless[_key(schemas[0], value)] = str(error)
+                while len(self._endless) > _ENDLESS_MAX:
+                    self._endless.popitem(last=False)
                 return [policy_schemas.Violation(endless=str(error))]
-        return [self.violations([schema], value, searches_s)[0] for schema in schemas]
+        return [self._judged([schema], value, searches_s)[0] for schema in schemas]
 
     def close(self) -> None:
         """End the child."""
@@ -128,7 +151,9 @@ class PolicyProcess:
             if status == -signal.SIGXCPU:
                 seconds = policy_worker.CPU_S_MAX
                 raise PolicyLimitError(f"it takes more than {seconds} s of processor time: {_FIX}")
-            raise _memory()
+            if status in _OUT_OF_MEMORY:
+                raise _memory()
+            raise PolicyLimitError(f"the process that judges it ended with {status}: {_FIX}")
         return answer.rstrip(b"\n")
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -160,6 +185,11 @@ class PolicyProcess:
             return child.wait(0.05)  # it ends by itself without input, or has ended
         child.kill()
         return child.wait()
+
+
+def _key(schema: str, value: Any) -> str:
+    """Return what tells a schema and a value from others."""
+    return hashlib.sha256(json.dumps([schema, value]).encode()).hexdigest()
 
 
 def _memory() -> PolicyLimitError:

@@ -83,7 +83,7 @@ def _try(schema: Any) -> list[SchemaFault]:
             safe_patterns.validator(schema).is_valid(_SAMPLE)
     except safe_patterns.TooManyReferencesError as error:
         return [SchemaFault(str(error))]
-    except (Unresolvable, RecursionError, safe_patterns.SlowPatternError):
+    except (Unresolvable, RecursionError, ArithmeticError, safe_patterns.SlowPatternError):
         pass  # told of the objects that it is applied to
     return []
 
@@ -113,6 +113,8 @@ def violation(validator: Any, value: Any, searches_s: float) -> Violation | None
             error = best_match(validator.iter_errors(value))
     except (Unresolvable, RecursionError) as broken:
         return Violation(broken=f"its schema has a broken reference ({broken})")
+    except ArithmeticError as broken:
+        return Violation(broken=f"its schema can't be applied to a number there ({broken})")
     except safe_patterns.SlowPatternError as slow:
         return Violation(slow=str(slow))
     except safe_patterns.TooManyReferencesError as endless:

@@ -96,10 +96,16 @@ def compare_files(log: Path, repository: Path) -> AnchorComparison:
         with contextlib.closing(source.GitSource(str(repository.resolve()))) as opened:
             anchors = read(opened)
         found = compare(audit_log.Log(log), anchors)
-    except (git_commands.GitError, OSError, ValueError) as error:
+    except git_commands.GitError as error:
+        raise AnchorError(f"--repo {repository}: {error}") from error
+    except (OSError, ValueError) as error:
         raise AnchorError(str(error)) from error
     if not anchors:
         raise AnchorError(
             f"{repository} has no notes of Muster with a hash of the log: fetch them first"
+        )
+    if not found.compared and not found.wrong:
+        raise AnchorError(
+            f"nothing was compared: the notes of {repository} name no line that is in this log"
         )
     return found

@@ -112,7 +112,7 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
         path = folder / ENDPOINT_FILE
         if path.is_file():
             found = _read(path)
-            return Endpoint(url=found.url, token_file=token_file or found.token_file)
+            return Endpoint(found.url, token_file or found.token_file, ca_file or found.ca_file)
     raise EndpointError(
         "no controller is known here: run `muster up` in this folder, name one with --server, "
         "or set MUSTER_SERVER"

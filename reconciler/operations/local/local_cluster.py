@@ -232,7 +232,7 @@ class LocalCluster:
 
         Raises:
             ClusterError: it does not come up, or the folder has a cluster that is up.
-            StoppedError: it was stopped before.
+            StartStoppedError: it was stopped before.
         """
         if self._lock is None:
             self.claim()
@@ -328,7 +328,7 @@ class LocalCluster:
 
         Raises:
             ClusterError: it has ended, or does not answer in time.
-            StoppedError: it was stopped before.
+            StartStoppedError: it was stopped before.
         """
         ends_at = time.monotonic() + READY_S_MAX
         tell_at = time.monotonic() + TELL_AFTER_S
@@ -400,7 +400,7 @@ class LocalCluster:
 
         Raises:
             ClusterError: the controller has ended, and does not come up again.
-            StoppedError: it was stopped while that was tried.
+            StartStoppedError: it was stopped while that was tried.
         """
         follow_at, reported, unheard = 0.0, self.nodes is None, ""
         while not stopped():

@@ -30,6 +30,8 @@ HASHED = "sha256:"
 #: How many digits of a hash name a token.
 ID_DIGITS = 8
 _HASH_DIGITS = 64
+#: Longer words are not repeated in messages; a time with its zone fits.
+_SHOWN_MAX = 32
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -109,9 +111,7 @@ def parse_line(text: str, *, any_node: bool = False) -> TokenLine | None:
         )
     token, identity, role, *end = parts
     if role not in ROLES:
-        raise TokenError(
-            f"found role {found_values.quote(role)}; expected one of {', '.join(ROLES)}"
-        )
+        raise TokenError(f"found role {_shown(role)}; expected one of {', '.join(ROLES)}")
     digest = digest_of(token.encode())
     if token.startswith(HASHED):
         digest = token.removeprefix(HASHED).lower()
@@ -120,9 +120,20 @@ def parse_line(text: str, *, any_node: bool = False) -> TokenLine | None:
     try:
         expires_at = times.parse_time(end[0]) if end else None
     except ValueError as error:
-        raise TokenError(f"expiry: {error}") from None
+        told = str(error) if _is_short(end[0]) else f"found {_shown(end[0])}, expected a time"
+        raise TokenError(f"expiry: {told}") from None
     hosts = _hosts(identity, any_node=any_node) if role == NODE else frozenset()
     return TokenLine(digest, identity, role, expires_at, hosts)
+
+
+def _is_short(word: str) -> bool:
+    """Return True if a word is too short to be a token that stands in the wrong place."""
+    return len(word) <= _SHOWN_MAX
+
+
+def _shown(word: str) -> str:
+    """Return a word for a message, or only its length if it may be a token."""
+    return found_values.quote(word) if _is_short(word) else f"a word of {len(word)} characters"
 
 
 def _hosts(identity: str, *, any_node: bool) -> frozenset[str]:
@@ -141,9 +152,8 @@ def _hosts(identity: str, *, any_node: bool) -> frozenset[str]:
     try:
         return frozenset(hostlists.expand(identity))
     except hostlists.HostListError as error:
-        raise TokenError(
-            f"a node token is for a host list, such as gpu[001-064]: {error}"
-        ) from None
+        told = f": {error}" if _is_short(identity) else f", and not {_shown(identity)}"
+        raise TokenError(f"a node token is for a host list, such as gpu[001-064]{told}") from None
 
 
 def read(path: pathlib.Path) -> str:

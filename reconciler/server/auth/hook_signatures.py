@@ -45,7 +45,9 @@ class HookVerifier:
         Raises:
             Failure: 413, the body is too large; 503, the secret can't be read.
         """
-        secret = self._secret()
+        if self._path is None:
+            return False
+        secret = _secret(self._path)
         given = headers.get(GITLAB_TOKEN, "").encode(errors="replace")
         if given and hmac.compare_digest(given, secret):
             return True
@@ -63,12 +65,16 @@ class HookVerifier:
         found = (one.removeprefix(_PREFIX).lower().encode(errors="replace") for one in signatures)
         return any(hmac.compare_digest(one, wanted) for one in found)
 
-    def _secret(self) -> bytes:
-        if self._path is None:
-            raise errors.Failure(401, "this controller has no secret for webhooks")
-        try:
-            return hook_secret.read(self._path)
-        except hook_secret.HookSecretError as error:
-            _LOG.error("%s", error)
-            message = "the secret of webhooks can't be read; the controller's log says why"
-            raise errors.Failure(503, message, retry_after_s=60.0) from None
+
+def _secret(path: pathlib.Path) -> bytes:
+    """Return the secret in a file.
+
+    Raises:
+        Failure: 503, it can't be read.
+    """
+    try:
+        return hook_secret.read(path)
+    except hook_secret.HookSecretError as error:
+        _LOG.error("%s", error)
+        message = "the secret of webhooks can't be read; the controller's log says why"
+        raise errors.Failure(503, message, retry_after_s=60.0) from None

@@ -92,7 +92,7 @@ class AuditWatch:
         """Go along the log once, and tell where it can't be read.
 
         Raises:
-            StoppedError: the server stops.
+            AuditWatchStoppedError: the server stops.
         """
         try:
             await self.look()
@@ -106,7 +106,7 @@ class AuditWatch:
 
         Raises:
             OSError: it can't be read.
-            StoppedError: the server stops.
+            AuditWatchStoppedError: the server stops.
         """
         log = self._log
         pace, mark = _Pace(self._stopping, self._sleep), self._seen.lines
@@ -152,7 +152,7 @@ class AuditWatch:
 
 
 def _seen_in(path: Path) -> AuditPosition:
-    """Return the stored position; None if the file can't be read."""
+    """Return the stored position; an empty one if the file can't be read."""
     try:
         return _DECODE_SEEN(path.read_bytes())
     except FileNotFoundError:

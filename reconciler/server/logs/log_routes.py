@@ -227,9 +227,9 @@ async def post_log(
     what = f"part of log {request_id[:40]}"
     try:
         with relay.posting(node, request_id) as channel:
-            size = body_lengths.declared(request, log_relay.PIECE_BYTES_MAX, what)
-            piece = log_relay.read_piece(await request.body())
-            await relay.post(channel, piece, size)
+            body_lengths.declared(request, log_relay.PIECE_BYTES_MAX, what)
+            body = await request.body()
+            await relay.post(channel, log_relay.read_piece(body), len(body))
     except log_relay.NobodyReadsError as error:
         raise errors.Failure(410, str(error)) from None
     except log_relay.TooManyPostsError as error:

@@ -16,8 +16,10 @@ def declared(request: ASGIConnection[Any, Any, Any, Any], most: int, what: str) 
         what: the body, for messages.
 
     Raises:
-        Failure: 411, no length is declared; 413, it is too large.
+        Failure: 411, no length is declared, or it does not count; 413, it is too large.
     """
+    if "transfer-encoding" in request.headers:  # then the body is as long as its chunks say
+        raise errors.Failure(411, f"{what}: found a body in chunks, expected a Content-Length")
     try:
         length = int(request.headers["content-length"])
     except (KeyError, ValueError):

@@ -13,6 +13,9 @@ from cryptography import x509
 
 log = logging.getLogger("muster.server")
 
+#: Without it OpenSSL would ask at the terminal for the passphrase of an encrypted key.
+_NO_PASSPHRASE = ""
+
 
 class CertificateError(ValueError):
     """A certificate or key that can't be used; the message names the file and what to do."""
@@ -35,7 +38,7 @@ class ServerCertificate:
         self.expires_at = _check(certificate, key)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.load_cert_chain(certificate, key)
+        self.context.load_cert_chain(certificate, key, _NO_PASSPHRASE)
 
     def renew(self) -> None:
         """Read the files again if they have changed."""
@@ -45,7 +48,7 @@ class ServerCertificate:
         self._read = versions
         try:
             self.expires_at = _check(*self._paths)
-            self.context.load_cert_chain(*self._paths)
+            self.context.load_cert_chain(*self._paths, _NO_PASSPHRASE)
         except (CertificateError, OSError) as error:
             log.error("the TLS certificate stays the one before: %s", error)  # noqa: TRY400 - no bug
         else:
@@ -80,7 +83,7 @@ def _check(certificate: Path, key: Path) -> float:
             )
         first = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
         # a context of its own: a pair that does not match must not get into the one in use
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _NO_PASSPHRASE)
     except ssl.SSLError as error:
         raise CertificateError(
             f"TLS key {key} does not belong to the certificate {certificate}, or is encrypted: "

@@ -1,6 +1,7 @@
 """Agents and the loop hear each other through the server, one agent a node, over cuts."""
 
 import contextlib
+import socket
 from typing import Any
 
 import httpx
@@ -193,6 +194,23 @@ def test_what_makes_no_sense_is_refused_with_its_reason(served: parts.Served) ->
     assert large.json()["error"]["message"] == told
     unknown = post("/v1/nodes/n1/sync", content=iter([parts.request()]))
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (411, "LengthRequired")
+    assert served.loop.reports("n1") == []
+
+
+def test_a_length_beside_chunks_is_not_believed(served: parts.Served) -> None:
+    """The chunks say how long a body is: budgets were charged what the header says instead."""
+    body = parts.request()
+    head = (
+        "POST /v1/nodes/n1/sync HTTP/1.1\r\nHost: x\r\nContent-Type: application/msgpack\r\n"
+        f"Authorization: {parts.ADMIN['Authorization']}\r\n"
+        "Content-Length: 0\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    )
+    url = httpx.URL(served.address)
+    with socket.create_connection((url.host, url.port or 80), parts.PATIENCE_S) as connection:
+        connection.sendall(head.encode() + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
+        answer = connection.makefile("rb").read().decode()
+    assert answer.startswith("HTTP/1.1 411 ")
+    assert "found a body in chunks, expected a Content-Length" in answer
     assert served.loop.reports("n1") == []
 
 

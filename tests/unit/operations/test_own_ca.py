@@ -83,7 +83,7 @@ def test_a_renewed_certificate_is_of_the_same_authority(tmp_path: Path) -> None:
     assert found.not_valid_after_utc == NOW + dt.timedelta(days=own_ca.SERVER_DAYS)
 
 
-@pytest.mark.parametrize("host", ["https://ctl", "ctl:7420", "", "b\u00fcro"])
+@pytest.mark.parametrize("host", ["https://ctl", "ctl:7420", "", "b\u00fcro", "a,b", "-x", "*.a.b"])
 def test_what_is_no_host_is_refused(host: str, tmp_path: Path) -> None:
     with pytest.raises(own_ca.AuthorityError, match="expected a name or address, without scheme"):
         own_ca.init(tmp_path, [host], NOW)

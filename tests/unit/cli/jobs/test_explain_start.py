@@ -17,7 +17,9 @@ AT, LATEST = "1970-01-01 02:00", "1970-01-01 03:30"
     ("job", "now", "told"),
     [
         (BOUND, 3600.0, f"by {LATEST}"),
-        (BOUND, 4 * 3600.0, f"about {AT}"),
+        (BOUND, 4 * 3600.0, ""),
+        (BOUND, 2.5 * 3600.0, f"by {LATEST}"),
+        (FORECAST, 2.5 * 3600.0, ""),
         (FORECAST, 3600.0, f"about {AT}"),
         ({**BOUND, "latestStart": None}, 3600.0, f"about {AT}"),
         ({"estimatedStart": None}, 3600.0, ""),

@@ -38,7 +38,7 @@ OTHERS = entry("3", "+ Job/train", "- Job/trainer")
         (LogApi(OTHERS, entry("2", "- Job/train")), "commit 222222222222 of ann@example.org"),
         (
             LogApi(entry("2", "- Job/train", commits=(ANN, BOB)), entry("1", "- Job/train")),
-            "one of 2 commits up to 222222222222 of bob@example.org",
+            "one of 2 commits up to 222222222222",
         ),
         (LogApi(entry("2", "- Job/train", commits=())), ""),
         (LogApi(OTHERS), ""),

@@ -180,3 +180,32 @@ def test_the_worker_answers_as_the_process_asks() -> None:
     answer = policy_worker.answer({"schemas": ["false"], "value": 1, "searchesS": 1.0})
     assert answer.violations[0] is not None
     assert policy_worker.answer({"schema": '{"type": "x"}'}).faults
+
+
+def test_what_took_too_long_is_not_tried_again_on_the_same_value(
+    process: policy_process.PolicyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A structure is tried up to forty times, each time with rules that know nothing."""
+    asked: list[object] = []
+    ask = process._ask
+
+    def counted(request: dict[str, object]) -> policy_worker.PolicyAnswer:
+        asked.append(request["value"])
+        if request["value"] == "long":
+            raise policy_process.PolicyLimitError("it takes longer than it may")
+        return ask(request)
+
+    monkeypatch.setattr(process, "_ask", counted)
+    for _ in range(3):
+        found = process.violations(["{}", "false"], "long", 1.0)
+        assert [one is not None and "longer" in one.endless for one in found] == [True, True]
+    assert asked == ["long"] * 3  # together, and each alone, once
+    assert process.violations(["{}"], "short", 1.0) == [None]
+
+
+def test_a_number_that_a_schema_can_not_be_applied_to_is_no_lack_of_memory(
+    process: policy_process.PolicyProcess,
+) -> None:
+    (found,) = process.violations(['{"multipleOf": 0.5}'], 10**400, 1.0)
+    assert found is not None
+    assert "can't be applied to a number there" in found.broken

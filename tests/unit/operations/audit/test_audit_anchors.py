@@ -117,3 +117,16 @@ def test_a_repository_without_notes_proves_nothing(
     assert "has no notes of Muster with a hash of the log" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_a_log_that_begins_after_all_notes_proves_nothing(scene: Scene) -> None:
+    lines = scene.log.path.read_bytes().splitlines(keepends=True)
+    scene.log.append(entry(LINES + 1))
+    scene.log.path.write_bytes(scene.log.path.read_bytes().splitlines(keepends=True)[len(lines)])
+    with pytest.raises(audit_anchors.AnchorError, match="nothing was compared: the notes of"):
+        audit_anchors.compare_files(scene.log.path, scene.repository)
+
+
+def test_a_folder_that_is_no_repository_is_named(scene: Scene, tmp_path: Path) -> None:
+    with pytest.raises(audit_anchors.AnchorError, match=f"--repo {tmp_path}: "):
+        audit_anchors.compare_files(scene.log.path, tmp_path)

@@ -114,3 +114,15 @@ def test_a_line_says_what_it_is_read_from() -> None:
 def test_an_identity_is_one_word(identity: str) -> None:
     with pytest.raises(token_file.TokenError, match="expected one word"):
         token_file.line_of("secret", identity, "user")
+
+
+TOKEN = "n2x_Qm4vY8sT1kRb6uWc3zHd9pLf5jXa7gEoUiNyBtSq"
+
+
+@pytest.mark.parametrize(
+    "line", [f"admin ada {TOKEN}", f"secret ada user {TOKEN}", f"secret {TOKEN} node"]
+)
+def test_a_token_in_the_wrong_place_is_not_repeated(line: str) -> None:
+    with pytest.raises(token_file.TokenError, match=f"a word of {len(TOKEN)} char") as caught:
+        token_file.parse_line(line)
+    assert TOKEN[:8] not in str(caught.value)

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from reconciler.operations import own_ca
 from reconciler.server.process.server_certificate import CertificateError, ServerCertificate
@@ -84,5 +85,30 @@ def test_a_key_whose_mode_was_mended_is_read(folder: Path) -> None:
     found.renew()
     assert found.expires_at == first
     (folder / "server.key").chmod(0o600)
+    found.renew()
+    assert found.expires_at == pytest.approx(first + 10 * 86400, abs=2)
+
+
+def test_an_encrypted_key_is_refused_and_asked_nothing(folder: Path) -> None:
+    plain = serialization.load_pem_private_key((folder / "server.key").read_bytes(), None)
+    encrypted = plain.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (folder / "server.key").write_bytes(encrypted)
+    with pytest.raises(CertificateError, match="or is encrypted"):
+        read(folder)
+
+
+def test_a_pair_that_is_renewed_by_another_link_is_read(folder: Path, tmp_path: Path) -> None:
+    """As certbot and mounted secrets do."""
+    own_ca.init(tmp_path / "next", ["localhost"], NOW + dt.timedelta(days=10))
+    live = tmp_path / "live"
+    live.symlink_to(folder)
+    found = ServerCertificate(live / "server.pem", live / "server.key")
+    first = found.expires_at
+    live.unlink()
+    live.symlink_to(tmp_path / "next")
     found.renew()
     assert found.expires_at == pytest.approx(first + 10 * 86400, abs=2)
