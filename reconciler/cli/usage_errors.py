@@ -22,6 +22,7 @@ _TYPE_WORDS = {
     "integer": "a whole number such as 2",
     "int": "a whole number such as 2",
     "int range": "a whole number such as 2",
+    "boolean": "yes or no",
 }
 _MISSING = re.compile(r"Missing (argument|option) '(.*?)'.*?\.(?: Choose from: (.*))?")
 _INVALID = re.compile(r"Invalid value for '(.*?)'(?: / '.*?')*(?: \(env var: '.*?'\))?: (.*)")
