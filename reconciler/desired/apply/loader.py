@@ -110,6 +110,7 @@ class Loader:
         """Time at which something held may apply although nothing has changed."""
         in_force = self._in_force
         moments = [in_force.judge_again_at, self._quarantine.again_at(in_force.head)]
+        moments += [self._clock()] if self._lineage.is_portion(in_force.head) else []
         return min((at for at in moments if at is not None), default=None)
 
     def admit(self, jobs: Mapping[str, desired.Job]) -> None:
@@ -223,15 +224,28 @@ class Loader:
         )
         self.approved = ()
         while walk.until:
-            self._take_stops(walk)
-            with contextlib.suppress(history.HeldError):
-                in_force.apply(walk.until, walk.trust)
-            trust = in_force.trust if in_force.head == walk.until else walk.trust
-            walk = self._lineage.walk_on(walk.until, self._provenance, trust, in_force.walk_start())
+            walk = self._walk_on(walk, head)
         if self._lineage.is_merge(head):
             walk = msgspec.structs.replace(walk, stops=())
         self._take_stops(walk)
         in_force.apply(head, walk.trust, as_written=walk.as_written)
+
+    def _walk_on(self, walk: commit_walk.CommitWalk, head: str) -> commit_walk.CommitWalk:
+        """Bring the state in force to where a walk stopped, if it may be, and continue behind it.
+
+        Raises:
+            HeldError: the head is held, or the rest is left to the next look.
+            GitError: it cannot be read.
+        """
+        in_force, lineage, trust = self._in_force, self._lineage, walk.trust
+        self._take_stops(walk)
+        if lineage.may_apply(head):
+            with contextlib.suppress(history.HeldError):
+                in_force.apply(walk.until, walk.trust)
+            if in_force.head == walk.until:
+                lineage.note_applied(walk.until, head)
+                trust = in_force.trust
+        return lineage.walk_on(walk.until, head, self._provenance, trust, in_force.walk_start())
 
     def _begin_at(self, last: str, head: str) -> None:
         """Apply the revision that was in force before a restart.

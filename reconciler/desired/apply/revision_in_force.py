@@ -289,7 +289,7 @@ class RevisionInForce:
         try:
             return revision_limits.ReadingBudget(limits, *kept).read(self._source, blobs)
         except revision_limits.RevisionTooLargeError as error:
-            raise history.too_large(head, error) from None
+            raise self._lineage.too_large(head, error) from None
 
 
 def _suspended(

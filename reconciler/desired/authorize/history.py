@@ -7,15 +7,22 @@ it.
 
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from reconciler.desired.authorize import commit_walk, provenance, trust_state
+from reconciler.desired.authorize import (
+    commit_walk,
+    oversize,
+    provenance,
+    trust_state,
+    unread_changes,
+)
 from reconciler.desired.documents import document_reader, name_owners, revision_limits
 from reconciler.desired.git import commit_log, source, tree_diff
 from reconciler.model.values import revision_names
 
 #: Heads that were accepted and are remembered.
 TAKEN_MAX = 100
-#: The rule that holds a head because of its size.
+#: The rules that hold a head because of its size, and because of the commits that lead to it.
 TOO_LARGE = "revision-too-large"
+TOO_MANY = "too-many-commits"
 
 
 class HeldError(Exception):
@@ -59,6 +66,11 @@ class Lineage:
         self._merges: dict[str, str] = {}
         #: Nothing that could be judged leads to the head.
         self._alone = False
+        #: The commit that the whole line leads to.
+        self._last = ""
+        #: The end of a portion behind which the next look goes on.
+        self._portion = ""
+        self._unread = unread_changes.UnreadChanges(None)
         self.line: tuple[commit_log.Commit, ...] = ()
         self.signers: Mapping[str, str] = {}
 
@@ -123,51 +135,114 @@ class Lineage:
             start: state in force, by which commits are judged.
 
         Raises:
-            HeldError: more commits lead there than can be judged.
+            HeldError: more commits lead there than can be judged, or it is too large.
         """
         if base is None or self.is_accepted(head) or not self._source.log.descends(head, base):
             self.take_alone(head, judge, trust)
             return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
-        last = self._merges.get(head, head)
+        last = self._last = self._merges.get(head, head)
         if last != head:
             base = self._source.log.merge_base(base, last)
         unasked = trust.mode == "off" and (start.measure is None or start.measure.mode == "off")
-        try:
-            line = self._source.log.between(base, last, newest=unasked)
-        except commit_log.TooManyCommitsError as error:
-            self.take_alone(head, judge, trust)
-            raise HeldError(
-                "too-many-commits",
-                f"{error}, and who signed each can't be judged at once: look at what they "
-                f"change, and {how_to_accept(head)}",
-            ) from None
-        self.line, self._alone = tuple(line), False
-        try:
-            found = judge.walk(line, trust, start, whole=self.is_merge(head))
-        except tree_diff.BrokenTreeError as error:
-            raise broken(head, error) from None
-        except revision_limits.RevisionTooLargeError as error:
-            raise too_large(head, error) from None
-        self.signers = found.signers
-        return found
+        self._unread = unread_changes.UnreadChanges(start.limits)
+        self._portion = ""
+        self._list(base, head, judge, trust, newest=unasked)
+        return self._walk(self.line, head, judge, trust, start)
 
     def walk_on(
         self,
         until: str,
+        head: str,
         judge: provenance.Provenance,
         trust: trust_state.Trust,
         start: commit_walk.WalkStart,
     ) -> commit_walk.CommitWalk:
         """Continue behind the commit at which a walk stopped. It is otherwise as :meth:`walk`."""
         ids = [commit.id for commit in self.line]
+        rest = self.line[ids.index(until) + 1 :]
+        if not rest:
+            self._list(until, head, judge, trust)
+            rest = self.line
+        return self._walk(rest, head, judge, trust, start)
+
+    def _list(
+        self,
+        base: str,
+        head: str,
+        judge: provenance.Provenance,
+        trust: trust_state.Trust,
+        *,
+        newest: bool = False,
+    ) -> None:
+        """Find the commits from ``base`` on, or the first portion of them."""
         try:
-            found = judge.walk(self.line[ids.index(until) + 1 :], trust, start)
+            line = self._source.log.between(base, self._last, newest=newest)
+        except commit_log.TooManyCommitsError as error:
+            self.take_alone(head, judge, trust)
+            raise HeldError(
+                TOO_MANY,
+                f"{error}, and who signed each can't be judged at once: look at what they "
+                f"change, and {how_to_accept(head)}",
+            ) from None
+        self.line, self._alone = tuple(line), False
+
+    def _walk(
+        self,
+        line: Sequence[commit_log.Commit],
+        head: str,
+        judge: provenance.Provenance,
+        trust: trust_state.Trust,
+        start: commit_walk.WalkStart,
+    ) -> commit_walk.CommitWalk:
+        whole, more = self.is_merge(head), line[-1].id != self._last
+        try:
+            found = judge.walk(line, trust, start, self._unread, whole=whole, more=more)
         except tree_diff.BrokenTreeError as error:
-            raise broken(ids[-1], error) from None
+            raise broken(head, error) from None
         except revision_limits.RevisionTooLargeError as error:
-            raise too_large(ids[-1], error) from None
+            raise self.too_large(head, error) from None
         self.signers = {**self.signers, **found.signers}
         return found
+
+    def may_apply(self, head: str) -> bool:
+        """Return True if the revision where a walk stopped may be in force.
+
+        Nobody has read all of it as long as changes were put off. Those of a branch that is to be
+        merged lead elsewhere.
+        """
+        return not self._unread and not self.is_merge(head)
+
+    def is_portion(self, in_force: str | None) -> bool:
+        """Return True if a portion of the line is in force, and the next look takes another."""
+        return in_force is not None and in_force == self._portion
+
+    def note_applied(self, until: str, head: str) -> None:
+        """Note that the revision where a walk stopped is in force.
+
+        Raises:
+            HeldError: it was the end of a portion; what follows is left to the next look.
+        """
+        if until != self.line[-1].id and not self._unread.walk.is_spent:
+            return
+        self._portion = until
+        author = next(commit.author for commit in self.line if commit.id == until)
+        raise HeldError(
+            TOO_MANY,
+            f"more leads to {head[:12]} than is judged at once: more than {commit_log.LINE_MAX} "
+            f"commits, or large ones. Up to {until[:12]} by {author} all is judged, and it goes on "
+            "by itself",
+        )
+
+    def too_large(self, head: str, error: revision_limits.RevisionTooLargeError) -> HeldError:
+        """Return the error about a head that is larger than what is read."""
+        told = oversize.told(self._source, self.line)
+        fix = f"`git revert {told.commit[:12]}`" if told else "revert it"
+        return HeldError(
+            TOO_LARGE,
+            f"{head[:12]} is too large and was not read: {error}{told.text if told else ''}. To "
+            f"fix: {fix}, and push, or raise `spec.sync.revision` of Cluster in a commit before "
+            f"it; where it is right as it is, {how_to_accept(head)}",
+        )
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trust_state.Trust) -> None:
         """Take a head that no judgeable commits lead to."""
@@ -202,16 +277,6 @@ def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:
         f"{error}; nothing of {head[:12]} is applied. Find out who pushed it, take it out of the "
         f"branch, or look at what it holds now, and where that is right, {how_to_accept(head)}. "
         "`receive.fsckObjects=true` on the server refuses such a push",
-    )
-
-
-def too_large(head: str, error: revision_limits.RevisionTooLargeError) -> HeldError:
-    """Return the error about a head that is larger than what is read."""
-    return HeldError(
-        TOO_LARGE,
-        f"{head[:12]} is too large and was not read: {error}. To fix: revert it, or raise "
-        "`spec.sync.revision` of Cluster in a commit before it; where it is right as it is, "
-        f"{how_to_accept(head)}",
     )
 
 

@@ -4,7 +4,7 @@ A commit's change of an object and the identity of the commit come in; the trust
 in which a change without the right is denied.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
 import msgspec
 
@@ -15,8 +15,9 @@ from reconciler.desired.authorize import (
     signatures,
     trust_state,
     trusted_files,
+    unread_changes,
 )
-from reconciler.desired.documents import document_reader, object_changes
+from reconciler.desired.documents import document_reader, object_changes, revision_limits
 from reconciler.desired.git import commit_log, source
 from reconciler.model import desired
 from reconciler.model.documents import queue_spec
@@ -24,6 +25,7 @@ from reconciler.model.documents import queue_spec
 #: Below this folder the controller may change jobs for people, and nowhere else.
 JOBS_FOLDER = "jobs"
 Blobs = dict[str, str | None]
+Entry = object_changes.Entry
 Changes = Mapping[str, Mapping[str, object_changes.Pair]]
 
 
@@ -35,8 +37,22 @@ class _Versions(msgspec.Struct, frozen=True):
     counted: Blobs
 
 
+class JudgedStep(msgspec.Struct, frozen=True):
+    """The changes of a commit in some files, by label; ``query`` None: nothing is required."""
+
+    commit: commit_log.Commit
+    query: authority.AuthorityQuery | None
+    changes: Changes
+
+
 class ObjectJudge:
     """A judge of changes, from the state in force on.
+
+    Args:
+        repository: of the commits.
+        start: the state in force.
+        parsed: cache of parsed blobs, which is filled; None: no cache.
+        unread: changes that could not be read before; None: none.
 
     Attributes:
         parents: parent of each queue as of the last commit that counts.
@@ -47,18 +63,117 @@ class ObjectJudge:
         repository: source.GitSource,
         start: commit_walk.WalkStart,
         parsed: MutableMapping[str, document_reader.File] | None = None,
+        unread: unread_changes.UnreadChanges | None = None,
     ) -> None:
+        self._source = repository
+        self._unread = unread_changes.UnreadChanges(None) if unread is None else unread
         prefix = f"{repository.sub_path}/" if repository.sub_path else ""
-        self._touched = object_changes.Touched(repository, start.by_path, parsed, start.limits)
+        self._touched = object_changes.Touched(
+            repository, start.by_path, parsed, start.limits, self._unread.walk
+        )
         self._rights = change_rights.ChangeRights(f"{prefix}{JOBS_FOLDER}/", start.jobs)
         self._trusted = trusted_files.TrustedFiles(self._touched, start.places)
         self.parents: Mapping[str, str | None] = start.parents
 
-    def changes(self, commit: commit_log.Commit) -> Changes:
-        """Return the files in which a commit changes each object, by label."""
-        found = self._touched.changes(commit)
-        self._trusted.follow(found)
+    def entries(self, commit: commit_log.Commit) -> list[object_changes.Entry]:
+        """Return the files that a commit changes."""
+        return self._source.differences(commit.parent, commit.id)
+
+    def read(
+        self,
+        commit: commit_log.Commit,
+        query: authority.AuthorityQuery | None,
+        entries: Sequence[object_changes.Entry],
+        trust: trust_state.Trust,
+    ) -> list[JudgedStep]:
+        """Return what a commit changes, behind what earlier ones did to its files unread.
+
+        All that judging takes is read, and nothing is judged.
+
+        Raises:
+            RevisionTooLargeError: that is more than is read at once.
+        """
+        parts: dict[int, tuple[commit_log.Commit, authority.AuthorityQuery | None, list[Entry]]]
+        touches = [(path, one) for path, *_ in entries for one in self._unread.of(path)]
+        parts = {}
+        for path, one in touches:
+            part = parts.setdefault(one.number, (one.commit, one.query, []))
+            part[2].append((path, one.before, one.after))
+        steps = [parts[number] for number in sorted(parts)]
+        steps.append((commit, query, list(entries)))
+        self._touched.forget()
+        self._touched.fill(blob for *_, files in steps for _, *pair in files for blob in pair)
+        found = [JudgedStep(one, by, self._touched.changes(files)) for one, by, files in steps]
+        self._fill(trust, {label for step in found for label in step.changes})
+        self._unread.forget(path for path, *_ in entries)
         return found
+
+    def _fill(self, trust: trust_state.Trust, labels: Iterable[str]) -> None:
+        """Read what judging changes of some objects takes besides what is changed."""
+        for label in labels:
+            denial = trust.denied.get(label)
+            if denial is not None:
+                for files in (denial.before, denial.after, denial.counted):
+                    self._touched.fill(files.values())
+            self._touched.fill(self._trusted.blobs(trust, label))
+
+    def put_off(
+        self,
+        commit: commit_log.Commit,
+        query: authority.AuthorityQuery | None,
+        entries: Iterable[object_changes.Entry],
+    ) -> None:
+        """Note a commit that can't be read."""
+        self._unread.add(commit, query, entries)
+
+    def judge_step(self, trust: trust_state.Trust, step: JudgedStep) -> trust_state.Trust:
+        """Return the trust after a commit."""
+        self._trusted.follow(step.changes)
+        if step.query is None:
+            return self.take(trust, step.changes)
+        for label, files in step.changes.items():
+            trust = self.judge(trust, step.commit, label, files, step.query)
+        return trust
+
+    def judge_unread(self, trust: trust_state.Trust) -> trust_state.Trust:
+        """Return the trust after all that was not read: whoever had a hand in a file needs the
+        right to all that differs in it.
+
+        Raises:
+            RevisionTooLargeError: what is there now is still too large.
+        """
+        files = list(self._unread.files())
+        self._touched.require_within_limits(entry[2] for entry, _ in files)
+        for entry, touches in files:
+            self._touched.forget(limited=False)
+            self._touched.fill(entry[1:])
+            changes = self._touched.changes([entry])
+            self._fill(trust, changes)
+            self._trusted.follow(changes)
+            for label, pairs in changes.items():
+                trust = self._judge_touched(trust, label, pairs, touches)
+        self._unread.forget([entry[0] for entry, _ in files])
+        return trust
+
+    def _judge_touched(
+        self,
+        trust: trust_state.Trust,
+        label: str,
+        files: Mapping[str, object_changes.Pair],
+        touches: Sequence[unread_changes.Touch],
+    ) -> trust_state.Trust:
+        """Return the trust after a change of one object by several commits."""
+        asked = [(one.commit, one.query) for one in touches if one.query is not None]
+        if not asked:
+            return self.take(trust, {label: files})
+        denial = _prior(trust, label, asked[-1][1])
+        versions = self._versions(denial, files)
+        change = self._touched.difference(label, versions.before, versions.after)
+        refused = [pair for pair in asked if self._rights.refusal(pair[1], label, change)]
+        commit, query = next(
+            (pair for pair in refused if pair[1].mode == "required"), (refused or asked)[-1]
+        )
+        return self.judge(trust, commit, label, files, query)
 
     def take(self, trust: trust_state.Trust, changes: Changes) -> trust_state.Trust:
         """Return the trust after the changes of a commit of which nothing is required."""
@@ -84,9 +199,7 @@ class ObjectJudge:
         from the state in force is required, so that a second change does not launder the first.
         Valid changes in between are the new reference: reverting them is a change as well.
         """
-        prior = trust.denied.get(label)
-        if prior is not None and not prior.binds and query.mode == "required":
-            prior = None  # it was only a warning, so the object is in force
+        prior = _prior(trust, label, query)
         denial = prior or trust_state.Denial(authority.problem(query.mode, commit, label, "", None))
         versions = self._versions(denial, files)
         change = self._touched.difference(label, versions.before, versions.after)
@@ -118,17 +231,24 @@ class ObjectJudge:
     ) -> bool:
         """Return True if a change that was denied counts by an authority."""
         self._touched.forget()
-        self._touched.fill((*denial.before.values(), *denial.after.values()))
+        try:
+            self._touched.fill((*denial.before.values(), *denial.after.values()))
+        except revision_limits.RevisionTooLargeError:
+            return False
         change = self._touched.difference(label, denial.before, denial.after)
         return self._rights.refusal(query, label, change) is None
 
     def _versions(
-        self, denial: trust_state.Denial, files: Mapping[str, object_changes.Pair]
+        self, denial: trust_state.Denial | None, files: Mapping[str, object_changes.Pair]
     ) -> _Versions:
         """Return the versions of an object that is denied, if at all, after one more change."""
-        before = {path: pair[0] for path, pair in files.items()} | denial.before
-        after = denial.after | {path: pair[1] for path, pair in files.items()}
-        counted = before | denial.counted
+        before: Blobs = {path: pair[0] for path, pair in files.items()}
+        after: Blobs = {path: pair[1] for path, pair in files.items()}
+        counted = before
+        if denial is not None:
+            before = before | denial.before
+            after = denial.after | after
+            counted = before | denial.counted
         self._touched.fill((*before.values(), *after.values(), *counted.values()))
         return _Versions(before, after, counted)
 
@@ -202,3 +322,13 @@ class ObjectJudge:
         for part in [one.part for one in written]:
             if isinstance(part, queue_spec.QueueDocument):
                 self.parents = {**self.parents, name: part.spec.parent}
+
+
+def _prior(
+    trust: trust_state.Trust, label: str, query: authority.AuthorityQuery
+) -> trust_state.Denial | None:
+    """Return the denial that a change of an object adds to."""
+    prior = trust.denied.get(label)
+    if prior is not None and not prior.binds and query.mode == "required":
+        return None  # it was only a warning, so the object is in force
+    return prior

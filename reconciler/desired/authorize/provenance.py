@@ -17,13 +17,17 @@ from reconciler.desired.authorize import (
     commit_walk,
     object_judge,
     trust_state,
+    unread_changes,
 )
-from reconciler.desired.documents import document_reader
+from reconciler.desired.documents import document_reader, revision_limits
 from reconciler.desired.git import commit_log, source
+from reconciler.model import desired
 from reconciler.model.documents import cluster_spec
 
 #: How often one walk stops on its way.
 STOPS_MAX = 100
+#: Of so many commits at the end of a line it is found out who signed, although they change nothing.
+SIGNERS_MAX = 100
 
 
 class Provenance:
@@ -61,34 +65,48 @@ class Provenance:
         line: Sequence[commit_log.Commit],
         trust: trust_state.Trust,
         start: commit_walk.WalkStart,
+        unread: unread_changes.UnreadChanges | None = None,
         *,
         whole: bool = False,
+        more: bool = False,
     ) -> commit_walk.CommitWalk:
         """Walk along ``line``, the oldest first.
+
+        A commit that changes more than is read at once is put off, and so nothing can be in force
+        before its changes are gone or were read: the walk stops before it, once, and then goes on.
 
         Args:
             line: commits from the last revision to the new one.
             trust: state at the last revision.
             start: state in force there.
+            unread: changes that were put off; it is added to. None: none.
             whole: walk to the end even past a commit that changes the authority.
+            more: further commits follow the line.
 
         Raises:
             GitError: a commit cannot be read, or git cannot verify at all.
-            RevisionTooLargeError: a commit changes more than is read at once.
+            RevisionTooLargeError: what was put off is there at the end, and too large to be read.
         """
+        if unread is None:
+            unread = unread_changes.UnreadChanges(start.limits)
         unasked = trust.mode == "off" and (start.measure is None or start.measure.mode == "off")
-        if unasked and not self._turns_on(line):
+        if unasked and not unread and not self._turns_on(line, start.limits):
             approvals = (
                 digest for commit in line for digest in commit.trailer(commit_signers.APPROVE)
             )
             return commit_walk.CommitWalk(trust, tuple(approvals))
-        judge = object_judge.ObjectJudge(self._source, start, self._parsed)
-        steps = _WalkSteps(self._signers, judge, start, trust, whole=whole)
+        judge = object_judge.ObjectJudge(self._source, start, self._parsed, unread)
+        steps = _WalkSteps(self._signers, judge, start, trust, unread, whole=whole)
+        steps.named = {commit.id for commit in line[-SIGNERS_MAX:]}
         for commit in line:
             if not steps.judge(commit):
                 return steps.result(until=steps.revision)
-            if steps.must_apply and commit is not line[-1] and not whole:
+            ends = commit is line[-1] and not more
+            if steps.must_apply and not unread and not ends and not whole:
                 return steps.result(until=commit.id)
+        if more:
+            return steps.result(until=steps.revision)
+        steps.finish()
         return steps.result()
 
     def again(
@@ -124,21 +142,36 @@ class Provenance:
         commit = self._source.log.commit(sha)
         return self._signers.query(commit, trust, start.measure, start.parents)
 
-    def _turns_on(self, line: Sequence[commit_log.Commit]) -> bool:
-        """Return True if a document about verification changes on the way.
+    def _turns_on(
+        self, line: Sequence[commit_log.Commit], limits: desired.RevisionLimits | None
+    ) -> bool:
+        """Return True if a document about verification changes on the way, or if nobody can tell.
 
         Without verification nobody asks who signed. If a commit turns it on, later ones must be
         signed, even if one of them turns it off again.
         """
-        return any(commit.parent and self._says_how(commit) for commit in line)
+        walk = revision_limits.of_walk(limits)
+        seen: set[str] = set()
+        try:
+            return any(self._says_how(one, limits, walk, seen) for one in line if one.parent)
+        except revision_limits.RevisionTooLargeError:
+            return True
 
-    def _says_how(self, commit: commit_log.Commit) -> bool:
+    def _says_how(
+        self,
+        commit: commit_log.Commit,
+        limits: desired.RevisionLimits | None,
+        walk: revision_limits.ReadingBudget,
+        seen: set[str],
+    ) -> bool:
         """Return True if a commit writes a Cluster that turns verification on."""
-        blobs = [new for _, _, new in self._source.differences(commit.parent, commit.id) if new]
+        found = [new for _, _, new in self._source.differences(commit.parent, commit.id) if new]
+        blobs = [blob for blob in dict.fromkeys(found) if blob not in seen]
+        seen.update(blobs)
         return any(
             isinstance(document.part, cluster_spec.ClusterDocument)
             and document.part.spec.verification.mode != "off"
-            for data in self._source.blobs(blobs)
+            for data in revision_limits.ReadingBudget(limits, walk=walk).read(self._source, blobs)
             if b"verification" in data
             for document in document_reader.read(data).documents
         )
@@ -150,6 +183,7 @@ class _WalkSteps:
     Attributes:
         revision: the last commit.
         must_apply: True if it must be applied before later commits are judged.
+        named: commits that are verified although they change nothing.
     """
 
     def __init__(
@@ -158,11 +192,13 @@ class _WalkSteps:
         judge: object_judge.ObjectJudge,
         start: commit_walk.WalkStart,
         trust: trust_state.Trust,
+        unread: unread_changes.UnreadChanges,
         *,
         whole: bool,
     ) -> None:
         self._signers = signers
         self._judge = judge
+        self._unread = unread
         self._waits = start.waits
         self._in_force = start.measure
         self._trust = trust
@@ -174,6 +210,7 @@ class _WalkSteps:
         self._counted: set[str] = set()
         self.revision = ""
         self.must_apply = False
+        self.named: AbstractSet[str] = frozenset()
 
     def result(self, *, until: str = "") -> commit_walk.CommitWalk:
         """Return the walk up to the last commit. ``until`` is as in ``commit_walk.CommitWalk``."""
@@ -181,31 +218,56 @@ class _WalkSteps:
         return commit_walk.CommitWalk(self._trust, *found, until=until)
 
     def judge(self, commit: commit_log.Commit) -> bool:
-        """Judge the next commit. Return False and add nothing if no more stops are left for it."""
-        parents, trust = self._judge.parents, self._trust
+        """Judge the next commit. Return False and add nothing if what came before must be in force
+        first: no more stops are left, or it is the first that can't be read.
+        """
+        parents, trust, unread = self._judge.parents, self._trust, bool(self._unread)
+        entries = self._judge.entries(commit)
+        if not (entries or commit.id in self.named or commit.trailer(commit_signers.APPROVE)):
+            self.revision = commit.id
+            return True
         query = self._signers.query(commit, trust, self._in_force, parents)
-        changes = self._judge.changes(commit)
         approved = self._signers.approvals(commit, trust, self._in_force)
-        if query is None:
-            self._counted.update(changes)
-            trust = self._judge.take(trust, changes)
-        else:
-            for label, files in changes.items():
-                trust = self._judge.judge(trust, commit, label, files, query)
-            if not self._stop_if_needed(changes.keys(), trust.refused(changes)):
+        try:
+            steps = self._judge.read(commit, query, entries, trust)
+        except revision_limits.RevisionTooLargeError:
+            if self.revision and not unread and not self._whole:
                 return False
+            self._judge.put_off(commit, query, entries)
+            steps = []
+        changed = {label for step in steps for label in step.changes}
+        for step in steps:
+            trust = self._judge.judge_step(trust, step)
+        if query is None or unread:
+            self._counted.update(changed - trust.refused(changed))
+        elif not self._stop_if_needed(changed, trust.refused(changed)):
+            return False
+        if query is not None:
             self._signed[commit.id] = query.who
         self._approvals += approved
-        authority_changed = (trust.mode, trust.documents) != (
-            self._trust.mode,
-            self._trust.documents,
-        )
+        queues_moved = query is not None and self._judge.parents != parents
+        self._take(trust, must_apply=queues_moved or (self._waits and bool(approved)))
+        self.revision = commit.id
+        return True
+
+    def finish(self) -> None:
+        """Judge what was put off, at the end of the whole line.
+
+        Raises:
+            RevisionTooLargeError: it is too large.
+        """
+        self._take(self._judge.judge_unread(self._trust), must_apply=False)
+
+    def _take(self, trust: trust_state.Trust, *, must_apply: bool) -> None:
+        """Take the trust after a commit."""
+        before, self._trust = self._trust, trust
+        authority_changed = (trust.mode, trust.documents) != (before.mode, before.documents)
+        if self._unread:  # nothing can be in force yet: what is in force counts for later ones too
+            self.must_apply |= authority_changed or must_apply
+            return
         if authority_changed:
             self._in_force = None
-        queues_moved = query is not None and self._judge.parents != parents
-        self.must_apply = authority_changed or queues_moved or (self._waits and bool(approved))
-        self.revision, self._trust = commit.id, trust
-        return True
+        self.must_apply |= authority_changed or must_apply
 
     def _stop_if_needed(self, changed: AbstractSet[str], denied: set[str]) -> bool:
         """Stop before a commit that denies an earlier valid change of the same object.

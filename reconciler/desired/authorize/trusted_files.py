@@ -46,14 +46,7 @@ class TrustedFiles:
         kind = trust_state.kind(label)
         if kind not in trust_state.TRUSTED_KINDS:
             return trust
-        clusters = [one for one in self._places if trust_state.kind(one) == "Cluster"]
-        alike = clusters if kind == "Cluster" else [label]
-        places = [
-            (one, blob)
-            for one in dict.fromkeys([*alike, label])
-            for blob in self._counting(trust, one).values()
-            if blob is not None
-        ]
+        places = self._written(trust, label)
         self._touched.fill(blob for _, blob in places)
         if any(not self._touched.of(one, blob) for one, blob in places):
             return trust
@@ -63,6 +56,23 @@ class TrustedFiles:
         if len(written) > 1 or written[0].part is None:
             return trust
         return trust.renewed(written[0].label, written[0].part)
+
+    def blobs(self, trust: trust_state.Trust, label: str) -> list[str]:
+        """Return what has to be read to tell the trust after a change of ``label``."""
+        if trust_state.kind(label) not in trust_state.TRUSTED_KINDS:
+            return []
+        return [blob for _, blob in self._written(trust, label)]
+
+    def _written(self, trust: trust_state.Trust, label: str) -> list[tuple[str, str]]:
+        """Return the objects, with a blob each, of which one may be meant by ``label``."""
+        clusters = [one for one in self._places if trust_state.kind(one) == "Cluster"]
+        alike = clusters if trust_state.kind(label) == "Cluster" else [label]
+        return [
+            (one, blob)
+            for one in dict.fromkeys([*alike, label])
+            for blob in self._counting(trust, one).values()
+            if blob is not None
+        ]
 
     def _counting(self, trust: trust_state.Trust, label: str) -> dict[str, str | None]:
         """Return the files, with their blobs, in which somebody with the right wrote an object."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 import msgspec
 
 from reconciler.desired.documents import document_reader, revision_limits
-from reconciler.desired.git import commit_log, source
+from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.documents import job_spec, nodepool_spec
 
@@ -53,6 +53,8 @@ def only_drains(change: ObjectChange) -> bool:
 
 #: The blobs of a file before and after a commit; None: it is not there.
 Pair = tuple[str | None, str | None]
+#: A file that a commit changes: its path, and its blobs before and after.
+Entry = tuple[str, str | None, str | None]
 
 
 class Touched:
@@ -64,6 +66,7 @@ class Touched:
             be read.
         parsed: cache of parsed blobs, which is filled; None: no cache.
         limits: of what is read of one commit; None: no limit.
+        walk: what all large commits together may have; None: no limit.
     """
 
     def __init__(
@@ -72,11 +75,13 @@ class Touched:
         in_force: Callable[[], Mapping[str, Iterable[str]]],
         parsed: MutableMapping[str, document_reader.File] | None = None,
         limits: desired.RevisionLimits | None = None,
+        walk: revision_limits.ReadingBudget | None = None,
     ) -> None:
         self._parsed = {} if parsed is None else parsed
         self._keeps = parsed is not None
         self._limits = limits
-        self._budget = revision_limits.ReadingBudget(limits)
+        self._walk = walk
+        self._budget = revision_limits.ReadingBudget(limits, walk=walk)
         self._source = repository
         self._in_force = in_force
         self._from: Mapping[str, Iterable[str]] | None = None
@@ -86,15 +91,12 @@ class Touched:
         #: What stood in a file before it could not be read, by path.
         self._stood: dict[str, set[str]] = {}
 
-    def changes(self, commit: commit_log.Commit) -> dict[str, dict[str, Pair]]:
-        """Return the files, with their blobs, in which a commit changes each object, by label.
+    def changes(self, entries: Iterable[Entry]) -> dict[str, dict[str, Pair]]:
+        """Return the files, with their blobs, in which each object differs, by label.
 
         Moving an object is a change: of two objects of one name, the file decides which is in
-        force.
+        force. The files have to be read already.
         """
-        entries = self._source.differences(commit.parent, commit.id)
-        self.forget()
-        self.fill(blob for _, *pair in entries for blob in pair)
         found: dict[str, dict[str, Pair]] = {}
         for path, old, new in entries:
             labels = {label for blob in (old, new) if blob for label in self._read[blob]}
@@ -115,10 +117,20 @@ class Touched:
             self._from = self._in_force()
         return set(self._from.get(path, ()))
 
-    def forget(self) -> None:
-        """Forget what was read for another commit."""
+    def forget(self, *, limited: bool = True) -> None:
+        """Forget what was read for another commit; ``limited`` False: read any amount next."""
         self._read, self._opaque = {}, set()
-        self._budget = revision_limits.ReadingBudget(self._limits)
+        limits = self._limits if limited else None
+        self._budget = revision_limits.ReadingBudget(limits, walk=self._walk)
+
+    def require_within_limits(self, blobs: Iterable[str | None]) -> None:
+        """Check that some files together are not larger than what is read of one revision.
+
+        Raises:
+            RevisionTooLargeError: they are.
+        """
+        wanted = dict.fromkeys(blob for blob in blobs if blob is not None)
+        revision_limits.ReadingBudget(self._limits).read(self._source, wanted)
 
     def fill(self, blobs: Iterable[str | None]) -> None:
         """Read files that are not read yet.

@@ -14,8 +14,12 @@ import msgspec
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 
-#: The most commits that are looked at one by one between two revisions.
+#: The most commits that are looked at one by one between two revisions, at once.
 LINE_MAX = 10_000
+#: The most commits that are listed to find those.
+LISTED_MAX = 100_000
+#: How messages say more than what their commit changes: they are read, although it changes nothing.
+_TELLING = "^muster-"
 _LOG_FORMAT = "%H%x00%P%x00%ae%x00%ce%x00%ct%x00%s%x00%(trailers:only,unfold)%x00"
 _LOG_FIELDS = 7
 #: A commit as git stores it that leaves nothing to interpret: see ``CommitLog._plain``.
@@ -29,7 +33,7 @@ _PLAIN_COMMIT = re.compile(
 
 
 class TooManyCommitsError(GitError):
-    """More commits lead from one revision to another than are judged one by one."""
+    """More commits lead from one revision to another than can be listed."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -56,6 +60,14 @@ class Commit(msgspec.Struct, frozen=True):
     def trailer(self, key: str) -> list[str]:
         """Return the values of a trailer, in order; the case of keys does not matter."""
         return [value for name, value in self.trailers if name.casefold() == key.casefold()]
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """One commit as it is listed: its hash, the hash of its tree, and its parents."""
+
+    id: str
+    tree: str
+    parents: tuple[str, ...]
 
 
 def _moment(text: str) -> int:
@@ -127,13 +139,16 @@ class CommitLog:
         (somebody pulled, and pushed the merge). So each commit answers for the whole difference to
         the one before it in the line, which ends with ``head``.
 
+        Of more than ``LINE_MAX`` those are left out that change nothing, and of what is left the
+        oldest are returned: then the last one is not ``head``.
+
         Args:
             base, head: start, exclusive, and end.
             newest: of more than ``LINE_MAX`` return the newest, for callers that need not see every
                 one.
 
         Raises:
-            TooManyCommitsError: there are more than ``LINE_MAX``, and all are wanted.
+            TooManyCommitsError: there are more than can be listed.
             GitError: git fails.
         """
         plain = self._plain(head)
@@ -142,9 +157,64 @@ class CommitLog:
         found, parents = self._read(
             "--ancestry-path", "--topo-order", f"--max-count={LINE_MAX + 1}", f"{base}..{head}"
         )
-        if len(found) > LINE_MAX and not newest:
-            raise TooManyCommitsError(f"more than {LINE_MAX} commits lead from {base} to {head}")
-        return _line(base, head, found, parents)
+        if len(found) <= LINE_MAX or newest:
+            return _line(base, head, found, parents)
+        return self._oldest(base, head)
+
+    def _oldest(self, base: str, head: str) -> list[Commit]:
+        """Return the oldest ``LINE_MAX`` commits of a long line that change or tell anything."""
+        arguments, line = self._long_line(base, head)
+        told = git_commands.run(
+            self._folder,
+            *("log", "--no-show-signature", "--format=%H"),
+            *("-i", f"--grep={_TELLING}", *arguments),
+        ).stdout.decode()
+        telling, kept, before = {*told.split(), line[-1].id}, [], base
+        tree = git_commands.run(self._folder, "rev-parse", f"{base}^{{tree}}").stdout.decode()
+        last = tree.strip()
+        for one in line:
+            if one.tree != last or one.id in telling:
+                kept.append((one.id, before))
+                if len(kept) == LINE_MAX:
+                    break
+            before, last = one.id, one.tree
+        ids = "".join(f"{one}\n" for one, _ in kept).encode()
+        found, _ = self._read("--no-walk=unsorted", "--stdin", data=ids)
+        by_id = {one.id: one for one in found}
+        return [msgspec.structs.replace(by_id[one], parent=parent) for one, parent in kept]
+
+    def _long_line(self, base: str, head: str) -> tuple[tuple[str, ...], list["_Listed"]]:
+        """Return a line, the oldest first, with the arguments by which git lists it.
+
+        Of a line that is too long to be listed it is the beginning, if all its commits are first
+        parents.
+
+        Raises:
+            TooManyCommitsError: it can't be listed.
+        """
+        arguments: tuple[str, ...] = ("--ancestry-path", "--topo-order", f"{base}..{head}")
+        listed = self._list(f"--max-count={LISTED_MAX + 1}", *arguments)
+        if len(listed) <= LISTED_MAX:
+            by_id = {one.id: one for one in listed}
+            line, at = [], head
+            while at != base:
+                one = by_id[at]
+                line.append(one)
+                at = next(parent for parent in one.parents if parent == base or parent in by_id)
+            return arguments, line[::-1]
+        arguments = ("--first-parent", f"{base}..{head}")
+        counted = git_commands.run(self._folder, "rev-list", "--count", *arguments).stdout
+        line = self._list(f"--skip={max(0, int(counted) - LISTED_MAX)}", *arguments)
+        if not line or line[-1].parents[:1] != (base,):
+            raise TooManyCommitsError(f"more than {LISTED_MAX} commits lead from {base} to {head}")
+        return arguments, line[::-1]
+
+    def _list(self, *arguments: str) -> list["_Listed"]:
+        output = git_commands.run(
+            self._folder, "log", "--no-show-signature", "--format=%H %T %P", *arguments
+        ).stdout
+        rows = (line.split() for line in output.decode().splitlines())
+        return [_Listed(commit, tree, tuple(parents)) for commit, tree, *parents in rows]
 
     def history(self, head: str, paths: Sequence[str], most: int) -> list[Commit]:
         """Return the newest first-parent commits up to ``head`` that change some files, the oldest
@@ -181,12 +251,13 @@ class CommitLog:
         )
 
     def _read(
-        self, *arguments: str, paths: Sequence[str] = ()
+        self, *arguments: str, paths: Sequence[str] = (), data: bytes = b""
     ) -> tuple[list[Commit], dict[str, tuple[str, ...]]]:
         """Return commits as ``git log`` prints them, and the parents of each."""
         output = git_commands.run(
             self._folder,
             *("log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--", *paths),
+            data=data,
         ).stdout.decode("utf-8", "replace")
         # Nothing of a commit can hold a NUL, whatever its writer wants to look like a field.
         fields = output.split("\0")

@@ -272,6 +272,23 @@ class GitSource:
             replaced for one in found if (replaced := tree_diff.without_folders(one)) is not None
         ]
 
+    def sizes(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the bytes of each blob, by its id, without reading it.
+
+        Raises:
+            GitError: one is missing.
+        """
+        wanted = "".join(f"{blob}\n" for blob in ids).encode()
+        output = git_commands.run(
+            self.folder, "cat-file", "--batch-check=%(objectname) %(objectsize)", data=wanted
+        ).stdout.decode()
+        found = {}
+        for blob, size in (line.split() for line in output.splitlines()):
+            if not size.isdigit():
+                raise GitError(f"the blob {blob} is not in {self.address}")
+            found[blob] = int(size)
+        return found
+
     def blobs(self, ids: Iterable[str]) -> list[bytes]:
         """Return the bytes of blobs, in order; only the beginning of one that is far too large.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from reconciler.desired.apply import loader
+from reconciler.desired.documents import document_reader, revision_limits
 from reconciler.desired.git import commit_log
 from reconciler.model import desired
 from tests.unit.desired import signing
@@ -59,6 +59,14 @@ def base(keys: Keys, mode: str = "required") -> dict[str, str]:
     }
 
 
+def pool(count: int) -> str:
+    return (
+        "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: a}\nspec:\n"
+        f"  hosts: a[1-{count}]\n"
+        "  nodes: {cpu: 8, memory: 8Gi, gpus: {count: 8, model: H200}}\n"
+    )
+
+
 class Bed:
     """A repository with a loader that has read its first revision."""
 
@@ -78,8 +86,10 @@ class Bed:
         self, commits: Sequence[Mapping[str, str | None]], onto: str = "refs/heads/main"
     ) -> None:
         """Push many commits at once, which nobody has signed."""
-        lines = [b"reset refs/heads/flood\nfrom %s^0\n\n" % git(
-            self.repository.path, "rev-parse", onto).encode()]
+        lines = [
+            b"reset refs/heads/flood\nfrom %s^0\n\n"
+            % git(self.repository.path, "rev-parse", onto).encode()
+        ]
         for files in commits:
             lines.append(
                 b"commit refs/heads/flood\ncommitter Eve <eve@x.org> 0 +0000\ndata 5\nflood\n"
@@ -112,9 +122,7 @@ def rules(value: desired.Desired) -> list[str]:
 
 
 @pytest.fixture(params=MODES)
-def any_mode(
-    request: pytest.FixtureRequest, repository: Repository, make: Make, keys: Keys
-) -> Bed:
+def any_mode(request: pytest.FixtureRequest, repository: Repository, make: Make, keys: Keys) -> Bed:
     return Bed(repository, make, keys, request.param)
 
 
@@ -244,10 +252,9 @@ def test_an_approval_among_empty_commits_is_found(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_log, "LINE_MAX", 4)
-    gone = dict.fromkeys(f"{number}.yaml" for number in range(8))
-    bed.push({path: queue(path[0]) for path in gone}, "ada")
+    bed.push({"pool.yaml": pool(8)}, "ada")
     bed.settle()
-    bed.push(gone, "ada")
+    bed.push({"pool.yaml": pool(4)}, "ada")
     (held,) = bed.settle().status.held
     bed.flood([{}] * 6)
     bed.take_flood()
@@ -256,7 +263,7 @@ def test_an_approval_among_empty_commits_is_found(
     bed.take_flood()
     value = bed.settle()
     assert value.status.held == ()
-    assert set(value.structure.queues) == {"q", "open"}
+    assert len(value.structure.pools["a"].nodes) == 4
 
 
 def test_thousands_of_commits_of_one_file_are_judged_in_portions(bed: Bed) -> None:
@@ -341,25 +348,37 @@ def test_a_flood_on_top_of_a_large_commit_is_walked_to_its_revert(
     assert (rules(value), set(value.jobs)) == ([], {"a", "b"})
 
 
-def test_commits_that_go_to_and_fro_are_read_within_a_bound(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("behind_a_large_one", [False, True])
+def test_commits_that_are_large_together_are_read_within_a_bound(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, *, behind_a_large_one: bool
 ) -> None:
-    """Each may be read; all of them together would take for ever."""
-    read: list[int] = []
-    parse = loader.revision_limits.document_reader.read
+    """Each may be read; all of them at once would take for ever."""
+    monkeypatch.setattr(revision_limits, "SMALL_DOCUMENTS", 10)
+    parsed: list[bytes] = []
+    read = document_reader.read
 
-    def counting(data: bytes) -> object:
-        read.append(len(data))
-        return parse(data)
+    def counting(data: bytes) -> document_reader.File:
+        parsed.append(data)
+        return read(data)
 
-    monkeypatch.setattr(loader.revision_limits.document_reader, "read", counting)
-    monkeypatch.setattr(loader.revision_limits, "DOCUMENTS_KEPT_MAX", 10)
-    sides = [
-        {"x.yaml": documents(*(job(f"n{n}", queue="q", priority=p) for n in range(25)))}
-        for p in range(2)
+    monkeypatch.setattr(document_reader, "read", counting)
+    if behind_a_large_one:
+        bed.push({"large.yaml": LARGE})
+    sides: list[Mapping[str, str | None]] = [
+        {"x.yaml": documents(*(job(f"n{n}", queue="q", priority=p) for n in range(14)))}
+        for p in range(60)
     ]
-    bed.flood([sides[number % 2] for number in range(200)])
+    bed.flood(sides)
     bed.take_flood()
-    bed.push({"x.yaml": None, "jobs/b.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
-    value = bed.settle()
+    bed.push({"x.yaml": None, "large.yaml": None}, "ada")
+    bed.push({"jobs/b.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
+    looks = []
+    for _ in range(20):
+        parsed.clear()
+        value = bed.loader.load()
+        looks.append(len(parsed))
+        if "too-many-commits" not in rules(value):
+            break
     assert (rules(value), set(value.jobs)) == ([], {"a", "b"})
+    assert max(looks) < 40
+    assert (len(looks) > 1) != behind_a_large_one
