@@ -110,8 +110,13 @@ class Loader:
         """Time at which something held may apply although nothing has changed."""
         in_force = self._in_force
         moments = [in_force.judge_again_at, self._quarantine.again_at(in_force.head)]
-        moments += [self._clock()] if self._lineage.is_portion(in_force.head) else []
+        moments += [self._clock()] if self._is_partway else []
         return min((at for at in moments if at is not None), default=None)
+
+    @property
+    def _is_partway(self) -> bool:
+        """True if only a portion of what leads to the head is judged: the next look goes on."""
+        return self._lineage.is_portion(self._in_force.head)
 
     def admit(self, jobs: Mapping[str, desired.Job]) -> None:
         """Treat these as in force before the next revision, by name.
@@ -157,6 +162,13 @@ class Loader:
     def incumbents(self) -> LastGood:
         """Return the state to remember over a restart."""
         return self._in_force.incumbents(self._report.generation)
+
+    def load_all(self) -> desired.Desired:
+        """Look at the branch until all that leads to its head is judged; see :meth:`load`."""
+        value = self.load()
+        while self._is_partway:
+            value = self.load(fetch=False)
+        return value
 
     def load(self, *, fetch: bool = True) -> desired.Desired:
         """Look at the branch and apply its head.

@@ -207,7 +207,7 @@ class _Pair(msgspec.Struct, frozen=True):
             if one != commit
         ):
             loading.accept(commit)  # what follows is judged as the controller would
-        return loading.load()
+        return loading.load_all()
 
     def compared(
         self,

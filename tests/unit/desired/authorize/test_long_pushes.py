@@ -77,9 +77,20 @@ class Bed:
         self.loader.load()
         assert self.loader.last.status.sync == "Synced"
 
-    def push(self, files: Mapping[str, str | None], who: str = "", **more: str) -> str:
+    def push(
+        self,
+        files: Mapping[str, str | None],
+        who: str = "",
+        *,
+        branch: str = "main",
+        parent: str | None = None,
+        merge: str | None = None,
+        message: str = "test",
+    ) -> str:
         """Commit files, signed by somebody, and return the commit."""
-        found = self.repository.commit(files, **more)
+        found = self.repository.commit(
+            files, branch=branch, parent=parent, merge=merge, message=message
+        )
         return signing.sign(self.repository, self.keys[who]) if who else found
 
     def flood(
@@ -330,6 +341,20 @@ def test_a_merge_of_a_long_branch(
     else:
         bed.push({}, merge=long)
     bed.push({"jobs/b.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
+    value = bed.settle()
+    assert (rules(value), set(value.jobs)) == ([], {"a", "b"})
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_line_too_long_to_be_listed_is_taken_from_its_beginning(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, *, empty: bool
+) -> None:
+    monkeypatch.setattr(commit_log, "LINE_MAX", 4)
+    monkeypatch.setattr(commit_log, "LISTED_MAX", 9)
+    files = [{} if empty else {"x.yaml": job("e", queue="q", priority=n)} for n in range(30)]
+    bed.flood(files)
+    bed.take_flood()
+    bed.push({"x.yaml": None, "jobs/b.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
     value = bed.settle()
     assert (rules(value), set(value.jobs)) == ([], {"a", "b"})
 

@@ -567,9 +567,15 @@ def test_without_verification_any_number_of_commits_is_taken(
 def test_too_many_commits_to_judge_are_held_until_accepted(
     repository: Repository, one: loader.Loader, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They are more than can be listed, behind a merge that does not follow its first parent."""
     monkeypatch.setattr(commit_log, "LINE_MAX", 3)
+    monkeypatch.setattr(commit_log, "LISTED_MAX", 3)
     for count in range(4):
-        head = repository.commit({"jobs/b.yaml": job("b", queue="research", priority=count)})
+        long = repository.commit({"jobs/b.yaml": job("b", queue="research", priority=count)})
+    other = repository.commit({"r": "r"}, root=True, branch="other")
+    whole = base(keys) | {"jobs/b.yaml": job("b", queue="research")}
+    head = repository.commit(whole, branch="other", parent=other, merge=long)
+    git(repository.path, "update-ref", "refs/heads/main", head)
     value = one.load()
     assert rules(value) == ["too-many-commits"]
     assert f"more than 3 commits lead from {value.status.jobs_revision}" in messages(value)

@@ -133,12 +133,26 @@ def test_what_the_controller_would_hold_is_told(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(commit_log, "LINE_MAX", 2)
+    monkeypatch.setattr(commit_log, "LISTED_MAX", 3)
     ada = signing.Key(tmp_path / "keys", "ada")
     mode = document("Cluster", "{verification: {mode: required}}")
     known = document("Access", f"{{identities: [{{email: ada@x.org, keys: [{ada.listed()}]}}]}}")
     start = repository.commit({"cluster.yaml": mode, "access.yaml": known})
     for count in range(3):
-        head = repository.commit({"q.yaml": document("Queue", f"{{weight: {count + 1}}}")})
+        long = repository.commit({"q.yaml": document("Queue", f"{{weight: {count + 1}}}")})
+    found = revisions.compare(repository.path, "", start, long)
+    assert [problem.rule for problem in found.head.status.problems] == ["unsigned-commit"]
+    other = repository.commit({"r": "r"}, root=True, branch="other")
+    head = repository.commit(
+        {
+            "cluster.yaml": mode,
+            "access.yaml": known,
+            "q.yaml": document("Queue", "{weight: 3}"),
+        },
+        branch="other",
+        parent=other,
+        merge=long,
+    )
     found = revisions.compare(repository.path, "", start, head)
     assert [problem.rule for problem in found.head.status.problems] == ["too-many-commits"]
     back = revisions.compare(repository.path, "", head, start)
