@@ -76,6 +76,8 @@ class Loader:
         self._in_force = revision_in_force.RevisionInForce(
             repository, lineage, self._resting, clock, begin=begin, start=incumbents
         )
+        #: A head that was too large behind a revision in force, and why: it is not read again.
+        self._too_large: tuple[str, str | None, history.HeldError] | None = None
         #: Called with each new head before anything of it is read.
         self.on_head: Callable[[str], None] = lambda _: None
         #: Digests that the commits of the last new head approve, as far as that counts.
@@ -192,6 +194,8 @@ class Loader:
         except tree_diff.BrokenTreeError as error:
             return self._held(now, attempted, history.broken(attempted or "", error))
         except history.HeldError as held:
+            if held.rule == history.TOO_LARGE and attempted is not None:
+                self._too_large = (attempted, self._in_force.head, held)
             return self._held(now, attempted, held)
         except (git_commands.GitError, OSError) as error:
             self._in_force.resume(now)
@@ -229,6 +233,9 @@ class Loader:
         if in_force.head == head:
             in_force.judge_again(self._provenance)
             return
+        known = self._too_large
+        if known and known[:2] == (head, in_force.head) and not self._lineage.is_accepted(head):
+            raise known[2]
         if in_force.head is not None:
             self._require_successor(in_force.head, head)
         walk = self._lineage.walk(

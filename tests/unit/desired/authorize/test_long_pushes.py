@@ -167,6 +167,17 @@ def test_a_commit_on_top_that_leaves_it_is_held_and_told_what_to_revert(any_mode
         assert told in value.status.message
 
 
+def test_a_head_that_is_too_large_is_read_once(
+    any_mode: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    any_mode.push({"large.yaml": LARGE})
+    before = any_mode.loader.load()
+    monkeypatch.setattr(revision_limits.ReadingBudget, "read", None)
+    after = any_mode.loader.load()
+    assert rules(after) == ["revision-too-large"]
+    assert after.status.message == before.status.message
+
+
 def test_what_came_before_it_is_in_force_while_it_is_held(bed: Bed) -> None:
     before = bed.push({"jobs/b.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
     bed.push({"large.yaml": LARGE})
