@@ -4,10 +4,11 @@ A writer must know if a name is taken before it commits, thousands of times. Rea
 once, and then only changes, makes submissions cheap.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from reconciler.changes import approvals
-from reconciler.desired.documents import document_reader
+from reconciler.changes.writer import object_names
+from reconciler.desired.documents import yaml_reader
 from reconciler.desired.git import source
 
 #: Files at or below which nothing but jobs submitted through Muster stands.
@@ -50,11 +51,19 @@ class Index:
         self.head = None
         self._links -= changes.ignored.keys()
         self._links.update(path for path, why in changes.ignored.items() if why is not None)
-        present = [change for change in changes.files if change.blob is not None]
-        blobs = self._source.blobs([change.blob or "" for change in present])
-        files: dict[str, bytes | None] = dict.fromkeys(change.path for change in changes.files)
-        files.update((change.path, data) for change, data in zip(present, blobs, strict=True))
-        self.take(head, files)
+        self._forget_all(change.path for change in changes.files)
+        blobs = {change.path: change.blob for change in changes.files if change.blob is not None}
+        sizes = self._source.sizes(set(blobs.values())) if blobs else {}
+        small = []
+        for path, blob in blobs.items():
+            if sizes[blob] > yaml_reader.FILE_BYTES_MAX:  # nobody reads it, and so it is not loaded
+                self._put(path, object_names.UNREADABLE)
+            else:
+                small.append((path, blob))
+        for part in object_names.portions([sizes[blob] for _, blob in small]):
+            paths = [path for path, _ in small[part]]
+            self._put_all(paths, self._source.blobs([blob for _, blob in small[part]]))
+        self.head = head
 
     def take(self, head: str, files: Mapping[str, bytes | None]) -> None:
         """Move to a revision whose difference to the last one the caller has read or made.
@@ -63,25 +72,27 @@ class Index:
             files: new contents of changed files; None: the file is gone.
         """
         self.head = None
-        # An object may move from one file to another: all leave before any comes.
-        for path in files:
-            self._forget(path)
-        for path, data in files.items():
-            if data is not None:
-                self._put(path, data)
+        self._forget_all(files)
+        present = [(path, data) for path, data in files.items() if data is not None]
+        for part in object_names.portions([len(data) for _, data in present]):
+            paths, contents = zip(*present[part], strict=True)
+            self._put_all(paths, contents)
         self.head = head
 
-    def _put(self, path: str, data: bytes) -> None:
-        file = document_reader.read(data)
-        if file.error is not None:
+    def _forget_all(self, paths: Iterable[str]) -> None:
+        """Forget files: an object may move, so all leave before any comes."""
+        for path in paths:
+            self._forget(path)
+
+    def _put_all(self, paths: Sequence[str], contents: Sequence[bytes]) -> None:
+        for path, found in zip(paths, object_names.of(contents), strict=True):
+            self._put(path, found)
+
+    def _put(self, path: str, found: object_names.ObjectNames) -> None:
+        if not found.readable:
             self._unreadable.add(path)
-        names = tuple(
-            (document.kind, document.name)
-            for document in file.documents
-            if document.kind and document.name
-        )
-        self._files[path] = names
-        for name in names:
+        self._files[path] = found.names
+        for name in found.names:
             self._paths.setdefault(name, []).append(path)
 
     def _forget(self, path: str) -> None:
