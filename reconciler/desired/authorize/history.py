@@ -236,7 +236,7 @@ class Lineage:
     def too_large(self, head: str, error: revision_limits.RevisionTooLargeError) -> HeldError:
         """Return the error about a head that is larger than what is read."""
         told = oversize.told(self._source, self.line)
-        fix = f"`git revert {told.commit[:12]}`" if told else "revert it"
+        fix = told.revert if told else "revert it"
         return HeldError(
             TOO_LARGE,
             f"{head[:12]} is too large and was not read: {error}{told.text if told else ''}. To "

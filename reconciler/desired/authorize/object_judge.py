@@ -25,7 +25,6 @@ from reconciler.model.documents import queue_spec
 #: Below this folder the controller may change jobs for people, and nowhere else.
 JOBS_FOLDER = "jobs"
 Blobs = dict[str, str | None]
-Entry = object_changes.Entry
 Changes = Mapping[str, Mapping[str, object_changes.Pair]]
 
 
@@ -93,7 +92,10 @@ class ObjectJudge:
         Raises:
             RevisionTooLargeError: that is more than is read at once.
         """
-        parts: dict[int, tuple[commit_log.Commit, authority.AuthorityQuery | None, list[Entry]]]
+        parts: dict[
+            int,
+            tuple[commit_log.Commit, authority.AuthorityQuery | None, list[object_changes.Entry]],
+        ]
         touches = [(path, one) for path, *_ in entries for one in self._unread.of(path)]
         parts = {}
         for path, one in touches:

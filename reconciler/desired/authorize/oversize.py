@@ -12,9 +12,9 @@ COMMITS_MAX = 1_000
 
 
 class Culprit(NamedTuple):
-    """The commit that brought most, and a part of a sentence about it."""
+    """How to revert the commit that brought most, and a part of a sentence about it."""
 
-    commit: str
+    revert: str
     text: str
 
 
@@ -59,4 +59,5 @@ def _told(repository: source.GitSource, line: Sequence[commit_log.Commit]) -> Cu
         f". Most of it came with {commit.id[:12]} by {commit.author}: {files} of "
         f"{quantities.format_memory(size)}, the largest of them {found_values.quote(largest[1])}"
     )
-    return Culprit(commit.id, text)
+    parent = "-m 1 " if commit.merge else ""
+    return Culprit(f"`git revert {parent}{commit.id[:12]}`", text)

@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from reconciler.desired.apply import revision_in_force
 from reconciler.desired.documents import document_reader, revision_limits
 from reconciler.desired.git import commit_log
 from reconciler.model import desired
@@ -224,6 +226,57 @@ def test_a_large_commit_that_takes_things_out_takes_nothing_out(bed: Bed, who: s
     value = bed.settle()
     assert set(value.jobs) == {"a"}
     assert {p.object for p in value.status.problems} == {"Job/a"}
+
+
+def test_whoever_changed_a_file_unread_needs_the_right_to_what_is_left(bed: Bed) -> None:
+    """A large commit by somebody with the right answers for nothing that nobody has read."""
+    smuggled = documents(queue("q", weight=9), queue("open"))
+    bed.push({"large.yaml": LARGE, "q.yaml": smuggled}, "eve")
+    bed.push({"large.yaml": None, "other.yaml": LARGE, "q.yaml": smuggled + "# ada\n"}, "ada")
+    bed.push({"other.yaml": None}, "ada")
+    value = bed.settle()
+    assert value.structure.queues["q"].weight == 1
+    assert {p.object for p in value.status.problems} == {"Queue/q"}
+
+
+@pytest.mark.parametrize("flooded", [False, True])
+def test_nothing_comes_into_force_on_the_way_that_was_not_read(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, *, flooded: bool
+) -> None:
+    """The revision is small enough, and the change is more than may still be read."""
+
+    def jobs(priority: int) -> str:
+        return documents(
+            *(job(f"n{n}", queue="q", owner="ada@x.org", priority=priority) for n in range(20))
+        )
+
+    bed.push({"jobs/n.yaml": jobs(1)}, "ada")
+    bed.settle()
+    monkeypatch.setattr(commit_log, "LINE_MAX", 5)
+    monkeypatch.setattr(revision_limits, "SMALL_DOCUMENTS", 10)
+    monkeypatch.setattr(revision_limits, "WALK_REVISIONS", 0)
+    bed.push({"jobs/n.yaml": jobs(9)})
+    bed.push({"jobs/b.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
+    bed.push({"jobs/b.yaml": None}, "eve")  # a revision before it would have to be in force
+    bed.push({"access.yaml": access(bed.keys, "ada")}, "ada")
+    if flooded:
+        bed.flood([{"x.yaml": job("e", queue="q", priority=number)} for number in range(20)])
+        bed.take_flood()
+    applied: list[str] = []
+    apply = revision_in_force.RevisionInForce.apply
+
+    def noting(
+        self: revision_in_force.RevisionInForce, head: str, *more: Any, **named: Any
+    ) -> None:
+        apply(self, head, *more, **named)
+        applied.append(head)
+        assert {one.priority for name, one in self.view().jobs.items() if name != "a"} <= {1}
+
+    monkeypatch.setattr(revision_in_force.RevisionInForce, "apply", noting)
+    value = bed.settle()
+    assert applied == [git(bed.repository.path, "rev-parse", "main")]
+    assert set(value.jobs) == {"a", *(f"n{n}" for n in range(20))}
+    assert {value.jobs[f"n{n}"].priority for n in range(20)} == {1}
 
 
 def test_a_merge_of_such_a_branch_is_what_it_leaves(bed: Bed) -> None:
