@@ -55,7 +55,7 @@ class Kernel:
 
 
 class Offer(NamedTuple):
-    """Whether the file system of a folder has quotas of projects; if not, why."""
+    """Availability of quotas of projects; ``problem`` says why there are none."""
 
     usable: bool
     problem: str = ""
