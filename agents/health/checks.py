@@ -67,6 +67,7 @@ class Readings(msgspec.Struct, frozen=True):
     driver: devices.GpuDriver | None = None
     links_before: dict[int, int] = {}
     disk_free_ratio: float = 1.0
+    disk_read_only: bool = False
     inodes_free_ratio: float = 1.0
     clock_synchronised: bool | None = None
     clock_skew: str = ""
@@ -200,6 +201,8 @@ def _mounts(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
 
 
 def _disk_space(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
+    if readings.disk_read_only:
+        yield "failed", "the file system of its folder is mounted read-only"
     yield from _scarce("space", readings.disk_free_ratio, plan.disk_free_ratio)
 
 
@@ -395,14 +398,16 @@ class Checker:
     def _read(self, plan: CheckPlan, seen: Readings) -> Readings:
         most = self._links.most(seen.gpus)
         space = os.statvfs(self._root)
+        read_only = bool(space.f_flag & os.ST_RDONLY)
         return msgspec.structs.replace(
             seen,
             links_before=most,
+            disk_read_only=read_only,
             disk_free_ratio=space.f_bavail / space.f_blocks if space.f_blocks else 1.0,
             inodes_free_ratio=space.f_favail / space.f_files if space.f_files else 1.0,
             clock_synchronised=clock_synchronised(),
-            memory_errors=host_info.memory_errors(),
-            stuck=self._stuck(),
+            memory_errors=(0, 0) if "memory-errors" in plan.off else host_info.memory_errors(),
+            stuck=0 if "stuck-processes" in plan.off else self._stuck(),
             mounts={
                 path: self._mounts.problem(path) for path in plan.mounts if "mounts" not in plan.off
             },

@@ -20,7 +20,8 @@ from agents.logs import log_file, log_shares, timestamps
 from agents.state import ATTEMPT_PATTERN
 from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
 
-FOLLOWERS_MAX = 32
+#: The controller asks for less at a time; those that nobody reads any more end some seconds later.
+FOLLOWERS_MAX = 80
 LIFETIME_S = 3600.0
 LOOK_EVERY_S = 0.2
 #: A log of more than this many times its limit is checked again soon.
@@ -150,7 +151,7 @@ class LogStreams:
         try:
             if full:
                 error = f"node {self._node} already sends {FOLLOWERS_MAX} logs; try again later"
-                post.send(LogChunk(offset=request.offset, end=True, error=error))
+                post.send(LogChunk(offset=request.offset, end=True, error=error, full=True))
             else:
                 self._follow(request, post)
         except (LinkError, OSError) as problem:

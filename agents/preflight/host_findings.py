@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agents.gpus import process_owners
 from agents.host import disk_space
+from agents.isolation import project_quotas
 from agents.preflight.finding import (
     NOT_EXERCISED,
     PreflightFinding,
@@ -87,6 +88,21 @@ def folder(root: Path | None) -> Iterator[PreflightFinding]:
         yield note("folder", found, "To fix: free some space, for logs and scratch files of tasks")
     else:
         yield ok("folder", found)
+
+
+def quotas(root: Path | None) -> Iterator[PreflightFinding]:
+    """Check if the file system itself can bound what tasks take of it."""
+    if root is None:
+        return
+    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+    found = project_quotas.offer(str(existing))
+    if found.usable:
+        yield ok("quotas", f"scratchLimit is also set as a quota of projects; {NOT_EXERCISED}")
+    else:
+        do = (
+            "scratchLimit holds by looks every few seconds. To fix: mount XFS or ext4 with prjquota"
+        )
+        yield note("quotas", f"none of projects: {found.problem}", do)
 
 
 def machine(host: Host) -> Iterator[PreflightFinding]:

@@ -53,6 +53,7 @@ def findings(
     yield host_findings.user(os.geteuid())
     yield from option_findings.options(given)
     yield from host_findings.folder(given.root)
+    yield from host_findings.quotas(given.root)
     yield from gpu_findings.gpus(sample, top, simulated=given.simulated_gpus)
     if sample is not None:
         yield from gpu_findings.chosen(sample, settings.chosen_gpus(given))

@@ -50,6 +50,7 @@ class StartCommand(TaskProgram):
         user: to become; None: the supervisor's own.
         hold: the agent keeps the command until the whole gang is prepared.
         spare: folder in the trash that can be reused.
+        scratch_bytes: what the attempt's folders may take of the disk; left out without a limit.
     """
 
     op: Literal["start"]
@@ -62,6 +63,7 @@ class StartCommand(TaskProgram):
     secrets: NotRequired[dict[str, str]]
     hold: NotRequired[bool]
     spare: NotRequired[str | None]
+    scratch_bytes: NotRequired[int]
 
 
 class RefuseCommand(TypedDict):

@@ -34,6 +34,7 @@ class StartOrder(NamedTuple):
         cleanup: command that removes the container, as it is recorded.
         spare: folder in the trash that can be reused.
         start_s: how long the start may take; None: as usual.
+        scratch_bytes: what the attempt's folders may take of the disk; 0: no limit.
         privileges: ``restricted`` to take from the task what no job needs; empty for nothing.
     """
 
@@ -54,6 +55,7 @@ class StartOrder(NamedTuple):
     spare: str | None = None
     start_s: float | None = None
     privileges: str = ""
+    scratch_bytes: int = 0
 
 
 class RefuseOrder(NamedTuple):
@@ -185,6 +187,7 @@ def _start(name: str, raw: dict[str, Any]) -> StartOrder:
         spare=raw.get("spare"),
         start_s=_number(raw.get("start_s")),
         privileges=_text(raw.get("privileges", "")),
+        scratch_bytes=int(raw.get("scratch_bytes", 0)),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from agents.host import failpoints, processes
+from agents.isolation import project_quotas
 from agents.supervisor import orders, reaper, spawn, task_isolation
 
 Record = dict[str, Any]
@@ -157,6 +158,7 @@ class AttemptStarter:
         self._held = held
         self._reaper_name = reaper_name
         self._null = null
+        self._has_quotas = project_quotas.offer(root).usable
 
     def always_forks(self, order: orders.StartOrder) -> bool:
         """Return True if an attempt never starts in the supervisor's own process."""
@@ -177,6 +179,8 @@ class AttemptStarter:
         recorded = {"cleanup": order.cleanup} if order.cleanup else {}
         if order.limits.get("cpus"):
             recorded["cpus"] = order.limits["cpus"]
+        if self._has_quotas:  # a folder of an earlier attempt keeps the bounds of that
+            order = order._replace(spare=None)
         try:
             spawn.make_folder(self._root, order)
         except FileExistsError:
@@ -184,6 +188,7 @@ class AttemptStarter:
         except OSError as problem:
             message = f"directory of the attempt: {problem}"
             raise NotStartedError(record, _reason_of(problem), message) from None
+        self._bound_folder(order)
         order = order._replace(env={**order.env, reaper.VARIABLE: self._reaper_name})
         standard = [self._null]
         try:
@@ -198,6 +203,18 @@ class AttemptStarter:
             for handle in standard[1:]:
                 os.close(handle)
         return PendingStart(order, record, recorded, child)
+
+    def _bound_folder(self, order: orders.StartOrder) -> None:
+        """Bound what the attempt's folder may take, where the file system can.
+
+        Otherwise the agent's looks at it are the only bound.
+        """
+        if not self._has_quotas or not order.scratch_bytes:
+            return
+        try:
+            project_quotas.limit(f"{self._root}/attempts/{order.id}", order.scratch_bytes)
+        except OSError:
+            return
 
     def wait_for_start(self, begun: PendingStart) -> Record:
         """Wait until an attempt's program has started. Return its record.

@@ -338,10 +338,10 @@ def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:
 def plan_of(
     node: str, structure: desired.Structure, state: EngineState
 ) -> health_checks.CheckPlan | None:
-    """Return the checks that the pool of a node asks for."""
+    """Return the checks of a node: those of its pool, or that its disk is not full."""
     record = state.nodes.get(node)
     pool = structure.pools.get(record.pool) if record else None
-    return pool.checks if pool else None
+    return (pool.checks or health_checks.FULL_DISK) if pool else None
 
 
 def _told(

@@ -6,7 +6,6 @@ import contextlib
 import enum
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import typer
 
 from reconciler.cli import completion, context, interrupts, lazy_import, retries, terminal
 from reconciler.cli.changes import submit, submit_options
-from reconciler.cli.jobs import wait
+from reconciler.cli.jobs import run_output, wait
 
 if TYPE_CHECKING:
     from reconciler.operations.changes import change_requests, job_document, local_changes, targets
@@ -108,8 +107,9 @@ def run(
     exits at once. If a job of the same name and fields runs already, its output is followed, and it
     is never cancelled. A job that can never start is cancelled after half a minute.
 
-    Exit codes: the command's own; 128 + N: ended by signal N; 124: time limit; 125: Muster failed;
-    141: nobody reads the output, as after `| head`, and the job was cancelled.
+    Exit codes: the command's own; 128 + N: ended by signal N; 124: time limit; 125: Muster failed,
+    or the command succeeded and not all of its output could be read; 141: nobody reads the output,
+    as after `| head`, and the job was cancelled.
 
     Example: muster run --gpus 1 -- nvidia-smi
 
@@ -422,45 +422,21 @@ def _attend(api: retries.Patient, name: str) -> int:
     if job["state"] in wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'no task has run'}")
         return status_of(job)
-    for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-        query = {"stream": stream, "follow": "true" if stream == "stdout" else "false"}
-        if first:
-            query["task"] = first
-        follows = stream == "stdout"
-        try:
-            for piece in (
-                api.follow(name, query) if follows else api.stream(f"/v1/jobs/{name}/logs", query)
-            ):
-                sink.buffer.write(piece)
-                sink.buffer.flush()
-        except api_client.ApiError as error:
-            terminal.note(f"{stream} can't be read: {error}")
-        if stream == "stdout":
-            job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
+    output = run_output.RunOutput(api, name)
+    output.follow(first)
+    job = wait.wait_until(api, name, lambda item: item["state"] in wait.FINISHED)
+    output.finish(first)
     for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=place_of):
-        _print_rest(api, name, task)
+        output.print_rest(task)
     if job["state"] != "Succeeded":
         terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
-    return status_of(job)
+    return output.code(status_of(job))
 
 
 def place_of(task: str) -> tuple[str, int]:
     """Return the order of a task in its job: by group, then by number."""
     group, _, number = task.rpartition("-")
     return group, int(number)
-
-
-def _print_rest(api: retries.Patient, name: str, task: str) -> None:
-    """Print the output of another task, each line after its name."""
-    for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-        query = {"stream": stream, "task": task}
-        try:
-            text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
-        except api_client.ApiError as error:
-            terminal.note(f"{stream} of {task} can't be read: {error}")
-            continue
-        for line in text.decode(errors="replace").splitlines():
-            sink.write(f"{task}: {line}\n")
 
 
 def status_of(job: Json) -> int:

@@ -255,7 +255,7 @@ def _of_checks(
     node: records.NodeRecord, pool: desired.Pool
 ) -> Iterator[detected_drift.DetectedDrift]:
     """Yield failed health checks of a node, and that it is a black hole."""
-    for one in node.inventory.checks if pool.checks is not None else ():
+    for one in pool.counted(node.inventory.checks):
         kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
         subject = f"{node.name}/{one.name}"
         yield detected_drift.DetectedDrift(

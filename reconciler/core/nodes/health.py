@@ -378,7 +378,7 @@ class _NodeRules:
             return NodeState.UNHEALTHY, UNHEARD
         if node.undecided:
             return NodeState.UNHEALTHY, node.undecided
-        for one in node.inventory.checks if pool.checks is not None else ():
+        for one in pool.counted(node.inventory.checks):
             if one.verdict == "failed":
                 later = flapping.outlook(node, pool)
                 return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"

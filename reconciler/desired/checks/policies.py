@@ -150,8 +150,6 @@ class PolicyRules:
             for kind in one.kinds:
                 self._by_kind.setdefault(kind, []).append(one)
         self.until = math.inf
-        #: Faults of policies that can't be applied: no other object is tried.
-        self._endless: dict[str, Fault] = {}
         self.slow_s = slow_s
 
     def faults(
@@ -164,33 +162,30 @@ class PolicyRules:
     ) -> list[Fault]:
         """Return violations of policies by one object: errors, and warnings for exempt ones."""
         rules = [one for one in self._by_kind.get(kind, ()) if _matches(one, part, job)]
-        asked = [one for one in rules if one.name not in self._endless]
-        told: dict[str, Fault | None] = dict(self._endless)
-        if asked:
-            told |= self._judged(asked, view(part, job))
-        found = [(rule, told.get(rule.name)) for rule in rules]
+        if not rules:
+            return []
+        found = self._judged(rules, view(part, job), "" if job is None else job.owner or "", now)
         return [
-            self._waived(rule, fault, f"{kind}/{name}", now)
-            for rule, fault in found
-            if fault is not None
+            self._waived(rule, _fault(rule, violation), f"{kind}/{name}", now)
+            for rule, violation in zip(rules, found, strict=True)
+            if violation is not None
         ]
 
     def _judged(
-        self, rules: Sequence[desired.AdmissionPolicy], seen: dict[str, Any]
-    ) -> dict[str, Fault | None]:
-        """Return the faults of one object, by policy."""
+        self, rules: Sequence[desired.AdmissionPolicy], seen: dict[str, Any], owner: str, now: float
+    ) -> list[policy_schemas.Violation | None]:
+        """Return the violations of policies by one object."""
         is_spent = self.slow_s >= SLOW_S_MAX
         searches_s = SEARCHES_AFTER_S_MAX if is_spent else safe_patterns.SEARCHES_S_MAX
         began = time.monotonic()
-        found = policy_process.SHARED.violations([one.schema for one in rules], seen, searches_s)
+        schemas = [one.schema for one in rules]
+        found = policy_process.SHARED.violations(schemas, seen, searches_s, owner)
         if any(one is not None and one.slow for one in found):
             self.slow_s += time.monotonic() - began
-        told: dict[str, Fault | None] = {}
-        for rule, violation in zip(rules, found, strict=True):
-            told[rule.name] = None if violation is None else _fault(rule, violation)
-            if violation is not None and violation.endless:
-                self._endless[rule.name] = _fault(rule, violation)
-        return told
+        for one in found:
+            if one is not None and one.paused:
+                self.until = min(self.until, now + one.pause_s)
+        return found
 
     def _waived(self, rule: desired.AdmissionPolicy, fault: Fault, label: str, now: float) -> Fault:
         """Return the fault, or a warning if a waiver covers it."""
@@ -228,7 +223,10 @@ def _fault(rule: desired.AdmissionPolicy, violation: policy_schemas.Violation) -
     if violation.broken:
         return Fault(name, f"the policy cannot be applied: {violation.broken}")
     if violation.endless:
-        told = f"the policy cannot be applied: {violation.endless}"
+        told = f"the policy cannot be applied to this object: {violation.endless}"
+        return Fault(name, told, severity=severity)
+    if violation.paused:
+        told = f"the policy is not applied now: {violation.paused}"
         return Fault(name, told, severity=severity)
     if violation.slow:
         return Fault(name, f"{rule.message} ({violation.slow})", severity=severity)

@@ -32,8 +32,11 @@ _REGAINED = 0.1
 _READ_BYTES = 65_536
 #: How a child ends that gets no memory and can't say so.
 _OUT_OF_MEMORY = frozenset({-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT})
-#: So many schemas that took too much are remembered with the value that they were applied to.
-_ENDLESS_MAX = 256
+#: So long objects may take on which one schema exceeds a limit: those of one owner, and all.
+OWNER_LOST_S_MAX, SCHEMA_LOST_S_MAX = 10.0, 30.0
+#: So many schemas that took too much are remembered with the value that they were applied to, and
+#: so many owners and schemas with the time that was lost.
+_ENDLESS_MAX, _LOST_MAX = 256, 4096
 _FIX = "write it with fewer patterns, alternatives and references"
 
 _decode = msgspec.json.Decoder(policy_worker.PolicyAnswer).decode
@@ -47,6 +50,33 @@ class UndecidedPolicyError(PolicyLimitError):
     """Nobody can tell now; the message says why."""
 
 
+class LostTime:
+    """Time lost to what exceeded a limit, by key, and the pauses that follow.
+
+    A key that has lost its share is not tried again until half of it is regained.
+    """
+
+    def __init__(self) -> None:
+        #: The time lost, when that was, and when the key may be tried again.
+        self._lost: OrderedDict[str, tuple[float, float, float]] = OrderedDict()
+
+    def add(self, key: str, lost_s: float, share_s: float, now: float) -> None:
+        """Note time that a key has lost; ``now`` is of a clock that is never set."""
+        before_s, at, until = self._lost.get(key, (0.0, now, now))
+        lost_s += max(0.0, before_s - (now - at) * _REGAINED)
+        if lost_s >= share_s:
+            until = now + (lost_s - share_s / 2) / _REGAINED
+        self._lost[key] = lost_s, now, until
+        self._lost.move_to_end(key)
+        while len(self._lost) > _LOST_MAX:
+            self._lost.popitem(last=False)
+
+    def pause_s(self, key: str, now: float) -> float:
+        """Return how long a key must wait until it may be tried; 0: it may."""
+        _, _, until = self._lost.get(key, (0.0, now, now))
+        return max(0.0, until - now)
+
+
 class PolicyProcess:
     """A child process that is started when it is needed."""
 
@@ -58,6 +88,7 @@ class PolicyProcess:
         self._lost_s, self._lost_at = 0.0, 0.0
         #: Why a schema can't be applied to a value, by both: a structure is tried several times.
         self._endless: OrderedDict[str, str] = OrderedDict()
+        self._lost_on_objects = LostTime()
 
     def faults(self, schema: str) -> list[policy_schemas.SchemaFault]:
         """Return the faults of a schema.
@@ -80,37 +111,71 @@ class PolicyProcess:
             raise
 
     def violations(
-        self, schemas: Sequence[str], value: Any, searches_s: float
+        self, schemas: Sequence[str], value: Any, searches_s: float, owner: str = ""
     ) -> list[policy_schemas.Violation | None]:
         """Return the violation of each schema by a value; None: there is none.
 
-        ``searches_s``: how long patterns of one schema may be searched for in all. A schema that
-        takes more than a limit counts as endless, and costs the others nothing.
+        A schema that takes more than a limit counts as endless for this value, and costs other
+        schemas and other values nothing. One that did so for long, with values of this owner or of
+        all, is not applied for a while.
+
+        Args:
+            schemas: what to judge by.
+            value: what to judge.
+            searches_s: how long patterns of one schema may be searched for in all.
+            owner: whose the value is; empty: nobody's.
         """
-        known = [self._endless.get(_key(one, value)) if self._endless else None for one in schemas]
-        asked = [one for one, told in zip(schemas, known, strict=True) if told is None]
-        judged = iter(self._judged(asked, value, searches_s) if asked else [])
-        return [
-            next(judged) if told is None else policy_schemas.Violation(endless=told)
-            for told in known
-        ]
+        told = [self._known(schema, value, owner) for schema in schemas]
+        asked = [one for one, known in zip(schemas, told, strict=True) if known is None]
+        judged = iter(self._judged(asked, value, searches_s, owner) if asked else [])
+        return [next(judged) if known is None else known for known in told]
+
+    def _known(self, schema: str, value: Any, owner: str) -> policy_schemas.Violation | None:
+        """Return the violation by a value that a schema is not applied to."""
+        endless = self._endless.get(_key(schema, value)) if self._endless else None
+        if endless is not None:
+            return policy_schemas.Violation(endless=endless)
+        now = time.monotonic()
+        of_owner_s = self._lost_on_objects.pause_s(_key(schema, owner), now)
+        of_all_s = self._lost_on_objects.pause_s(_key(schema, None), now)
+        pause_s = max(of_owner_s, of_all_s)
+        if not pause_s:
+            return None
+        whose = "" if of_all_s else f" of {owner}" if owner else " without an owner"
+        return policy_schemas.Violation(
+            paused=f"other objects{whose} took it too long just now; this one is judged by itself "
+            "within minutes. To fix: correct those, or write a simpler schema",
+            pause_s=pause_s,
+        )
 
     def _judged(
-        self, schemas: Sequence[str], value: Any, searches_s: float
+        self, schemas: Sequence[str], value: Any, searches_s: float, owner: str
     ) -> list[policy_schemas.Violation | None]:
-        """Return the same of schemas that are not known to be endless for a value."""
-        request = {"value": value, "searchesS": searches_s}
+        """Return the same of schemas that are to be applied."""
+        request = {"value": value, "searchesS": searches_s, "schemas": schemas}
+        began = time.monotonic()
         try:
-            return self._ask({**request, "schemas": schemas}).violations
+            found = self._ask(request).violations
         except UndecidedPolicyError as error:
             return [policy_schemas.Violation(slow=str(error))] * len(schemas)
         except PolicyLimitError as error:
-            if len(schemas) == 1:
-                self._endless[_key(schemas[0], value)] = str(error)
-                while len(self._endless) > _ENDLESS_MAX:
-                    self._endless.popitem(last=False)
-                return [policy_schemas.Violation(endless=str(error))]
-        return [self._judged([schema], value, searches_s)[0] for schema in schemas]
+            if len(schemas) > 1:
+                return [self._judged([one], value, searches_s, owner)[0] for one in schemas]
+            found = [policy_schemas.Violation(endless=str(error))]
+        now = time.monotonic()
+        for schema, one in zip(schemas, found, strict=True):
+            if one is not None and one.endless:
+                self._exceeded(schema, value, owner, one.endless, now - began)
+        return found
+
+    def _exceeded(self, schema: str, value: Any, owner: str, told: str, lost_s: float) -> None:
+        """Remember that a schema took too much on a value."""
+        self._endless[_key(schema, value)] = told
+        while len(self._endless) > _ENDLESS_MAX:
+            self._endless.popitem(last=False)
+        now = time.monotonic()
+        self._lost_on_objects.add(_key(schema, owner), lost_s, OWNER_LOST_S_MAX, now)
+        self._lost_on_objects.add(_key(schema, None), lost_s, SCHEMA_LOST_S_MAX, now)
 
     def close(self) -> None:
         """End the child."""

@@ -44,7 +44,8 @@ class Violation(msgspec.Struct, frozen=True):
         found: what is there.
         slow: why a pattern could not be searched for.
         broken: why the schema cannot be applied to this value.
-        endless: why it can be applied to no value.
+        endless: why it takes too much on this value.
+        paused: why it is not applied for now, and ``pause_s``: for how long.
     """
 
     path: tuple[str | int, ...] = ()
@@ -52,6 +53,8 @@ class Violation(msgspec.Struct, frozen=True):
     slow: str = ""
     broken: str = ""
     endless: str = ""
+    paused: str = ""
+    pause_s: float = 0.0
 
 
 def faults(schema: Any) -> list[SchemaFault]:

@@ -7,7 +7,7 @@ import msgspec
 
 from reconciler.model.desired.jobs import Job, Taint
 from reconciler.model.observed import storage
-from reconciler.model.observed.health_checks import CheckPlan
+from reconciler.model.observed.health_checks import DISK_CHECKS, CheckPlan, CheckResult
 from reconciler.model.policy.drift_kinds import Action
 from reconciler.model.values.resources import Resources
 
@@ -176,6 +176,12 @@ class Pool(msgspec.Struct, frozen=True):
     leaving: Leaving | None = None
     numa: tuple[tuple[int, ...], ...] = ()
     nvlink: tuple[tuple[int, ...], ...] = ()
+
+    def counted(self, results: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
+        """Return the results of checks that count: without checks those of the node's disk."""
+        if self.checks is not None:
+            return results
+        return tuple(one for one in results if one.name in DISK_CHECKS)
 
     def promised(self) -> Resources:
         """Resources that tasks may take of each node, overcommit included."""

@@ -60,6 +60,18 @@ class CheckPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     after: tuple[str, ...] = ()
 
 
+#: The built-in checks of the node's own disk.
+DISK_CHECKS = ("disk-space", "inodes")
+#: The plan of a pool without checks of its own: on a node whose disk is full no task can start, and
+#: would be tried there again and again. It fails below a thousandth.
+FULL_DISK = CheckPlan(
+    interval_s=15.0,
+    off=tuple(name for name in BUILT_IN if name not in DISK_CHECKS),
+    disk_free_ratio=0.005,
+    inodes_free_ratio=0.005,
+)
+
+
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """Result of one check; a healthy one has no message.
 

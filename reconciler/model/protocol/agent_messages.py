@@ -215,7 +215,7 @@ class SyncResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class LogChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """A piece of a task's output. ``end``: there is no more. ``error``: the reason why there is
-    none.
+    none. ``full``: the node sends as many logs as it can.
 
     ``marks``, if requested and known, are times at which its bytes were written, from before the
     first byte (if possible) to the last byte or behind it.
@@ -226,3 +226,4 @@ class LogChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     end: bool = False
     error: str = ""
     marks: tuple[LogMark, ...] = ()
+    full: bool = False

@@ -14,9 +14,11 @@ _OF_TASK = "task "
 
 
 def job_view(of: view_types.JobView) -> view_types.JobView:
-    """Return a job without its metrics, checkpoints, and what its tasks said at their end."""
+    """Return a job without its metrics, its usage, its checkpoints, and what its tasks said at
+    their end.
+    """
     attempts = [
-        msgspec.structs.replace(one, message="", checkpoint=None, metrics=None)
+        msgspec.structs.replace(one, message="", checkpoint=None, metrics=None, use=None)
         for one in of.attempts
     ]
     return msgspec.structs.replace(of, attempts=attempts, message=_without_detail(of.message, 1))

@@ -27,6 +27,8 @@ from reconciler.store import StoreReader
 
 #: How often a reader that follows looks for a further attempt, if no cycle says so before.
 LOOK_EVERY_S = 2.0
+#: How long a place at a node is waited for, after the attempt has ended.
+PLACE_S_MAX = 60.0
 #: Pieces of less than this end what a node has for now.
 FULL_PIECE_BYTES = 64 * 1024
 
@@ -147,6 +149,7 @@ class LogOutput:
         relay: asks nodes for what they have.
         news: tells of cycles, after which there may be a further attempt.
         wanted: the selection.
+        identity: who reads.
     """
 
     def __init__(
@@ -155,7 +158,9 @@ class LogOutput:
         relay: log_relay.Relay,
         news: CycleNews,
         wanted: LogSelection,
+        identity: str,
     ) -> None:
+        self._identity = identity
         self._reader = reader
         self._relay = relay
         self._news = news
@@ -234,18 +239,38 @@ class LogOutput:
             began, since=wanted.since, until=wanted.until, shown=wanted.timestamps
         )
         is_told = False
+        place_until: float | None = None
         while True:
             try:
                 pieces = self._relay.read(
-                    attempt, wanted.stream, offset, follow=follow, times=wanted.timed
+                    attempt,
+                    wanted.stream,
+                    offset,
+                    identity=self._identity,
+                    follow=follow,
+                    times=wanted.timed,
                 )
                 async for data, at in self._data(pieces, held, lines if wanted.timed else None):
-                    offset = at
+                    offset, place_until = at, None
                     if data:
                         is_told = False
                         yield data
             except log_relay.Restarted:
                 continue  # the current agent is asked for the rest
+            except log_relay.NoPlace as refusal:
+                now = asyncio.get_running_loop().time()
+                if place_until is None:
+                    yield _line(f"{refusal}; waiting for a place")
+                if place_until is None or (follow and not await self._is_over(attempt)):
+                    place_until = now + PLACE_S_MAX
+                elif now > place_until:
+                    yield _line(f"node {attempt.node} had no place: this output is missing here")
+                    self._silent.add(attempt.node)
+                    return
+                if self._news.ended:
+                    return
+                await asyncio.sleep(LOOK_EVERY_S)
+                continue
             except log_relay.Silent:
                 if not is_told:  # once, however long it lasts
                     yield _line(
@@ -255,10 +280,13 @@ class LogOutput:
                 self._silent.add(attempt.node)
             else:
                 return
-            latest = await asyncio.to_thread(newest_try, self._reader, wanted)
-            gone = latest is None or latest.id != attempt.id or latest.state is AttemptState.ENDED
-            if not follow or gone or self._news.ended:
+            if not follow or self._news.ended or await self._is_over(attempt):
                 return
+
+    async def _is_over(self, attempt: records.AttemptRecord) -> bool:
+        """Return True if an attempt has ended, or another one has taken its place."""
+        latest = await asyncio.to_thread(newest_try, self._reader, self._wanted)
+        return latest is None or latest.id != attempt.id or latest.state is AttemptState.ENDED
 
     async def _data(
         self,

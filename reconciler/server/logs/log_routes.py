@@ -153,14 +153,15 @@ async def logs(
         array=job.spec.array_count is not None,
         timestamps=timestamps and stream != "metrics",
     )
-    if (
-        attempt is not None
-        and await asyncio.to_thread(log_output.newest_try, store.reader, wanted) is None
-    ):
+    identity = authentication.identity_of(request).name
+    found = await asyncio.to_thread(log_output.newest_try, store.reader, wanted)
+    if attempt is not None and found is None:
         raise errors.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
-    output = log_output.LogOutput(store.reader, relay, news, wanted)
+    if found is not None and not wanted.every and (told := relay.refusal(found.node, identity)):
+        raise errors.Failure(429, told, retry_after_s=log_readers.RETRY_AFTER_S)
+    output = log_output.LogOutput(store.reader, relay, news, wanted, identity)
     reader = readers.admit(
-        authentication.identity_of(request).name,
+        identity,
         name,
         task=f"{group}-{index}",
         stream=stream,

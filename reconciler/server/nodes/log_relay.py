@@ -19,6 +19,10 @@ from reconciler.model.protocol import agent_messages, report_bounds
 from reconciler.model.state import records
 from reconciler.server.nodes.sessions import LOG_REQUESTS_MAX, Sessions
 
+#: The most logs that one node sends at a time; its agent sends some more, as one whose reader has
+#: gone takes up to 15 s to notice. A reader gets a place while its user has fewer than are free:
+#: one user gets half at most, the next one half of the rest, and some are left for later ones.
+NODE_READERS_MAX = 64
 #: The most bytes of one post: a node sends at most 256 KiB of a log, and marks.
 PIECE_BYTES_MAX = 512 * 2**10
 #: The most time marks of one post.
@@ -40,8 +44,9 @@ ROOM_S_MAX = 20.0
 class LogChannel:
     """A reader's channel to the output of one attempt."""
 
-    def __init__(self, node: str, request: agent_messages.LogRequest) -> None:
+    def __init__(self, node: str, identity: str, request: agent_messages.LogRequest) -> None:
         self.node = node
+        self.identity = identity
         self.request = request
         self.pieces: asyncio.Queue[tuple[agent_messages.LogChunk, int]] = asyncio.Queue()
         #: The bytes that wait, and the number of posts that do.
@@ -61,6 +66,10 @@ class Silent(Exception):  # noqa: N818 - an outcome, raised to leave a loop
     """Error: the node has sent nothing for too long."""
 
 
+class NoPlace(Exception):  # noqa: N818 - an outcome, raised to leave a loop
+    """The node sends too many logs to give this reader a place; the message says how many."""
+
+
 class NobodyReadsError(Exception):
     """Error: a node posts output that nobody reads."""
 
@@ -76,6 +85,23 @@ class Relay:
         self._sessions = sessions
         self._channels: dict[str, LogChannel] = {}
         self._waiting_bytes = 0
+
+    def refusal(self, node: str, identity: str) -> str:
+        """Return why a node has no place for another log of a user; empty if it has one."""
+        of_node = [one.identity for one in self._channels.values() if one.node == node]
+        own, free = of_node.count(identity), NODE_READERS_MAX - len(of_node)
+        if own < free:
+            return ""
+        listed = "`GET /v1/log-readers` lists a user's own"
+        if not own:
+            return (
+                f"node {node} sends {len(of_node)} logs already, the most at a time. To fix: try "
+                "again later"
+            )
+        return (
+            f"{identity} reads {own} logs of node {node}, which has {free} of {NODE_READERS_MAX} "
+            f"places left for others; {listed}. To fix: end one, or read fewer at a time"
+        )
 
     @contextlib.contextmanager
     def posting(self, node: str, request_id: str) -> Iterator[LogChannel]:
@@ -148,23 +174,31 @@ class Relay:
         stream: str,
         offset: int,
         *,
+        identity: str,
         follow: bool,
         times: bool = False,
     ) -> AsyncIterator[agent_messages.LogChunk]:
         """Pieces of an attempt's output, the last with ``end``; with ``times`` they have marks.
 
+        ``identity`` is who reads.
+
         Raises:
+            NoPlace: the node sends too many logs.
             Silent: the node does not answer. Restarted: its agent has started again meanwhile.
         """
+        if refusal := self.refusal(attempt.node, identity):
+            raise NoPlace(refusal)
         request = agent_messages.LogRequest(
             secrets.token_hex(8), attempt.id, stream, offset, follow, times
         )
-        channel = LogChannel(attempt.node, request)
+        channel = LogChannel(attempt.node, identity, request)
         self._channels[request.id] = channel
         try:
             ended = False
             while not ended:
                 piece = await self._next(channel)
+                if piece.full:
+                    raise NoPlace(piece.error)
                 ended = piece.end
                 yield piece
         finally:

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.state.states import JobState
+from reconciler.model.state.states import AttemptState, JobState
 from reconciler.operations.views import job_views
 from reconciler.server.logs import log_readers
+from reconciler.server.nodes import log_relay
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -76,3 +77,32 @@ def test_followers_of_one_user_leave_room_for_others(served: parts.Served) -> No
         }  # fmt: skip
     served.until(lambda: listed(parts.ADMIN) == [])
     assert served.client.get(path, headers=bob).status_code == 200
+
+
+def test_followers_of_one_user_leave_places_at_a_node_for_others(served: parts.Served) -> None:
+    structure = desired.Structure(queues={"default": desired.Queue("default")})
+    status = desired.SyncStatus("Synced", "abc", "abc", "abc")
+    job = samples.job(state=JobState.RUNNING)
+    served.commit(
+        views=job_views.desired_views(desired.Desired(structure=structure, status=status)),
+        nodes=(samples.node("n1"),),
+        jobs=(job,),
+        attempts=(samples.attempt(job, state=AttemptState.RUNNING),),
+    )
+    bob = {"Authorization": "Bearer tok-bob"}
+    path = "/v1/jobs/train/logs"
+
+    def status_of_bob() -> int:
+        with served.client.stream("GET", path, headers=bob) as answer:
+            return answer.status_code
+
+    with contextlib.ExitStack() as held:
+        for _ in range(log_relay.NODE_READERS_MAX // 2):
+            held.enter_context(follow(served, "tok-bob"))
+        served.until(lambda: status_of_bob() == 429)
+        told = served.client.get(path, headers=bob)
+        assert int(told.headers["retry-after"]) == 10
+        assert "bob@x.org reads 32 logs of node n1, which has 32 of 64 places left" in told.text
+        assert "To fix: end one" in told.text
+        ada = held.enter_context(follow(served, "tok-ada"))
+        assert ada.recv(12) == b"HTTP/1.1 200"

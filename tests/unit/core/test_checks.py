@@ -84,6 +84,21 @@ def test_what_a_pool_no_longer_checks_counts_no_longer() -> None:
     assert site.state("n0") is NodeState.READY
 
 
+def test_a_full_disk_takes_a_node_out_of_a_pool_without_checks() -> None:
+    """A task that finds no room there would be tried there again."""
+    site = Site()
+    site.change_pool(checks=None)
+    full = health_checks.CheckResult("disk-space", "failed", "less than 0.1% of its space is free")
+    site.finds("n0", ECC, full)
+    site.round()
+    assert site.state("n0") is NodeState.UNHEALTHY
+    assert site.memory.nodes["n0"].message == f"check disk-space failed: {full.message}"
+    assert site.found() == [("node-check-failed", "n0/disk-space")]
+    site.finds("n0", ECC)
+    site.round()
+    assert site.state("n0") is NodeState.READY
+
+
 def test_a_remedy_is_ordered_with_all_that_it_needs() -> None:
     site = Site()
     site.finds("n0", ECC)

@@ -38,7 +38,7 @@ def shown(reader: Any, relay: Any, wanted: log_output.LogSelection) -> list[str]
 
     async def read() -> bytes:
         news = waits.CycleNews(waits.Stopping())
-        output = log_output.LogOutput(reader, relay, news, wanted)
+        output = log_output.LogOutput(reader, relay, news, wanted, "ada")
         return b"".join([part async for part in output.pieces(None)])
 
     return asyncio.run(read()).decode().splitlines()
@@ -85,3 +85,54 @@ def test_a_node_that_is_known_to_be_away_is_not_waited_for(
 
     assert shown(reader, asked, wanted) == [said]
     assert asked.asked == []
+
+
+class CrowdedRelay:
+    """Has no place for some requests, then a line."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.follows: list[bool] = []
+
+    async def read(
+        self, *_: Any, follow: bool, **__: Any
+    ) -> AsyncIterator[agent_messages.LogChunk]:
+        self.follows.append(follow)
+        if len(self.follows) <= self.refused:
+            raise log_relay.NoPlace("no place")
+        yield agent_messages.LogChunk(b"a line\n", end=True)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_place_at_a_node_is_waited_for_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, *, follow: bool
+) -> None:
+    monkeypatch.setattr(log_output, "LOOK_EVERY_S", 0.001)
+    one = samples.attempt(JOB, 0, state=AttemptState.ENDED, node="n1")
+    reader: Any = types.SimpleNamespace(
+        attempts=lambda *_, **__: [one], node=samples.node, job=lambda *_: None
+    )
+    wanted = log_output.LogSelection("sweep", 1, 0, "main", 0, 1, "stdout", follow=follow)
+    crowded = CrowdedRelay(3)
+    lines = shown(reader, crowded, wanted)
+    assert lines == ["muster: no place; waiting for a place", "a line"]
+    assert crowded.follows == [follow] * 4
+
+
+def test_a_place_is_not_waited_for_for_ever_and_once_for_a_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_output, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(log_output, "PLACE_S_MAX", 0.01)
+    tries = [samples.attempt(JOB, number, state=AttemptState.ENDED) for number in range(2)]
+    reader: Any = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
+    wanted = log_output.LogSelection(
+        "sweep", 1, 0, "main", 0, None, "stdout", follow=False, every=True, any_element=True,
+        any_task=True, array=True,
+    )  # fmt: skip
+    told = [one for one in shown(reader, CrowdedRelay(10**9), wanted) if "try 1" not in one]
+    assert told == [
+        "muster: no place; waiting for a place",
+        "muster: node n1 had no place: this output is missing here",
+        "muster: node n1 is not asked again: it has sent nothing",
+    ]

@@ -78,6 +78,7 @@ TABLE: list[tuple[str, checks.Readings, str, str]] = [
     ("mounts", R(mounts={"/data": ""}), "healthy", ""),
     ("disk-space", R(disk_free_ratio=0.04), "degraded", "less than 5.0% of its space"),
     ("disk-space", R(disk_free_ratio=0.009), "failed", "less than 1.0% of its space"),
+    ("disk-space", R(disk_read_only=True), "failed", "mounted read-only"),
     ("inodes", R(inodes_free_ratio=0.0), "failed", "inodes"),
     ("clock", R(clock_synchronised=False), "degraded", "not synchronised"),
     ("clock", R(clock_synchronised=None), "healthy", ""),

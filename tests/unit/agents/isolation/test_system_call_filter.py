@@ -2,7 +2,9 @@
 
 import errno
 import os
+import re
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +85,31 @@ def test_the_numbers_are_the_systems() -> None:
             if machine == "aarch64" and name in numbers:
                 assert name in ARCHITECTURES[machine].denied, denied
     assert checked
+
+
+#: Headers of the kernel with the numbers of an architecture: those of aarch64 are the generic ones.
+HEADERS = {
+    "aarch64": ("/usr/include/asm-generic/unistd.h",),
+    "x86_64": (
+        "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
+        "/usr/include/asm/unistd_64.h",
+    ),
+}
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
+    found = next((path for path in map(Path, HEADERS[machine]) if path.exists()), None)
+    if found is None:
+        pytest.skip(f"no headers of {machine} are installed")
+    text = found.read_text()
+    numbers = {
+        name: int(number)
+        for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)
+    }
+    known = ARCHITECTURES[machine]
+    named = {**known.denied, "seccomp": known.seccomp}
+    assert {name: numbers[name] for name in named} == named
+    # what the other architecture denies, and this one has, is denied here as well
+    every = {name for one in ARCHITECTURES.values() for name in one.denied}
+    assert (every - known.denied.keys()) & numbers.keys() == set()

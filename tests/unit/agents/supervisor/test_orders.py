@@ -34,6 +34,12 @@ def test_a_start_is_read_with_its_user() -> None:
     )
 
 
+def test_a_start_may_bound_what_the_folders_take() -> None:
+    found = orders.decode(line(**START, scratch_bytes=4096))
+    assert isinstance(found, orders.StartOrder)
+    assert found.scratch_bytes == 4096
+
+
 @pytest.mark.parametrize(
     ("fields", "order"),
     [

@@ -131,3 +131,10 @@ def test_no_controller_lifts_the_agents_own_limits() -> None:
     template = TaskTemplate("j", 1, "g", user=pwd.getpwuid(0).pw_name, allow_root=True)
     with pytest.raises(UnstartableError, match=r"started with --min-uid .* To fix: give the job's"):
         task_users.find_user(template, place)
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 2**30])
+def test_a_limit_of_the_disk_goes_with_the_order(limit_bytes: int) -> None:
+    template = TaskTemplate("j", 1, "g", ("true",), scratch_bytes=limit_bytes)
+    found = ordering.order_for(ASSIGNMENT, template, PLACE)
+    assert found.get("scratch_bytes", 0) == limit_bytes

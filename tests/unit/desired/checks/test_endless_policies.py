@@ -49,7 +49,7 @@ def test_a_policy_that_comes_to_no_end_is_refused_and_jobs_go_on(
     assert "more than 10000 references" in told.message
 
 
-def test_a_policy_that_comes_to_no_end_on_some_objects_is_tried_once(
+def test_a_policy_that_comes_to_no_end_on_an_object_is_tried_once_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rule = desired.AdmissionPolicy("slow", "no", json.dumps(chain(35)), kinds=("Queue",), path="p")
@@ -59,8 +59,33 @@ def test_a_policy_that_comes_to_no_end_on_some_objects_is_tried_once(
     (first,) = rules.faults("Queue", "q", part, 0.0)
     assert first.rule == "policy/slow"
     assert first.severity == "error"
-    monkeypatch.setattr(policy_process, "SHARED", None)
+    assert "cannot be applied to this object" in first.message
+    monkeypatch.setattr(policy_process.PolicyProcess, "_ask", None)
     assert rules.faults("Queue", "q", part, 0.0) == [first]
+
+
+def test_a_policy_that_comes_to_no_end_on_an_object_judges_others(
+    repository: Repository, make: Make
+) -> None:
+    """Only who writes a queue like that is refused, before and after it is there."""
+    endless = chain(35)
+    schema = {
+        "$defs": endless["$defs"],
+        "if": {"properties": {"metadata": {"required": ["labels"]}}},
+        "then": {"$ref": endless["$ref"]},
+    }
+    repository.commit({"p.yaml": policy(schema), "q.yaml": queue("q")})
+    one = make()
+    one.load()
+    mean = job("a-mean", queue="q").replace("{name: a-mean}", "{name: a-mean, labels: {x: y}}")
+    assert "labels" in mean
+    repository.commit({"a.yaml": mean, "b.yaml": job("b", queue="q"), "z.yaml": job("z")})
+    value = one.load()
+    assert set(value.jobs) == {"b", "z"}
+    (told,) = value.status.problems
+    assert (told.rule, told.object) == ("policy/slow", "Job/a-mean")
+    repository.commit({"c.yaml": job("c", queue="q")})
+    assert set(one.load().jobs) == {"b", "c", "z"}
 
 
 def test_a_few_references_are_followed() -> None:

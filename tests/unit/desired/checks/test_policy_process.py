@@ -122,7 +122,8 @@ def test_a_policy_that_takes_too_long_on_an_object_is_told_and_others_go_on(
     assert part is not None
     found = {one.rule: one.message for one in rules.faults("Job", "a", part, 0.0)}
     assert found["policy/owned"] == "no"
-    assert found["policy/slow"].startswith("the policy cannot be applied: it takes longer than 2 s")
+    told = "the policy cannot be applied to this object: it takes longer than 2 s"
+    assert found["policy/slow"].startswith(told)
     began = time.monotonic()
     assert len(rules.faults("Job", "a", part, 0.0)) == 2
     assert time.monotonic() - began < 1, "it is not tried again"
@@ -209,3 +210,64 @@ def test_a_number_that_a_schema_can_not_be_applied_to_is_no_lack_of_memory(
     (found,) = process.violations(['{"multipleOf": 0.5}'], 10**400, 1.0)
     assert found is not None
     assert "can't be applied to a number there" in found.broken
+
+
+TOLD = "it takes longer than it may"
+
+
+def test_an_owner_whose_objects_take_too_long_waits_and_others_do_not(
+    process: policy_process.PolicyProcess,
+) -> None:
+    process._exceeded("{}", "long", "bob", TOLD, 15.0)
+    (first,) = process.violations(["{}"], "long", 1.0, "ada")
+    assert first is not None
+    assert first.endless == TOLD
+    (second,) = process.violations(["{}"], "short", 1.0, "bob")
+    assert second is not None
+    assert "other objects of bob took it too long" in second.paused
+    assert 90 < second.pause_s <= 100
+    (third,) = process.violations(["false"], "short", 1.0, "bob")
+    assert third is not None
+    assert not third.paused, "another policy judges on"
+    assert process.violations(["{}"], "short", 1.0, "ada") == [None]
+
+
+def test_a_schema_that_takes_too_long_on_many_objects_waits(
+    process: policy_process.PolicyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        process._exceeded("{}", f"long {number}", f"user-{number}", TOLD, 9.0)
+    monkeypatch.setattr(process, "_ask", None)
+    for number in range(20):
+        (found,) = process.violations(["{}"], f"short {number}", 1.0, f"user-{number}")
+        assert found is not None
+        assert found.paused.startswith("other objects took it too long")
+
+
+def test_lost_time_is_regained() -> None:
+    lost = policy_process.LostTime()
+    lost.add("a", 4.0, 10.0, 0.0)
+    assert lost.pause_s("a", 0.0) == 0
+    lost.add("a", 7.0, 10.0, 10.0)  # one second is regained
+    assert lost.pause_s("a", 10.0) == pytest.approx(50.0)
+    assert lost.pause_s("b", 10.0) == 0
+    assert lost.pause_s("a", 60.1) == 0
+    lost.add("a", 4.0, 10.0, 60.0)
+    assert lost.pause_s("a", 60.1) == 0, "half of it was regained"
+    for number in range(policy_process._LOST_MAX):
+        lost.add(str(number), 99.0, 10.0, 70.0)
+    assert len(lost._lost) == policy_process._LOST_MAX
+
+
+def test_who_waits_for_a_policy_is_judged_again_by_itself(
+    hasty: policy_process.PolicyProcess,
+) -> None:
+    rule = desired.AdmissionPolicy("slow", "no", "{}", kinds=("Queue", "Job"), path="p")
+    rules = policies.PolicyRules({"slow": rule})
+    hasty._exceeded("{}", "long", "", TOLD, 11.0)
+    part = document_reader.read(queue("q").encode()).documents[0].part
+    assert part is not None
+    (told,) = rules.faults("Queue", "q", part, 100.0)
+    assert (told.rule, told.severity) == ("policy/slow", "error")
+    assert told.message.startswith("the policy is not applied now: other objects without an owner")
+    assert 150 < rules.until <= 160

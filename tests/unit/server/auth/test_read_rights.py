@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.observed import task_reports
+from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.policy import access
 from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState, JobState
@@ -115,12 +115,16 @@ def test_others_see_state_and_place_of_a_job_and_nothing_that_it_wrote() -> None
     view = job_views.job_view(
         bed.record,
         attempts=[attempt],
-        reports=attempt_views.TaskReports(written),
+        reports=attempt_views.TaskReports(
+            written, {attempt.id: task_usage.TaskUse(attempt.id, 91.0, cpu_s=7.0)}
+        ),
     )
     for who in ("ada", "boss"):
         assert bed.rights(who).job(view) == view
     shown = bed.rights("eve").job(view)
     assert "secret" not in str(shown)
+    assert view.attempts[0].use is not None
+    assert shown.attempts[0].use is None
     assert shown.message == "task main-0 ended with status 127 on n1"
     assert (shown.state, shown.owner, shown.attempts[0].exit_code) == ("Failed", "ada@x.org", 127)
 

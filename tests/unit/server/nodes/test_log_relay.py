@@ -14,10 +14,12 @@ PIECE = agent_messages.LogChunk(b"x" * (256 * 2**10))
 SIZE = len(PIECE.data)
 
 
-async def _opened(relay: log_relay.Relay, node: str) -> tuple[Any, log_relay.LogChannel]:
+async def _opened(
+    relay: log_relay.Relay, node: str, identity: str = "ada"
+) -> tuple[Any, log_relay.LogChannel]:
     """A reader that has asked a node for output, and its channel."""
     attempt = samples.attempt(samples.job("train"), node=node)
-    pieces = relay.read(attempt, "stdout", 0, follow=True)
+    pieces = relay.read(attempt, "stdout", 0, identity=identity, follow=True)
     known = set(relay._channels)
     first = asyncio.ensure_future(anext(pieces))
     await asyncio.sleep(0)
@@ -97,3 +99,45 @@ def test_what_a_node_says_beside_the_output_is_bounded() -> None:
     many = msgspec.structs.replace(evil, marks=evil.marks * 5000)
     with pytest.raises(report_bounds.ExcessError, match="10000 marks, expected at most 8192"):
         log_relay.read_piece(msgspec.msgpack.encode(many))
+
+
+def test_one_user_gets_half_of_a_nodes_places_and_the_next_half_of_the_rest() -> None:
+    async def story() -> None:
+        relay = log_relay.Relay(sessions.Sessions())
+        opened: dict[str, list[Any]] = {}
+
+        async def fill(identity: str) -> int:
+            mine = opened.setdefault(identity, [])
+            while not relay.refusal("n1", identity):
+                mine.append((await _opened(relay, "n1", identity))[0])
+            return len(mine)
+
+        assert [await fill(f"user-{number}") for number in range(7)] == [32, 16, 8, 4, 2, 1, 1]
+        assert relay.refusal("n1", "user-1") == (
+            "user-1 reads 16 logs of node n1, which has 0 of 64 places left for others; `GET "
+            "/v1/log-readers` lists a user's own. To fix: end one, or read fewer at a time"
+        )
+        assert "node n1 sends 64 logs already" in relay.refusal("n1", "user-9")
+        attempt = samples.attempt(samples.job("train"), node="n1")
+        with pytest.raises(log_relay.NoPlace, match="To fix: try again later"):
+            await anext(relay.read(attempt, "stdout", 0, identity="user-9", follow=True))
+        assert not relay.refusal("n2", "user-0"), "another node has places of its own"
+        for reader in opened.pop("user-0"):
+            await reader.aclose()
+        assert await fill("user-9") == 16
+        for reader in (one for mine in opened.values() for one in mine):
+            await reader.aclose()
+
+    asyncio.run(story())
+
+
+def test_a_node_that_sends_as_much_as_it_can_has_no_place() -> None:
+    async def story() -> None:
+        relay = log_relay.Relay(sessions.Sessions())
+        reader, channel = await _opened(relay, "n1")
+        full = agent_messages.LogChunk(end=True, error="node n1 already sends 80 logs", full=True)
+        await relay.post(channel, full, 100)
+        with pytest.raises(log_relay.NoPlace, match="already sends 80 logs"):
+            await anext(reader)
+
+    asyncio.run(story())
