@@ -222,3 +222,28 @@ def test_a_script_that_fails_is_told_and_given_up(bed: ScaledBed, body: str, tol
     # the operator puts it right, and says so in git: the pool does not rest any longer
     bed.commit({"cluster.yaml": bed.pools()})
     bed.until_state("a", "Running", "Succeeded", timeout_s=120)
+
+
+def test_machines_without_the_declared_gpus_are_not_made_again_and_again(bed: ScaledBed) -> None:
+    (script,) = [b.text for b in pages.blocks(GUIDE) if b.language == "python"]
+    without = script.replace('str(has["gpus"])', '"0"')
+    assert without != script
+    bed.write("without", without)
+    bed.write("that-machine", script)
+
+    def pools(name: str) -> str:
+        return bed.pools(name).replace("memory: 256Mi}", "memory: 256Mi, gpus: {count: 2}}")
+
+    asks = "  resources: {gpu: 2}\n  command: [sleep, '30']"
+    bed.commit({"cluster.yaml": pools("without"), "jobs/a.yaml": beds.job("a", asks)})
+    bed.up()
+    (drift,) = bed.until(
+        lambda: [d for d in bed.get("/v1/drift")["items"] if d["kind"] == "pool-not-growing"], 120
+    )
+    assert "joined without what the pool declares: 0 GPUs, 2 declared" in drift["message"]
+    bed.until(bed.gone, timeout_s=120)  # it was of no use, and idle
+    assert len(bed.events("InstanceCreating")) == 1
+    assert "joined without" in bed.job("a")["reasons"][0]["unblocks"]
+    bed.commit({"cluster.yaml": pools("that-machine")})
+    bed.until_state("a", "Running", timeout_s=120)
+    assert len(bed.events("InstanceCreating")) == 2

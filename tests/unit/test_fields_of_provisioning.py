@@ -94,6 +94,15 @@ def stray(cloud: Cloud) -> Json:
     return "i-stray" in cloud.machines
 
 
+def replaced(cloud: Cloud) -> Json:
+    """How many machines were made in half an hour in which each one is lost at once."""
+    cloud.never_up = 10**6
+    for number in range(6):
+        cloud.commit(cores(f"j{number}"))
+        cloud.go(300, step=10)
+    return len(cloud.created)
+
+
 class Case(msgspec.Struct, frozen=True):
     """Two values of a field, and what is seen of each in a pool."""
 
@@ -120,6 +129,9 @@ TABLE: dict[str, Case] = {
     f"{_P}.cooldown": Case(("0s", "1h"), left(300), (0, 2), scaled(idleTime="2m")),
     f"{_P}.createTimeout": Case(("2m", "1h"), never_up, (4, 1), scaled(retries=10)),
     f"{_P}.retries": Case((0, 20), failing, (True, False), scaled()),
+    f"{_P}.createsPerHour": Case(
+        (1, 30), replaced, (1, 8), scaled(createTimeout="1m", retries=100)
+    ),
     f"{_P}.orphans": Case(("report", "destroy"), stray, (True, False), scaled()),
 }
 

@@ -89,8 +89,9 @@ def decide(
         for job, pool in waiting.items():
             _tell(jobs, reasons, job, pool_records[pool])
     for pool_record in pool_records.values():
-        if _may_shrink(pool_record, frozenset(waiting.values())):
-            _shrink(pool_record, before, context.attempts, context.override_drains)
+        if _may_shrink(pool_record):
+            wanted = pool_record.name in waiting.values()
+            _shrink(pool_record, before, context.attempts, context.override_drains, wanted=wanted)
     return _with(before, msgspec.structs.replace(growing, helped=waiting))
 
 
@@ -141,9 +142,10 @@ def _grow(
             some = [pool_record for pool_record in able if pool_record.asked.delay_s <= delay_s]
             helped |= _probe(imagined, jobs, some)
     moments += [
-        pool_record.retry_at
+        waits_until
         for pool_record in able
-        if pool_record.retry_at > now and pool_record.name in helped.values()
+        for waits_until in (pool_record.retry_at, pool_record.spent_until or 0.0)
+        if waits_until > now and pool_record.name in helped.values()
     ]
     due_at = min(moments, default=None)
     if due_at is not None:
@@ -169,11 +171,9 @@ def _probe(
     possible = [slot for pool_record in pool_records for slot in _free(pool_record)]
     found = imagined.probe(jobs, coming, possible)
     for pool_record in pool_records:
-        if not provisioning.may_create(pool_record):
-            continue
         names = [job for job, pool in found.jobs.items() if pool == pool_record.name]
         for slot in found.nodes:
-            if slot in pool_record.slots:
+            if slot in pool_record.slots and pool_record.may_create():
                 pool_record.create(slot, _for_whom(names))
     return found.jobs
 
@@ -247,16 +247,17 @@ def _unblocks(pool_record: pool_state.PoolState) -> str:
             f"wait until pool {pool_record.name} creates a node, not before {again}; "
             f"{pool_record.failure}"
         )
+    if pool_record.spent_until is not None:
+        return f"wait: pool {pool_record.name} {pool_record.spent_text(pool_record.spent_until)}"
     return f"wait until pool {pool_record.name} creates a node"
 
 
 # --- fewer nodes ----------------------------------------------------------------------------
 
 
-def _may_shrink(pool_record: pool_state.PoolState, wanted: frozenset[str]) -> bool:
-    """Return True if a pool has nodes to spare, and nothing waits for it."""
-    spare = pool_record.present - pool_record.asked.minimum
-    return spare > 0 and pool_record.name not in wanted and not pool_record.suspended
+def _may_shrink(pool_record: pool_state.PoolState) -> bool:
+    """Return True if a pool has nodes to spare."""
+    return pool_record.present > pool_record.asked.minimum and not pool_record.suspended
 
 
 def _shrink(
@@ -264,14 +265,21 @@ def _shrink(
     before: scheduler_state.SchedulerState,
     attempts: cycle_attempts.CycleAttempts,
     drains: Mapping[str, desired.NodeDrain],
+    *,
+    wanted: bool,
 ) -> None:
-    """Drain nodes that were idle for long, down to the pool's minimum."""
+    """Drain nodes that were idle for long, down to the pool's minimum.
+
+    While work waits for the pool (``wanted``), only those that lack what the pool declares.
+    """
     settings = pool_record.asked
     spare = pool_record.present - settings.minimum
     reserved = {name for room in before.kept for name in room.nodes}
     due: list[tuple[float, int, str]] = []
     for one in pool_record.instances.values():
         if one.state is not InstanceState.UP or one.idle_since is None:
+            continue
+        if wanted and not one.failure:
             continue
         if one.node in reserved or not _is_idle(pool_record, one.node, attempts, drains):
             continue

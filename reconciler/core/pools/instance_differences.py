@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from reconciler.core.detected_drift import DetectedDrift
 from reconciler.core.pools import provisioning
 from reconciler.model.state.instance_records import InstanceState
-from reconciler.model.values import quantities, times
+from reconciler.model.values import times
 
 
 def differences(states: provisioning.PoolStates) -> Iterator[DetectedDrift]:
@@ -32,17 +32,20 @@ def differences(states: provisioning.PoolStates) -> Iterator[DetectedDrift]:
                     "instance-left-over", one.node, message, pool=pool_record.name, node=one.node
                 )
         if pool_record.failures > pool_record.asked.retries:
-            failed = quantities.counted(pool_record.failures, "node")
             retry_at = times.format_time(pool_record.retry_at)
-            message = (
-                f"{failed} in a row could not be made (last: {pool_record.failure}); the next is "
-                f"requested from {retry_at} on"
+            yield _not_growing(
+                pool_record.name,
+                f"{pool_record.failure}; the next node is requested from {retry_at} on",
             )
-            yield DetectedDrift(
-                "pool-not-growing", pool_record.name, message, pool=pool_record.name
-            )
+        elif pool_record.spent_until is not None:
+            text = pool_record.spent_text(pool_record.spent_until)
+            yield _not_growing(pool_record.name, f"the pool {text}")
         if pool_record.list_failure:
             message = f"list failed: {pool_record.list_failure}"
             yield DetectedDrift(
                 "provisioner-failing", pool_record.name, message, pool=pool_record.name
             )
+
+
+def _not_growing(pool: str, message: str) -> DetectedDrift:
+    return DetectedDrift("pool-not-growing", pool, message, pool=pool)

@@ -12,13 +12,16 @@ from reconciler.core.cycle import cycle_alarm, cycle_events
 from reconciler.model import desired
 from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
-from reconciler.model.values import times
+from reconciler.model.values import quantities, times
 
 #: Waits between tries of a script: doubled each time up to the maximum.
 BACKOFF_S = 10.0
 BACKOFF_S_MAX = 600.0
-#: How long a pool is paused after more failures than ``retries``.
+#: How long a pool is paused after more failures than ``retries``: doubled each time up to the
+#: maximum.
 PAUSE_S = 1800.0
+PAUSE_S_MAX = 8 * 3600.0
+HOUR_S = 3600.0
 #: Longer numbers in listed requests were not made by Muster.
 _NUMBER_DIGITS_MAX = 15
 
@@ -61,12 +64,19 @@ class PoolState:
         self.asked = base.asked
         if pool is not None and pool.provisioning is not None:
             self.asked = pool.provisioning
-        other = self.asked != base.asked  # a changed configuration clears the failures
+        # a changed configuration clears the failures
+        other = self.asked != base.asked or (
+            pool is not None
+            and (pool.node_resources, pool.gpu_model) != (base.resources, base.gpu_model)
+        )
         self.next_number = base.next_number
         self.failures = 0 if other else base.failures
         self.retry_at = 0.0 if other else min(base.retry_at, now + self._rest_s())
         self.failure = "" if other else base.failure
         self.changed_at = min(base.changed_at, now)
+        in_hour = base.hour_began <= now < base.hour_began + HOUR_S
+        self.hour_began = base.hour_began if in_hour else 0.0
+        self.hour_creates = base.hour_creates if in_hour else 0
         self.listed_at = min(base.listed_at, now)
         self.list_at = min(base.list_at, now + BACKOFF_S_MAX)
         self.list_tries, self.list_open = base.list_tries, base.list_open
@@ -100,6 +110,27 @@ class PoolState:
         """True if the existing instances are known, which a script has to list first."""
         return not self.scripted or self.listed_at > 0
 
+    @property
+    def spent_until(self) -> float | None:
+        """End of the hour whose creations are used up; None if more may be made."""
+        is_spent = self.hour_creates >= self.asked.creates_per_hour
+        return self.hour_began + HOUR_S if is_spent else None
+
+    def may_create(self) -> bool:
+        """Return True if one more node may be requested now.
+
+        After a failure only one node at a time is made, until one joins.
+        """
+        if self.suspended or not self.is_known:
+            return False
+        waits_until = max(self.retry_at, self.spent_until or 0.0)
+        if waits_until > self.now:
+            self.alarm.wake(waits_until)
+            return False
+        return not self.failures or all(
+            one.state is not InstanceState.CREATING for one in self.instances.values()
+        )
+
     def free(self) -> list[str]:
         """Return slots without an instance, in order."""
         return [name for name in self.slots if name not in self.instances]
@@ -128,6 +159,8 @@ class PoolState:
             list_failure=self.list_failure,
             orphans=self.orphans,
             freed=self.freed,
+            hour_began=self.hour_began,
+            hour_creates=self.hour_creates,
         )
         return self.base if renewed == self.base else renewed
 
@@ -168,11 +201,23 @@ class PoolState:
         """Request a machine for a free slot."""
         request = self.new_request(slot)
         self.changed_at = self.now
+        self.hour_began = self.hour_began or self.now
+        self.hour_creates += 1
         one = instance_records.InstanceRecord(slot, InstanceState.CREATING, request, self.now, why)
         self.instances[slot] = one
         self.events.add("InstanceCreating", f"{request}: {why}", node=slot)
+        if self.spent_until is not None:
+            self.events.add("PoolPaused", f"pool {self.name} {self.spent_text(self.spent_until)}")
         self.alarm.wake(self.now)
         self.begin(one)
+
+    def spent_text(self, until: float) -> str:
+        """Return that the creations of an hour are used up, for people."""
+        return (
+            f"has made {quantities.counted(self.hour_creates, 'node')} since "
+            f"{times.format_time(self.hour_began)}, as many as an hour may have; the next is made "
+            f"from {times.format_time(until)} on. To change it: provision.createsPerHour"
+        )
 
     def begin(self, one: instance_records.InstanceRecord) -> None:
         """Run the script for an instance's state, if there is one and it is time."""
@@ -191,23 +236,32 @@ class PoolState:
         self.freed[one.node] = self.now
         self.events.add("InstanceGone", f"{one.request}: {one.why}", node=one.node)
 
-    def failed(self, message: str) -> None:
-        """Note that a node could not be made."""
-        self.failures += 1
+    def failed(self, message: str, *, at_once: bool = False) -> None:
+        """Note that a node could not be made.
+
+        Args:
+            message: what went wrong.
+            at_once: pause the pool without further tries, because they would end alike.
+        """
+        self.failures = max(self.failures, self.asked.retries if at_once else 0) + 1
         self.failure = message
+        self.retry_at = self.now + self._rest_s()
         if self.failures > self.asked.retries:
-            self.retry_at = self.now + self._rest_s()
+            if not at_once:
+                failed = quantities.counted(self.failures, "node")
+                self.failure = f"{failed} in a row could not be made, the last: {message}"
             self.events.add(
                 "PoolPaused",
                 f"pool {self.name} is paused until {times.format_time(self.retry_at)}: "
-                f"{self.failures} nodes in a row could not be made, the last: {message}",
+                f"{self.failure}",
             )
-        else:
-            self.retry_at = self.now + self._rest_s()
 
     def _rest_s(self) -> float:
         """Return how long no nodes are made after as many failures in a row."""
-        return PAUSE_S if self.failures > self.asked.retries else backoff_s(self.failures)
+        pauses = self.failures - self.asked.retries
+        if pauses <= 0:
+            return backoff_s(self.failures)
+        return min(PAUSE_S_MAX, PAUSE_S * 2.0 ** min(pauses - 1, 16))
 
 
 _Retried = TypeVar("_Retried", instance_records.InstanceRecord, instance_records.Orphan)

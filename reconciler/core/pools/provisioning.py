@@ -9,10 +9,10 @@ import msgspec
 
 from reconciler.core import cycle_attempts, cycle_context
 from reconciler.core.cycle import cycle_nodes
-from reconciler.core.nodes import health
+from reconciler.core.nodes import health, mismatches
 from reconciler.core.pools import pool_state
 from reconciler.model import desired
-from reconciler.model.state import instance_records, outcome
+from reconciler.model.state import instance_records, outcome, records
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import quantities
@@ -25,6 +25,8 @@ LISTS_MIN = 2
 ORPHANS_MAX = 1000
 #: How long it is remembered that a slot was emptied, in multiples of a node's allowed silence.
 FREED_SILENCES = 10
+#: The most differences of a machine that a message names.
+_LACKS_SHOWN = 3
 #: Owner of the drains of nodes that leave their pool.
 OWNER = "provisioner"
 
@@ -264,7 +266,7 @@ def _progress(
     _adopt_reporting(pool_record, nodes, silence_s)
     if pool_record.pool is not None:
         for slot in pool_record.free()[: max(0, settings.minimum - pool_record.present)]:
-            if may_create(pool_record):
+            if pool_record.may_create():
                 least = quantities.counted(settings.minimum, "node")
                 pool_record.create(slot, f"the pool has at least {least}")
     if pool_record.scripted and not pool_record.list_open:
@@ -281,16 +283,6 @@ def _progress(
     pool_record.freed = {name: at for name, at in pool_record.freed.items() if at > oldest}
 
 
-def may_create(pool_record: pool_state.PoolState) -> bool:
-    """Return True if nodes may be requested now."""
-    if pool_record.suspended or not pool_record.is_known:
-        return False
-    if pool_record.retry_at > pool_record.now:
-        pool_record.alarm.wake(pool_record.retry_at)
-        return False
-    return True
-
-
 def _creating(
     pool_record: pool_state.PoolState,
     one: instance_records.InstanceRecord,
@@ -304,9 +296,9 @@ def _creating(
         return
     node = nodes.get(one.node)
     if node is not None and node.last_report_at > one.since:
-        pool_record.failures, pool_record.retry_at, pool_record.failure = 0, 0.0, ""
         up = pool_record.move(one, InstanceState.UP, "its agent reports")
-        pool_record.put(up, idle_since=pool_record.now)
+        up = pool_record.put(up, idle_since=pool_record.now, failure="")
+        _judge(pool_record, up, node.inventory)
         return
     late_at = one.since + settings.create_timeout_s
     if late_at <= pool_record.now:
@@ -319,6 +311,29 @@ def _creating(
     pool_record.alarm.wake(late_at)
     if not one.id:
         pool_record.begin(one)
+
+
+def _judge(
+    pool_record: pool_state.PoolState,
+    one: instance_records.InstanceRecord,
+    inventory: records.Inventory,
+) -> None:
+    """Pause the pool if a machine that has joined lacks what the pool declares.
+
+    The next machine would lack it too. This one stays for ``idleTime``, so that somebody can look
+    at it, and ends the pause if it gets what it lacks.
+    """
+    pool = pool_record.pool
+    lacks = mismatches.find_mismatches(inventory, pool) if pool is not None else []
+    if lacks:
+        if not one.failure:
+            why = "; ".join(lack.message for lack in lacks[:_LACKS_SHOWN])
+            message = f"{one.request} joined without what the pool declares: {why}"
+            pool_record.put(one, failure=message)
+            pool_record.failed(message, at_once=True)
+    else:
+        pool_record.put(one, failure="")
+        pool_record.failures, pool_record.retry_at, pool_record.failure = 0, 0.0, ""
 
 
 def _up(
@@ -336,6 +351,9 @@ def _up(
             pool_record.put(one, why="its script no longer lists it, and it is silent")
         )
         return
+    if one.failure and node is not None:
+        _judge(pool_record, one, node.inventory)
+        one = pool_record.instances[one.node]
     busy = _has_work(nodes, attempts, one.node)
     if busy is (one.idle_since is not None):
         one = pool_record.put(one, idle_since=None if busy else pool_record.now)

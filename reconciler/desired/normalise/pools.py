@@ -12,6 +12,9 @@ from reconciler.model.observed import health_checks
 from reconciler.model.policy import drift_kinds
 from reconciler.model.values import found_values, hostlists, quantities, resources
 
+#: The least default of ``createsPerHour``: a small pool, too, must be able to replace nodes.
+_CREATES_PER_HOUR_MIN = 10
+
 
 def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> desired.Pool:
     """Return a pool with its nodes by name."""
@@ -451,6 +454,11 @@ def _provisioning(
         create_timeout_s=seconds(given.create_timeout, "createTimeout"),
         script_timeout_s=seconds(given.script_timeout, "scriptTimeout"),
         retries=given.retries,
+        creates_per_hour=(
+            max(_CREATES_PER_HOUR_MIN, 2 * most)
+            if given.creates_per_hour is None
+            else given.creates_per_hour
+        ),
         orphans=given.orphans,
     )
 

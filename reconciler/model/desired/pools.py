@@ -93,6 +93,7 @@ class Provisioning(msgspec.Struct, frozen=True):
         create_timeout_s: a node that has not reported by then is given up.
         script_timeout_s: time limit of one run of the script.
         retries: failures in a row after which provisioning pauses.
+        creates_per_hour: the most nodes that are requested in an hour.
         orphans: action on instances that nobody asked for.
     """
 
@@ -106,6 +107,7 @@ class Provisioning(msgspec.Struct, frozen=True):
     create_timeout_s: int = 900
     script_timeout_s: int = 300
     retries: int = 3
+    creates_per_hour: int = 1000
     orphans: Literal["report", "destroy"] = "report"
 
 

@@ -240,6 +240,14 @@ class ProvisionSpec(DocumentPart, frozen=True):
             example=5,
         ),
     ] = 3
+    creates_per_hour: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None,
+        doc(
+            "The most nodes that are made in an hour, which bounds what a fault can cost. "
+            "Default: twice the pool's largest number of nodes, but at least 10.",
+            example=20,
+        ),
+    ] = None
     orphans: Annotated[
         Literal["report", "destroy"],
         doc(

@@ -106,7 +106,8 @@ class Provision(msgspec.Struct, frozen=True, omit_defaults=True):
         instances: by slot.
         next_number: the least number of the next request; it is the time of the order, in
             milliseconds, if that is more.
-        failures: failed creations in a row. retry_at: earliest start of the next one.
+        failures: failed creations in a row, and machines without what the pool declares.
+        retry_at: earliest start of the next one.
         failure: last error of these.
         changed_at: last time an instance was asked for, or began to leave because it was idle.
         listed_at: last answered list, 0: never. list_tries: lists begun.
@@ -114,6 +115,7 @@ class Provision(msgspec.Struct, frozen=True, omit_defaults=True):
         list_failure: error of the last list, empty for none.
         orphans: by id.
         freed: slots that were emptied, with the time: a late report of the old node is ignored.
+        hour_began, hour_creates: start of the hour whose creations are counted, and their number.
     """
 
     pool: str
@@ -134,6 +136,8 @@ class Provision(msgspec.Struct, frozen=True, omit_defaults=True):
     list_failure: str = ""
     orphans: dict[str, Orphan] = {}
     freed: dict[str, float] = {}
+    hour_began: float = 0.0
+    hour_creates: int = 0
 
     @property
     def present(self) -> int:

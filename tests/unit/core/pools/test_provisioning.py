@@ -39,6 +39,8 @@ class Cloud(world.World):
         self.fails: set[str] = set()
         self.never_up = 0
         self.tells_requests = True
+        #: What machines have instead of what the pool declares.
+        self.joins_as: desired.Pool | None = None
         self.boot = self.most = 0
         self.scale(asked)
 
@@ -76,7 +78,7 @@ class Cloud(world.World):
     def start(self, node: str) -> None:
         """Boot the machine of this name, so that its agent reports."""
         self.boot += 1
-        machine = self.nodes[node] = world.VirtualNode(node, self.scaled)
+        machine = self.nodes[node] = world.VirtualNode(node, self.joins_as or self.scaled)
         machine.boot_id = f"boot-{node}-{self.boot}"
         machine.incarnation = f"agent-{node}-{self.boot}"
 
@@ -445,6 +447,107 @@ def test_a_failing_create_is_tried_again_under_its_request_and_given_up_in_the_e
     cloud.go(3600)
     assert cloud.state("a").value == "Running"
     assert cloud.memory.drift == ()
+
+
+def _pauses(cloud: Cloud) -> list[str]:
+    return [e.message for r in cloud.outcomes for e in r.events if e.kind == "PoolPaused"]
+
+
+def test_a_machine_without_what_the_pool_declares_is_not_made_again() -> None:
+    cloud = Cloud(msgspec.structs.replace(ASKED, maximum=4))
+    cloud.go()
+    lesser = msgspec.structs.replace(cloud.scaled, node_resources=Resources(1000, world.GI, 0))
+    cloud.joins_as = lesser
+    cloud.commit(*(cores(name) for name in ("a", "b", "c", "d")))
+    cloud.cycle()
+    cloud.hear()
+    cloud.go(1500)
+    at_first = len(cloud.created)
+    assert at_first <= 4, "those that were asked for before the first one joined"
+    assert "joined without what the pool declares: 1 CPU, 4 declared" in _pauses(cloud)[0]
+    assert "pool-not-growing" in {d.kind for d in cloud.memory.drift}
+    reasons = cloud.memory.reasons[cloud.memory.jobs["a"].reason_key]
+    assert "joined without" in reasons[0].unblocks
+    cloud.go(24 * 3600, step=120)
+    assert len(cloud.created) - at_first <= 5, "one after each pause: 0.5, 1, 2, 4, 8 hours"
+    assert not cloud.machines, "each left after idleTime"
+
+    cloud.joins_as = None
+    cloud.scale(msgspec.structs.replace(ASKED, settings={"type": "larger"}))
+    cloud.go(600)
+    assert [cloud.state(name).value for name in "abcd"] == ["Running"] * 4
+    assert cloud.memory.drift == ()
+
+
+def test_a_machine_that_gets_what_it_lacks_ends_the_pause() -> None:
+    cloud = Cloud(msgspec.structs.replace(ASKED, maximum=1))
+    cloud.go()
+    lesser = msgspec.structs.replace(cloud.scaled, node_resources=Resources(1000, world.GI, 0))
+    cloud.joins_as = lesser
+    cloud.commit(cores("a"))
+    cloud.go(120)
+    assert cloud.provision.failures
+    cloud.nodes["c-0"].pool = cloud.scaled
+    cloud.go(120)
+    assert not cloud.provision.failures
+    assert cloud.state("a").value == "Running"
+    assert len(cloud.created) == 1
+
+
+def test_a_changed_declaration_ends_the_pause() -> None:
+    cloud = Cloud(msgspec.structs.replace(ASKED, maximum=1))
+    cloud.go()
+    cloud.joins_as = msgspec.structs.replace(
+        cloud.scaled, node_resources=Resources(1000, world.GI, 0)
+    )
+    cloud.commit(cores("a", 1))
+    cloud.go(120)
+    assert cloud.provision.failures
+    assert cloud.state("a").value == "Pending"
+    cloud.scale(cloud.scaled.provisioning or ASKED, node_resources=Resources(1000, world.GI, 0))
+    cloud.go(120)
+    assert not cloud.provision.failures
+    assert cloud.state("a").value == "Running"
+
+
+def test_an_hour_has_so_many_creations() -> None:
+    cloud = Cloud(
+        msgspec.structs.replace(ASKED, creates_per_hour=3, idle_s=60, cooldown_s=0, maximum=2)
+    )
+    cloud.go()
+    began = cloud.now
+    for number in range(6):  # each comes when the node of the last one has gone
+        cloud.commit(cores(f"j{number}"))
+        cloud.go(60)
+        if cloud.state(f"j{number}").value == "Running":
+            cloud.end(f"j{number}")
+        cloud.go(240)
+    assert cloud.now - began < 3600
+    assert len(cloud.created) == 3
+    assert len(_pauses(cloud)) == 1
+    assert "as many as an hour may have" in _pauses(cloud)[0]
+    assert "pool-not-growing" in {d.kind for d in cloud.memory.drift}
+    reasons = cloud.memory.reasons[cloud.memory.jobs["j3"].reason_key]
+    assert "provision.createsPerHour" in reasons[0].unblocks
+    cloud.go(began + 3700 - cloud.now)
+    assert len(cloud.created) == 5
+    assert {cloud.state(f"j{number}").value for number in (3, 4)} == {"Running"}
+
+
+def test_after_a_failure_one_node_is_made_at_a_time() -> None:
+    cloud = Cloud(msgspec.structs.replace(ASKED, create_timeout_s=60, retries=10**6))
+    cloud.go()
+    cloud.never_up = 10**6
+    cloud.commit(*(cores(name) for name in "abcd"))
+    creating = []
+    for _ in range(200):
+        cloud.go(20)
+        creating.append(sum(state == "Creating" for state in cloud.states().values()))
+    assert max(creating[:3]) == 4
+    assert max(creating[6:]) == 1
+    cloud.never_up = 0
+    cloud.go(1200)
+    assert [cloud.state(name).value for name in "abcd"] == ["Running"] * 4
 
 
 def test_a_node_that_never_comes_up_is_destroyed_and_made_anew() -> None:
