@@ -107,6 +107,7 @@ class ParsedMetrics:
             or len(path) > task_reports.PATH_CHARACTERS_MAX
             or path.startswith("/")
             or not {"", ".."}.isdisjoint(parts)
+            or set(parts) == {"."}
             or not path.isprintable()
         ):
             self._complain("checkpoint: expected a path below MUSTER_CHECKPOINT_DIR")

@@ -52,6 +52,8 @@ def test_a_line_says(line: str, series: dict[str, tuple[float, float | None, flo
         ("x" * 200 + " 1", 0, "is longer than 100"),
         ('{"a": 1}' + " " * metric_lines.LINE_BYTES_MAX, 0, "longer than 16384 bytes"),
         ('{"checkpoint": "../etc/passwd"}', 0, "expected a path below MUSTER_CHECKPOINT_DIR"),
+        ('{"checkpoint": "."}', 0, "expected a path below MUSTER_CHECKPOINT_DIR"),
+        ('{"checkpoint": "./."}', 0, "expected a path below MUSTER_CHECKPOINT_DIR"),
         ('{"checkpoint": 5}', 0, "expected a path below MUSTER_CHECKPOINT_DIR"),
     ],
 )
