@@ -4,16 +4,13 @@ from collections.abc import Container, Mapping
 from typing import Any, Literal
 
 from reconciler.desired.documents.faults import FaultCollector
-from reconciler.desired.normalise import resource_requests
+from reconciler.desired.normalise import provisioned_pools, resource_requests
 from reconciler.model import desired
 from reconciler.model.documents import health_spec, nodepool_spec
 from reconciler.model.documents.drift_spec import DriftKind
 from reconciler.model.observed import health_checks
 from reconciler.model.policy import drift_kinds
 from reconciler.model.values import found_values, hostlists, quantities, resources
-
-#: The least default of ``createsPerHour``: a small pool, too, must be able to replace nodes.
-_CREATES_PER_HOUR_MIN = 10
 
 
 def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> desired.Pool:
@@ -57,7 +54,7 @@ def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) ->
         gpu_driver=spec.nodes.driver,
         drift=drift_policy(spec.drift.policy, faults, of_pool=True),
         **_health(spec, faults),
-        provisioning=_provisioning(spec, faults),
+        provisioning=provisioned_pools.provisioning(spec, faults),
         leaving=_leaving(spec.drain, faults),
         numa=_near(spec, "numa", faults),
         nvlink=_near(spec, "nvlink", faults),
@@ -175,7 +172,7 @@ def _remedies(
         if bool(remedy.command) is not (remedy.action == "run-command"):
             message = "`command` is only for `action: run-command`"
             faults.add("remedy-command", message, *where, "command")
-        if remedy.action == "replace" and not _is_provisioned(spec):
+        if remedy.action == "replace" and not provisioned_pools.is_provisioned(spec):
             message = "only a node that a provisioner makes can be replaced: this pool has none"
             faults.add("remedy-without-provisioner", message, *where, "action", found='"replace"')
         if remedy.action == "reboot" and spec.provisioner == "virtual":
@@ -384,83 +381,7 @@ def _nodes(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) 
         return ()
     if kind == "static":
         return tuple(expand(spec.hosts or "", faults, "spec", "hosts"))
-    return tuple(f"{name}-{index}" for index in range(_bounds(spec, faults)[1]))
-
-
-def _bounds(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> tuple[int, int]:
-    """Return the least and most nodes of a pool with numbered nodes."""
-    if spec.count is not None or spec.max is None:
-        if spec.count is None and spec.min is not None:
-            faults.add("missing-field", "`min` needs `max` beside it", "spec", "max")
-        return spec.count or 0, spec.count or 0
-    least = spec.min or 0
-    if least > spec.max:
-        faults.add(
-            "min-above-max",
-            "the least can't be more than the most",
-            "spec",
-            "min",
-            found=str(least),
-            expected=f"at most {spec.max}",
-        )
-    return min(least, spec.max), spec.max
-
-
-def _is_provisioned(spec: nodepool_spec.NodePoolSpec) -> bool:
-    """Return True if a provisioner creates and destroys the nodes of the pool."""
-    scales = spec.min is not None or spec.max is not None
-    return spec.provisioner != "static" and (scales or spec.provisioner == "exec")
-
-
-def _provisioning(
-    spec: nodepool_spec.NodePoolSpec, faults: FaultCollector
-) -> desired.Provisioning | None:
-    """Return the provisioning of nodes; None if there is none."""
-    given = spec.provision
-    if not _is_provisioned(spec):
-        if given != nodepool_spec.ProvisionSpec():
-            faults.add(
-                "exclusive-fields",
-                "it is for pools with `provisioner: exec`, or with `min` and `max`: remove it",
-                "spec",
-                "provision",
-            )
-        return None
-    if (given.script is None) is (spec.provisioner == "exec"):
-        faults.add(
-            "missing-field" if given.script is None else "exclusive-fields",
-            "`provisioner: exec` needs the name of a script, and no other has one",
-            *("spec", "provision", "script"),
-        )
-    if given.settings and spec.provisioner != "exec":
-        faults.add(
-            "exclusive-fields",
-            "settings are for scripts, and this pool has none: remove them",
-            *("spec", "provision", "settings"),
-        )
-    least, most = _bounds(spec, FaultCollector())
-
-    def seconds(text: str | int, field: str) -> int:
-        return faults.duration(text, "spec", "provision", field)
-
-    return desired.Provisioning(
-        minimum=least,
-        maximum=most,
-        script=given.script or "",
-        settings=dict(given.settings),
-        delay_s=seconds(given.delay, "delay"),
-        idle_s=seconds(given.idle_time, "idleTime"),
-        cooldown_s=seconds(given.cooldown, "cooldown"),
-        create_timeout_s=seconds(given.create_timeout, "createTimeout"),
-        script_timeout_s=seconds(given.script_timeout, "scriptTimeout"),
-        retries=given.retries,
-        creates_per_hour=(
-            max(_CREATES_PER_HOUR_MIN, 2 * most)
-            if given.creates_per_hour is None
-            else given.creates_per_hour
-        ),
-        orphans=given.orphans,
-    )
+    return tuple(f"{name}-{index}" for index in range(provisioned_pools.bounds(spec, faults)[1]))
 
 
 def expand(text: str, faults: FaultCollector, *path: str | int) -> list[str]:
