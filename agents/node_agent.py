@@ -68,8 +68,9 @@ class Agent:
         self.changed = threading.Event()
         self._delete_due = threading.Event()
         self.incarnation = os.urandom(8).hex()
-        token = token_file.read_token(settings.token_file) if settings.token_file else ""
-        self.target = ControllerTarget(settings.server, token, settings.ca_file)
+        if settings.token_file:
+            token_file.read_token(settings.token_file)  # a bad file ends the agent at its start
+        self.target = ControllerTarget(settings.server, settings.token_file, settings.ca_file)
         self.target.parts()
         self._console = operator_log.Console(settings.name, settings.log_format, settings.log_level)
         self._events = event_log.EventLog(settings, self._console)

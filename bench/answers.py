@@ -52,7 +52,7 @@ class Node:
     """A node that only talks."""
 
     def __init__(self, bed: cluster.Bed, name: str) -> None:
-        token = (bed.cluster.state / "node-token").read_text().strip()
+        token = bed.cluster.state / "node-token"
         self.name, self.incarnation, self.sequence = name, os.urandom(8).hex(), 0
         self.connection = Connection(ControllerTarget(bed.cluster.url, token))
 

@@ -78,7 +78,7 @@ class Node:
         model: str = "NVIDIA H200",
     ) -> None:
         self.name = f"gpu{number:04d}"
-        token = (bed.cluster.state / "node-token").read_text().strip()
+        token = bed.cluster.state / "node-token"
         self.connection = http_client.Connection(
             http_client.ControllerTarget(bed.cluster.url, token)
         )

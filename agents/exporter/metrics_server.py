@@ -52,7 +52,7 @@ class MetricsServer:
 
     Args:
         listener: socket returned by ``bind``.
-        token: token that clients must send; empty for none.
+        token: returns the token that clients must send; empty for none.
         page: source of pages.
         leaving: set when the agent stops.
     """
@@ -60,12 +60,12 @@ class MetricsServer:
     def __init__(
         self,
         listener: socket.socket,
-        token: str,
+        token: Callable[[], str],
         page: metrics_page.NodePage,
         leaving: threading.Event,
     ) -> None:
         self._listener = listener
-        self._token = token.encode()
+        self._token = token
         self._page = page
         self._leaving = leaving
         page.on_ready = self._page_ready
@@ -180,7 +180,7 @@ class MetricsServer:
         if len(head) > http_responses.HEAD_BYTES_MAX:
             self._say(selector, caller, http_responses.refuse(http_responses.OVERLONG))
         elif end:
-            request = http_responses.read(head + end, self._token)
+            request = http_responses.read(head + end, self._token().encode())
             if isinstance(request, http_responses.HttpRefusal):
                 self._say(selector, caller, http_responses.refuse(request))
             elif request.page:
@@ -254,7 +254,9 @@ class MetricsPort:
     ) -> None:
         self._listen = listen
         self._token = (
-            token_file.read_token(listen.token_file) if listen.token_file is not None else ""
+            token_file.WatchedToken(listen.token_file).current
+            if listen.token_file is not None
+            else str
         )
         self._page = page
         self._leaving = leaving

@@ -1,5 +1,6 @@
 """Reads the file that holds the agent's or the metrics port's bearer token."""
 
+import contextlib
 import stat
 from pathlib import Path
 
@@ -25,3 +26,25 @@ def read_token(path: Path) -> str:
     if not token or not token.isascii() or any(c.isspace() for c in token):
         raise TokenFileError(f"token file {path} must hold one token: ASCII without spaces")
     return token
+
+
+class WatchedToken:
+    """The token of a file that may change meanwhile.
+
+    Args:
+        path: the file, which must hold a token at first.
+
+    Raises:
+        TokenFileError: the file must not be used.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._token = read_token(path)
+
+    def current(self) -> str:
+        """Return the token that the file holds, or the last one while the file cannot be used."""
+        with contextlib.suppress(TokenFileError, OSError):
+            self._token = read_token(self._path)
+        return self._token

@@ -6,11 +6,13 @@ opened again once.
 """
 
 import socket
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from agents.host import token_file
 from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
 
 BODY_BYTES_MAX = 64 * 2**20
@@ -29,13 +31,13 @@ class LinkError(Exception):
 
 
 class ControllerTarget(msgspec.Struct, frozen=True):
-    """The controller's URL and the agent's token.
+    """The controller's URL and the file of the agent's token.
 
     ``ca_file``: PEM with the CAs of the controller's certificate; empty: those of this machine.
     """
 
     url: str
-    token: str = ""
+    token_file: Path | None = None
     ca_file: str = ""
 
     def parts(self) -> tuple[bool, str, int, str]:
@@ -68,12 +70,17 @@ def _writable(value: Any) -> Any:
 
 
 class Connection:
-    """A kept connection, for one thread."""
+    """A kept connection, for one thread.
+
+    It reads the token each time it opens. After an answer 401 it opens anew for the next request,
+    so a new token is used without a restart of the agent.
+    """
 
     def __init__(self, target: ControllerTarget) -> None:
         self.target = target
         self._secure, self._host, self._port, self._prefix = target.parts()
         self._socket: Any = None
+        self._token = ""
         self._buffer = b""
         #: ``Date`` of the newest answer; empty if it has none.
         self.date = ""
@@ -105,6 +112,11 @@ class Connection:
         self._socket, self._buffer = None, b""
 
     def _open(self) -> None:
+        if self.target.token_file is not None:
+            try:
+                self._token = token_file.read_token(self.target.token_file)
+            except token_file.TokenFileError as problem:
+                raise LinkError(str(problem)) from None
         plain = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -126,8 +138,8 @@ class Connection:
             "Accept: application/msgpack",
             f"Content-Length: {len(body)}",
         ]
-        if self.target.token:
-            lines.append(f"Authorization: Bearer {self.target.token}")
+        if self._token:
+            lines.append(f"Authorization: Bearer {self._token}")
         self._socket.settimeout(timeout_s)
         self._socket.sendall("\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body)
         return self._answer()
@@ -154,7 +166,8 @@ class Connection:
             body = b""
         else:
             raise LinkError("answered without the length of its answer")
-        if headers.get("connection", "").lower() == "close" or version == "HTTP/1.0":
+        closes = headers.get("connection", "").lower() == "close" or version == "HTTP/1.0"
+        if closes or status == 401:
             self.close()
         return status, body
 

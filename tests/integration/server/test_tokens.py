@@ -11,6 +11,7 @@ import httpx
 import pytest
 from prometheus_client import parser
 
+from agents.link import http_client
 from tests.integration.server import parts
 
 
@@ -89,3 +90,32 @@ def test_others_do_not_wait_for_wrong_tokens(served: parts.Served) -> None:
             ours_s = time.monotonic() - began
             assert late().status_code == 401
             assert time.monotonic() - began > ours_s
+
+
+def test_an_agent_uses_a_new_token_without_a_restart(
+    served: parts.Served, tmp_path: pathlib.Path
+) -> None:
+    def create() -> str:
+        made = muster(served, "create", "n1", "--role", "node")
+        assert made.returncode == 0, made.stderr
+        return made.stdout.strip()
+
+    held = tmp_path / "node-token"
+    held.write_text(create())
+    held.chmod(0o600)
+    link = http_client.Connection(http_client.ControllerTarget(served.address, held))
+
+    def answer() -> int:
+        return link.post("/v1/nodes/n1/sync", parts.request("n1"), parts.PATIENCE_S)[0]
+
+    served.until(lambda: answer() != 401)
+    (row,) = [one for one in muster(served, "list").stdout.splitlines() if " n1 " in one]
+    assert muster(served, "revoke", row.split()[0]).returncode == 0
+    served.until(lambda: answer() == 401)
+    held.write_text(create())
+    served.until(lambda: answer() != 401)
+    held.chmod(0o644)
+    assert answer() != 401, "the connection is open, so the file is not read"
+    link.close()
+    with pytest.raises(http_client.LinkError, match="has mode 0644"):
+        answer()

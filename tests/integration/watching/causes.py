@@ -322,7 +322,7 @@ class DeafNode:
     """A node that reports and does nothing of what it is told."""
 
     def __init__(self, scene: Scene, name: str) -> None:
-        token = (scene.bed.cluster.state / "node-token").read_text().strip()
+        token = scene.bed.cluster.state / "node-token"
         self._connection = http_client.Connection(
             http_client.ControllerTarget(scene.bed.cluster.url, token)
         )

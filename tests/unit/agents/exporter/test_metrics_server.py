@@ -16,7 +16,7 @@ import pytest
 from agents import settings
 from agents.exporter import http_responses, listeners, metrics_page, metrics_server
 from agents.host import operator_log
-from agents.host.token_file import TokenFileError
+from agents.host.token_file import TokenFileError, WatchedToken
 from tests.unit.agents.exporter.test_metrics_page import now
 
 PATIENCE_S = 30.0
@@ -168,7 +168,7 @@ def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.Mon
     page = metrics_page.NodePage(now, leaving)
     monkeypatch.setattr(metrics_server, "SPARE_S", 3600.0)
     port = metrics_server.MetricsServer(
-        listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving
+        listeners.bind(settings.Listen("127.0.0.1", 0)), str, page, leaving
     )
     monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
     host, _, number = port.address.rpartition(":")
@@ -197,7 +197,7 @@ def test_who_is_let_go_of_may_ask_at_that_very_moment(monkeypatch: pytest.Monkey
     leaving = threading.Event()
     page = metrics_page.NodePage(now, leaving)
     port = metrics_server.MetricsServer(
-        listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving
+        listeners.bind(settings.Listen("127.0.0.1", 0)), str, page, leaving
     )
     host, _, number = port.address.rpartition(":")
 
@@ -350,6 +350,20 @@ def test_a_name_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatc
 
 def test_what_a_holder_calls_itself_can_t_move_a_terminal() -> None:
     assert listeners._printable("a\x1b[2Jb\n") == "a?[2Jb?"
+
+
+def test_a_new_token_counts_at_once_and_a_bad_file_changes_nothing(token_file: Path) -> None:
+    watched = WatchedToken(token_file)
+    assert watched.current() == "secret"
+    token_file.write_text("another\n")
+    assert watched.current() == "another"
+    for spoil in (
+        lambda: token_file.write_text("two words"),
+        lambda: token_file.chmod(0o644),
+        token_file.unlink,
+    ):
+        spoil()
+        assert watched.current() == "another"
 
 
 def test_an_address_of_another_machine_is_refused(token_file: Path) -> None:
