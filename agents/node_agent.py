@@ -27,7 +27,6 @@ from agents.host import (
     clock_skew,
     operator_log,
     shutdown_request,
-    token_file,
     trash,
 )
 from agents.job_data import reported_data
@@ -68,10 +67,8 @@ class Agent:
         self.changed = threading.Event()
         self._delete_due = threading.Event()
         self.incarnation = os.urandom(8).hex()
-        if settings.token_file:
-            token_file.read_token(settings.token_file)  # a bad file ends the agent at its start
         self.target = ControllerTarget(settings.server, settings.token_file, settings.ca_file)
-        self.target.parts()
+        self.target.check()
         self._console = operator_log.Console(settings.name, settings.log_format, settings.log_level)
         self._events = event_log.EventLog(settings, self._console)
         self._epoch = leader_epochs.LeaderEpoch(self.root, self._console)

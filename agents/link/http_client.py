@@ -40,6 +40,18 @@ class ControllerTarget(msgspec.Struct, frozen=True):
     token_file: Path | None = None
     ca_file: str = ""
 
+    def check(self) -> None:
+        """Raise an error if calls could never work.
+
+        Raises:
+            LinkError: the URL is none.
+            TokenFileError: the token file must not be used.
+            OSError: the token file cannot be read.
+        """
+        self.parts()
+        if self.token_file is not None:
+            token_file.read_token(self.token_file)
+
     def parts(self) -> tuple[bool, str, int, str]:
         """Return (is TLS, host, port, path before the API)."""
         split = urlsplit(self.url)
