@@ -32,6 +32,8 @@ class _Entry(NamedTuple):
 def onto(root: Path, base: str, commits: list[str]) -> list[str]:
     """Return the ids of commits made again on top of ``base``, the oldest first.
 
+    A commit that changes nothing there is left out: its id is that of what it would stand on.
+
     Raises:
         ContradictionError: they conflict with changes of others.
         GitError: git cannot make them.
@@ -41,9 +43,27 @@ def onto(root: Path, base: str, commits: list[str]) -> list[str]:
         for commit in commits:
             parent = _text(git_commands.run(root, "rev-parse", f"{commit}~1").stdout)
             tree = _tree(root, base, (parent, commit), Path(scratch))
+            if not _adds(root, (parent, commit), (base, tree)):
+                made.append(base)
+                continue
             base = _again(root, commit, base, tree)
             made.append(base)
     return made
+
+
+def _adds(root: Path, was: tuple[str, str], now: tuple[str, str]) -> bool:
+    """Return True unless a commit had changes and has none on top of another one.
+
+    An approval is a commit without changes, and is made again.
+
+    Args:
+        was: the commit's parent and the commit. now: the new parent and the tree on top of it.
+    """
+    had, has = (
+        git_commands.run(root, "diff-tree", "--quiet", *pair, good=(0, 1)).returncode
+        for pair in (was, now)
+    )
+    return bool(has or not had)
 
 
 def merge(root: Path, base: str, head: str) -> str:

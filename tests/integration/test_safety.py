@@ -323,6 +323,30 @@ def test_what_is_submitted_to_an_emptied_branch_cancels_nothing(bed: beds.Bed) -
     in_force(bed, bed.commit({"jobs/survivor.yaml": None}))
 
 
+@pytest.mark.parametrize("with_local", [False, True])
+def test_a_held_drain_is_told_beside_unpushed_commits(bed: beds.Bed, *, with_local: bool) -> None:
+    begin(bed)
+    submitted = muster(bed, "submit", "--name", "others", "--", "true", folder=bed.folder)
+    assert submitted.returncode == 0, submitted.stderr  # by the controller: the remote is ahead
+    (bed.clone / "NOTES.txt").write_text("not for others yet\n")
+    bed.git("add", "NOTES.txt", folder=bed.clone)
+    bed.git("commit", "--quiet", "-m", "unfinished", folder=bed.clone)
+    local = bed.git("rev-parse", "HEAD", folder=bed.clone)
+    option = ["--with-local"] if with_local else []
+    drained = muster(bed, "drain", "virtual-[0-2]", "-m", "C", "--clone", ".", *option)
+    assert drained.returncode == 3, drained
+    assert "drained" not in drained.stderr
+    assert drained.stderr.startswith("virtual-0: drain not applied yet (")
+    assert ("stays unpushed" in drained.stderr) is not with_local
+    published = bed.git("rev-list", "main", folder=bed.folder / "repository.git").split()
+    assert (local in published) is with_local
+    assert bed.all_ready()
+    bed.git("fetch", "--quiet", folder=bed.clone)
+    bed.git("reset", "--quiet", "--hard", "origin/main", folder=bed.clone)
+    (bed.clone / "NOTES.txt").unlink(missing_ok=True)
+    in_force(bed, bed.commit({"cluster.yaml": cluster(4), "jobs/others.yaml": None}))
+
+
 def test_a_force_push_is_held(bed: beds.Bed) -> None:
     begin(bed)
     before = sync(bed)

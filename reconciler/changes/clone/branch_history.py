@@ -42,8 +42,15 @@ class BranchHistory:
         return self._remote is None or self.leads_to(commit, self._remote)
 
     def not_pushed(self, path: str) -> str | None:
-        """Return the last commit of a file that the remote branch does not have."""
+        """Return the last commit of a file that the remote branch does not have.
+
+        None: there is none, or the file is the same there, as after a copy was pushed.
+        """
         if self._remote is None:
+            return None
+        pair = (self._remote, self.reference)
+        same = git_commands.run(self._root, "diff", "--quiet", *pair, "--", path, good=(0, 1, 128))
+        if same.returncode == 0:
             return None
         found = git_commands.run(
             self._root,

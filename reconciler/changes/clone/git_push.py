@@ -4,6 +4,10 @@ The commits are rebased beside the work tree. The clone's branch and files follo
 somebody has in other files stay. If somebody changed files that others changed too, the files
 cannot follow. Then a merge is pushed that contains the branch as it is, so that one `git pull`
 brings it along later.
+
+Commits of the branch that a person has made and not pushed are not published by a command. Then
+copies of the command's commits are pushed, and the branch stays as it is: `git pull --rebase` takes
+up what was pushed, and leaves out the commits that the remote has already.
 """
 
 import enum
@@ -15,7 +19,10 @@ from reconciler.changes.clone import clone_lock, commits, ignored_files
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
+from reconciler.model.values import found_values
 
+#: The most commits that a message names.
+_SHOWN_MAX = 5
 #: How often a push is tried again after taking up what others pushed.
 ATTEMPTS_MAX = 5
 
@@ -46,10 +53,21 @@ class Push:
         root: the work tree. branch: its branch, and ``upstream`` the one it follows, such as
             ``origin/main``.
         opened: the commits; it gets their ids after the push.
+        with_local: push other unpushed commits of the branch, too.
     """
 
-    def __init__(self, root: Path, branch: str, upstream: str, opened: commits.CommitGroup) -> None:
+    def __init__(
+        self,
+        root: Path,
+        branch: str,
+        upstream: str,
+        opened: commits.CommitGroup,
+        *,
+        with_local: bool = False,
+    ) -> None:
         self._root = root
+        self._with_local = with_local
+        self._tracking = f"refs/remotes/{upstream}"
         self._reference = f"refs/heads/{branch}"
         self._remote, _, self._name = upstream.partition("/")
         self._opened = opened
@@ -62,13 +80,18 @@ class Push:
         """
         own = [made.commit for made in self._opened.made if not made.is_earlier]
         tip, why = own[-1] if own else self._said("rev-parse", self._reference), ""
+        apart = bool(self._of_others(tip, f"^{self._tracking}"))
         for _ in range(ATTEMPTS_MAX):
-            try:
-                why = push_result.push(self._root, self._remote, tip, f"refs/heads/{self._name}")
-            except GitError as error:
-                raise PushError(str(error), unreachable=True) from error
-            if not why:
-                return
+            if not apart:
+                try:
+                    why = push_result.push(
+                        self._root, self._remote, tip, f"refs/heads/{self._name}"
+                    )
+                except GitError as error:
+                    raise PushError(str(error), unreachable=True) from error
+                if not why:
+                    return
+            apart = False
             base = self._fetched()
             try:
                 tip = self._on_top(base)
@@ -97,9 +120,13 @@ class Push:
     def _on_top(self, base: str) -> str:
         """Put our commits on top of ``base``; return the commit to push.
 
-        If commits of others are among them that ``base`` lacks, the two are merged.
+        If a person's commits are among them that ``base`` lacks, and are to be pushed, the two are
+        merged.
         """
         self._opened.told = ()
+        stays = self._of_others(self._reference, f"^{base}")
+        if stays:
+            return self._alone(base, stays)
         for _ in range(ATTEMPTS_MAX):
             head = self._said("rev-parse", self._reference)
             mine = self._said("rev-list", "--reverse", head, f"^{base}").split()
@@ -118,6 +145,48 @@ class Push:
                 self._opened.told = (self._in_hand(head, tip),)
                 return rebase.merge(self._root, base, head) if again else tip
         raise GitError(f"others commit to {self._reference} in {self._root} all the time")
+
+    def _of_others(self, *revisions: str) -> list[str]:
+        """Return a person's commits among some, the oldest first, unless they are to be pushed."""
+        if self._with_local:
+            return []
+        listed = self._said("rev-list", "--reverse", *revisions, good=(0, 128)).split()
+        ours = {self._opened.now(made.commit) for made in self._opened.made}
+        return [commit for commit in listed if commit not in ours]
+
+    def _alone(self, base: str, stays: list[str]) -> str:
+        """Copy our commits to ``base`` without the branch; return the commit to push.
+
+        Args:
+            stays: a person's commits, which are not pushed.
+        """
+        ours = list(dict.fromkeys(made.commit for made in self._opened.made))
+        try:
+            again = rebase.onto(self._root, base, ours)
+        except rebase.ContradictionError as error:
+            shown = ", ".join(commit[:12] for commit in stays[-_SHOWN_MAX:])
+            raise PushError(
+                "it stands on commits of yours that are not pushed, or contradicts what others "
+                f"pushed ({error}). To fix: `git pull --rebase` and `git push`, or the same "
+                f"command with --with-local, which publishes {shown} too"
+            ) from error
+        self._opened.moved.update(zip(ours, again, strict=True))
+        self._opened.told = self._unpublished(base, set(ours))
+        return again[-1]
+
+    def _unpublished(self, base: str, ours: set[str]) -> tuple[str, ...]:
+        """Return a sentence about the person's commits that stay; none if all have copies there."""
+        between = ("--cherry-pick", "--right-only", f"{base}...{self._reference}")
+        listed = self._said("rev-list", "--reverse", *between).split()
+        stays = [commit for commit in listed if commit not in ours]
+        if not stays:
+            return ()
+        subject = self._said("show", "-s", "--format=%s", stays[-1])
+        last = f"{stays[-1][:12]} {found_values.quote(subject)}"
+        what = f"a commit of yours in {self._root} stays unpushed: {last}"
+        if len(stays) > 1:
+            what = f"{len(stays)} commits of yours in {self._root} stay unpushed, the last: {last}"
+        return (f"{what}. To publish: `git pull --rebase` and `git push`",)
 
     def _come_along(self, head: str, tip: str) -> _Came:
         """Move the files and then the branch from one commit to another.

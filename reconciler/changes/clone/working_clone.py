@@ -55,6 +55,7 @@ class Clone:
 
     Attributes:
         files: the files of desired state in it. history: the commits of its branch.
+        with_local: push other unpushed commits of the branch together with those made here.
 
     Raises:
         CloneError: it is no clone with a branch checked out.
@@ -80,6 +81,7 @@ class Clone:
         self.history = branch_history.BranchHistory(self.root, self.branch, self._upstream)
         self._committer = file_commits.FileCommitter(self.files, self.history.reference)
         self._together: commits.CommitGroup | None = None
+        self.with_local = False
 
     @property
     def pushes_to(self) -> str:
@@ -208,7 +210,9 @@ class Clone:
                 self._together = None
             if opened.made and self._upstream is not None:
                 try:
-                    git_push.Push(self.root, self.branch, self._upstream, opened).carry_out()
+                    git_push.Push(
+                        self.root, self.branch, self._upstream, opened, with_local=self.with_local
+                    ).carry_out()
                 except git_push.PushError as error:
                     told = f"committed in {self.root}, and not pushed: {error}"
                     if error.unreachable:

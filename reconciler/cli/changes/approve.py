@@ -38,6 +38,7 @@ def approve(
     *,
     dry_run: submit.DryRun = False,
     clone: submit.Clone = None,
+    with_local: submit.WithLocal = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -59,7 +60,7 @@ def approve(
             "the command that approves each",
             terminal.USAGE,
         )
-    to = submit.target(clone, server, token_file)
+    to = submit.target(submit.Place(clone, server, token_file, with_local))
     act = change_requests.Act(verb="approve", name=digest, reason=reason)
     figure = _figure_of(act, to, server, token_file)
     results = submit.make_changes([act], to, dry_run=dry_run)

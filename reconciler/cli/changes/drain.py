@@ -1,6 +1,5 @@
 """The commands `muster drain` and `muster undrain`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -38,6 +37,7 @@ def drain(
     lasts: overrides.For = None,
     dry_run: submit.DryRun = False,
     clone: submit.Clone = None,
+    with_local: submit.WithLocal = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -56,7 +56,9 @@ def drain(
     if override:
         overrides.make_overrides("drain", names, reason, lasts, (server, token_file))
         return
-    _change_nodes("drain", names, reason, (clone, server, token_file), dry_run=dry_run)
+    _change_nodes(
+        "drain", names, reason, submit.Place(clone, server, token_file, with_local), dry_run=dry_run
+    )
 
 
 def _expanded(nodes: list[str]) -> list[str]:
@@ -71,11 +73,11 @@ def _change_nodes(
     verb: Literal["drain", "undrain"],
     names: list[str],
     reason: str,
-    place: tuple[Path | None, str | None, str | None],
+    place: submit.Place,
     *,
     dry_run: bool,
 ) -> None:
-    to = submit.target(*place)
+    to = submit.target(place)
     done = submit.make_changes(
         [change_requests.DrainRequest(verb, tuple(names), reason)], to, dry_run=dry_run
     )
@@ -87,6 +89,7 @@ def undrain(
     *,
     dry_run: submit.DryRun = False,
     clone: submit.Clone = None,
+    with_local: submit.WithLocal = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -94,4 +97,10 @@ def undrain(
 
     Example: muster undrain gpu003
     """
-    _change_nodes("undrain", _expanded(nodes), "", (clone, server, token_file), dry_run=dry_run)
+    _change_nodes(
+        "undrain",
+        _expanded(nodes),
+        "",
+        submit.Place(clone, server, token_file, with_local),
+        dry_run=dry_run,
+    )

@@ -163,6 +163,7 @@ def suspend(
     lasts: overrides.For = None,
     dry_run: submit.DryRun = False,
     clone: submit.Clone = None,
+    with_local: submit.WithLocal = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -181,7 +182,13 @@ def suspend(
         subject = _overridable(subject, "to stop a job, use `muster cancel JOB --override`")
         overrides.make_overrides("suspend", [subject], reason, lasts, (server, token_file))
         return
-    _set("suspend", subject, reason, (clone, server, token_file), dry_run=dry_run)
+    _set(
+        "suspend",
+        subject,
+        reason,
+        submit.Place(clone, server, token_file, with_local),
+        dry_run=dry_run,
+    )
 
 
 def resume(
@@ -194,6 +201,7 @@ def resume(
     ] = False,
     dry_run: submit.DryRun = False,
     clone: submit.Clone = None,
+    with_local: submit.WithLocal = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -208,7 +216,13 @@ def resume(
         subject = _overridable(subject, "for a job, use `muster release JOB`")
         overrides.end_override(overrides.Verb.SUSPEND, subject, (server, token_file))
         return
-    _set("resume", subject, reason, (clone, server, token_file), dry_run=dry_run)
+    _set(
+        "resume",
+        subject,
+        reason,
+        submit.Place(clone, server, token_file, with_local),
+        dry_run=dry_run,
+    )
 
 
 def _overridable(subject: str, instead: str) -> str:
@@ -231,7 +245,7 @@ def _set(
     verb: remote_changes.ChangeVerb,
     subject: str,
     reason: str,
-    place: tuple[Path | None, str | None, str | None],
+    place: submit.Place,
     *,
     dry_run: bool,
 ) -> None:

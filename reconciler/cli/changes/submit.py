@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -42,6 +42,25 @@ Clone = Annotated[
 ]
 
 
+WithLocal = Annotated[
+    bool,
+    typer.Option(
+        "--with-local",
+        help="Push the clone's other unpushed commits too. Default: they stay, and this change "
+        "alone is pushed.",
+    ),
+]
+
+
+class Place(NamedTuple):
+    """The options that say where a change is made."""
+
+    clone: Path | None
+    server: str | None
+    token_file: str | None
+    with_local: bool = False
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command(
@@ -52,11 +71,15 @@ def register(app: typer.Typer) -> None:
     app.command()(cancel)
 
 
-def target(clone: Path | None, server: str | None, token_file: str | None) -> targets.ChangeTarget:
+def target(place: Place) -> targets.ChangeTarget:
     """Return where the change is to be made. Exit if there is no such place."""
     try:
         return local_changes.find_target(
-            clone=clone, server=server, token_file=token_file, here=Path.cwd()
+            clone=place.clone,
+            server=place.server,
+            token_file=place.token_file,
+            here=Path.cwd(),
+            with_local=place.with_local,
         )
     except change_requests.ChangeError as error:
         terminal.fail(str(error))
@@ -179,6 +202,7 @@ def submit(
     framework: _Framework = None,
     dry_run: DryRun = False,
     clone: Clone = None,
+    with_local: WithLocal = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -234,7 +258,7 @@ def submit(
     with submit_options.report_unread_input() if is_command else contextlib.nullcontext():
         _submit(
             submissions,
-            target(clone, server, token_file),
+            target(Place(clone, server, token_file, with_local)),
             dry_run=dry_run,
             problem=submit_options.name_option if is_command else str,
         )
@@ -341,12 +365,12 @@ def change_all(
     verb: remote_changes.ChangeVerb,
     names: list[str],
     reason: str,
-    place: tuple[Path | None, str | None, str | None],
+    place: Place,
     *,
     dry_run: bool,
 ) -> None:
     """Do one thing to several subjects, and print what was done."""
-    to = target(*place)
+    to = target(place)
     changes: list[change_requests.Change] = [
         change_requests.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
@@ -390,11 +414,14 @@ def _on_jobs(verb: remote_changes.ChangeVerb, help_text: str) -> Callable[..., N
         *,
         dry_run: DryRun = False,
         clone: Clone = None,
+        with_local: WithLocal = False,
         server: context.Server = None,
         token_file: context.TokenFile = None,
     ) -> None:
         array_elements.require_whole_jobs(verb, names)
-        change_all(verb, names, reason, (clone, server, token_file), dry_run=dry_run)
+        change_all(
+            verb, names, reason, Place(clone, server, token_file, with_local), dry_run=dry_run
+        )
 
     act.__name__ = verb
     act.__doc__ = help_text
@@ -409,6 +436,7 @@ def cancel(
     lasts: overrides.For = None,
     dry_run: DryRun = False,
     clone: Clone = None,
+    with_local: WithLocal = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -425,7 +453,9 @@ def cancel(
     if override:
         overrides.make_overrides("cancel", names, reason, lasts, (server, token_file))
         return
-    change_all("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
+    change_all(
+        "cancel", names, reason, Place(clone, server, token_file, with_local), dry_run=dry_run
+    )
 
 
 JOB_VERBS: dict[remote_changes.ChangeVerb, str] = {

@@ -56,7 +56,9 @@ def is_document(word: str) -> bool:
 
 
 #: Parameters of `submit` that are not options of the job.
-_OF_THE_SUBMISSION = frozenset({"arguments", "dry_run", "clone", "server", "token_file"})
+_OF_THE_SUBMISSION = frozenset(
+    {"arguments", "dry_run", "clone", "with_local", "server", "token_file"}
+)
 
 
 def require_files_alone(at: typer.Context, files: list[str]) -> None:

@@ -38,17 +38,28 @@ LOOK_S = 3.0
 
 
 def find_target(
-    *, clone: Path | None, server: str | None, token_file: str | None, here: Path
+    *,
+    clone: Path | None,
+    server: str | None,
+    token_file: str | None,
+    here: Path,
+    with_local: bool = False,
 ) -> targets.ChangeTarget:
     """Return the named clone, the clone around ``here``, or the controller.
+
+    Args:
+        with_local: push the clone's other commits that are not pushed yet, too.
 
     Raises:
         ChangeError: there is none.
     """
     try:
-        return targets.find(clone=clone, server=server, token_file=token_file, here=here)
+        found = targets.find(clone=clone, server=server, token_file=token_file, here=here)
     except (files.CloneError, endpoints.EndpointError) as error:
         raise change_requests.ChangeError(str(error)) from error
+    if found.clone is not None:
+        found.clone.with_local = with_local
+    return found
 
 
 def carry_out(

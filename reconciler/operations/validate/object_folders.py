@@ -103,12 +103,25 @@ def learned(
         while time.monotonic() < ends_at:
             told: dict[str, Any] = api.get("/v1/sync")["sync"]
             now = told.get("attemptedRevision")
-            if now == commit:
+            if now == commit or _has_passed(clone, now, commit):
                 return told
             if now != read and not _is_on_the_way(clone, now, commit):
                 return before if clone is not None else _without_known(told, before)
             time.sleep(LEARN_EVERY_S)
     return before
+
+
+def _has_passed(clone: working_clone.Clone | None, revision: str | None, commit: str) -> bool:
+    """Return True if a controller has read a commit that contains another one.
+
+    Such is a merge with what others pushed meanwhile, or their next commit.
+    """
+    if clone is None or not revision:
+        return False
+    if not clone.history.has(revision):
+        with contextlib.suppress(git_commands.GitError):
+            git_commands.run(clone.root, "fetch", "--quiet", timeout_s=FETCH_S)
+    return clone.history.leads_to(commit, revision)
 
 
 def _is_on_the_way(clone: working_clone.Clone | None, revision: str | None, commit: str) -> bool:

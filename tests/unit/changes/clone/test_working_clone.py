@@ -119,7 +119,9 @@ def test_commits_of_ones_own_are_merged_beside_what_is_in_hand(
     by_hand = git(work, "rev-parse", "main")
     (work / "notes.txt").write_text("mine\n")
     git(work, "add", "notes.txt")
-    done = working_clone.Clone(work).add_job(job("c"), "c")
+    mine = working_clone.Clone(work)
+    mine.with_local = True
+    done = mine.add_job(job("c"), "c")
     for commit in (theirs, by_hand, done.commit or ""):
         git(work, "merge-base", "--is-ancestor", commit, "main")
     assert git(work, "rev-parse", "main") == git(repository.path, "rev-parse", "main")
@@ -260,11 +262,84 @@ def test_a_commit_of_somebody_else_before_a_push_that_loses_stays(
     repository.commit({"jobs/z.yaml": job("z")})
     done = working_clone.Clone(work).add_job(job("c"), "c")
     theirs = (work / ".git" / "theirs").read_text().strip()
-    for commit in (theirs, done.commit or ""):
-        git(work, "merge-base", "--is-ancestor", commit, "main")
+    assert git(work, "rev-parse", "main") == theirs
     assert git(work, "show", "--name-only", "--format=", done.commit or "") == "jobs/c.yaml"
-    git(work, "merge-base", "--is-ancestor", done.commit or "", "origin/main")
-    assert (work / "jobs" / "z.yaml").exists()
+    assert git(repository.path, "rev-parse", "main") == done.commit
+    assert theirs not in git(repository.path, "rev-list", "main").split()
+
+
+def _by_hand(work: Path, files: dict[str, str]) -> str:
+    """Commit files in a clone as a person does; the commit."""
+    for path, text in files.items():
+        (work / path).write_text(text)
+    git(work, "add", *files)
+    git(work, "commit", "--quiet", "-m", "unfinished, $(not) for others")
+    return git(work, "rev-parse", "main")
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_commit_of_ones_own_stays_local(
+    repository: Repository, work: Path, *, behind: bool
+) -> None:
+    if behind:
+        repository.commit({"jobs/z.yaml": job("z")})
+    base = git(repository.path, "rev-parse", "main")
+    _by_hand(work, {"more.txt": "more\n", "jobs/y.yaml": job("y")})
+    mine = working_clone.Clone(work)
+    for number, name in enumerate(("c", "d"), start=1):
+        with mine.together() as push:
+            done = mine.add_job(job(name), name)
+        pushed = git(repository.path, "rev-parse", "main")
+        assert push.now(done.commit) == pushed
+        assert git(repository.path, "rev-list", "--count", f"{base}..main") == str(number)
+        assert git(repository.path, "show", "--name-only", "--format=", "main") == (
+            f"jobs/{name}.yaml"
+        )
+        assert "stays unpushed" in push.told[0]
+        assert '"unfinished, $(not) for others"' in push.told[0]
+    assert mine.add_job(job("c"), "c").status == "unchanged"
+    assert mine.set_fields("Job", "c", ((("spec", "suspend"), True),), message="x").status == (
+        "pushed"
+    )
+    assert "suspend: true" in git(repository.path, "show", "main:jobs/c.yaml")
+    git(work, "pull", "--quiet", "--rebase")
+    assert git(work, "log", "--format=%s", "origin/main..main") == "unfinished, $(not) for others"
+    assert git(work, "status", "--porcelain") == ""
+
+
+def test_with_local_publishes_commits_of_ones_own(repository: Repository, work: Path) -> None:
+    by_hand = _by_hand(work, {"more.txt": "more\n"})
+    mine = working_clone.Clone(work)
+    mine.with_local = True
+    done = mine.add_job(job("c"), "c")
+    assert git(repository.path, "rev-parse", "main") == done.commit
+    git(repository.path, "merge-base", "--is-ancestor", by_hand, "main")
+
+
+def test_a_change_of_what_is_only_local_is_refused_with_the_way_out(
+    repository: Repository, work: Path
+) -> None:
+    by_hand = _by_hand(work, {"jobs/y.yaml": job("y")})
+    mine = working_clone.Clone(work)
+    suspend = ((("spec", "suspend"), True),)
+    with pytest.raises(files.CloneError, match="not pushed: it stands on commits of yours") as told:
+        mine.set_fields("Job", "y", suspend, message="hold y")
+    assert by_hand[:12] in str(told.value)
+    assert "jobs/y.yaml" not in git(repository.path, "ls-tree", "-r", "--name-only", "main")
+    mine.with_local = True
+    assert mine.set_fields("Job", "y", suspend, message="hold y").status == "pushed"
+    assert "suspend: true" in git(repository.path, "show", "main:jobs/y.yaml")
+
+
+def test_an_approval_is_pushed_without_commits_of_ones_own(
+    repository: Repository, work: Path
+) -> None:
+    base = git(repository.path, "rev-parse", "main")
+    _by_hand(work, {"more.txt": "more\n"})
+    mine = working_clone.Clone(work)
+    done = mine.approve("Approve", "sdramovcrs6en5cgkcqgp3by4s6j2h15")
+    assert git(repository.path, "rev-parse", "main") == done.commit
+    assert git(repository.path, "rev-list", f"{base}..main") == done.commit
 
 
 def _fail_between(mine: working_clone.Clone, *, theirs: bool) -> None:

@@ -120,6 +120,7 @@ def test_nodes_are_drained_by_one_commit_a_pool(work: Path) -> None:
     (work / "pools.yaml").write_text(POOLS)
     git(work, "add", "pools.yaml")
     git(work, "commit", "--quiet", "--message", "pools")
+    git(work, "push", "--quiet")
     target, before = find(work), git(work, "rev-list", "--count", "HEAD")
     nodes = ("a1", "a2", "a3", "b1")
     done = local_changes.carry_out([change_requests.DrainRequest("drain", nodes, "moved")], target)
@@ -155,6 +156,7 @@ def test_a_mistake_in_another_file_keeps_nobody_from_a_drain(work: Path, where: 
         (work / name).write_text(text)
     git(work, "add", *files)
     git(work, "commit", "--quiet", "--message", "pools, and a queue")
+    git(work, "push", "--quiet")
     drain = change_requests.DrainRequest("drain", ("a1",), "smokes")
     if where == "pools.yaml":
         with pytest.raises(change_requests.ChangeError, match=r"correct this first: pools\.yaml"):

@@ -143,6 +143,7 @@ def test_outside_of_a_clone(tmp_path: Path) -> None:
 
 def test_suspend_and_resume(clone: Path) -> None:
     commit(clone, {"c.yaml": "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: main}\n"})
+    git(clone, "push", "--quiet")
     here = working_clone.Clone(clone)
     for subject, file in (("queue/q", "q.yaml"), ("cluster", "c.yaml")):
         before = (clone / file).read_text()

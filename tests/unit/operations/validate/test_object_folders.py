@@ -280,6 +280,11 @@ def test_of_several_commits_in_the_clone_it_reads_a_controller_is_seen_to_read_t
     revisions[:] = [before, first, last]
     learned = object_folders.learned(endpoint, clone, last, at_first)
     assert learned["attemptedRevision"] == last
+    # it may have read past it, as where others have pushed meanwhile
+    git(work, "commit", "--quiet", "--allow-empty", "--message", "on top")
+    revisions[:] = [before, git(work, "rev-parse", "HEAD").strip()]
+    learned = object_folders.learned(endpoint, clone, last, at_first)
+    assert learned["attemptedRevision"] == revisions[-1]
     # what leads to another one is somebody else's, and not waited for
     git(work, "checkout", "--quiet", "-b", "other", before)
     git(work, "commit", "--quiet", "--allow-empty", "--message", "aside")
