@@ -26,9 +26,10 @@ OBJECT_BYTES_MAX = 8 * 2**20
 _MESSAGE_CHARACTERS_MAX = 1000
 #: Commands that sign where a person's configuration says so, with a key that has a passphrase.
 _SIGNING = ("commit", "commit-tree", "merge", "rebase", "cherry-pick", "revert", "tag")
-#: Commands that reach other machines: a person's own ``GIT_SSH_COMMAND`` may ask for a passphrase
+#: Commands that reach other machines: the ssh of a person's own settings may ask for a passphrase
 #: or password, and the one that stands in for it where there is none asks nothing.
 _REMOTE = ("clone", "fetch", "ls-remote", "pull", "push")
+_QUIET_SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
 #: What git tells a hook, or ``rebase --exec``, of the repository it was started in. Whoever runs
 #: git here says itself which repository is meant, and that is another one as often as not.
 _ELSEWHERE = (
@@ -69,9 +70,6 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_GRAFT_FILE": os.devnull,
         "GIT_LITERAL_PATHSPECS": "1",
-        "GIT_SSH_COMMAND": os.environ.get(
-            "GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=10"
-        ),
         "LC_ALL": "C",
         **(extra or {}),
     }
@@ -115,6 +113,10 @@ def run(
         LimitError: it took longer than ``timeout_s``.
         GitError: it failed, or there is no git.
     """
+    verb = _verb(arguments)
+    own_ssh = verb in _REMOTE and _has_own_ssh(folder)
+    if verb in _REMOTE and not own_ssh:
+        extra = {"GIT_SSH_COMMAND": _QUIET_SSH, **(extra or {})}
     command = ["git", "-C", str(folder), *arguments]
     if file_bytes_max is not None:
         command = [*_file_limit(file_bytes_max), *command]
@@ -124,19 +126,19 @@ def run(
             environment=environment(extra),
             timeout_s=timeout_s,
             data=data,
-            asks=_may_ask(_verb(arguments)),
+            asks=own_ssh or verb in _SIGNING,
         )
     except subprocess.TimeoutExpired:
-        raise LimitError(f"`git {_verb(arguments)}` took longer than {timeout_s:g} s") from None
+        raise LimitError(f"`git {verb}` took longer than {timeout_s:g} s") from None
     except OSError as error:
         raise GitError(f"git can't be run: {error}") from error
     if done.returncode not in good:
         message = _ending(done.stderr)
         if lacks_identity(message):
             raise GitError(UNKNOWN_IDENTITY)
-        raise GitError(f"`git {_verb(arguments)}` failed: {message or f'status {done.returncode}'}")
+        raise GitError(f"`git {verb}` failed: {message or f'status {done.returncode}'}")
     done.stderr = remote_urls.redacted_bytes(done.stderr)
-    if _verb(arguments) in _REMOTE:
+    if verb in _REMOTE:
         done.stdout = remote_urls.redacted_bytes(done.stdout)
     return done
 
@@ -335,9 +337,11 @@ class Objects:
         return chunk
 
 
-def _may_ask(verb: str) -> bool:
-    """Return True if a command may have to ask a person for something, at their terminal."""
-    return verb in _SIGNING or (verb in _REMOTE and "GIT_SSH_COMMAND" in os.environ)
+def _has_own_ssh(folder: Path) -> bool:
+    """Return True if the environment or git's configuration names a program for ssh."""
+    if "GIT_SSH_COMMAND" in os.environ or "GIT_SSH" in os.environ:
+        return True
+    return bool(run(folder, "config", "--get", "core.sshCommand", good=(0, 1)).stdout.strip())
 
 
 def _verb(arguments: Sequence[str]) -> str:

@@ -88,9 +88,15 @@ def test_a_signing_key_s_passphrase_can_be_given(folder: Path, tmp_path: Path) -
     assert "signature" in git_commands.run(folder, "cat-file", "commit", "HEAD").stdout.decode()
 
 
-def test_so_can_that_of_a_key_for_another_machine(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["environment", "configuration"])
+def test_so_can_that_of_a_key_for_another_machine(folder: Path, tmp_path: Path, place: str) -> None:
     heard = tmp_path / "heard"
     asks = program(tmp_path, ASKS % heard + "exit 1\n")
-    told = answered(folder, "fetch", "ssh://127.0.0.1/none", GIT_SSH_COMMAND=str(asks))
+    extra = {}
+    if place == "environment":
+        extra["GIT_SSH_COMMAND"] = str(asks)
+    else:
+        repositories.git(folder, "config", "core.sshCommand", str(asks))
+    told = answered(folder, "fetch", "ssh://127.0.0.1/none", **extra)
     assert heard.read_text() == "secret\n", told
     assert "`git fetch` failed" in told
