@@ -28,15 +28,16 @@ EIGHT_GPUS = (
     job(resources={"gpu": 1}),
 )
 ONE_NODE_LESS = pool(count=1)
+HALF_THE_GPUS = pool(nodes={"cpu": 4, "memory": "8Gi", "gpus": {"count": 2, "model": "simulated"}})
 
 
-def held(*left_out: str, less: bool = False) -> Callable[[Run, Path], Json]:
-    """Which rules hold a revision that lacks objects, or a node."""
+def held(*left_out: str, other: Document | None = None) -> Callable[[Run, Path], Json]:
+    """Which rules hold a revision that lacks objects, or has another pool."""
 
     def look(run: Run, _: Path) -> Json:
         run.advance(3600)
         documents = [
-            ONE_NODE_LESS if less and one["kind"] == "NodePool" else one
+            other if other is not None and one["kind"] == "NodePool" else one
             for one in run.documents
             if f"{one['kind']}/{one['metadata']['name']}" not in left_out
         ]
@@ -75,10 +76,14 @@ OVER = ["over-limit"]
 
 TABLE: dict[str, Case] = {
     "Cluster.spec.sync.limits.gpuShare": Case(
-        (0.4, 0.6), held(less=True), (OVER, []), safe(limits={"gpuFloor": 1})
+        (0.4, 0.6), held(other=HALF_THE_GPUS), (OVER, []), safe(limits={"gpuFloor": 1})
     ),
-    "Cluster.spec.sync.limits.gpuFloor": Case((8, 9), held(less=True), (OVER, []), EIGHT_GPUS),
-    "Cluster.spec.sync.limits.gpus": Case((3, 4), held(less=True), (OVER, []), EIGHT_GPUS),
+    "Cluster.spec.sync.limits.gpuFloor": Case(
+        (8, 9), held(other=HALF_THE_GPUS), (OVER, []), EIGHT_GPUS
+    ),
+    "Cluster.spec.sync.limits.gpus": Case(
+        (3, 4), held(other=ONE_NODE_LESS), (OVER, []), EIGHT_GPUS
+    ),
     "Cluster.spec.sync.limits.queues": Case((0, 1), held("Queue/q"), (OVER, []), EIGHT_GPUS),
     "Cluster.spec.sync.limits.jobs": Case((0, 1), held("Job/j"), (OVER, []), EIGHT_GPUS),
     "Cluster.spec.sync.limits.jobShare": Case(
@@ -99,19 +104,19 @@ TABLE: dict[str, Case] = {
     ),
     "Cluster.spec.sync.windows[].kind": Case(
         ("deny", "allow"),
-        held(less=True),
+        held(other=ONE_NODE_LESS),
         (["outside-window"], []),
         safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
     ),
     "Cluster.spec.sync.windows[].schedule": Case(
         ("0 13 * * 1", "0 13 * * 2"),
-        held(less=True),
+        held(other=ONE_NODE_LESS),
         (["outside-window"], []),
         safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
     ),
     "Cluster.spec.sync.windows[].duration": Case(
         ("3h", "1h"),
-        held(less=True),
+        held(other=ONE_NODE_LESS),
         (["outside-window"], []),
         safe(**OPEN, windows=[{"kind": "deny", "schedule": "0 13 * * *", "duration": "3h"}]),
     ),

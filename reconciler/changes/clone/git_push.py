@@ -13,9 +13,10 @@ up what was pushed, and leaves out the commits that the remote has already.
 import enum
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from reconciler.changes import push_result, rebase
-from reconciler.changes.clone import clone_lock, commits, ignored_files
+from reconciler.changes.clone import clone_lock, commits, ignored_files, left_commits
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
@@ -38,6 +39,17 @@ class PushError(Exception):
         self.unreachable = unreachable
 
 
+class PushedBranch(NamedTuple):
+    """A work tree, its branch, the one that it follows, such as ``origin/main``, and its git
+    folder.
+    """
+
+    root: Path
+    branch: str
+    upstream: str
+    git_folder: Path
+
+
 class _Came(enum.Enum):
     """Result for the clone: it followed the push, or why it did not."""
 
@@ -50,22 +62,16 @@ class Push:
     """One push of one command.
 
     Args:
-        root: the work tree. branch: its branch, and ``upstream`` the one it follows, such as
-            ``origin/main``.
+        place: where the commits are.
         opened: the commits; it gets their ids after the push.
         with_local: push other unpushed commits of the branch, too.
     """
 
     def __init__(
-        self,
-        root: Path,
-        branch: str,
-        upstream: str,
-        opened: commits.CommitGroup,
-        *,
-        with_local: bool = False,
+        self, place: PushedBranch, opened: commits.CommitGroup, *, with_local: bool = False
     ) -> None:
-        self._root = root
+        self._root, branch, upstream, self._git_folder = place
+        self._left = left_commits.read(self._git_folder)
         self._with_local = with_local
         self._tracking = f"refs/remotes/{upstream}"
         self._reference = f"refs/heads/{branch}"
@@ -75,9 +81,20 @@ class Push:
     def carry_out(self) -> None:
         """Push, on top of what others pushed, as often as others are faster.
 
+        Commits of earlier commands that could not be pushed are pushed with these.
+
         Raises:
-            PushError: it could not be pushed.
+            PushError: it could not be pushed. The next command will try again.
         """
+        try:
+            self._push()
+        except PushError:
+            left = [made.commit for made in self._opened.made if not made.is_earlier]
+            left_commits.add(self._git_folder, [self._opened.now(one) or one for one in left])
+            raise
+        left_commits.forget(self._git_folder)
+
+    def _push(self) -> None:
         own = [made.commit for made in self._opened.made if not made.is_earlier]
         tip, why = own[-1] if own else self._said("rev-parse", self._reference), ""
         apart = bool(self._of_others(tip, f"^{self._tracking}"))
@@ -132,7 +149,7 @@ class Push:
             mine = self._said("rev-list", "--reverse", head, f"^{base}").split()
             ours = [self._opened.now(made.commit) or "" for made in self._opened.made]
             earlier = {made.commit for made in self._opened.made if made.is_earlier}
-            is_ours = set(mine) <= set(ours) - earlier
+            is_ours = set(mine) <= ({*ours} | self._left) - earlier
             again = rebase.onto(self._root, base, mine) if is_ours else []
             tip = [base, *again][-1] if is_ours else rebase.merge(self._root, base, head)
             came = self._come_along(head, tip)
@@ -151,8 +168,12 @@ class Push:
         if self._with_local:
             return []
         listed = self._said("rev-list", "--reverse", *revisions, good=(0, 128)).split()
-        ours = {self._opened.now(made.commit) for made in self._opened.made}
+        ours = self._ours()
         return [commit for commit in listed if commit not in ours]
+
+    def _ours(self) -> set[str]:
+        """Return the commits of this command, and of earlier ones that could not be pushed."""
+        return {self._opened.now(made.commit) or "" for made in self._opened.made} | self._left
 
     def _alone(self, base: str, stays: list[str]) -> str:
         """Copy our commits to ``base`` without the branch; return the commit to push.
@@ -160,7 +181,9 @@ class Push:
         Args:
             stays: a person's commits, which are not pushed.
         """
-        ours = list(dict.fromkeys(made.commit for made in self._opened.made))
+        listed = self._said("rev-list", "--reverse", self._reference, f"^{base}").split()
+        mine = {made.commit for made in self._opened.made} | self._left
+        ours = [commit for commit in listed if commit in mine]
         try:
             again = rebase.onto(self._root, base, ours)
         except rebase.ContradictionError as error:

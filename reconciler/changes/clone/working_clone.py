@@ -209,10 +209,11 @@ class Clone:
             finally:
                 self._together = None
             if opened.made and self._upstream is not None:
+                place = git_push.PushedBranch(
+                    self.root, self.branch, self._upstream, self._git_folder()
+                )
                 try:
-                    git_push.Push(
-                        self.root, self.branch, self._upstream, opened, with_local=self.with_local
-                    ).carry_out()
+                    git_push.Push(place, opened, with_local=self.with_local).carry_out()
                 except git_push.PushError as error:
                     told = f"committed in {self.root}, and not pushed: {error}"
                     if error.unreachable:

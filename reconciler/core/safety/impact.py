@@ -27,7 +27,7 @@ class PoolImpact(msgspec.Struct, frozen=True):
     that its pool declares, whether or not it reports. In a provisioned pool, existing and coming
     nodes count, and at least its minimum. ``pool`` is empty for all pools together, in which a node
     that only changes its pool neither leaves nor enters. Its own pool counts it in ``gpus_moving``,
-    a part of those leaving.
+    a part of those leaving. ``nodes_losing``: how many nodes lose GPUs, all or some of them.
     """
 
     pool: str
@@ -39,11 +39,17 @@ class PoolImpact(msgspec.Struct, frozen=True):
     nodes_leaving: tuple[str, ...] = ()
     nodes_entering: tuple[str, ...] = ()
     gpus_moving: int = 0
+    nodes_losing: int = 0
 
     @property
     def gpus_lost(self) -> int:
         """GPUs that leave and do not stay in service in another pool."""
         return self.gpus_leaving - self.gpus_moving
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """True if one node alone loses GPUs, and others are in service beside it."""
+        return self.nodes_losing == 1 and self.nodes_before > 1
 
     @property
     def share_lost(self) -> float:
@@ -205,6 +211,7 @@ def _capacity(pool: str, old: dict[str, int], new: dict[str, int]) -> PoolImpact
         nodes_before=len(old),
         nodes_leaving=tuple(sorted(old.keys() - new.keys())),
         nodes_entering=tuple(sorted(new.keys() - old.keys())),
+        nodes_losing=sum(count > new.get(name, 0) for name, count in old.items()),
     )
 
 

@@ -136,6 +136,8 @@ def _limits(
     for one in (change.total, *pools):
         if safety.gpu_share is None or one.gpus_before < max(1, safety.gpu_floor):
             continue
+        if one.is_one_of_several:
+            continue  # of a small pool one node is a large share, and may need repair like any
         if one.share_lost > safety.gpu_share:
             where = f" of pool {one.pool}" if one.pool else ""
             leave = "leaves" if one.gpus_lost == 1 else "leave"

@@ -226,7 +226,8 @@ class SyncLimitsSpec(DocumentPart, frozen=True):
     gpu_share: Annotated[
         Annotated[float, msgspec.Meta(ge=0, le=1)] | None,
         doc(
-            "Fraction of the GPUs in service, of a pool or of all, that may leave service at once.",
+            "Fraction of the GPUs in service, of a pool or of all, that may leave service at once. "
+            "One node may always leave, unless it is the last in service.",
             example=0.25,
         ),
     ] = 0.3

@@ -48,7 +48,12 @@ BOTH = ["structure over-limit", "structure over-limit"]  # of all, and of the po
         (limits(gpu_share=None, gpus=15), (A4,), (A2,), OVER),
         (limits(gpu_share=None, gpus=16), (A4,), (A2,), []),
         # a small part of all, and much of one pool
-        (limits(), (pool("a", 2), pool("b", 8)), (pool("a", 1), pool("b", 8)), OVER),
+        (limits(), (pool("a", 4), pool("b", 16)), (pool("a", 2), pool("b", 16)), OVER),
+        # one node of a small pool, and not its last, nor a part of two
+        (limits(), (A3,), (A2,), []),
+        (limits(gpu_floor=1), (A2,), (pool("a", 1),), []),
+        (limits(gpu_floor=1), (pool("a", 1), pool("b", 8)), (pool("b", 8),), OVER),
+        (limits(gpu_floor=1), (A2,), (pool("a", 2, 4),), OVER),
         # nodes that change their pool are lost to nobody
         (limits(), (A4,), (pool("b", 4, nodes=A4.nodes),), []),
         (limits(), (), (A4,), []),
