@@ -14,7 +14,7 @@ from reconciler.model import desired
 from reconciler.model.policy import drift_kinds
 from reconciler.model.state import events, outcome, records
 from reconciler.model.state.states import NodeState
-from reconciler.model.values import times
+from reconciler.model.values import quantities, times
 from reconciler.notifications import delivery, messages
 
 #: What becomes of jobs, by the kind of event.
@@ -144,6 +144,10 @@ def _of_drift(
     for key in [*sorted(now.keys() - before.keys()), *sorted(before.keys() - now.keys())]:
         one = now.get(key) or before[key]
         reason: messages.Reason = "drift" if key in now else "drift-ended"
+        message = one.message
+        if reason == "drift-ended":
+            lasted = quantities.format_duration(max(0, round(decided.now - one.first_seen)))
+            message = f"no longer, after {lasted}: {message}"
         about = {"kind": one.kind, "severity": one.severity, "pool": one.pool, "node": one.node}
         shown = {name: value for name, value in about.items() if value}
-        yield messages.Notice(f"Drift/{key}", reason, revision, one.message, at, about=shown)
+        yield messages.Notice(f"Drift/{key}", reason, revision, message, at, about=shown)

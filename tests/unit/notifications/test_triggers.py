@@ -1,5 +1,6 @@
 """News of jobs, nodes and drift: which a cycle brings, who chose them, and that each comes once."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def test_drift_that_comes_and_goes() -> None:
     assert news(there, drift=(msgspec.structs.replace(HEAT, message="hotter", tries=1),)) == []
     (went,) = news(there, drift=())
     assert (went.object, went.reason) == (came.object, "drift-ended")
+    assert came.message == "it is hot"
+    assert re.fullmatch(r"no longer, after \w+: it is hot", went.message)
 
 
 def channel(**changes: Any) -> desired.NotificationChannel:
