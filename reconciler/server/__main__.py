@@ -138,7 +138,9 @@ def main(arguments: list[str]) -> int:
         log_config=None,
         log_level="warning",
         lifespan="on",
-        http=connection_limits.protocol(connection_limits.by_files()),
+        http=connection_limits.protocol(
+            connection_limits.by_files(), None if certificate is None else certificate.context
+        ),
         ws="none",
         backlog=TOGETHER_MAX,
         timeout_keep_alive=75,
@@ -193,7 +195,7 @@ class Server(uvicorn.Server):
     Args:
         config: of uvicorn.
         release: lets requests go that wait.
-        certificate: for TLS; None: plain HTTP.
+        certificate: of TLS, renewed while it serves; None: plain HTTP.
     """
 
     def __init__(
@@ -205,9 +207,6 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._release = release
         self._certificate = certificate
-        if certificate is not None:
-            config.load()
-            config.ssl = certificate.context
 
     async def on_tick(self, counter: int) -> bool:
         """Look once a second if the certificate was renewed; uvicorn calls ten times a second."""

@@ -102,7 +102,10 @@ KINDS: dict[str, DriftKind] = {
         "warning", "report", _TOLD, "an instance could not be destroyed; it is tried on and on"
     ),
     "pool-not-growing": DriftKind(
-        "warning", "report", _TOLD, "nodes of a pool did not come up again and again; it rests"
+        "warning",
+        "report",
+        _TOLD,
+        "a pool's nodes don't come up, lack what it declares, or are too many an hour: it rests",
     ),
     "provisioner-failing": DriftKind(
         "warning", "report", _TOLD, "a pool's instances can't be listed, so that it makes none"

@@ -4,12 +4,16 @@ Anybody who reaches the port can open a connection before any token was seen. A 
 in whole within a time, its body too, and one address can't take all the places there are, so that
 agents and users are served beside whoever keeps quiet. uvicorn's protocol comes in, a class of it
 that does this goes out; time between two requests of one connection is uvicorn's keep-alive.
+
+With TLS a connection counts before its handshake, which costs memory and time: asyncio's own TLS
+would show it to nobody until then.
 """
 
 import asyncio
 import collections
 import logging
 import resource
+import ssl
 from typing import Any
 
 import h11
@@ -33,12 +37,17 @@ class Limits(msgspec.Struct, frozen=True):
 
     ``request_s`` is the time until the end of a request's headers, from the beginning of the
     connection or its own first byte; ``body_s`` is the time for its body after that.
+    ``handshake_s`` is the time for a handshake of TLS, and for its end; ``handshakes_max`` may go
+    on at once, and ``address_handshakes_max`` of them with one address.
     """
 
     connections_max: int
     address_max: int
     request_s: float = 20.0
     body_s: float = 120.0
+    handshake_s: float = 10.0
+    handshakes_max: int = 2048
+    address_handshakes_max: int = 512
 
 
 def by_files() -> Limits:
@@ -53,15 +62,27 @@ def by_files() -> Limits:
     return Limits(most, max(1, int(most * ADDRESS_SHARE)))
 
 
-def protocol(limits: Limits) -> type[h11_impl.H11Protocol]:
-    """Return a class of connections that keep within ``limits`` together."""
+def protocol(limits: Limits, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
+    """Return a class of connections that keep within ``limits`` together.
+
+    Args:
+        tls: for connections by TLS; None: plain ones.
+    """
     doors = _Doors(limits)
 
     class Connection(_Connection):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(doors, *arguments, **options)
 
-    return Connection
+    if tls is None:
+        return Connection
+    context = tls
+
+    class Handshake(_Handshake):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(doors, context, Connection(*arguments, **options))
+
+    return Handshake
 
 
 class _Doors:
@@ -69,6 +90,8 @@ class _Doors:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.handshakes: set[asyncio.Task[None]] = set()
+        self._shaking: collections.Counter[str] = collections.Counter()
         self._inside: collections.Counter[str] = collections.Counter()
         self._all = 0
         self._tell_at = 0.0
@@ -83,10 +106,31 @@ class _Doors:
             self._all += 1
             self._inside[address] += 1
             return True
+        self._tell(address, found, now)
+        return False
+
+    def begin_handshake(self, address: str, now: float) -> bool:
+        """Count a handshake; False, and told now and then: too many go on already."""
+        if len(self.handshakes) >= self.limits.handshakes_max:
+            found = f"{len(self.handshakes)} handshakes of TLS go on, which is all there may be"
+        elif self._shaking[address] >= self.limits.address_handshakes_max:
+            found = f"{address} is in {self._shaking[address]} handshakes of TLS, as many as it may"
+        else:
+            self._shaking[address] += 1
+            return True
+        self._tell(address, found, now)
+        return False
+
+    def end_handshake(self, address: str) -> None:
+        """Count the end of a handshake."""
+        self._shaking[address] -= 1
+        if not self._shaking[address]:
+            del self._shaking[address]
+
+    def _tell(self, address: str, found: str, now: float) -> None:
         if now >= self._tell_at:
             self._tell_at = now + TELL_EVERY_S
             log.warning("a connection of %s is closed at once: %s", address, found)
-        return False
 
     def leave(self, address: str) -> None:
         """Count a connection that has closed."""
@@ -94,6 +138,56 @@ class _Doors:
         self._inside[address] -= 1
         if not self._inside[address]:
             del self._inside[address]
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection until its TLS is set up, which then is another's.
+
+    Args:
+        doors: counts it.
+        tls: the server's certificate.
+        connection: gets what comes after the handshake.
+    """
+
+    def __init__(self, doors: _Doors, tls: ssl.SSLContext, connection: "_Connection") -> None:
+        self._doors, self._tls, self._connection = doors, tls, connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin the handshake, or close the connection at once."""
+        loop = self._connection.loop
+        address = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._connection.come(address):
+            transport.abort()
+        elif not self._doors.begin_handshake(address, loop.time()):
+            self._connection.leave()
+            transport.abort()
+        else:
+            transport.pause_reading()  # what comes belongs to the handshake
+            task = loop.create_task(self._shake(transport, address))
+            self._doors.handshakes.add(task)
+            task.add_done_callback(self._doors.handshakes.discard)
+
+    async def _shake(self, transport: asyncio.Transport, address: str) -> None:
+        """Do the handshake in its time, and hand the connection over."""
+        secured = None
+        try:
+            secured = await self._connection.loop.start_tls(
+                transport,
+                self._connection,
+                self._tls,
+                server_side=True,
+                ssl_handshake_timeout=self._doors.limits.handshake_s,
+                ssl_shutdown_timeout=self._doors.limits.handshake_s,
+            )
+        except OSError as error:  # of TLS and of time-outs, too
+            log.debug("a handshake with %s has failed: %s", address, error)
+        finally:
+            self._doors.end_handshake(address)
+            if secured is None:
+                self._connection.leave()
+                transport.abort()
+        if secured is not None:
+            self._connection.connection_made(secured)
 
 
 class _Connection(h11_impl.H11Protocol):
@@ -104,29 +198,47 @@ class _Connection(h11_impl.H11Protocol):
         self._doors = doors
         self._address: str | None = None
         self._has_asked = False
+        self._is_made, self._early = False, b""
         self._awaited = ""
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it in, or close it at once."""
         super().connection_made(transport)
-        address = self.client[0] if self.client else ""
-        if not self._doors.come(address, self.loop.time()):
+        self._is_made = True
+        if self._address is None and not self.come(self.client[0] if self.client else ""):
             transport.abort()
             return
-        self._address = address
         self._await_more()
+        if self._early:
+            early, self._early = self._early, b""
+            self.data_received(early)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""
         self._stop()
+        self.leave()
+        if self._is_made:  # else it ends within its handshake
+            super().connection_lost(exc)
+
+    def come(self, address: str) -> bool:
+        """Count the connection; return False if it can't be taken in."""
+        if not self._doors.come(address, self.loop.time()):
+            return False
+        self._address = address
+        return True
+
+    def leave(self) -> None:
+        """Count the connection's end, once."""
         if self._address is not None:
             self._doors.leave(self._address)
             self._address = None
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Something of a request has come."""
+        """Something of a request has come, perhaps together with the end of the handshake."""
+        if not self._is_made:
+            self._early += data  # asyncio reads no more before it is handed over
+            return
         super().data_received(data)
         self._await_more()
 

@@ -1,15 +1,19 @@
 """Who connects and says nothing, or too little, neither stays nor keeps others out."""
 
 import contextlib
+import datetime as dt
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 
+from reconciler.operations import own_ca
 from reconciler.server.process import connection_limits
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -30,19 +34,30 @@ async def _answer(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Door:
-    """A server that is asked over sockets."""
+    """A server that is asked over sockets, by TLS if it has an authority."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, authority: Path | None = None) -> None:
         self._port = port
         self._opened = contextlib.ExitStack()
+        self._tls = None
+        if authority is not None:
+            self._tls = ssl.create_default_context(cafile=authority)
+
+    def connect(self, *, of: str = "127.0.0.1") -> socket.socket:
+        """Connect from an address, without a word of TLS."""
+        where = ("127.0.0.1", self._port)
+        return self._opened.enter_context(
+            socket.create_connection(where, timeout=UNTIL_S, source_address=(of, 0))
+        )
 
     def open(self, said: bytes = b"", *, of: str = "127.0.0.1") -> socket.socket:
         """Connect from an address, and say something."""
-        where = ("127.0.0.1", self._port)
-        made = self._opened.enter_context(
-            socket.create_connection(where, timeout=UNTIL_S, source_address=(of, 0))
-        )
-        with contextlib.suppress(ConnectionError):  # it may be closed already
+        made = self.connect(of=of)
+        with contextlib.suppress(OSError):  # it may be closed already
+            if self._tls is not None:
+                made = self._opened.enter_context(
+                    self._tls.wrap_socket(made, server_hostname="localhost")
+                )
             made.sendall(said)
         return made
 
@@ -52,6 +67,8 @@ class Door:
 
 def is_closed(connection: socket.socket) -> bool:
     """Whether the server closes it without a word, awaited."""
+    if connection.fileno() == -1:  # it was closed in the handshake
+        return True
     try:
         return connection.recv(100) == b""
     except ConnectionError:
@@ -70,12 +87,23 @@ def is_answered(connection: socket.socket, length: int = 0) -> bool:
 
 
 @contextlib.contextmanager
-def served(request_s: float = UNTIL_S, body_s: float = UNTIL_S) -> Iterator[Door]:
-    limits = connection_limits.Limits(6, 3, request_s, body_s)
+def served(
+    request_s: float = UNTIL_S,
+    body_s: float = UNTIL_S,
+    *,
+    tls: Path | None = None,
+    limits: connection_limits.Limits | None = None,
+) -> Iterator[Door]:
+    """A server; with ``tls``, the folder of its authority, by TLS."""
+    limits = limits or connection_limits.Limits(6, 3, request_s, body_s)
+    context = None
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls / "server.pem", tls / "server.key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             _answer,
-            http=connection_limits.protocol(limits),
+            http=connection_limits.protocol(limits, context),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -83,7 +111,7 @@ def served(request_s: float = UNTIL_S, body_s: float = UNTIL_S) -> Iterator[Door
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        made = Door(listener.getsockname()[1])
+        made = Door(listener.getsockname()[1], None if tls is None else tls / "ca.pem")
         try:
             yield made
         finally:
@@ -101,9 +129,18 @@ QUIET = {
 }
 
 
+@pytest.fixture(params=["plain", "tls"])
+def tls(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    if request.param == "plain":
+        return None
+    folder = tmp_path / "tls"
+    own_ca.init(folder, ["localhost"], dt.datetime.now(dt.UTC))
+    return folder
+
+
 @pytest.mark.parametrize("said", QUIET)
-def test_who_does_not_go_on_is_let_go_of(said: str) -> None:
-    with served(request_s=0.3, body_s=0.3) as door:
+def test_who_does_not_go_on_is_let_go_of(said: str, tls: Path | None) -> None:
+    with served(request_s=0.3, body_s=0.3, tls=tls) as door:
         assert is_closed(door.open(QUIET[said]))
 
 
@@ -129,8 +166,8 @@ def test_a_drop_now_and_then_is_not_going_on() -> None:
             raise AssertionError("it is kept for ever")
 
 
-def test_who_asked_may_ask_again_later_and_send_what_is_large() -> None:
-    with served(request_s=3.0) as door:
+def test_who_asked_may_ask_again_later_and_send_what_is_large(tls: Path | None) -> None:
+    with served(request_s=3.0, tls=tls) as door:
         one = door.open(WHOLE)
         assert is_answered(one)
         assert is_closed(door.open()), "as much time has passed as a request may take"
@@ -140,9 +177,12 @@ def test_who_asked_may_ask_again_later_and_send_what_is_large() -> None:
         assert is_answered(one)
 
 
-def test_no_address_takes_the_places_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    with served() as door:
-        for number in range(2):
+def test_no_address_takes_the_places_of_others(
+    caplog: pytest.LogCaptureFixture, tls: Path | None
+) -> None:
+    with served(tls=tls) as door:
+        # by TLS a place is free once the client has closed, too, which nobody can wait for here
+        for number in range(2 if tls is None else 1):
             inside = [door.open(WHOLE) for _ in range(3)]
             assert all(map(is_answered, inside)), number
             refused = [door.open(WHOLE) for _ in range(2)]
@@ -158,8 +198,43 @@ def test_no_address_takes_the_places_of_others(caplog: pytest.LogCaptureFixture)
     assert told == [f"a connection of 127.0.0.1 is closed at once: {found}"]
 
 
-def test_there_are_only_so_many_in_all() -> None:
-    with served() as door:
+@pytest.mark.parametrize("tls", ["tls"], indirect=True)
+def test_a_handshake_left_open_takes_a_place_and_ends(
+    caplog: pytest.LogCaptureFixture, tls: Path
+) -> None:
+    limits = connection_limits.Limits(6, 3, UNTIL_S, UNTIL_S, handshake_s=1.0)
+    with served(tls=tls, limits=limits) as door:
+        quiet = [door.connect() for _ in range(3)]
+        assert is_closed(door.connect()), "one address has all its places taken"
+        assert is_answered(door.open(WHOLE, of="127.0.0.2"))
+        assert all(map(is_closed, quiet)), "the time of a handshake is over"
+        assert is_answered(door.open(WHOLE))
+        for _ in range(5):
+            spoilt = door.connect()
+            spoilt.sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS at all
+            is_closed(spoilt)
+        assert is_answered(door.open(WHOLE)), "each place was given back, once"
+    told = [record.getMessage() for record in caplog.records if record.name == "muster.server"]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("tls", ["tls"], indirect=True)
+def test_only_so_many_handshakes_go_on(tls: Path) -> None:
+    limits = connection_limits.Limits(
+        60, 30, UNTIL_S, UNTIL_S, handshake_s=UNTIL_S, handshakes_max=3, address_handshakes_max=2
+    )
+    with served(tls=tls, limits=limits) as door:
+        assert is_answered(door.open(WHOLE))
+        for _ in range(2):
+            door.connect()
+        assert is_closed(door.connect())
+        assert is_answered(door.open(WHOLE, of="127.0.0.2"))
+        door.connect(of="127.0.0.2")
+        assert is_closed(door.connect(of="127.0.0.3"))
+
+
+def test_there_are_only_so_many_in_all(tls: Path | None) -> None:
+    with served(tls=tls) as door:
         inside = [door.open(WHOLE, of=f"127.0.0.{last}") for last in (1, 2) for _ in range(3)]
         assert all(map(is_answered, inside))
         assert is_closed(door.open(WHOLE, of="127.0.0.3"))
