@@ -1,0 +1,137 @@
+"""What queues have, and what that says of a start: its place among siblings, limits, guarantees.
+
+The ledger of a cycle comes in with all amounts as they are at its beginning; every start is charged
+here, to its queue and all above it. Amounts are (cpu, memory, gpu).
+"""
+
+from collections.abc import Iterator
+
+from reconciler.scheduling.inputs.arrays import UNLIMITED, Charge, Vector
+from reconciler.scheduling.quota import quota_ledger
+from reconciler.scheduling.quota.quota_ledger import QuotaExcess
+
+RESOURCES = quota_ledger.RESOURCES
+#: Place of a queue among its siblings, the least first: whether it is above its fair share; whether
+#: its guarantee does not cover the start; negated priority; whether nothing is due to it; part of
+#: what is due that it would have, and has; row.
+Key = tuple[bool, bool, int, bool, float, float, int]
+
+
+class QueueAccounts:
+    """The accounts of one cycle.
+
+    Attributes:
+        charged: of each queue what it and all below it have.
+        paths: of each queue the rows from itself up to its root.
+    """
+
+    def __init__(self, ledger: quota_ledger.QuotaLedger, priority: list[int]) -> None:
+        """Begin with what the ledger says, which is left as it is."""
+        self.paths = ledger.paths
+        self.parents = ledger.parents
+        self.charged = [row.copy() for row in ledger.charged]
+        self._firm = [row.copy() for row in ledger.firm]
+        self._firm_limit = ledger.firm_limit
+        self._limit = ledger.limit
+        self._priority = priority
+        #: Of each queue, by rationed resource: number, fair share, guarantee.
+        self._rations = [
+            [(r, fair[r], owed[r]) for r in RESOURCES if rationed[r]]
+            for fair, owed, rationed in zip(
+                ledger.fair, ledger.guaranteed, ledger.rationed, strict=True
+            )
+        ]
+        capacity = ledger.capacity
+        #: Of each queue, by resource: number, and what its use is measured by.
+        self._measures: list[list[tuple[int, int]]] = []
+        #: Of each queue the rationed resources of which nothing is due to it.
+        self._undue: list[list[int]] = []
+        for due, rationed in zip(ledger.due, ledger.rationed, strict=True):
+            measures = [due[r] if 0 < due[r] < UNLIMITED else capacity[r] for r in RESOURCES]
+            self._measures.append([(r, m) for r, m in zip(RESOURCES, measures, strict=True) if m])
+            self._undue.append([r for r in RESOURCES if rationed[r] and due[r] <= 0])
+        self._limited = [
+            [member for member in path if min(self._limit[member]) < UNLIMITED]
+            for path in self.paths
+        ]
+
+    def key(self, queue: int, asked: Vector) -> Key:
+        """Return the place of a queue among its siblings if it starts so much next."""
+        charged = self.charged[queue]
+        over = False
+        uncovered = not self._rations[queue]
+        for resource, fair, owed in self._rations[queue]:
+            has = charged[resource]
+            over = over or has > fair
+            uncovered = uncovered or has + asked[resource] > owed
+        before = after = 0.0
+        for resource, measure in self._measures[queue]:
+            has = charged[resource]
+            then = has + asked[resource]
+            if has > 0 and has / measure > before:
+                before = has / measure
+            if then > 0 and then / measure > after:
+                after = then / measure
+        undue = self._undue[queue]
+        lacks = bool(undue) and any(charged[r] + asked[r] > 0 for r in undue)
+        return (over, uncovered, -self._priority[queue], lacks, after, before, queue)
+
+    def charge(self, queue: int, amounts: Vector, *, firm: bool) -> None:
+        """Count amounts as taken by a queue and all above it; ``firm``: not preemptible."""
+        for member in self.paths[queue]:
+            charged = self.charged[member]
+            charged[0] += amounts[0]
+            charged[1] += amounts[1]
+            charged[2] += amounts[2]
+            if firm:
+                held = self._firm[member]
+                for resource in RESOURCES:
+                    held[resource] += amounts[resource]
+
+    def is_bounded(self, queue: int) -> bool:
+        """Return True if a limit may forbid a start."""
+        return bool(self._limited[queue])
+
+    def over_limit(self, queue: int, asked: Vector) -> QuotaExcess | None:
+        """Return the lowest limit that a start would exceed, if any."""
+        return next(self._excesses(self._limited[queue], asked, self._limit, self.charged), None)
+
+    def over_guarantee(self, queue: int, asked: Vector) -> QuotaExcess | None:
+        """Return the lowest guarantee that a start of work that can't be preempted exceeds."""
+        return next(self._excesses(self.paths[queue], asked, self._firm_limit, self._firm), None)
+
+    @staticmethod
+    def _excesses(
+        members: tuple[int, ...] | list[int],
+        asked: Vector,
+        bounds: list[Charge],
+        held: list[list[int]],
+    ) -> Iterator[QuotaExcess]:
+        for member in members:
+            for resource in RESOURCES:
+                bound, has = bounds[member][resource], held[member][resource]
+                if asked[resource] and bound < UNLIMITED and has + asked[resource] > bound:
+                    yield QuotaExcess(member, resource, bound, has, asked[resource])
+
+    def covered(self, queue: int, asked: Vector) -> bool:
+        """Return True if guarantees all the way up cover a start."""
+        measured = False
+        for member in self.paths[queue]:
+            charged = self.charged[member]
+            for resource, _, owed in self._rations[member]:
+                if asked[resource]:
+                    measured = True
+                    if charged[resource] + asked[resource] > owed:
+                        return False
+        return measured
+
+    def within_fair_share(self, queue: int, asked: Vector) -> bool:
+        """Return True if a queue is rationed in what it asks for, and stays within its share."""
+        charged = self.charged[queue]
+        rations = [(r, fair) for r, fair, _ in self._rations[queue] if asked[r]]
+        return bool(rations) and all(charged[r] + asked[r] <= fair for r, fair in rations)
+
+    def is_over_guarantee(self, queue: int) -> bool:
+        """Return True if a queue has more than its guarantee, or none is measured for it."""
+        charged, rations = self.charged[queue], self._rations[queue]
+        return not rations or any(charged[r] > owed for r, _, owed in rations)

@@ -1,0 +1,186 @@
+"""The turns of a cycle: whose job is next, where it goes, and what is blocked.
+
+A turn takes the first job of the queue that is next in the tree. It starts where it fits best, or
+its pending group is blocked with the cause. A shape that has no room has none again in this cycle,
+and nothing that asks for no less has: its turns cost no search.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from reconciler.scheduling.causes import BlockKind, BlockReason
+from reconciler.scheduling.engine.coverage import CoverageGuard, NotCovered, Trait
+from reconciler.scheduling.engine.job_table import JobTable
+from reconciler.scheduling.engine.placement import ElementPlacer, ElementPlaces
+from reconciler.scheduling.engine.queue_accounts import QueueAccounts
+from reconciler.scheduling.engine.queue_heap import QueueHeap
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.arrays import Vector
+
+_NO_CAPACITY = BlockReason(BlockKind.NO_CAPACITY)
+_NO_CAPACITY_LEFT = BlockReason(BlockKind.NO_CAPACITY, ahead=True)
+
+
+class Start(NamedTuple):
+    """An element that starts.
+
+    Attributes:
+        row: of its job in the job table.
+        places: where its tasks go, by index.
+    """
+
+    row: int
+    places: ElementPlaces
+
+
+@dataclass(slots=True)
+class TurnResult:
+    """What the turns of a cycle decided.
+
+    Attributes:
+        starts: in order.
+        blocked: by pending group, its number in ``causes``; -1: it is not blocked as a whole.
+        causes: why pending groups are blocked.
+        in_part: by row, the cause of a job that had started in part when its group was blocked.
+        left: by row, elements that could still start.
+        held_back: rows of jobs of which none may start in this cycle.
+    """
+
+    blocked: list[int]
+    left: list[int]
+    starts: list[Start] = field(default_factory=list)
+    causes: list[BlockReason] = field(default_factory=list)
+    in_part: dict[int, BlockReason] = field(default_factory=dict)
+    held_back: list[int] = field(default_factory=list)
+
+
+class Turns:
+    """The loop over all turns of one cycle."""
+
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        jobs: JobTable,
+        accounts: QueueAccounts,
+        placer: ElementPlacer,
+        guard: CoverageGuard,
+    ) -> None:
+        self._situation, self._jobs, self._accounts = situation, jobs, accounts
+        self._placer, self._guard = placer, guard
+        self._lines = situation.lines
+        self._shapes = placer.shapes
+        self._line: list[int] = jobs.line.tolist()
+        self._shape_of = [line.shape for line in situation.lines]
+        self._firm = [not line.preemptible for line in situation.lines]
+        self._bounded = [accounts.is_bounded(queue) for queue in range(len(accounts.paths))]
+        self._at: list[int] = jobs.begins[:-1].tolist()
+        self._ends: list[int] = jobs.begins[1:].tolist()
+        self._never = placer.never(situation.nodes, np.unique(self._shape_of))
+        self._numbers: dict[BlockReason, int] = {}
+        self._elements: list[int] = jobs.elements.tolist()
+        self.result = TurnResult([-1] * len(situation.lines), self._elements.copy())
+
+    def run(self) -> TurnResult:
+        """Go through all pending jobs once."""
+        self._suspend()
+        order = QueueHeap(self._accounts, [self._head(queue) for queue in range(len(self._at))])
+        while (queue := order.first()) is not None:
+            row = self._at[queue]
+            cause = self._forbids(queue, row) or self._start(queue, row)
+            if cause is not None:
+                self._block(queue, row, cause)
+            order.renew(queue, self._head(queue))
+        return self.result
+
+    def _suspend(self) -> None:
+        """Block all jobs of suspended queues."""
+        flags = self._situation.queues.suspended
+        for queue, path in enumerate(self._accounts.paths):
+            held = next((member for member in path if flags[member]), None)
+            if held is not None:
+                self._block_queue(queue, BlockReason(BlockKind.SUSPENDED, queue=held))
+
+    def _head(self, queue: int) -> Vector | None:
+        """Return what the next job of a queue that may start asks for; None: there is none.
+
+        A job that can't start in this cycle, whatever others do, does not stand for its queue.
+        """
+        blocked, line, left = self.result.blocked, self._line, self.result.left
+        at, end = self._at[queue], self._ends[queue]
+        while at < end:
+            index = line[at]
+            if blocked[index] < 0 and not self._elements[at]:
+                self.result.held_back.append(at)
+            elif blocked[index] < 0 and left[at] > 0:
+                self._at[queue] = at
+                cause = self._forbids(queue, at)
+                shape = self._shape_of[index]
+                if cause is None and not self._never[shape]:
+                    return self._shapes[shape].charged
+                self._block(queue, at, cause or self._no_capacity(at))
+            at += 1
+        self._at[queue] = end
+        return None
+
+    def _forbids(self, queue: int, row: int) -> BlockReason | None:
+        """Return the limit, or the guarantee of work that may not borrow, that forbids a start."""
+        line = self._line[row]
+        firm = self._firm[line]
+        if not firm and not self._bounded[queue]:
+            return None
+        asked = self._shapes[self._shape_of[line]].charged
+        excess = self._accounts.over_limit(queue, asked)
+        if excess is not None:
+            return BlockReason(BlockKind.LIMIT, excess)
+        excess = self._accounts.over_guarantee(queue, asked) if firm else None
+        return None if excess is None else BlockReason(BlockKind.QUOTA, excess)
+
+    def _start(self, queue: int, row: int) -> BlockReason | None:
+        """Start one element of a job where it fits best. Return the cause if nothing has room."""
+        index = self._line[row]
+        number, line = self._shape_of[index], self._lines[index]
+        plan = self._placer.find(number)
+        if plan is None:
+            return self._no_capacity(row)
+        reclaiming = self._guard.fitting(line, self._placer.fits)
+        places = self._placer.take(number, plan)
+        if not all(self._placer.fits(shape) for shape in reclaiming):
+            raise NotCovered(Trait.RECLAIMED)
+        self._accounts.charge(queue, self._shapes[number].charged, firm=self._firm[index])
+        self._guard.starts(line)
+        self.result.starts.append(Start(row, places))
+        self.result.left[row] -= 1
+        return None
+
+    def _no_capacity(self, row: int) -> BlockReason:
+        """Return the cause of a job for which there is no room."""
+        first = self.result.left[row] == self._elements[row]
+        return _NO_CAPACITY_LEFT if self.result.starts and first else _NO_CAPACITY
+
+    def _block(self, queue: int, row: int, cause: BlockReason) -> None:
+        """Note why a job waits: all of its pending group does, in a strict queue all behind it."""
+        index = self._line[row]
+        self._guard.blocked(self._lines[index], cause.kind)
+        if self.result.left[row] < self._elements[row]:
+            self.result.in_part[row] = cause
+        self.result.blocked[index] = self._number(cause)
+        if self._situation.queues.strict[queue]:
+            job = self._lines[index].claims[int(self._jobs.position[row])].job
+            self._block_queue(queue, BlockReason(BlockKind.STRICT, queue=queue, subject=job))
+
+    def _block_queue(self, queue: int, cause: BlockReason) -> None:
+        """Block all pending groups of a queue that are not blocked."""
+        number, blocked = self._number(cause), self.result.blocked
+        begin, end = int(self._jobs.begins[queue]), int(self._jobs.begins[queue + 1])
+        for index in set(self._line[begin:end]):
+            if blocked[index] < 0:
+                blocked[index] = number
+
+    def _number(self, cause: BlockReason) -> int:
+        number = self._numbers.get(cause)
+        if number is None:
+            number = self._numbers[cause] = len(self.result.causes)
+            self.result.causes.append(cause)
+        return number
