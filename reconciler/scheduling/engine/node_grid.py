@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import WHOLE
-from reconciler.scheduling.nodes import device_choice, free_resources, node_classes, scoring
+from reconciler.scheduling.nodes import (
+    best_fit,
+    device_choice,
+    free_resources,
+    node_classes,
+    scoring,
+)
 
 #: The shelf of all cells, which tasks without GPUs look at.
 ANY = 0
@@ -291,7 +297,7 @@ class NodeGrid:
 
 def _within_one(value: float) -> float:
     """Return a value as digits behind a number: from 0 to below 1."""
-    return min(max(value, 0.0), 0.999)
+    return min(max(value, 0.0), best_fit.BELOW_ONE)
 
 
 def _steps(situation: snapshots.Snapshot, classes: scoring.Classes) -> tuple[int, int]:

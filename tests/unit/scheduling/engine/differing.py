@@ -104,6 +104,7 @@ def _pending(rng: random.Random, s: Situation, names: list[str], pools: list[str
         }
         for _ in range(rng.randint(1, 6))
     ]
+    moments = sorted(rng.choice([1.0, 2.0, 5.0, s.now or 1.0]) for _ in range(40))
     for index in range(rng.randint(2, 40)):
         kind = dict(rng.choice(kinds))
         if kind["gpu"] in (0.25, 0.47, 0.5):
@@ -119,7 +120,7 @@ def _pending(rng: random.Random, s: Situation, names: list[str], pools: list[str
             priority=rng.choice([10, 50, 50, 90]),
             preemptible=rng.random() < 0.9,
             pool=rng.choice([None, None, rng.choice(pools)]),
-            submitted_at=rng.choice([0.0, 1.0, 5.0, s.now]),
+            submitted_at=moments[index],
             strategy=rng.choice(["least-fragmentation", "pack"]),
         )
 
