@@ -5,7 +5,7 @@ before the first turn where columns tell, else at the turn that would need it. E
 may only go.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 import numpy as np
@@ -140,6 +140,7 @@ class CoverageGuard:
             self._lowest[int(queue)] = min(int(priority), self._lowest.get(int(queue), 2**62))
         self._searches = RECLAIM_SEARCHES_MAX
         self._open: NDArray[np.intp] | None = None
+        self._charged = np.zeros((0, 3), dtype=np.int64)
 
     def starts(self, line: snapshots.PendingGroup) -> None:
         """Note that an element starts."""
@@ -160,6 +161,11 @@ class CoverageGuard:
             if queue not in self._accounts.paths[line.queue]
         )
         if (self._movable and self._lowest) or (policy.preempt and lower) or others:
+            raise NotCovered(Trait.EVICTIONS)
+
+    def ended(self, risen: Collection[int]) -> None:
+        """Check that nobody could evict from queues that came above their shares in the cycle."""
+        if risen and self._lowest and self._situation.policy.reclaim:
             raise NotCovered(Trait.EVICTIONS)
 
     def fitting(self, line: snapshots.PendingGroup, fits: Callable[[int], bool]) -> list[int]:
@@ -189,13 +195,10 @@ class CoverageGuard:
         if rows is None:
             strict = self._situation.queues.strict[columns.queue]
             rows = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
-        pairs = zip(columns.queue[rows].tolist(), columns.shape[rows].tolist(), strict=True)
-        known: dict[tuple[int, int], bool] = {}
-        for pair in pairs:
-            if pair not in known:
-                known[pair] = self._accounts.within_fair_share(
-                    pair[0], self._shapes[pair[1]].charged
-                )
-        pairs = zip(columns.queue[rows].tolist(), columns.shape[rows].tolist(), strict=True)
-        self._open = rows[np.array([known[pair] for pair in pairs], dtype=np.bool_)]
+            self._charged = np.array([shape.charged for shape in self._shapes], dtype=np.int64)
+        asked, queue = self._charged[columns.shape[rows]], columns.queue[rows]
+        left, rationed = self._accounts.left_of_shares()
+        measured = (asked > 0) & rationed[queue]
+        beyond = measured & (asked > left[queue])
+        self._open = rows[measured.any(axis=1) & ~beyond.any(axis=1)]
         return self._open

@@ -6,7 +6,9 @@ here, to its queue and all above it. Amounts are (cpu, memory, gpu).
 
 from collections.abc import Iterator
 
-from reconciler.scheduling.inputs.arrays import UNLIMITED, Charge, Vector
+import numpy as np
+
+from reconciler.scheduling.inputs.arrays import UNLIMITED, Amounts, Charge, Mask, Vector
 from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.quota.quota_ledger import QuotaExcess
 
@@ -32,7 +34,7 @@ class QueueAccounts:
         self.charged = [row.copy() for row in ledger.charged]
         self._firm = [row.copy() for row in ledger.firm]
         self._firm_limit = ledger.firm_limit
-        self._limit = ledger.limit
+        self._limit, self._fair, self._rationed = ledger.limit, ledger.fair, ledger.rationed
         self._priority = priority
         #: Of each queue, by rationed resource: number, fair share, guarantee.
         self._rations = [
@@ -125,13 +127,21 @@ class QueueAccounts:
                         return False
         return measured
 
-    def within_fair_share(self, queue: int, asked: Vector) -> bool:
-        """Return True if a queue is rationed in what it asks for, and stays within its share."""
-        charged = self.charged[queue]
-        rations = [(r, fair) for r, fair, _ in self._rations[queue] if asked[r]]
-        return bool(rations) and all(charged[r] + asked[r] <= fair for r, fair in rations)
+    def left_of_shares(self) -> tuple[Amounts, Mask]:
+        """(q, 3) what is left of fair shares, and of which resources there are any."""
+        rationed = np.array(self._rationed, dtype=np.bool_).reshape(-1, len(RESOURCES))
+        left = np.array(self._fair, dtype=np.int64) - np.array(self.charged, dtype=np.int64)
+        return left.reshape(-1, len(RESOURCES)), rationed
 
     def is_over_guarantee(self, queue: int) -> bool:
         """Return True if a queue has more than its guarantee, or none is measured for it."""
         charged, rations = self.charged[queue], self._rations[queue]
         return not rations or any(charged[r] > owed for r, _, owed in rations)
+
+    def above_shares(self) -> set[int]:
+        """Return the queues that have more than their fair share and guarantee."""
+        return {
+            queue
+            for queue, rations in enumerate(self._rations)
+            if any(self.charged[queue][r] > max(fair, owed) for r, fair, owed in rations)
+        }

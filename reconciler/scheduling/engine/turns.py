@@ -85,6 +85,7 @@ class Turns:
     def run(self) -> TurnResult:
         """Go through all pending jobs once."""
         self._suspend()
+        over = self._accounts.above_shares()
         order = QueueHeap(self._accounts, [self._head(queue) for queue in range(len(self._at))])
         while (queue := order.first()) is not None:
             row = self._at[queue]
@@ -92,6 +93,7 @@ class Turns:
             if cause is not None:
                 self._block(queue, row, cause)
             order.renew(queue, self._head(queue))
+        self._guard.ended(self._accounts.above_shares() - over)
         return self.result
 
     def _suspend(self) -> None:
