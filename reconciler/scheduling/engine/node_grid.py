@@ -31,8 +31,8 @@ ANY = 0
 #: Less than any node has, also one that shrank under what it runs.
 NO_BOUND = -(2**62)
 #: Nodes of a cell are ordered by free CPU, then by row: (milli-CPUs << NODE_BITS) + row.
-NODE_BITS = node_classes.NODE_BITS
-NODE_MASK = node_classes.NODE_MASK
+NODE_BITS = 24
+NODE_MASK = (1 << NODE_BITS) - 1
 
 
 class Cell:
@@ -91,6 +91,9 @@ class Shelf:
         """Remove a cell that is there."""
         row = self.rows[cell.gpu]
         del row[bisect_left(row, (cell.cpu, cell.memory, cell.number))]
+        if not row:
+            del self.rows[cell.gpu]
+            del self.amounts[bisect_left(self.amounts, cell.gpu)]
 
     def fitting(self, gpu: int, cpu: int, memory: int) -> Iterator[Cell]:
         """Yield cells with at least so much left, the tightest first."""
@@ -103,7 +106,7 @@ class Shelf:
                     yield entry[3]
 
 
-class NodeColumns(NamedTuple):
+class GridColumns(NamedTuple):
     """What is left of all nodes, for a look at all of them at once.
 
     Attributes:
@@ -143,7 +146,7 @@ class NodeGrid:
         self._shelves: dict[int, Shelf] = {}
         self._values: list[int] = []
         self._sorted: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._columns: NodeColumns | None = None
+        self._columns: GridColumns | None = None
         self._stale: set[int] = set()
         for node in np.flatnonzero(nodes.accepts).tolist():
             self._cell(node).nodes.append((self.cpu[node] << NODE_BITS) + node)
@@ -275,11 +278,11 @@ class NodeGrid:
             self._put(cell)
         insort(cell.nodes, (self.cpu[node] << NODE_BITS) + node)
 
-    def columns(self) -> NodeColumns:
+    def columns(self) -> GridColumns:
         """Return what is left as columns, up to date; not to be changed by the caller."""
         if self._columns is None:
             cells = self._cell_of
-            self._columns = NodeColumns(
+            self._columns = GridColumns(
                 np.array(self.cpu, dtype=np.int64),
                 np.array(self.memory, dtype=np.int64),
                 np.array([0 if cell is None else cell.idle for cell in cells], dtype=np.int64),

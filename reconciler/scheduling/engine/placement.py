@@ -23,7 +23,7 @@ class TaskPlaces(NamedTuple):
     devices: list[tuple[int, ...]]
 
 
-class Plan(NamedTuple):
+class ElementPlan(NamedTuple):
     """Where an element would go.
 
     Attributes:
@@ -59,7 +59,7 @@ class ElementPlacer:
         """(s,) shapes that would find no room if every node was idle: ``ShapeTable.never``."""
         return self._table.never(nodes, used)
 
-    def find(self, number: int) -> Plan | None:
+    def find(self, number: int) -> ElementPlan | None:
         """Return where one element of a shape goes; None: there is no room."""
         if self._full[number]:
             return None
@@ -67,11 +67,11 @@ class ElementPlacer:
         if shape.tasks == 1:
             node, value = self.grid.find(shape)
             if node >= 0:
-                return Plan([(node, 1)], value)
+                return ElementPlan([(node, 1)], value)
         else:
             nodes = self._gangs.find(shape)
             if nodes:
-                return Plan(nodes)
+                return ElementPlan(nodes)
         for other in self._table.no_less(number).tolist():
             self._full[other] = 1
         return None
@@ -80,7 +80,7 @@ class ElementPlacer:
         """Return True if one element of a shape has room."""
         return self.find(number) is not None
 
-    def take(self, number: int, plan: Plan) -> ElementPlaces:
+    def take(self, number: int, plan: ElementPlan) -> ElementPlaces:
         """Take the room of a plan that was just found."""
         shape, take = self.shapes[number], self.grid.take
         return [

@@ -10,9 +10,8 @@ import numpy as np
 
 from reconciler.scheduling.inputs.arrays import UNLIMITED, Amounts, Charge, Mask, Vector
 from reconciler.scheduling.quota import quota_ledger
-from reconciler.scheduling.quota.quota_ledger import QuotaExcess
+from reconciler.scheduling.quota.quota_ledger import RESOURCES, QuotaExcess
 
-RESOURCES = quota_ledger.RESOURCES
 #: Place of a queue among its siblings, the least first: whether it is above its fair share; whether
 #: its guarantee does not cover the start; negated priority; whether nothing is due to it; part of
 #: what is due that it would have, and has; row.

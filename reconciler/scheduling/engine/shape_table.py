@@ -39,8 +39,7 @@ class ShapeTable:
 
     Attributes:
         shapes: one for each.
-        sizes: (s, 5) node mask, CPU, memory, devices and tasks of those that take whole GPUs or
-            none; -1 for the mask of others.
+        sizes: (s, 6) number of the node mask, CPU, memory, devices, share of each, tasks.
     """
 
     def __init__(
@@ -65,18 +64,19 @@ class ShapeTable:
             )
         masks: dict[tuple[bool, ...], int] = {}
         rows = [
-            (masks.setdefault(one.allowed, len(masks)), *one[1:4], one.tasks)
-            if one.share >= WHOLE
-            else (-1, 0, 0, 0, 0)
+            (
+                masks.setdefault(one.allowed, len(masks)),
+                *one[1:4],
+                one.share if one.devices else 0,
+                one.tasks,
+            )
             for one in self.shapes
         ]
-        self.sizes = np.array(rows, dtype=np.int64).reshape(len(rows), 5)
+        self.sizes = np.array(rows, dtype=np.int64).reshape(len(rows), 6)
 
     def no_less(self, shape: int) -> NDArray[np.intp]:
         """Return the shapes that have no room for certain if this one has none."""
         size = self.sizes[shape]
-        if size[0] < 0:
-            return np.array([shape])
         found: NDArray[np.intp] = np.flatnonzero(
             (self.sizes[:, 0] == size[0]) & (self.sizes[:, 1:] >= size[1:]).all(axis=1)
         )

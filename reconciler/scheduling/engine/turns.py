@@ -23,7 +23,7 @@ _NO_CAPACITY = BlockReason(BlockKind.NO_CAPACITY)
 _NO_CAPACITY_LEFT = BlockReason(BlockKind.NO_CAPACITY, ahead=True)
 
 
-class Start(NamedTuple):
+class ElementStart(NamedTuple):
     """An element that starts.
 
     Attributes:
@@ -50,7 +50,7 @@ class TurnResult:
 
     blocked: list[int]
     left: list[int]
-    starts: list[Start] = field(default_factory=list)
+    starts: list[ElementStart] = field(default_factory=list)
     causes: list[BlockReason] = field(default_factory=list)
     in_part: dict[int, BlockReason] = field(default_factory=dict)
     held_back: list[int] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Turns:
             raise NotCovered(Trait.RECLAIMED)
         self._accounts.charge(queue, self._shapes[number].charged, firm=self._firm[index])
         self._guard.starts(line)
-        self.result.starts.append(Start(row, places))
+        self.result.starts.append(ElementStart(row, places))
         self.result.left[row] -= 1
         return None
 
