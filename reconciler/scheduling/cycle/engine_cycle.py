@@ -6,10 +6,11 @@ the parts of the present cycle, which are brought to the state in which the engi
 
 import numpy as np
 
+from reconciler.scheduling.backfill import node_reservation
 from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import result, scheduling_cycle
-from reconciler.scheduling.decisions import Decisions, Placement, TaskPlacement
-from reconciler.scheduling.engine import coverage, engine, job_table, placement, shape_table
+from reconciler.scheduling.decisions import Action, Decisions, Placement, TaskPlacement
+from reconciler.scheduling.engine import coverage, engine, job_table, node_state, shape_table
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import diagnosis, gang, partial_gangs
 from reconciler.scheduling.queues import job_order
@@ -33,6 +34,7 @@ def decide(situation: snapshots.Snapshot) -> Decisions:
     decided = engine.decide(cycle.situation, cycle.columns, cycle.ledger, cycle.backlog.ranks)
     _note_starts(cycle, decided)
     _note_blocked(cycle, decided)
+    _note_reservations(cycle, decided)
     broken_up = partial_gangs.broken_up(cycle.situation, cycle.placements, cycle.promised)
     cycle.evictions += broken_up
     del cycle.passing, cycle.preceding  # circles with this
@@ -42,12 +44,12 @@ def decide(situation: snapshots.Snapshot) -> Decisions:
 
 def _note_starts(cycle: scheduling_cycle.SchedulingCycle, decided: engine.EngineResult) -> None:
     """Make placements of starts, and take their resources in the accounts and the capacity."""
-    situation, jobs, shapes = cycle.situation, decided.jobs, decided.placer.shapes
+    situation, jobs, shapes = cycle.situation, decided.jobs, decided.placer.table.shapes
     line_of, position_of = jobs.line.tolist(), jobs.position.tolist()
     begun: dict[int, int] = {}
     elements: dict[int, int] = {}
     whys: dict[tuple[int, int], str] = {}
-    for row, places in decided.turns.starts:
+    for row, places, backfill in decided.turns.starts:
         line = situation.lines[line_of[row]]
         claim = line.claims[position_of[row]]
         at = begun.get(row, 0)
@@ -59,18 +61,19 @@ def _note_starts(cycle: scheduling_cycle.SchedulingCycle, decided: engine.Engine
             plan = gang.GangPlacement(tuple(parts))
             whys[key] = diagnosis.why(situation, line.shape, plan)
         element = claim.elements[at]
-        cycle.placements.append(Placement(claim.job, element, tasks, "allocate", whys[key]))
+        action: Action = "backfill" if backfill else "allocate"
+        cycle.placements.append(Placement(claim.job, element, tasks, action, whys[key]))
         cycle.takers.append((claim.job, tuple([task.node for task in tasks])))
         for node, _ in places:
             elements[node] = elements.get(node, 0) + 1
     _charge(cycle, decided, begun)
-    grid, stock = decided.placer.grid, cycle.now.stock
+    state, stock = decided.placer.state, cycle.now.stock
     cycle.now.put_rows(
         {
             node: stock.rows[node]._replace(
-                cpu=grid.cpu[node],
-                memory=grid.memory[node],
-                devices=grid.devices[node],
+                cpu=state.cpu[node],
+                memory=state.memory[node],
+                devices=state.devices[node],
                 occupied=stock.rows[node].occupied + count,
             )
             for node, count in elements.items()
@@ -81,7 +84,7 @@ def _note_starts(cycle: scheduling_cycle.SchedulingCycle, decided: engine.Engine
 
 
 def _tasks(
-    shape: shape_table.JobShape, places: placement.ElementPlaces
+    shape: shape_table.JobShape, places: node_state.ElementPlaces
 ) -> tuple[TaskPlacement, ...]:
     """Return the tasks of an element, by index."""
     amounts = (shape.cpu, shape.memory, shape.devices * shape.share)
@@ -102,7 +105,7 @@ def _charge(
     rows = np.fromiter(begun, dtype=np.intp, count=len(begun))
     count = np.fromiter(begun.values(), dtype=np.int64, count=len(begun))
     line = jobs.line[rows]
-    charged = np.array([shape.charged for shape in decided.placer.shapes], dtype=np.int64)
+    charged = np.array([shape.charged for shape in decided.placer.table.shapes], dtype=np.int64)
     totals = charged.reshape(-1, 3)[columns.shape[line]] * count[:, None]
     whose = 2 * columns.queue[line] + ~columns.preemptible[line]
     for one in np.unique(whose).tolist():
@@ -116,7 +119,7 @@ def _note_blocked(cycle: scheduling_cycle.SchedulingCycle, decided: engine.Engin
     blocked.cause_of[:] = found.blocked
     blocked.mask[:] = blocked.cause_of >= 0
     blocked.causes[:] = found.causes
-    for row, cause in found.in_part.items():
+    for row, cause in found.own.items():
         progress = _progress(cycle, decided.jobs, row)
         cycle.causes[progress.claim.job, False] = cause
     for row in found.held_back:
@@ -129,6 +132,18 @@ def _note_blocked(cycle: scheduling_cycle.SchedulingCycle, decided: engine.Engin
             claim = cycle.situation.lines[index].claims[0]
             cycle.evictor.may_find(cycle.ask_of(job_order.PendingJobProgress(index, claim)))
             break
+
+
+def _note_reservations(
+    cycle: scheduling_cycle.SchedulingCycle, decided: engine.EngineResult
+) -> None:
+    """Take over the reservations; who comes later than this knows them by jobs and times alone."""
+    for one in decided.turns.reservations:
+        ask = cycle.ask_of(_progress(cycle, decided.jobs, one.job.row))
+        tasks = _tasks(decided.placer.table.shapes[one.job.shape], one.places)
+        cycle.calendar.reservations.append(
+            node_reservation.NodeReservation(ask, one.starts_at, one.ends_at, tasks, cycle.now)
+        )
 
 
 def _progress(

@@ -5,7 +5,7 @@ before the first turn where columns tell, else at the turn that would need it. E
 may only go.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -43,7 +43,8 @@ class Trait(StrEnum):
     EVICTIONS = "a job for which others could leave or move"
     RECLAIMED = "a start that another job could reclaim at once"
     LIMIT_HOLDS = "capacity that comes free under a limit at a known time"
-    RESERVATIONS = "a reservation at a known time"
+    GIVES_WAY = "a reservation that gives way to another job"
+    RISEN = "a queue that came above its share after reservations were made"
 
 
 class NotCovered(Exception):  # noqa: N818 - no error: the present cycle decides instead
@@ -129,8 +130,10 @@ class CoverageGuard:
         self._situation, self._columns, self._accounts = situation, columns, accounts
         self._shapes = shapes
         running = situation.running
-        #: Whether anything runs, or started in this cycle, that ends at a known time.
-        self._ends = bool((running.ends_at < snapshots.ENDLESS).any())
+        #: Whether anything runs, or may start in this cycle, that ends at a known time.
+        self._ends = bool((running.ends_at < snapshots.ENDLESS).any()) or any(
+            line.duration_s < snapshots.ENDLESS for line in situation.lines
+        )
         self._movable = situation.policy.consolidate and bool(
             situation.policy.any_movable or running.movable.any()
         )
@@ -142,16 +145,26 @@ class CoverageGuard:
         self._open: NDArray[np.intp] | None = None
         self._charged = np.zeros((0, 3), dtype=np.int64)
 
-    def starts(self, line: snapshots.PendingGroup) -> None:
-        """Note that an element starts."""
-        self._ends = self._ends or line.duration_s < snapshots.ENDLESS
+    def kept_out(
+        self, line: snapshots.PendingGroup, reserved: Sequence[snapshots.PendingGroup]
+    ) -> None:
+        """Check that no reservation gives way to a job that would delay it."""
+        covered = self._accounts.covered
+        owed = covered(line.queue, self._shapes[line.shape].charged)
+        for other in reserved:
+            if other.queue == line.queue:
+                gives_way = other.priority < line.priority
+            else:
+                gives_way = owed and not covered(other.queue, self._shapes[other.shape].charged)
+            if gives_way:
+                raise NotCovered(Trait.GIVES_WAY)
 
     def blocked(self, line: snapshots.PendingGroup, kind: BlockKind) -> None:
-        """Check that nobody could leave for a job that is blocked, and nothing is kept for it."""
+        """Check that nobody could leave for a job that is blocked, and no limit is held for it."""
         policy = self._situation.policy
-        if self._ends and policy.backfill != "none":
-            limited = kind in {BlockKind.LIMIT, BlockKind.QUOTA}
-            raise NotCovered(Trait.LIMIT_HOLDS if limited else Trait.RESERVATIONS)
+        limited = kind in {BlockKind.LIMIT, BlockKind.QUOTA}
+        if limited and self._ends and policy.backfill != "none":
+            raise NotCovered(Trait.LIMIT_HOLDS)
         if kind == BlockKind.QUOTA or not line.preempts:
             return
         lower = self._lowest.get(line.queue, 2**62) < line.priority
@@ -163,10 +176,13 @@ class CoverageGuard:
         if (self._movable and self._lowest) or (policy.preempt and lower) or others:
             raise NotCovered(Trait.EVICTIONS)
 
-    def ended(self, risen: Collection[int]) -> None:
-        """Check that nobody could evict from queues that came above their shares in the cycle."""
-        if risen and self._lowest and self._situation.policy.reclaim:
-            raise NotCovered(Trait.EVICTIONS)
+    def ended(self, risen: Collection[int], *, reserved: bool) -> None:
+        """Check that nothing else follows from queues that came above their shares in the cycle.
+
+        ``reserved``: whether there are reservations.
+        """
+        if risen and self._situation.policy.reclaim and (self._lowest or reserved or self._ends):
+            raise NotCovered(Trait.EVICTIONS if self._lowest else Trait.RISEN)
 
     def fitting(self, line: snapshots.PendingGroup, fits: Callable[[int], bool]) -> list[int]:
         """Return the shapes with room of which a job could reclaim what a start is about to take.

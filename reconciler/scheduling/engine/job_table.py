@@ -22,12 +22,14 @@ class JobTable:
         begins: (q + 1,) first row of each queue.
         line: (r,) index of the pending group.
         position: (r,) of the job in its group.
+        order: (r,) of arrival, as people see it.
         elements: (r,) elements that may start in this cycle.
     """
 
     begins: NDArray[np.int64]
     line: NDArray[np.int64]
     position: NDArray[np.int64]
+    order: NDArray[np.int64]
     elements: NDArray[np.int64]
 
     @classmethod
@@ -60,6 +62,7 @@ class JobTable:
             np.searchsorted(queue[ranked], np.arange(queues + 1)),
             line[ranked],
             position[ranked],
+            ages["order"][ranked],
             _elements(situation, columns, line, first)[ranked],
         )
 

@@ -8,6 +8,7 @@ Best fit means: the node with the fewest milli-GPUs left, then the least CPU, th
 goes first where it leaves least of a device, and opens an idle one last. Equal nodes take turns.
 """
 
+import copy
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.scheduling.engine.node_state import NodeState
 from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import WHOLE
 from reconciler.scheduling.nodes import (
     best_fit,
-    device_choice,
     free_resources,
     node_classes,
     scoring,
@@ -64,6 +65,12 @@ class Cell:
         self.values = (ANY, *sorted(set(free)))
         self.tight = 0.0
         self.nodes: list[int] = []
+
+    def copy(self) -> "Cell":
+        """Return a cell of its own with the same nodes."""
+        twin = copy.copy(self)
+        twin.nodes = self.nodes.copy()
+        return twin
 
 
 #: A place on a shelf: CPU, memory, number of the cell, the cell.
@@ -121,47 +128,68 @@ class GridColumns(NamedTuple):
 
 
 class NodeGrid:
-    """The nodes of a snapshot; mutable.
+    """The cells of one state of the nodes. Nodes that changed are moved when somebody looks."""
 
-    Attributes:
-        cpu, memory: milli-CPUs and bytes left of each node.
-        devices: milli-GPUs left of each device of each node.
-        turn: equal nodes take turns by it; it grows with each task that is placed.
-    """
-
-    def __init__(self, situation: snapshots.Snapshot, classes: scoring.Classes) -> None:
+    def __init__(
+        self, situation: snapshots.Snapshot, classes: scoring.Classes, state: NodeState
+    ) -> None:
         nodes = situation.nodes
+        self.state = state
         self.turn = situation.turn
         #: Along a network nodes stay in order, so that neighbours go together.
-        self._rotates = not nodes.domains.shape[1]
+        self.rotates = not nodes.domains.shape[1]
         self._classes = classes.of
-        self.cpu: list[int] = nodes.free[:, 0].tolist()
-        self.memory: list[int] = nodes.free[:, 1].tolist()
-        self.devices: list[tuple[int, ...]] = list(map(tuple, nodes.devices.tolist()))
         self._steps = _steps(situation, classes)
         most = nodes.capacity.max(axis=0, initial=1)
         self._scale = (nodes.devices.shape[1] * WHOLE + 1.0, most[0] + 1.0, most[1] + 1.0)
         self._cells: dict[tuple[object, ...], Cell] = {}
-        self._cell_of: list[Cell | None] = [None] * len(self.cpu)
+        self._cell_of: list[Cell | None] = [None] * len(state.cpu)
+        #: How a node stands in its cell.
+        self._code_of = [0] * len(state.cpu)
         self._shelves: dict[int, Shelf] = {}
         self._values: list[int] = []
         self._sorted: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._columns: GridColumns | None = None
         self._stale: set[int] = set()
         for node in np.flatnonzero(nodes.accepts).tolist():
-            self._cell(node).nodes.append((self.cpu[node] << NODE_BITS) + node)
+            self._cell(node).nodes.append(self._code(node))
         for cell in self._cells.values():
             cell.nodes.sort()
             self._put(cell)
+        state.changed.clear()
+
+    def copy(self, state: NodeState) -> "NodeGrid":
+        """Return a grid of its own for a copy of the state."""
+        twin = copy.copy(self)
+        twin._part(state)  # noqa: SLF001 - its own
+        return twin
+
+    def _part(self, state: NodeState) -> None:
+        """Stop sharing cells with the grid of which this is a copy."""
+        self.state = state
+        made = {id(cell): cell.copy() for cell in self._cells.values()}
+        self._cells = {key: made[id(cell)] for key, cell in self._cells.items()}
+        self._cell_of = [None if cell is None else made[id(cell)] for cell in self._cell_of]
+        self._code_of = self._code_of.copy()
+        self._shelves, self._values = {}, []
+        self._columns, self._stale = None, set()
+        for cell in made.values():
+            if cell.nodes:
+                self._put(cell)
+
+    def _code(self, node: int) -> int:
+        """Return how a node stands in its cell from now on."""
+        code = self._code_of[node] = (self.state.cpu[node] << NODE_BITS) + node
+        return code
 
     def _cell(self, node: int) -> Cell:
         """Return the cell in which a node belongs, and note that it is there."""
-        devices = self.devices[node]
+        devices = self.state.devices[node]
         ordered = self._sorted.get(devices)
         if ordered is None:
             ordered = self._sorted[devices] = tuple(sorted(devices))
         cpu_step, memory_step = self._steps
-        cpu, memory = self.cpu[node] // cpu_step, self.memory[node] // memory_step
+        cpu, memory = self.state.cpu[node] // cpu_step, self.state.memory[node] // memory_step
         key = (self._classes[node], cpu, memory, ordered)
         cell = self._cells.get(key)
         if cell is None:
@@ -188,6 +216,7 @@ class NodeGrid:
 
         The node is -1 if none has room.
         """
+        self._settle()
         if shape.share >= WHOLE:
             shelf = self._shelves.get(WHOLE if shape.devices else ANY)
             return (-1 if shelf is None else self._find_on(shelf, shape, shape.devices)), 0
@@ -217,8 +246,8 @@ class NodeGrid:
         if first == count:
             return -1
         last = bisect_left(nodes, (nodes[first] >> NODE_BITS) + 1 << NODE_BITS, first)
-        node = nodes[first + self.turn % (last - first)] & NODE_MASK
-        if not shape.memory or self.memory[node] >= shape.memory:
+        node = nodes[first + self._turned() % (last - first)] & NODE_MASK
+        if not shape.memory or self.state.memory[node] >= shape.memory:
             return node
         return self._another_node(cell, shape, first, last)
 
@@ -231,60 +260,49 @@ class NodeGrid:
             first, last: the span of nodes with the least CPU that is enough.
         """
         nodes = cell.nodes
-        turned = first + self.turn % (last - first)
+        turned = first + self._turned() % (last - first)
         others = range(last, len(nodes)) if last < len(nodes) else range(first - 1, -1, -1)
         for span in (range(turned + 1, last), range(first, turned), others):
             for position in span:
                 node = nodes[position] & NODE_MASK
-                enough = self.cpu[node] >= shape.cpu or not shape.cpu
-                if enough and self.memory[node] >= shape.memory:
+                enough = self.state.cpu[node] >= shape.cpu or not shape.cpu
+                if enough and self.state.memory[node] >= shape.memory:
                     return node
         return -1
 
-    def take(
-        self, node: int, shape: JobShape, *, tasks: int = 1, value: int = 0
-    ) -> list[tuple[int, ...]]:
-        """Give a node's resources to tasks of one element. Return the devices of each.
+    def _turned(self) -> int:
+        state = self.state
+        return self.turn + (state.before + state.changes if self.rotates else 0)
 
-        ``value``: what is free on the device of which a task takes a share.
-        """
-        given: list[tuple[int, ...]] = [] if shape.devices else [()] * tasks
-        if shape.devices:
-            values = (value,) if shape.share < WHOLE else ()
-            for _ in range(tasks):
-                devices, self.devices[node] = device_choice.give(
-                    self.devices[node], shape.devices, shape.share, values
-                )
-                given.append(devices)
-        before = (self.cpu[node] << NODE_BITS) + node
-        self.cpu[node] -= shape.cpu * tasks
-        self.memory[node] -= shape.memory * tasks
-        if self._rotates:
-            self.turn += tasks
-        self._move(node, before)
-        return given
-
-    def _move(self, node: int, before: int) -> None:
-        """Put a node that changed into its cell; ``before``: how it stood in the old one."""
-        old = self._cell_of[node]
-        if old is not None:
-            del old.nodes[bisect_left(old.nodes, before)]
+    def _settle(self) -> None:
+        """Move nodes that changed to the cells in which they belong now."""
+        changed = self.state.changed
+        if not changed:
+            return
+        for node in changed if len(changed) == 1 else sorted(changed):
+            old, code = self._cell_of[node], self._code_of[node]
+            if old is None:
+                continue  # it takes no new work
+            del old.nodes[bisect_left(old.nodes, code)]
             if not old.nodes:
                 for value in old.values:
                     self._shelves[value].drop(old)
-        self._stale.add(node)
-        cell = self._cell(node)
-        if not cell.nodes:
-            self._put(cell)
-        insort(cell.nodes, (self.cpu[node] << NODE_BITS) + node)
+            cell = self._cell(node)
+            if not cell.nodes:
+                self._put(cell)
+            insort(cell.nodes, self._code(node))
+        self._stale |= changed
+        changed.clear()
 
     def columns(self) -> GridColumns:
         """Return what is left as columns, up to date; not to be changed by the caller."""
+        self._settle()
+        state = self.state
         if self._columns is None:
             cells = self._cell_of
             self._columns = GridColumns(
-                np.array(self.cpu, dtype=np.int64),
-                np.array(self.memory, dtype=np.int64),
+                np.array(state.cpu, dtype=np.int64),
+                np.array(state.memory, dtype=np.int64),
                 np.array([0 if cell is None else cell.idle for cell in cells], dtype=np.int64),
                 np.array([0.0 if cell is None else cell.tight for cell in cells]),
             )
@@ -292,7 +310,7 @@ class NodeGrid:
         for node in self._stale:
             cell = self._cell_of[node]
             if cell is not None:
-                columns.cpu[node], columns.memory[node] = self.cpu[node], self.memory[node]
+                columns.cpu[node], columns.memory[node] = state.cpu[node], state.memory[node]
                 columns.idle[node], columns.tight[node] = cell.idle, cell.tight
         self._stale.clear()
         return columns

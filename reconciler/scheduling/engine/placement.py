@@ -1,26 +1,17 @@
-"""Room for whole elements: single tasks and gangs, with what is known to have none.
+"""Room for whole elements, single tasks and gangs, in one state of the nodes.
 
 The number of a shape comes in; where its tasks go comes out, and is taken when the caller says so.
 """
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from reconciler.scheduling.engine.gangs import GangPlacer
 from reconciler.scheduling.engine.node_grid import NodeGrid
-from reconciler.scheduling.engine.shape_table import JobShape, ShapeTable
+from reconciler.scheduling.engine.node_state import ElementPlaces, NodeState
+from reconciler.scheduling.engine.shape_table import ShapeTable
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import Mask
 from reconciler.scheduling.nodes import scoring
-
-
-class TaskPlaces(NamedTuple):
-    """Tasks of one element on one node, with the devices of each."""
-
-    node: int
-    devices: list[tuple[int, ...]]
 
 
 class ElementPlan(NamedTuple):
@@ -35,46 +26,62 @@ class ElementPlan(NamedTuple):
     value: int = 0
 
 
-#: Where the tasks of an element go, by index of the task.
-ElementPlaces = list[TaskPlaces]
-
-
 class ElementPlacer:
-    """The nodes of one cycle, as elements see them.
+    """One state of the nodes, as elements see it.
 
     Attributes:
-        shapes: what one element of each shape asks for.
-        grid: what is left of each node.
+        table: the shapes.
+        state: what each node has left. ``find`` answers for what it is then.
     """
 
-    def __init__(self, situation: snapshots.Snapshot) -> None:
-        classes = scoring.Classes(situation)
-        self._table = ShapeTable(situation.shapes, situation.nodes, classes)
-        self.shapes: list[JobShape] = self._table.shapes
-        self.grid = NodeGrid(situation, classes)
-        self._gangs = GangPlacer(situation, classes, self.grid)
-        self._full = bytearray(len(self.shapes))
+    def __init__(
+        self, table: ShapeTable, state: NodeState, grid: NodeGrid, gangs: GangPlacer
+    ) -> None:
+        self.table, self.state = table, state
+        self._grid, self._gangs = grid, gangs
+        self._full = bytearray(len(table.shapes))
 
-    def never(self, nodes: snapshots.NodeColumns, used: NDArray[np.int64]) -> Mask:
-        """(s,) shapes that would find no room if every node was idle: ``ShapeTable.never``."""
-        return self._table.never(nodes, used)
+    @classmethod
+    def of(cls, situation: snapshots.Snapshot) -> "ElementPlacer":
+        """Return the nodes of a snapshot as they are now."""
+        classes = scoring.Classes(situation)
+        table = ShapeTable(situation.shapes, situation.nodes, classes)
+        state = NodeState(situation.nodes)
+        grid = NodeGrid(situation, classes, state)
+        return cls(table, state, grid, GangPlacer(situation, classes))
+
+    def copy(self) -> "ElementPlacer":
+        """Return one of its own with the same contents."""
+        state = self.state.copy()
+        return ElementPlacer(self.table, state, self._grid.copy(state), self._gangs)
 
     def find(self, number: int) -> ElementPlan | None:
-        """Return where one element of a shape goes; None: there is no room."""
+        """Return where one element of a shape goes; None: there is no room.
+
+        What has no room is not looked for again: nothing may be given back to the nodes after.
+        """
         if self._full[number]:
             return None
-        shape = self.shapes[number]
+        shape = self.table.shapes[number]
         if shape.tasks == 1:
-            node, value = self.grid.find(shape)
+            node, value = self._grid.find(shape)
             if node >= 0:
                 return ElementPlan([(node, 1)], value)
         else:
-            nodes = self._gangs.find(shape)
+            nodes = self._gangs.find(shape, self._grid)
             if nodes:
                 return ElementPlan(nodes)
-        for other in self._table.no_less(number).tolist():
+        for other in self.table.no_less(number).tolist():
             self._full[other] = 1
         return None
+
+    def usable(self, number: int) -> Mask:
+        """(n,) nodes that the tasks of a shape may use."""
+        return self._gangs.usable(self.table.shapes[number])
+
+    def forget(self) -> None:
+        """Look again for what had no room: something was given back."""
+        self._full = bytearray(len(self._full))
 
     def fits(self, number: int) -> bool:
         """Return True if one element of a shape has room."""
@@ -82,8 +89,5 @@ class ElementPlacer:
 
     def take(self, number: int, plan: ElementPlan) -> ElementPlaces:
         """Take the room of a plan that was just found."""
-        shape, take = self.shapes[number], self.grid.take
-        return [
-            TaskPlaces(node, take(node, shape, tasks=tasks, value=plan.value))
-            for node, tasks in plan.nodes
-        ]
+        shape = self.table.shapes[number]
+        return [self.state.take(node, shape, tasks, plan.value) for node, tasks in plan.nodes]

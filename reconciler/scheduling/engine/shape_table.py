@@ -34,6 +34,10 @@ class JobShape(NamedTuple):
     allowed: tuple[bool, ...]
 
 
+#: An element that asks for nothing.
+NOTHING = JobShape(0, 0, 0, 0, WHOLE, (0, 0, 0), ())
+
+
 class ShapeTable:
     """The shapes of a snapshot.
 

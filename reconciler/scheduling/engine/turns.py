@@ -16,6 +16,11 @@ from reconciler.scheduling.engine.job_table import JobTable
 from reconciler.scheduling.engine.placement import ElementPlacer, ElementPlaces
 from reconciler.scheduling.engine.queue_accounts import QueueAccounts
 from reconciler.scheduling.engine.queue_heap import QueueHeap
+from reconciler.scheduling.engine.reservations import (
+    EngineReservation,
+    PendingStart,
+    Reservations,
+)
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import Vector
 
@@ -29,10 +34,12 @@ class ElementStart(NamedTuple):
     Attributes:
         row: of its job in the job table.
         places: where its tasks go, by index.
+        backfill: whether a reservation was there.
     """
 
     row: int
     places: ElementPlaces
+    backfill: bool
 
 
 @dataclass(slots=True)
@@ -43,17 +50,20 @@ class TurnResult:
         starts: in order.
         blocked: by pending group, its number in ``causes``; -1: it is not blocked as a whole.
         causes: why pending groups are blocked.
-        in_part: by row, the cause of a job that had started in part when its group was blocked.
+        own: by row, the cause of a job with one of its own: it has a reservation, or had started in
+            part when its group was blocked.
         left: by row, elements that could still start.
         held_back: rows of jobs of which none may start in this cycle.
+        reservations: by start.
     """
 
     blocked: list[int]
     left: list[int]
     starts: list[ElementStart] = field(default_factory=list)
     causes: list[BlockReason] = field(default_factory=list)
-    in_part: dict[int, BlockReason] = field(default_factory=dict)
+    own: dict[int, BlockReason] = field(default_factory=dict)
     held_back: list[int] = field(default_factory=list)
+    reservations: list[EngineReservation] = field(default_factory=list)
 
 
 class Turns:
@@ -68,16 +78,17 @@ class Turns:
         guard: CoverageGuard,
     ) -> None:
         self._situation, self._jobs, self._accounts = situation, jobs, accounts
-        self._placer, self._guard = placer, guard
+        self._guard = guard
+        self._reservations = Reservations(situation, placer, jobs.order.tolist())
         self._lines = situation.lines
-        self._shapes = placer.shapes
+        self._shapes = placer.table.shapes
         self._line: list[int] = jobs.line.tolist()
         self._shape_of = [line.shape for line in situation.lines]
         self._firm = [not line.preemptible for line in situation.lines]
         self._bounded = [accounts.is_bounded(queue) for queue in range(len(accounts.paths))]
         self._at: list[int] = jobs.begins[:-1].tolist()
         self._ends: list[int] = jobs.begins[1:].tolist()
-        self._never = placer.never(situation.nodes, np.unique(self._shape_of))
+        self._never = placer.table.never(situation.nodes, np.unique(self._shape_of))
         self._numbers: dict[BlockReason, int] = {}
         self._elements: list[int] = jobs.elements.tolist()
         self.result = TurnResult([-1] * len(situation.lines), self._elements.copy())
@@ -89,11 +100,17 @@ class Turns:
         order = QueueHeap(self._accounts, [self._head(queue) for queue in range(len(self._at))])
         while (queue := order.first()) is not None:
             row = self._at[queue]
-            cause = self._forbids(queue, row) or self._start(queue, row)
+            cause = self._forbids(queue, row)
+            if cause is not None:
+                self._guard.blocked(self._lines[self._line[row]], cause.kind)
+            else:
+                cause = self._start(queue, row)
             if cause is not None:
                 self._block(queue, row, cause)
             order.renew(queue, self._head(queue))
-        self._guard.ended(self._accounts.above_shares() - over)
+        risen = self._accounts.above_shares() - over
+        self._guard.ended(risen, reserved=bool(self._reservations.made))
+        self.result.reservations = self._reservations.made
         return self.result
 
     def _suspend(self) -> None:
@@ -121,7 +138,9 @@ class Turns:
                 shape = self._shape_of[index]
                 if cause is None and not self._never[shape]:
                     return self._shapes[shape].charged
-                self._block(queue, at, cause or self._no_capacity(at))
+                cause = cause or self._no_capacity(at)
+                self._guard.blocked(self._lines[index], cause.kind)
+                self._block(queue, at, cause)
             at += 1
         self._at[queue] = end
         return None
@@ -143,18 +162,56 @@ class Turns:
         """Start one element of a job where it fits best. Return the cause if nothing has room."""
         index = self._line[row]
         number, line = self._shape_of[index], self._lines[index]
-        plan = self._placer.find(number)
+        room = self._reservations.room_for(line.duration_s)
+        plan = room.find(number)
         if plan is None:
-            return self._no_capacity(row)
-        reclaiming = self._guard.fitting(line, self._placer.fits)
-        places = self._placer.take(number, plan)
-        if not all(self._placer.fits(shape) for shape in reclaiming):
+            return self._wait(queue, row)
+        now, backfill = self._reservations.now, bool(self._reservations.made)
+        reclaiming = self._guard.fitting(line, now.fits)
+        if reclaiming and backfill:
+            raise NotCovered(Trait.RECLAIMED)
+        places = room.take(number, plan)
+        if not all(now.fits(shape) for shape in reclaiming):
             raise NotCovered(Trait.RECLAIMED)
         self._accounts.charge(queue, self._shapes[number].charged, firm=self._firm[index])
-        self._guard.starts(line)
-        self.result.starts.append(ElementStart(row, places))
+        self._reservations.started(PendingStart(row, number, line.duration_s), places, room)
+        self.result.starts.append(ElementStart(row, places, backfill))
         self.result.left[row] -= 1
         return None
+
+    def _wait(self, queue: int, row: int) -> BlockReason:
+        """Return what a job waits for that finds no room, with a reservation if it gets one."""
+        index = self._line[row]
+        number, line = self._shape_of[index], self._lines[index]
+        job = PendingStart(row, number, line.duration_s)
+        reservations, cause = self._reservations, self._no_capacity(row)
+        if reservations.made and reservations.now.fits(number):
+            self._guard.kept_out(
+                line, [self._lines[self._line[r.job.row]] for r in reservations.made]
+            )
+            delayed = reservations.delayed_by(job)
+            everybody = self._situation.policy.backfill == "conservative"
+            own = reservations.reserve(queue, job) if everybody else None
+            return BlockReason(
+                BlockKind.WOULD_DELAY,
+                subject=self._name(delayed.job.row),
+                at=delayed.starts_at,
+                until=None if own is None else own.starts_at,
+            )
+        self._guard.blocked(line, cause.kind)
+        found = reservations.reserve(queue, job)
+        if found is None:
+            return cause
+        return BlockReason(
+            BlockKind.HAS_RESERVATION,
+            subject=self._name(row),
+            at=found.starts_at,
+            ahead=cause.ahead,
+        )
+
+    def _name(self, row: int) -> str:
+        """Return the name of a job."""
+        return self._lines[self._line[row]].claims[int(self._jobs.position[row])].job
 
     def _no_capacity(self, row: int) -> BlockReason:
         """Return the cause of a job for which there is no room."""
@@ -162,15 +219,21 @@ class Turns:
         return _NO_CAPACITY_LEFT if self.result.starts and first else _NO_CAPACITY
 
     def _block(self, queue: int, row: int, cause: BlockReason) -> None:
-        """Note why a job waits: all of its pending group does, in a strict queue all behind it."""
+        """Note why a job waits. All of its pending group does, unless it has a reservation.
+
+        In a strict queue all behind it wait.
+        """
         index = self._line[row]
-        self._guard.blocked(self._lines[index], cause.kind)
-        if self.result.left[row] < self._elements[row]:
-            self.result.in_part[row] = cause
-        self.result.blocked[index] = self._number(cause)
+        if cause.has_room:
+            self.result.own[row] = cause
+            self._at[queue] = row + 1
+        else:
+            if self.result.left[row] < self._elements[row]:
+                self.result.own[row] = cause
+            self.result.blocked[index] = self._number(cause)
         if self._situation.queues.strict[queue]:
-            job = self._lines[index].claims[int(self._jobs.position[row])].job
-            self._block_queue(queue, BlockReason(BlockKind.STRICT, queue=queue, subject=job))
+            cause = BlockReason(BlockKind.STRICT, queue=queue, subject=self._name(row))
+            self._block_queue(queue, cause)
 
     def _block_queue(self, queue: int, cause: BlockReason) -> None:
         """Block all pending groups of a queue that are not blocked."""

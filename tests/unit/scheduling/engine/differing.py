@@ -5,6 +5,7 @@ counts how many are decided alike, not covered, or otherwise than by the present
 """
 
 import dataclasses
+import math
 import random
 import sys
 from collections import Counter
@@ -92,6 +93,7 @@ def _running(rng: random.Random, s: Situation, names: list[str]) -> None:
                 gpu=rng.choice([1, 2]),
                 preemptible=rng.random() < 0.1,
                 on=(rng.choice(free),),
+                time_limit_s=rng.choice([math.inf, s.now + 300.0, s.now + 70.0]),
             )
 
 
@@ -105,6 +107,7 @@ def _pending(rng: random.Random, s: Situation, names: list[str], pools: list[str
         }
         for _ in range(rng.randint(1, 6))
     ]
+    limits_s = rng.choice([[math.inf], [60.0, 600.0, 3600.0], [math.inf, 600.0]])
     moments = sorted(rng.choice([1.0, 2.0, 5.0, s.now or 1.0]) for _ in range(40))
     for index in range(rng.randint(2, 40)):
         kind = dict(rng.choice(kinds))
@@ -122,6 +125,7 @@ def _pending(rng: random.Random, s: Situation, names: list[str], pools: list[str
             preemptible=rng.random() < 0.9,
             pool=rng.choice([None, None, rng.choice(pools)]),
             submitted_at=moments[index],
+            time_limit_s=rng.choice(limits_s),
             strategy=rng.choice(["least-fragmentation", "pack"]),
         )
 
