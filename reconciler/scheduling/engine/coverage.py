@@ -44,7 +44,6 @@ class Trait(StrEnum):
     RECLAIMED = "a start that another job could reclaim at once"
     LIMIT_HOLDS = "capacity that comes free under a limit at a known time"
     GIVES_WAY = "a reservation that gives way to another job"
-    RISEN = "a queue that came above its share after reservations were made"
 
 
 class NotCovered(Exception):  # noqa: N818 - no error: the present cycle decides instead
@@ -176,13 +175,10 @@ class CoverageGuard:
         if (self._movable and self._lowest) or (policy.preempt and lower) or others:
             raise NotCovered(Trait.EVICTIONS)
 
-    def ended(self, risen: Collection[int], *, reserved: bool) -> None:
-        """Check that nothing else follows from queues that came above their shares in the cycle.
-
-        ``reserved``: whether there are reservations.
-        """
-        if risen and self._situation.policy.reclaim and (self._lowest or reserved or self._ends):
-            raise NotCovered(Trait.EVICTIONS if self._lowest else Trait.RISEN)
+    def ended(self, risen: Collection[int]) -> None:
+        """Check that nobody could evict from queues that came above their shares in the cycle."""
+        if risen and self._lowest and self._situation.policy.reclaim:
+            raise NotCovered(Trait.EVICTIONS)
 
     def fitting(self, line: snapshots.PendingGroup, fits: Callable[[int], bool]) -> list[int]:
         """Return the shapes with room of which a job could reclaim what a start is about to take.

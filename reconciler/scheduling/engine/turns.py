@@ -13,7 +13,8 @@ import numpy as np
 from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.engine.coverage import CoverageGuard, NotCovered, Trait
 from reconciler.scheduling.engine.job_table import JobTable
-from reconciler.scheduling.engine.placement import ElementPlacer, ElementPlaces
+from reconciler.scheduling.engine.node_state import ElementPlaces
+from reconciler.scheduling.engine.placement import ElementPlacer
 from reconciler.scheduling.engine.queue_accounts import QueueAccounts
 from reconciler.scheduling.engine.queue_heap import QueueHeap
 from reconciler.scheduling.engine.reservations import (
@@ -108,8 +109,7 @@ class Turns:
             if cause is not None:
                 self._block(queue, row, cause)
             order.renew(queue, self._head(queue))
-        risen = self._accounts.above_shares() - over
-        self._guard.ended(risen, reserved=bool(self._reservations.made))
+        self._guard.ended(self._accounts.above_shares() - over)
         self.result.reservations = self._reservations.made
         return self.result
 
