@@ -10,7 +10,7 @@ from reconciler.scheduling.backfill import node_reservation
 from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.cycle import result, scheduling_cycle
 from reconciler.scheduling.decisions import Action, Decisions, Placement, TaskPlacement
-from reconciler.scheduling.engine import coverage, engine, job_table, node_state, shape_table
+from reconciler.scheduling.engine import coverage, engine, job_table, node_resources, shape_table
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import diagnosis, gang, partial_gangs
 from reconciler.scheduling.queues import job_order
@@ -84,7 +84,7 @@ def _note_starts(cycle: scheduling_cycle.SchedulingCycle, decided: engine.Engine
 
 
 def _tasks(
-    shape: shape_table.JobShape, places: node_state.ElementPlaces
+    shape: shape_table.JobShape, places: node_resources.ElementPlaces
 ) -> tuple[TaskPlacement, ...]:
     """Return the tasks of an element, by index."""
     amounts = (shape.cpu, shape.memory, shape.devices * shape.share)

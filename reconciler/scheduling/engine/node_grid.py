@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.engine.node_state import NodeState
+from reconciler.scheduling.engine.node_resources import NodeResources
 from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import WHOLE
@@ -131,7 +131,7 @@ class NodeGrid:
     """The cells of one state of the nodes. Nodes that changed are moved when somebody looks."""
 
     def __init__(
-        self, situation: snapshots.Snapshot, classes: scoring.Classes, state: NodeState
+        self, situation: snapshots.Snapshot, classes: scoring.Classes, state: NodeResources
     ) -> None:
         nodes = situation.nodes
         self.state = state
@@ -158,13 +158,13 @@ class NodeGrid:
             self._put(cell)
         state.changed.clear()
 
-    def copy(self, state: NodeState) -> "NodeGrid":
+    def copy(self, state: NodeResources) -> "NodeGrid":
         """Return a grid of its own for a copy of the state."""
         twin = copy.copy(self)
         twin._part(state)  # noqa: SLF001 - its own
         return twin
 
-    def _part(self, state: NodeState) -> None:
+    def _part(self, state: NodeResources) -> None:
         """Stop sharing cells with the grid of which this is a copy."""
         self.state = state
         made = {id(cell): cell.copy() for cell in self._cells.values()}

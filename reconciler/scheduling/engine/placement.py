@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from reconciler.scheduling.engine.gangs import GangPlacer
 from reconciler.scheduling.engine.node_grid import NodeGrid
-from reconciler.scheduling.engine.node_state import ElementPlaces, NodeState
+from reconciler.scheduling.engine.node_resources import ElementPlaces, NodeResources
 from reconciler.scheduling.engine.shape_table import ShapeTable
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import Mask
@@ -35,7 +35,7 @@ class ElementPlacer:
     """
 
     def __init__(
-        self, table: ShapeTable, state: NodeState, grid: NodeGrid, gangs: GangPlacer
+        self, table: ShapeTable, state: NodeResources, grid: NodeGrid, gangs: GangPlacer
     ) -> None:
         self.table, self.state = table, state
         self._grid, self._gangs = grid, gangs
@@ -46,7 +46,7 @@ class ElementPlacer:
         """Return the nodes of a snapshot as they are now."""
         classes = scoring.Classes(situation)
         table = ShapeTable(situation.shapes, situation.nodes, classes)
-        state = NodeState(situation.nodes)
+        state = NodeResources(situation.nodes)
         grid = NodeGrid(situation, classes, state)
         return cls(table, state, grid, GangPlacer(situation, classes))
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reconciler.scheduling.engine.node_state import ElementPlaces, NodeState
+from reconciler.scheduling.engine.node_resources import ElementPlaces, NodeResources
 from reconciler.scheduling.engine.placement import ElementPlacer
 from reconciler.scheduling.engine.shape_table import NOTHING, JobShape
 from reconciler.scheduling.inputs import snapshots
@@ -31,7 +31,7 @@ EASY_MAX = 8
 OVERRUN_S = 1.0
 
 
-class PendingStart(NamedTuple):
+class BlockedElement(NamedTuple):
     """An element of a job that waits: its row in the job table, its shape, and how long it runs."""
 
     row: int
@@ -47,11 +47,11 @@ class EngineReservation:
         state: of the nodes at ``starts_at``, with all that is reserved by then taken.
     """
 
-    job: PendingStart
+    job: BlockedElement
     starts_at: float
     ends_at: float
     places: ElementPlaces
-    state: NodeState
+    state: NodeResources
 
 
 class _Change(NamedTuple):
@@ -104,7 +104,7 @@ class Reservations:
                 room.state.clamp(one.state)
         return room
 
-    def started(self, job: PendingStart, places: ElementPlaces, source: ElementPlacer) -> None:
+    def started(self, job: BlockedElement, places: ElementPlaces, source: ElementPlacer) -> None:
         """Take the same in every state in which an element that started in one still runs."""
         ends_at = self.now_s + job.duration_s
         shape = self._shapes[job.shape]
@@ -122,7 +122,7 @@ class Reservations:
             if state is not source.state:
                 state.hold(shape, places)
 
-    def delayed_by(self, job: PendingStart) -> EngineReservation:
+    def delayed_by(self, job: BlockedElement) -> EngineReservation:
         """Return the first reservation that a job would delay, which fits but for reservations."""
         low, high = 1, self._reach(job.duration_s)
         while low < high:
@@ -139,7 +139,7 @@ class Reservations:
         """Return True if anything ends at a known time."""
         return bool(self._running or self._started)
 
-    def reserve(self, queue: int, job: PendingStart) -> EngineReservation | None:
+    def reserve(self, queue: int, job: BlockedElement) -> EngineReservation | None:
         """Reserve nodes for a blocked job, as far as the policy goes; None: it gets none."""
         policy, tries = self.policy, self._tries.get(queue, 0)
         if policy.backfill == "none":
@@ -166,7 +166,7 @@ class Reservations:
         self._beside.clear()
         return found
 
-    def _earliest(self, job: PendingStart) -> EngineReservation | None:
+    def _earliest(self, job: BlockedElement) -> EngineReservation | None:
         """Return the first time at which a job fits until its end, with the nodes then."""
         walk = self.now.copy()
         probe = _FitProbe(walk, job.shape)

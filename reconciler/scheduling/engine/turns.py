@@ -13,13 +13,13 @@ import numpy as np
 from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.engine.coverage import CoverageGuard, NotCovered, Trait
 from reconciler.scheduling.engine.job_table import JobTable
-from reconciler.scheduling.engine.node_state import ElementPlaces
+from reconciler.scheduling.engine.node_resources import ElementPlaces
 from reconciler.scheduling.engine.placement import ElementPlacer
 from reconciler.scheduling.engine.queue_accounts import QueueAccounts
 from reconciler.scheduling.engine.queue_heap import QueueHeap
 from reconciler.scheduling.engine.reservations import (
+    BlockedElement,
     EngineReservation,
-    PendingStart,
     Reservations,
 )
 from reconciler.scheduling.inputs import snapshots
@@ -174,7 +174,7 @@ class Turns:
         if not all(now.fits(shape) for shape in reclaiming):
             raise NotCovered(Trait.RECLAIMED)
         self._accounts.charge(queue, self._shapes[number].charged, firm=self._firm[index])
-        self._reservations.started(PendingStart(row, number, line.duration_s), places, room)
+        self._reservations.started(BlockedElement(row, number, line.duration_s), places, room)
         self.result.starts.append(ElementStart(row, places, backfill))
         self.result.left[row] -= 1
         return None
@@ -183,7 +183,7 @@ class Turns:
         """Return what a job waits for that finds no room, with a reservation if it gets one."""
         index = self._line[row]
         number, line = self._shape_of[index], self._lines[index]
-        job = PendingStart(row, number, line.duration_s)
+        job = BlockedElement(row, number, line.duration_s)
         reservations, cause = self._reservations, self._no_capacity(row)
         if reservations.made and reservations.now.fits(number):
             self._guard.kept_out(

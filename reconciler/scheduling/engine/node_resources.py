@@ -25,7 +25,7 @@ class TaskPlaces(NamedTuple):
 ElementPlaces = Sequence[TaskPlaces]
 
 
-class NodeState:
+class NodeResources:
     """The nodes of a snapshot at one moment; mutable.
 
     Attributes:
@@ -47,9 +47,9 @@ class NodeState:
         self.changes = self.before = 0
         self.changed: set[int] = set()
 
-    def copy(self) -> "NodeState":
+    def copy(self) -> "NodeResources":
         """Return a state of its own with the same contents."""
-        twin = NodeState.__new__(NodeState)
+        twin = NodeResources.__new__(NodeResources)
         twin.cpu, twin.memory = self.cpu.copy(), self.memory.copy()
         twin.devices, twin.occupied = self.devices.copy(), self.occupied.copy()
         twin.accepts = self.accepts
@@ -113,7 +113,7 @@ class NodeState:
                 self.occupied[node] = max(self.occupied[node] + count, 0)
                 self.changes += 1
 
-    def clamp(self, other: "NodeState") -> None:
+    def clamp(self, other: "NodeResources") -> None:
         """Keep of each node the lesser of what both have left."""
         cpu, memory, occupied = self.cpu, self.memory, self.occupied
         for node, devices in enumerate(self.devices):
