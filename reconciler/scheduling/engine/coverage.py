@@ -144,6 +144,11 @@ class CoverageGuard:
         self._open: NDArray[np.intp] | None = None
         self._charged = np.zeros((0, 3), dtype=np.int64)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody could leave for anybody, so that blocked jobs need no check."""
+        return not self._lowest
+
     def kept_out(
         self, line: snapshots.PendingGroup, reserved: Sequence[snapshots.PendingGroup]
     ) -> None:

@@ -5,6 +5,9 @@ The number of a shape comes in; where its tasks go comes out, and is taken when 
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from reconciler.scheduling.engine.gangs import GangPlacer
 from reconciler.scheduling.engine.node_grid import NodeGrid
 from reconciler.scheduling.engine.node_resources import ElementPlaces, NodeResources
@@ -32,6 +35,7 @@ class ElementPlacer:
     Attributes:
         table: the shapes.
         state: what each node has left. ``find`` answers for what it is then.
+        open: how many shapes may have room.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class ElementPlacer:
         self.table, self.state = table, state
         self._grid, self._gangs = grid, gangs
         self._full = bytearray(len(table.shapes))
+        self.open = len(table.shapes)
 
     @classmethod
     def of(cls, situation: snapshots.Snapshot) -> "ElementPlacer":
@@ -71,9 +76,15 @@ class ElementPlacer:
             nodes = self._gangs.find(shape, self._grid)
             if nodes:
                 return ElementPlan(nodes)
-        for other in self.table.no_less(number).tolist():
-            self._full[other] = 1
+        self.close(self.table.no_less(number))
         return None
+
+    def close(self, numbers: NDArray[np.intp]) -> None:
+        """Note that shapes have no room."""
+        full = self._full
+        for number in numbers.tolist():
+            self.open -= not full[number]
+            full[number] = 1
 
     def usable(self, number: int) -> Mask:
         """(n,) nodes that the tasks of a shape may use."""
@@ -81,7 +92,8 @@ class ElementPlacer:
 
     def forget(self) -> None:
         """Look again for what had no room: something was given back."""
-        self._full = bytearray(len(self._full))
+        self.open = len(self._full)
+        self._full = bytearray(self.open)
 
     def fits(self, number: int) -> bool:
         """Return True if one element of a shape has room."""

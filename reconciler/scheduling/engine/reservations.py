@@ -80,7 +80,8 @@ class Reservations:
         self._beside: dict[int, ElementPlacer] = {}
         #: By shape, the shortest duration that fits at no time.
         self._hopeless: dict[int, float] = {}
-        self._tries: dict[int, int] = {}
+        #: Queues of which a job was blocked.
+        self._tried: set[int] = set()
 
     # What may start
 
@@ -139,17 +140,22 @@ class Reservations:
         """Return True if anything ends at a known time."""
         return bool(self._running or self._started)
 
+    def may_reserve(self, queue: int) -> bool:
+        """Return True if the next blocked job of a queue may get a reservation."""
+        policy = self.policy
+        if policy.backfill == "none" or not self.has_times():
+            return False
+        if policy.backfill == "easy" and queue in self._tried:
+            return False
+        most = EASY_MAX if policy.backfill == "easy" else RESERVATIONS_MAX
+        most = most if policy.depth is None else min(policy.depth, RESERVATIONS_MAX)
+        return len(self.made) < most
+
     def reserve(self, queue: int, job: BlockedElement) -> EngineReservation | None:
         """Reserve nodes for a blocked job, as far as the policy goes; None: it gets none."""
-        policy, tries = self.policy, self._tries.get(queue, 0)
-        if policy.backfill == "none":
-            return None
-        self._tries[queue] = tries + 1
-        most = RESERVATIONS_MAX if policy.depth is None else min(policy.depth, RESERVATIONS_MAX)
-        if policy.backfill == "easy":
-            most = EASY_MAX if policy.depth is None else most
-            most = 0 if tries else most
-        if len(self.made) >= most or not self.has_times():
+        may = self.may_reserve(queue)
+        self._tried.add(queue)
+        if not may:
             return None
         hopeless_s = self._hopeless.get(job.shape)
         if hopeless_s is not None and job.duration_s >= hopeless_s:

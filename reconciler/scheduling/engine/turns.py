@@ -90,6 +90,9 @@ class Turns:
         self._at: list[int] = jobs.begins[:-1].tolist()
         self._ends: list[int] = jobs.begins[1:].tolist()
         self._never = placer.table.never(situation.nodes, np.unique(self._shape_of))
+        used = np.zeros(len(self._shapes), dtype=np.bool_)
+        used[self._shape_of] = True
+        placer.close(np.flatnonzero(self._never | ~used))
         self._numbers: dict[BlockReason, int] = {}
         self._elements: list[int] = jobs.elements.tolist()
         self.result = TurnResult([-1] * len(situation.lines), self._elements.copy())
@@ -108,10 +111,32 @@ class Turns:
                 cause = self._start(queue, row)
             if cause is not None:
                 self._block(queue, row, cause)
+                if not self._reservations.now.open and self._block_rest():
+                    break
             order.renew(queue, self._head(queue))
         self._guard.ended(self._accounts.above_shares() - over)
         self.result.reservations = self._reservations.made
         return self.result
+
+    def _block_rest(self) -> bool:
+        """Block all that is left at once if no shape has room. Return False if turns could differ.
+
+        A turn then changes nothing that others go by, so that it makes no difference who is next.
+        """
+        if not self._guard.is_idle or any(self._firm) or any(self._bounded):
+            return False
+        queues = [queue for queue, at in enumerate(self._at) if at < self._ends[queue]]
+        strict = self._situation.queues.strict
+        if any(strict[queue] or self._reservations.may_reserve(queue) for queue in queues):
+            return False
+        for queue in queues:
+            for row in range(self._at[queue], self._ends[queue]):
+                if self.result.blocked[self._line[row]] < 0:
+                    if self.result.left[row]:
+                        self._block(queue, row, self._no_capacity(row))
+                    elif not self._elements[row]:
+                        self.result.held_back.append(row)
+        return True
 
     def _suspend(self) -> None:
         """Block all jobs of suspended queues."""
