@@ -42,7 +42,6 @@ class Trait(StrEnum):
     WINDOWS = "reservations and maintenance windows"
     EVICTIONS = "a job for which others could leave or move"
     RECLAIMED = "a start that another job could reclaim at once"
-    LIMIT_HOLDS = "capacity that comes free under a limit at a known time"
     GIVES_WAY = "a reservation that gives way to another job"
 
 
@@ -129,10 +128,6 @@ class CoverageGuard:
         self._situation, self._columns, self._accounts = situation, columns, accounts
         self._shapes = shapes
         running = situation.running
-        #: Whether anything runs, or may start in this cycle, that ends at a known time.
-        self._ends = bool((running.ends_at < snapshots.ENDLESS).any()) or any(
-            line.duration_s < snapshots.ENDLESS for line in situation.lines
-        )
         self._movable = situation.policy.consolidate and bool(
             situation.policy.any_movable or running.movable.any()
         )
@@ -164,11 +159,8 @@ class CoverageGuard:
                 raise NotCovered(Trait.GIVES_WAY)
 
     def blocked(self, line: snapshots.PendingGroup, kind: BlockKind) -> None:
-        """Check that nobody could leave for a job that is blocked, and no limit is held for it."""
+        """Check that nobody could leave for a job that is blocked."""
         policy = self._situation.policy
-        limited = kind in {BlockKind.LIMIT, BlockKind.QUOTA}
-        if limited and self._ends and policy.backfill != "none":
-            raise NotCovered(Trait.LIMIT_HOLDS)
         if kind == BlockKind.QUOTA or not line.preempts:
             return
         lower = self._lowest.get(line.queue, 2**62) < line.priority

@@ -16,6 +16,8 @@ from reconciler.scheduling.quota.quota_ledger import RESOURCES, QuotaExcess
 #: its guarantee does not cover the start; negated priority; whether nothing is due to it; part of
 #: what is due that it would have, and has; row.
 Key = tuple[bool, bool, int, bool, float, float, int]
+#: An amount that is bounded: queue, resource, and whether of work alone that may not borrow.
+Bound = tuple[int, int, bool]
 
 
 class QueueAccounts:
@@ -113,6 +115,28 @@ class QueueAccounts:
                 bound, has = bounds[member][resource], held[member][resource]
                 if asked[resource] and bound < UNLIMITED and has + asked[resource] > bound:
                     yield QuotaExcess(member, resource, bound, has, asked[resource])
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether any limit, or any guarantee for work that may not borrow, bounds anybody."""
+        return any(min(row) < UNLIMITED for row in (*self._limit, *self._firm_limit))
+
+    def left(self, queue: int, asked: Vector, *, firm: bool) -> dict[Bound, int]:
+        """Return what would be left under each bound beside a start; below 0: it lacks so much."""
+        found: dict[Bound, int] = {}
+        for resource in RESOURCES:
+            if not asked[resource]:
+                continue
+            for member in self.paths[queue]:
+                limit = self._limit[member][resource]
+                if limit < UNLIMITED:
+                    used = self.charged[member][resource]
+                    found[member, resource, False] = limit - used - asked[resource]
+                limit = self._firm_limit[member][resource]
+                if firm and limit < UNLIMITED:
+                    used = self._firm[member][resource]
+                    found[member, resource, True] = limit - used - asked[resource]
+        return found
 
     def covered(self, queue: int, asked: Vector) -> bool:
         """Return True if guarantees all the way up cover a start."""

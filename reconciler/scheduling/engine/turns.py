@@ -12,6 +12,7 @@ import numpy as np
 
 from reconciler.scheduling.causes import BlockKind, BlockReason
 from reconciler.scheduling.engine.coverage import CoverageGuard, NotCovered, Trait
+from reconciler.scheduling.engine.held_limits import HeldLimits
 from reconciler.scheduling.engine.job_table import JobTable
 from reconciler.scheduling.engine.node_resources import ElementPlaces
 from reconciler.scheduling.engine.placement import ElementPlacer
@@ -80,6 +81,7 @@ class Turns:
     ) -> None:
         self._situation, self._jobs, self._accounts = situation, jobs, accounts
         self._guard = guard
+        self._held = HeldLimits(situation, accounts)
         self._reservations = Reservations(situation, placer, jobs.order.tolist())
         self._lines = situation.lines
         self._shapes = placer.table.shapes
@@ -106,7 +108,7 @@ class Turns:
             row = self._at[queue]
             cause = self._forbids(queue, row)
             if cause is not None:
-                self._guard.blocked(self._lines[self._line[row]], cause.kind)
+                self._forbidden(row, cause)
             else:
                 cause = self._start(queue, row)
             if cause is not None:
@@ -163,9 +165,8 @@ class Turns:
                 shape = self._shape_of[index]
                 if cause is None and not self._never[shape]:
                     return self._shapes[shape].charged
-                cause = cause or self._no_capacity(at)
-                self._guard.blocked(self._lines[index], cause.kind)
-                self._block(queue, at, cause)
+                self._forbidden(at, cause)
+                self._block(queue, at, cause or self._no_capacity(at))
             at += 1
         self._at[queue] = end
         return None
@@ -183,10 +184,24 @@ class Turns:
         excess = self._accounts.over_guarantee(queue, asked) if firm else None
         return None if excess is None else BlockReason(BlockKind.QUOTA, excess)
 
+    def _forbidden(self, row: int, cause: BlockReason | None) -> None:
+        """Keep what comes free for a job that a limit forbids; None: it could never start."""
+        line = self._lines[self._line[row]]
+        self._guard.blocked(line, BlockKind.NO_CAPACITY if cause is None else cause.kind)
+        if cause is not None and not self._never[line.shape]:
+            self._held.wait(row, line, self._shapes[line.shape].charged)
+
     def _start(self, queue: int, row: int) -> BlockReason | None:
         """Start one element of a job where it fits best. Return the cause if nothing has room."""
         index = self._line[row]
         number, line = self._shape_of[index], self._lines[index]
+        asked = self._shapes[number].charged
+        held = self._held.delayed_by(row, line, asked) if self._held.held else None
+        if held is not None and self._reservations.now.fits(number):
+            subject = self._name(held.row)
+            return BlockReason(BlockKind.WOULD_DELAY, subject=subject, at=held.at)
+        if held is not None:
+            return self._no_capacity(row)
         room = self._reservations.room_for(line.duration_s)
         plan = room.find(number)
         if plan is None:
@@ -198,7 +213,8 @@ class Turns:
         places = room.take(number, plan)
         if not all(now.fits(shape) for shape in reclaiming):
             raise NotCovered(Trait.RECLAIMED)
-        self._accounts.charge(queue, self._shapes[number].charged, firm=self._firm[index])
+        self._accounts.charge(queue, asked, firm=self._firm[index])
+        self._held.started(row, line, asked)
         self._reservations.started(BlockedElement(row, number, line.duration_s), places, room)
         self.result.starts.append(ElementStart(row, places, backfill))
         self.result.left[row] -= 1
