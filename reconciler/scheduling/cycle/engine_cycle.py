@@ -31,7 +31,7 @@ def decide(situation: snapshots.Snapshot) -> Decisions:
         NotCovered: the snapshot has a trait that the engine does not cover.
     """
     cycle = scheduling_cycle.SchedulingCycle(scheduling_cycle.prepared(situation))
-    decided = engine.decide(cycle.situation, cycle.columns, cycle.ledger, cycle.backlog.ranks)
+    decided = engine.decide(cycle.situation, cycle.columns, cycle.ledger, cycle.backlog)
     _note_starts(cycle, decided)
     _note_blocked(cycle, decided)
     _note_reservations(cycle, decided)

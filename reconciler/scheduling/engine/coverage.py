@@ -15,6 +15,7 @@ from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.engine import queue_accounts, shape_table
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import UNLIMITED, WHOLE
+from reconciler.scheduling.queues import arrival_batches
 
 #: Starts in a row of which nobody was found who could reclaim them, after which nobody looks again;
 #: as in ``cycle.churn_guard``.
@@ -36,7 +37,7 @@ class Trait(StrEnum):
     SCORES = "preferred nodes"
     SPREAD = "spreading over nodes"
     DEVICES = "MIG instances, GPU memory, several shared GPUs, or GPUs near each other"
-    MIX = "a learned mix of arrivals"
+    MIX = "gangs, or a large batch of jobs, placed by a learned mix of arrivals"
     POOLS = "amounts by pool"
     LENDING = "lending limits"
     WINDOWS = "reservations and maintenance windows"
@@ -57,18 +58,19 @@ class NotCovered(Exception):  # noqa: N818 - no error: the present cycle decides
         self.trait = trait
 
 
-def check(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> None:
+def check(situation: snapshots.Snapshot, columns: snapshots.PendingColumns, batch: int) -> None:
     """Raise ``NotCovered`` if columns tell that a snapshot has a trait that is not covered.
 
     Args:
         situation: the snapshot, prepared for a cycle.
         columns: its pending groups as columns.
+        batch: elements that came together with others.
     """
     found = (
         (Trait.LEAVING, situation.running.leaving.any()),
         (Trait.CARRIED, situation.kept),
         (Trait.DEADLINES, situation.turns),
-        (Trait.MIX, situation.mix),
+        (Trait.MIX, situation.mix and batch >= arrival_batches.AHEAD_MIN),
         (Trait.POOLS, situation.pools is not None),
         (Trait.LENDING, (np.asarray(situation.queues.lending) < UNLIMITED).any()),
         (Trait.WINDOWS, situation.windows),
@@ -78,7 +80,10 @@ def check(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> N
         if there:
             raise NotCovered(trait)
     for number in np.unique(columns.shape[columns.claims > 0]).tolist():
-        _check_shape(situation.shapes[number])
+        shape = situation.shapes[number]
+        _check_shape(shape)
+        if situation.mix and shape.groups[0].least > 1 and shape.strategy != "pack":
+            raise NotCovered(Trait.MIX)
     for index in np.flatnonzero(columns.special).tolist():
         _check_jobs(situation.lines[index])
 

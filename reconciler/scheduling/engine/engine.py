@@ -4,7 +4,6 @@ A prepared snapshot comes in with the quota ledger of the cycle; starts and bloc
 The ledger is left as it is.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from reconciler.scheduling.engine import coverage, queue_accounts
@@ -34,7 +33,7 @@ def decide(
     situation: snapshots.Snapshot,
     columns: snapshots.PendingColumns,
     ledger: quota_ledger.QuotaLedger,
-    ranks: Mapping[arrival_batches.Entry, int],
+    batches: arrival_batches.ArrivalBatches,
 ) -> EngineResult:
     """Decide what starts.
 
@@ -42,13 +41,13 @@ def decide(
         situation: the snapshot, prepared for a cycle.
         columns: its pending groups as columns.
         ledger: what queues have when the cycle begins.
-        ranks: what stands for the age of jobs that came together.
+        batches: jobs that came together, in the order in which they fit best.
 
     Raises:
         NotCovered: the snapshot has a trait that the engine does not cover.
     """
-    coverage.check(situation, columns)
-    jobs = JobTable.of(situation, columns, ranks)
+    coverage.check(situation, columns, batches.elements if situation.mix else 0)
+    jobs = JobTable.of(situation, columns, batches.ranks)
     accounts = queue_accounts.QueueAccounts(ledger, situation.queues.priority.tolist())
     placer = ElementPlacer.of(situation)
     guard = coverage.CoverageGuard(situation, columns, accounts, placer.table.shapes)

@@ -10,12 +10,13 @@ goes first where it leaves least of a device, and opens an idle one last. Equal 
 
 import copy
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.scheduling.engine.arrival_costs import ArrivalCosts, CostOrder, TaskKind
+from reconciler.scheduling.engine.cells import ANY, NO_BOUND, NODE_BITS, NODE_MASK, Cell, Shelf
 from reconciler.scheduling.engine.node_resources import NodeResources
 from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
@@ -26,91 +27,6 @@ from reconciler.scheduling.nodes import (
     node_classes,
     scoring,
 )
-
-#: The shelf of all cells, which tasks without GPUs look at.
-ANY = 0
-#: Less than any node has, also one that shrank under what it runs.
-NO_BOUND = -(2**62)
-#: Nodes of a cell are ordered by free CPU, then by row: (milli-CPUs << NODE_BITS) + row.
-NODE_BITS = 24
-NODE_MASK = (1 << NODE_BITS) - 1
-
-
-class Cell:
-    """Nodes alike in class, devices left, and CPU and memory left in steps.
-
-    Attributes:
-        number: of its making; of equal cells the older goes first.
-        node_class: class of its nodes.
-        cpu, memory: milli-CPUs and bytes left at least.
-        gpu: milli-GPUs left.
-        idle: GPUs of which nobody has anything.
-        values: ``ANY``, and the distinct milli-GPUs left of its devices.
-        tight: what is left as one number: GPUs first, then CPU, then memory.
-        nodes: ordered as ``NODE_BITS`` says.
-    """
-
-    __slots__ = ("cpu", "gpu", "idle", "memory", "node_class", "nodes", "number", "tight", "values")
-
-    def __init__(
-        self, number: int, node_class: int, cpu: int, memory: int, devices: tuple[int, ...]
-    ) -> None:
-        self.number = number
-        self.node_class = node_class
-        self.cpu = cpu
-        self.memory = memory
-        free = [amount for amount in devices if amount > 0]
-        self.gpu = sum(free)
-        self.idle = free.count(WHOLE)
-        self.values = (ANY, *sorted(set(free)))
-        self.tight = 0.0
-        self.nodes: list[int] = []
-
-    def copy(self) -> "Cell":
-        """Return a cell of its own with the same nodes."""
-        twin = copy.copy(self)
-        twin.nodes = self.nodes.copy()
-        return twin
-
-
-#: A place on a shelf: CPU, memory, number of the cell, the cell.
-_Entry = tuple[int, int, int, Cell]
-
-
-class Shelf:
-    """Cells by milli-GPUs left, then CPU, then memory."""
-
-    __slots__ = ("amounts", "rows")
-
-    def __init__(self) -> None:
-        self.amounts: list[int] = []
-        self.rows: dict[int, list[_Entry]] = {}
-
-    def put(self, cell: Cell) -> None:
-        """Add a cell."""
-        row = self.rows.get(cell.gpu)
-        if row is None:
-            row = self.rows[cell.gpu] = []
-            insort(self.amounts, cell.gpu)
-        insort(row, (cell.cpu, cell.memory, cell.number, cell))
-
-    def drop(self, cell: Cell) -> None:
-        """Remove a cell that is there."""
-        row = self.rows[cell.gpu]
-        del row[bisect_left(row, (cell.cpu, cell.memory, cell.number))]
-        if not row:
-            del self.rows[cell.gpu]
-            del self.amounts[bisect_left(self.amounts, cell.gpu)]
-
-    def fitting(self, gpu: int, cpu: int, memory: int) -> Iterator[Cell]:
-        """Yield cells with at least so much left, the tightest first."""
-        amounts = self.amounts
-        for at in range(bisect_left(amounts, gpu), len(amounts)):
-            row = self.rows[amounts[at]]
-            for position in range(bisect_left(row, (cpu,)), len(row)):
-                entry = row[position]
-                if entry[1] >= memory:
-                    yield entry[3]
 
 
 class GridColumns(NamedTuple):
@@ -141,7 +57,11 @@ class NodeGrid:
         self._classes = classes.of
         self._steps = _steps(situation, classes)
         most = nodes.capacity.max(axis=0, initial=1)
-        self._scale = (nodes.devices.shape[1] * WHOLE + 1.0, most[0] + 1.0, most[1] + 1.0)
+        self._scale = (
+            nodes.devices.shape[1] * WHOLE + 1.0,
+            float(most[0]) + 1.0,
+            float(most[1]) + 1.0,
+        )
         self._cells: dict[tuple[object, ...], Cell] = {}
         self._cell_of: list[Cell | None] = [None] * len(state.cpu)
         #: How a node stands in its cell.
@@ -151,6 +71,10 @@ class NodeGrid:
         self._sorted: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._columns: GridColumns | None = None
         self._stale: set[int] = set()
+        #: Cells that got their first node, in that order.
+        self._filled: list[Cell] = []
+        self._costs = ArrivalCosts(situation, classes, self._steps) if situation.mix else None
+        self._orders: dict[TaskKind, CostOrder] = {}
         for node in np.flatnonzero(nodes.accepts).tolist():
             self._cell(node).nodes.append(self._code(node))
         for cell in self._cells.values():
@@ -173,6 +97,7 @@ class NodeGrid:
         self._code_of = self._code_of.copy()
         self._shelves, self._values = {}, []
         self._columns, self._stale = None, set()
+        self._filled, self._orders = [], {}
         for cell in made.values():
             if cell.nodes:
                 self._put(cell)
@@ -204,6 +129,8 @@ class NodeGrid:
         return cell
 
     def _put(self, cell: Cell) -> None:
+        """Put a cell that got its first node where it is found."""
+        self._filled.append(cell)
         for value in cell.values:
             shelf = self._shelves.get(value)
             if shelf is None:
@@ -217,6 +144,8 @@ class NodeGrid:
         The node is -1 if none has room.
         """
         self._settle()
+        if self._costs is not None and shape.by_mix:
+            return self._find_by_mix(shape, self._costs)
         if shape.share >= WHOLE:
             shelf = self._shelves.get(WHOLE if shape.devices else ANY)
             return (-1 if shelf is None else self._find_on(shelf, shape, shape.devices)), 0
@@ -224,6 +153,30 @@ class NodeGrid:
             node = self._find_on(self._shelves[value], shape, 0)
             if node >= 0:
                 return node, value
+        return -1, 0
+
+    def _find_by_mix(self, shape: JobShape, costs: ArrivalCosts) -> tuple[int, int]:
+        """Return the node whose cell costs least by the mix of arrivals."""
+        cpu_step, memory_step = self._steps
+        allowed, idle = shape.allowed, shape.devices if shape.share >= WHOLE else 0
+
+        def fits(cell: Cell) -> bool:
+            return (
+                allowed[cell.node_class]
+                and cell.idle >= idle
+                and (not shape.cpu or cell.cpu + cpu_step > shape.cpu)
+                and (not shape.memory or cell.memory + memory_step > shape.memory)
+            )
+
+        kind = costs.kind(shape)
+        order = self._orders.get(kind)
+        if order is None:
+            order = self._orders[kind] = CostOrder(costs, kind)
+        for cell in order.cells(self._filled, fits):
+            node = self._node_of(cell, shape)
+            if node >= 0:
+                cost = costs.cost(cell, kind, exactly=True)
+                return node, 0 if cost is None else cost.value
         return -1, 0
 
     def _find_on(self, shelf: Shelf, shape: JobShape, idle: int) -> int:

@@ -23,6 +23,7 @@ class JobShape(NamedTuple):
         cpu, memory, devices, share: of one task: milli-CPUs, bytes, GPUs, milli-GPUs of each.
         charged: (cpu, memory, gpu) that the whole element is charged.
         allowed: by node class, whether it may go there.
+        by_mix: whether it goes where the mix of arrivals loses least, if one is known.
     """
 
     tasks: int
@@ -32,6 +33,7 @@ class JobShape(NamedTuple):
     share: int
     charged: Vector
     allowed: tuple[bool, ...]
+    by_mix: bool = False
 
 
 #: An element that asks for nothing.
@@ -64,7 +66,16 @@ class ShapeTable:
                 usable = mask & nodes.shareable if share < WHOLE else mask
                 allowed[key] = tuple(usable[classes.first].tolist())
             self.shapes.append(
-                JobShape(group.least, cpu, memory, group.devices, share, shape.least, allowed[key])
+                JobShape(
+                    group.least,
+                    cpu,
+                    memory,
+                    group.devices,
+                    share,
+                    shape.least,
+                    allowed[key],
+                    shape.strategy == "least-fragmentation",
+                )
             )
         masks: dict[tuple[bool, ...], int] = {}
         rows = [

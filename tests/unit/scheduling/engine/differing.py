@@ -15,7 +15,7 @@ from typing import Any
 from reconciler.scheduling.cycle import engine_cycle, scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.engine.coverage import NotCovered
-from reconciler.scheduling.inputs.snapshots import SchedulingPolicy, Snapshot
+from reconciler.scheduling.inputs.snapshots import ArrivalShare, SchedulingPolicy, Snapshot
 from tests.unit.scheduling.situations import Situation
 
 
@@ -130,6 +130,16 @@ def _pending(rng: random.Random, s: Situation, names: list[str], pools: list[str
         )
 
 
+def with_mix(given: Snapshot, seed: int) -> Snapshot:
+    """Return a snapshot with a learned mix of some of its shapes, in every third situation."""
+    rng = random.Random(f"mix {seed}")
+    if rng.random() < 0.67 or not given.shapes:
+        return given
+    shapes = rng.sample(given.shapes, min(len(given.shapes), rng.randint(1, 4)))
+    mix = [ArrivalShare(one.groups[0], one.eligible, 1 / len(shapes)) for one in shapes]
+    return dataclasses.replace(given, mix=tuple(mix))
+
+
 def differing(given: Snapshot) -> list[str]:
     """Return the fields of ``Decisions`` in which engine and present cycle differ.
 
@@ -146,7 +156,7 @@ def main(arguments: list[str]) -> int:
     kinds: Counter[str] = Counter()
     for seed in range(first, first + count):
         try:
-            found = differing(situation(seed).snapshot())
+            found = differing(with_mix(situation(seed).snapshot(), seed))
         except NotCovered as error:
             kinds[str(error)] += 1
             continue
