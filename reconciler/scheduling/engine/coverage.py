@@ -182,12 +182,14 @@ class CoverageGuard:
         if risen and self._lowest and self._situation.policy.reclaim:
             raise NotCovered(Trait.EVICTIONS)
 
-    def fitting(self, line: snapshots.PendingGroup, fits: Callable[[int], bool]) -> list[int]:
-        """Return the shapes with room of which a job could reclaim what a start is about to take.
+    def reclaiming(
+        self, line: snapshots.PendingGroup, would_use: Callable[[int], bool]
+    ) -> list[int]:
+        """Return the shapes of which a job could reclaim what a start is about to take.
 
         Args:
             line: of the element that starts.
-            fits: whether one element of a shape has room.
+            would_use: whether one element of a shape has room, and could use the same nodes.
         """
         policy, amounts = self._situation.policy, self._shapes[line.shape].charged
         protected = self._situation.queues.min_runtime_s[line.queue] > 0
@@ -195,14 +197,14 @@ class CoverageGuard:
             return []
         if self._accounts.covered(line.queue, amounts):
             return []
-        rows = self._reclaiming()
+        rows = self._within_shares()
         rows = rows[self._columns.queue[rows] != line.queue]
         if not rows.size:
             return []
         self._searches -= 1
-        return [s for s in np.unique(self._columns.shape[rows]).tolist() if fits(s)]
+        return [s for s in np.unique(self._columns.shape[rows]).tolist() if would_use(s)]
 
-    def _reclaiming(self) -> NDArray[np.intp]:
+    def _within_shares(self) -> NDArray[np.intp]:
         """Return pending groups of which a job would stay within the fair share of its queue."""
         columns = self._columns
         rows = self._open

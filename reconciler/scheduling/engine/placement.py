@@ -99,6 +99,12 @@ class ElementPlacer:
         """Return True if one element of a shape has room."""
         return self.find(number) is not None
 
+    def would_use(self, plan: ElementPlan, number: int) -> bool:
+        """Return True if one element of a shape has room, and could use nodes of a plan."""
+        shape, usable = self.table.shapes[number], self.usable(number)
+        some = any(usable[node] and self.state.holds(node, shape) for node, _ in plan.nodes)
+        return some and (shape.tasks == 1 or self.fits(number))
+
     def take(self, number: int, plan: ElementPlan) -> ElementPlaces:
         """Take the room of a plan that was just found."""
         shape = self.table.shapes[number]

@@ -5,6 +5,7 @@ its pending group is blocked with the cause. A shape that has no room has none a
 and nothing that asks for no less has: its turns cost no search.
 """
 
+import functools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -207,7 +208,7 @@ class Turns:
         if plan is None:
             return self._wait(queue, row)
         now, backfill = self._reservations.now, bool(self._reservations.made)
-        reclaiming = self._guard.fitting(line, now.fits)
+        reclaiming = self._guard.reclaiming(line, functools.partial(now.would_use, plan))
         if reclaiming and backfill:
             raise NotCovered(Trait.RECLAIMED)
         places = room.take(number, plan)
