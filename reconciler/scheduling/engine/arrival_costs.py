@@ -20,6 +20,8 @@ from reconciler.scheduling.nodes import device_choice, fragmentation, scoring
 
 #: Cells that are compared by the measure itself for one placement.
 SHORTLIST_MAX = 32
+#: Estimates stand behind all costs by the measure itself.
+ESTIMATED = 1e11
 #: Growth is compared in hundredths of a milli-GPU.
 PRECISION = 100.0
 #: Cells without nodes that are passed over before they are dropped from an order.
@@ -71,6 +73,25 @@ class ArrivalCosts:
         if key not in self._costs:
             self._costs[key] = self._work_out(cell, kind, exactly=exactly)
         return self._costs[key]
+
+    def ranked(
+        self, cells: Sequence[Cell], fitting: Sequence[Cell], kind: TaskKind
+    ) -> list[CellCost]:
+        """Return what a task costs in each cell; the shortlist stands before all others.
+
+        Args:
+            cells: all of them, by number.
+            fitting: those that have nodes on which it may fit.
+            kind: of the task.
+        """
+        found = [CellCost(0.0, 0)] * len(cells)
+        costs = [(self.cost(cell, kind, exactly=False), cell) for cell in fitting]
+        known = sorted((cost.cost, cell.number, cost) for cost, cell in costs if cost is not None)
+        bar = known[:SHORTLIST_MAX][-1][0] if known else 0.0
+        for estimate, number, cost in known:
+            exact = self.cost(cells[number], kind, exactly=True) if estimate <= bar else None
+            found[number] = exact or CellCost(ESTIMATED + estimate, cost.value)
+        return found
 
     def _work_out(self, cell: Cell, kind: TaskKind, *, exactly: bool) -> CellCost | None:
         devices, share, cpu, memory = kind

@@ -37,7 +37,7 @@ class Trait(StrEnum):
     SCORES = "preferred nodes"
     SPREAD = "spreading over nodes"
     DEVICES = "MIG instances, GPU memory, several shared GPUs, or GPUs near each other"
-    MIX = "gangs, or a large batch of jobs, placed by a learned mix of arrivals"
+    MIX = "a large batch of jobs placed by what is ahead in it"
     POOLS = "amounts by pool"
     LENDING = "lending limits"
     WINDOWS = "reservations and maintenance windows"
@@ -80,10 +80,7 @@ def check(situation: snapshots.Snapshot, columns: snapshots.PendingColumns, batc
         if there:
             raise NotCovered(trait)
     for number in np.unique(columns.shape[columns.claims > 0]).tolist():
-        shape = situation.shapes[number]
-        _check_shape(shape)
-        if situation.mix and shape.groups[0].least > 1 and shape.strategy != "pack":
-            raise NotCovered(Trait.MIX)
+        _check_shape(situation.shapes[number])
     for index in np.flatnonzero(columns.special).tolist():
         _check_jobs(situation.lines[index])
 
@@ -102,7 +99,7 @@ def _check_shape(shape: snapshots.Shape) -> None:
         (Trait.SCORES, shape.scores is not None),
         (Trait.SPREAD, shape.strategy == "spread"),
         (Trait.DEVICES, group.profile >= 0 or group.share_bytes or group.inner >= 0),
-        (Trait.DEVICES, shared and (group.devices > 1 or group.count > 1)),
+        (Trait.DEVICES, shared and group.devices > 1),
         (Trait.WINDOWS, shape.unreserved is not None or shape.barred),
     )
     for trait, there in found:

@@ -15,7 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.engine.arrival_costs import ArrivalCosts, CostOrder, TaskKind
+from reconciler.scheduling.engine.arrival_costs import (
+    ArrivalCosts,
+    CellCost,
+    CostOrder,
+    TaskKind,
+)
 from reconciler.scheduling.engine.cells import ANY, NO_BOUND, NODE_BITS, NODE_MASK, Cell, Shelf
 from reconciler.scheduling.engine.node_resources import NodeResources
 from reconciler.scheduling.engine.shape_table import JobShape
@@ -157,27 +162,52 @@ class NodeGrid:
 
     def _find_by_mix(self, shape: JobShape, costs: ArrivalCosts) -> tuple[int, int]:
         """Return the node whose cell costs least by the mix of arrivals."""
-        cpu_step, memory_step = self._steps
-        allowed, idle = shape.allowed, shape.devices if shape.share >= WHOLE else 0
-
-        def fits(cell: Cell) -> bool:
-            return (
-                allowed[cell.node_class]
-                and cell.idle >= idle
-                and (not shape.cpu or cell.cpu + cpu_step > shape.cpu)
-                and (not shape.memory or cell.memory + memory_step > shape.memory)
-            )
-
         kind = costs.kind(shape)
         order = self._orders.get(kind)
         if order is None:
             order = self._orders[kind] = CostOrder(costs, kind)
-        for cell in order.cells(self._filled, fits):
+        for cell in order.cells(self._filled, lambda cell: self._may_fit(cell, shape)):
             node = self._node_of(cell, shape)
             if node >= 0:
                 cost = costs.cost(cell, kind, exactly=True)
                 return node, 0 if cost is None else cost.value
         return -1, 0
+
+    def costs(self, shape: JobShape) -> list[CellCost]:
+        """Return what one task costs in each cell, by number; only where it fits it counts."""
+        self._settle()
+        cells = list(self._cells.values())
+        if self._costs is not None and shape.by_mix:
+            fitting = [cell for cell in cells if cell.nodes and self._may_fit(cell, shape)]
+            return self._costs.ranked(cells, fitting, self._costs.kind(shape))
+        if not shape.devices or shape.share >= WHOLE:
+            return [CellCost(cell.tight, 0) for cell in cells]
+        found = []
+        for cell in cells:
+            value = next((value for value in cell.values if value >= shape.share), 0)
+            opened = WHOLE if value == WHOLE else 0
+            found.append(CellCost(value - shape.share + opened + cell.tight, value))
+        return found
+
+    def cell_numbers(self) -> list[int]:
+        """Return the number of the cell of each node, 0 for a node that takes no new work."""
+        return [0 if cell is None else cell.number for cell in self._cell_of]
+
+    def shares(self, share: int) -> list[int]:
+        """Return how many shares of devices a node of each cell holds, by number of the cell."""
+        return [
+            sum(amount // share for amount in cell.devices if amount > 0)
+            for cell in self._cells.values()
+        ]
+
+    def _may_fit(self, cell: Cell, shape: JobShape) -> bool:
+        """Return True if a task may fit on a node of a cell, which is rounded down."""
+        return (
+            shape.allowed[cell.node_class]
+            and cell.idle >= (shape.devices if shape.share >= WHOLE else 0)
+            and (not shape.cpu or cell.cpu + self._steps[0] > shape.cpu)
+            and (not shape.memory or cell.memory + self._steps[1] > shape.memory)
+        )
 
     def _find_on(self, shelf: Shelf, shape: JobShape, idle: int) -> int:
         # cells are rounded down: one that may fit some of its nodes counts

@@ -57,14 +57,14 @@ class NodeResources:
         twin.changed = self.changed.copy()
         return twin
 
-    def take(self, node: int, shape: JobShape, tasks: int, value: int = 0) -> TaskPlaces:
+    def take(self, shape: JobShape, node: int, tasks: int, value: int) -> TaskPlaces:
         """Give resources of a node to tasks of an element that starts.
 
-        ``value``: what is free on the device of which a task takes a share.
+        ``value``: what is free on the device of which a task takes a share; 0: of the tightest.
         """
         given: list[Devices] = [] if shape.devices else [()] * tasks
         if shape.devices:
-            values = (value,) if shape.share < WHOLE else ()
+            values = (value,) if value else ()
             for _ in range(tasks):
                 devices, self.devices[node] = device_choice.give(
                     self.devices[node], shape.devices, shape.share, values
@@ -142,7 +142,9 @@ class NodeResources:
         if shape.memory:
             room = min(room, self.memory[node] // shape.memory)
         if shape.devices and shape.share < WHOLE:
-            room = min(room, int(max(self.devices[node], default=0) >= shape.share))
+            room = min(
+                room, sum([amount // shape.share for amount in self.devices[node] if amount > 0])
+            )
         elif shape.devices:
             room = min(room, self.devices[node].count(WHOLE) // shape.devices)
         return max(room, 0)

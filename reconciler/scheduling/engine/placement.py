@@ -3,12 +3,10 @@
 The number of a shape comes in; where its tasks go comes out, and is taken when the caller says so.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.engine.gangs import GangPlacer
+from reconciler.scheduling.engine.gangs import GangPlacer, NodeTasks
 from reconciler.scheduling.engine.node_grid import NodeGrid
 from reconciler.scheduling.engine.node_resources import ElementPlaces, NodeResources
 from reconciler.scheduling.engine.shape_table import ShapeTable
@@ -16,17 +14,8 @@ from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import Mask
 from reconciler.scheduling.nodes import scoring
 
-
-class ElementPlan(NamedTuple):
-    """Where an element would go.
-
-    Attributes:
-        nodes: (node, tasks), in the order of the tasks.
-        value: what is free on the device of which a task takes a share; 0: it takes none.
-    """
-
-    nodes: list[tuple[int, int]]
-    value: int = 0
+#: Where an element would go, in the order of its tasks.
+ElementPlan = list[NodeTasks]
 
 
 class ElementPlacer:
@@ -71,11 +60,11 @@ class ElementPlacer:
         if shape.tasks == 1:
             node, value = self._grid.find(shape)
             if node >= 0:
-                return ElementPlan([(node, 1)], value)
+                return [NodeTasks(node, 1, value)]
         else:
             nodes = self._gangs.find(shape, self._grid)
             if nodes:
-                return ElementPlan(nodes)
+                return nodes
         self.close(self.table.no_less(number))
         return None
 
@@ -102,10 +91,10 @@ class ElementPlacer:
     def would_use(self, plan: ElementPlan, number: int) -> bool:
         """Return True if one element of a shape has room, and could use nodes of a plan."""
         shape, usable = self.table.shapes[number], self.usable(number)
-        some = any(usable[node] and self.state.holds(node, shape) for node, _ in plan.nodes)
+        some = any(usable[node] and self.state.holds(node, shape) for node, _, _ in plan)
         return some and (shape.tasks == 1 or self.fits(number))
 
     def take(self, number: int, plan: ElementPlan) -> ElementPlaces:
         """Take the room of a plan that was just found."""
         shape = self.table.shapes[number]
-        return [self.state.take(node, shape, tasks, plan.value) for node, tasks in plan.nodes]
+        return [self.state.take(shape, *one) for one in plan]

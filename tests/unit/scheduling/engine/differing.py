@@ -111,8 +111,6 @@ def _pending(rng: random.Random, s: Situation, names: list[str], pools: list[str
     moments = sorted(rng.choice([1.0, 2.0, 5.0, s.now or 1.0]) for _ in range(40))
     for index in range(rng.randint(2, 40)):
         kind = dict(rng.choice(kinds))
-        if kind["gpu"] in (0.25, 0.47, 0.5):
-            kind["tasks"] = 1
         if not (kind["gpu"] or kind["cpu"] or kind["memory"]):
             kind["cpu"] = 1
         s.job(
