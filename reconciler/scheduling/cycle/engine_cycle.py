@@ -49,24 +49,24 @@ def _note_starts(cycle: scheduling_cycle.SchedulingCycle, decided: engine.Engine
     begun: dict[int, int] = {}
     elements: dict[int, int] = {}
     whys: dict[tuple[int, int], str] = {}
-    for row, places, backfill in decided.turns.starts:
+    for row, number, places, backfill in decided.turns.starts:
         line = situation.lines[line_of[row]]
         claim = line.claims[position_of[row]]
         at = begun.get(row, 0)
         begun[row] = at + 1
-        tasks = _tasks(shapes[line.shape], places)
-        key = (line.shape, len(places))
+        tasks = _tasks(shapes[number], places)
+        key = (number, len(places))
         if key not in whys:
             parts = [gang.GangPart(0, 0, len(devices), node) for node, devices in places]
             plan = gang.GangPlacement(tuple(parts))
-            whys[key] = diagnosis.why(situation, line.shape, plan)
+            whys[key] = diagnosis.why(situation, number, plan)
         element = claim.elements[at]
         action: Action = "backfill" if backfill else "allocate"
         cycle.placements.append(Placement(claim.job, element, tasks, action, whys[key]))
         cycle.takers.append((claim.job, tuple([task.node for task in tasks])))
         for node, _ in places:
             elements[node] = elements.get(node, 0) + 1
-    _charge(cycle, decided, begun)
+    _charge(cycle, decided)
     state, stock = decided.placer.state, cycle.now.stock
     cycle.now.put_rows(
         {
@@ -97,20 +97,16 @@ def _tasks(
     )
 
 
-def _charge(
-    cycle: scheduling_cycle.SchedulingCycle, decided: engine.EngineResult, begun: dict[int, int]
-) -> None:
-    """Charge queues for what starts. ``begun``: elements that start, by row of the job table."""
-    jobs, columns = decided.jobs, cycle.columns
-    rows = np.fromiter(begun, dtype=np.intp, count=len(begun))
-    count = np.fromiter(begun.values(), dtype=np.int64, count=len(begun))
-    line = jobs.line[rows]
-    charged = np.array([shape.charged for shape in decided.placer.table.shapes], dtype=np.int64)
-    totals = charged.reshape(-1, 3)[columns.shape[line]] * count[:, None]
+def _charge(cycle: scheduling_cycle.SchedulingCycle, decided: engine.EngineResult) -> None:
+    """Charge queues for what starts."""
+    columns, starts, width = cycle.columns, decided.turns.starts, cycle.ledger.width
+    line = decided.jobs.line[[start.row for start in starts]]
+    each = np.array([shape.charged for shape in decided.placer.table.shapes], dtype=np.int64)
+    charged = each.reshape(-1, width)[[start.shape for start in starts]]
     whose = 2 * columns.queue[line] + ~columns.preemptible[line]
     for one in np.unique(whose).tolist():
-        cpu, memory, gpu = totals[whose == one].sum(axis=0).tolist()
-        cycle.ledger.charge(one // 2, (cpu, memory, gpu), firm=bool(one % 2))
+        total = charged[whose == one].sum(axis=0).tolist()
+        cycle.ledger.charge(one // 2, tuple(total), firm=bool(one % 2))
 
 
 def _note_blocked(cycle: scheduling_cycle.SchedulingCycle, decided: engine.EngineResult) -> None:
@@ -139,7 +135,8 @@ def _note_reservations(
 ) -> None:
     """Take over the reservations; who comes later than this knows them by jobs and times alone."""
     for one in decided.turns.reservations:
-        ask = cycle.ask_of(_progress(cycle, decided.jobs, one.job.row))
+        asked = cycle.ask_of(_progress(cycle, decided.jobs, one.job.row))
+        ask = next(ask for ask in cycle.tries(asked) if ask.shape == one.job.shape)
         tasks = _tasks(decided.placer.table.shapes[one.job.shape], one.places)
         cycle.calendar.reservations.append(
             node_reservation.NodeReservation(ask, one.starts_at, one.ends_at, tasks, cycle.now)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.causes import BlockKind
 from reconciler.scheduling.engine import queue_accounts, shape_table
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.arrays import UNLIMITED, WHOLE
 from reconciler.scheduling.queues import arrival_batches
 
@@ -38,7 +38,7 @@ class Trait(StrEnum):
     SPREAD = "spreading over nodes"
     DEVICES = "MIG instances, GPU memory, several shared GPUs, or GPUs near each other"
     MIX = "a large batch of jobs placed by what is ahead in it"
-    POOLS = "amounts by pool"
+    POOLS = "caps on what all work may have in a pool"
     LENDING = "lending limits"
     WINDOWS = "reservations and maintenance windows"
     EVICTIONS = "a job for which others could leave or move"
@@ -71,7 +71,7 @@ def check(situation: snapshots.Snapshot, columns: snapshots.PendingColumns, batc
         (Trait.CARRIED, situation.kept),
         (Trait.DEADLINES, situation.turns),
         (Trait.MIX, situation.mix and batch >= arrival_batches.AHEAD_MIN),
-        (Trait.POOLS, situation.pools is not None),
+        (Trait.POOLS, bool(flavors.caps(situation))),
         (Trait.LENDING, (np.asarray(situation.queues.lending) < UNLIMITED).any()),
         (Trait.WINDOWS, situation.windows),
         (Trait.EXCLUSIVE, situation.nodes.exclusive.any()),
@@ -147,16 +147,25 @@ class CoverageGuard:
         return not self._lowest
 
     def kept_out(
-        self, line: snapshots.PendingGroup, reserved: Sequence[snapshots.PendingGroup]
+        self,
+        line: snapshots.PendingGroup,
+        shape: int,
+        reserved: Sequence[tuple[snapshots.PendingGroup, int]],
     ) -> None:
-        """Check that no reservation gives way to a job that would delay it."""
+        """Check that no reservation gives way to a job that would delay it.
+
+        Args:
+            line: of the job.
+            shape: in the pool that is tried.
+            reserved: groups and shapes of the jobs with reservations.
+        """
         covered = self._accounts.covered
-        owed = covered(line.queue, self._shapes[line.shape].charged)
-        for other in reserved:
+        owed = covered(line.queue, self._shapes[shape].charged)
+        for other, number in reserved:
             if other.queue == line.queue:
                 gives_way = other.priority < line.priority
             else:
-                gives_way = owed and not covered(other.queue, self._shapes[other.shape].charged)
+                gives_way = owed and not covered(other.queue, self._shapes[number].charged)
             if gives_way:
                 raise NotCovered(Trait.GIVES_WAY)
 
@@ -208,6 +217,9 @@ class CoverageGuard:
         if rows is None:
             strict = self._situation.queues.strict[columns.queue]
             rows = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
+            if self._situation.pools is not None:
+                lines = self._situation.lines
+                rows = rows[[not lines[row].others for row in rows.tolist()]]
             self._charged = np.array([shape.charged for shape in self._shapes], dtype=np.int64)
         asked, queue = self._charged[columns.shape[rows]], columns.queue[rows]
         left, rationed = self._accounts.left_of_shares()

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.engine.queue_accounts import Bound, QueueAccounts
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.inputs.arrays import Vector
+from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.inputs.arrays import Charge
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class HeldLimits:
         self._keeps = accounts.has_bounds and situation.policy.backfill != "none"
         self.held: dict[int, HeldLimit] = {}
         #: What started in this cycle: queue, end, amounts, whether it may not borrow.
-        self._started: list[tuple[int, float, Vector, bool]] = []
+        self._started: list[tuple[int, float, Charge, bool]] = []
 
-    def wait(self, row: int, line: snapshots.PendingGroup, asked: Vector) -> None:
+    def wait(self, row: int, line: snapshots.PendingGroup, asked: Charge) -> None:
         """Keep what comes free for a job, if its queue has no other and it is known when."""
         if not self._keeps or line.queue in self.held:
             return
@@ -56,7 +56,7 @@ class HeldLimits:
             spare = {bound: left + self._freed(bound, at) for bound, left in bounds.items()}
             self.held[line.queue] = HeldLimit(row, line.priority, at, spare)
 
-    def delayed_by(self, row: int, line: snapshots.PendingGroup, asked: Vector) -> HeldLimit | None:
+    def delayed_by(self, row: int, line: snapshots.PendingGroup, asked: Charge) -> HeldLimit | None:
         """Return the job before it in its queue that a start would delay."""
         held = self.held.get(line.queue)
         if held is None or held.row == row or line.priority > held.priority:
@@ -69,7 +69,7 @@ class HeldLimits:
                 return held
         return None
 
-    def started(self, row: int, line: snapshots.PendingGroup, amounts: Vector) -> None:
+    def started(self, row: int, line: snapshots.PendingGroup, amounts: Charge) -> None:
         """Note that an element starts."""
         if not self._keeps:
             return
@@ -112,7 +112,11 @@ class HeldLimits:
             if below[queue] and math.isfinite(end) and (is_firm or not firm)
         ]
         ends = np.maximum(running.ends_at[counts], now + 1.0)
-        amounts = running.total[counts, resource]
+        amounts = running.total[counts, resource % flavors.BASE]
+        if resource >= flavors.BASE:  # what runs in one pool
+            holdings = [self._situation.holdings[row].tasks for row in np.flatnonzero(counts)]
+            totals = [flavors.total_of(self._situation, tasks)[resource] for tasks in holdings]
+            amounts = np.array(totals, dtype=np.int64)
         return (
             np.concatenate([ends, np.array([end for end, _ in started])]),
             np.concatenate([amounts, np.array([taken for _, taken in started], dtype=np.int64)]),

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from reconciler.scheduling.inputs.arrays import UNLIMITED, Amounts, Charge, Mask, Vector
+from reconciler.scheduling.inputs import flavors
+from reconciler.scheduling.inputs.arrays import UNLIMITED, Amounts, Charge, Mask
 from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.quota.quota_ledger import RESOURCES, QuotaExcess
 
@@ -18,6 +19,29 @@ from reconciler.scheduling.quota.quota_ledger import RESOURCES, QuotaExcess
 Key = tuple[bool, bool, int, bool, float, float, int]
 #: An amount that is bounded: queue, resource, and whether of work alone that may not borrow.
 Bound = tuple[int, int, bool]
+
+
+class _Counts:
+    """What counts for starts that ask for some resources, by queue.
+
+    Attributes:
+        rations: by rationed resource: its number, fair share, guarantee.
+        measures: by resource: its number, and what use of it is measured by.
+        undue: rationed resources of which nothing is due.
+    """
+
+    def __init__(self, ledger: quota_ledger.QuotaLedger, resources: tuple[int, ...]) -> None:
+        self.rations: list[list[tuple[int, int, int]]] = []
+        self.measures: list[list[tuple[int, int]]] = []
+        self.undue: list[list[int]] = []
+        for queue, rationed in enumerate(ledger.rationed):
+            fair, owed, due = ledger.fair[queue], ledger.guaranteed[queue], ledger.due[queue]
+            self.rations.append([(r, fair[r], owed[r]) for r in resources if rationed[r]])
+            measures = [
+                (r, due[r] if 0 < due[r] < UNLIMITED else ledger.capacity[r]) for r in resources
+            ]
+            self.measures.append([(r, measure) for r, measure in measures if measure > 0])
+            self.undue.append([r for r in resources if rationed[r] and due[r] <= 0])
 
 
 class QueueAccounts:
@@ -37,81 +61,72 @@ class QueueAccounts:
         self._firm_limit = ledger.firm_limit
         self._limit, self._fair, self._rationed = ledger.limit, ledger.fair, ledger.rationed
         self._priority = priority
-        #: Of each queue, by rationed resource: number, fair share, guarantee.
-        self._rations = [
-            [(r, fair[r], owed[r]) for r in RESOURCES if rationed[r]]
-            for fair, owed, rationed in zip(
-                ledger.fair, ledger.guaranteed, ledger.rationed, strict=True
-            )
+        self._width = ledger.width
+        #: By number of a pool, 0 for none, what counts for starts there.
+        self._counts = [
+            _Counts(ledger, (*RESOURCES, *range(first, first + 3)) if first else RESOURCES)
+            for first in range(0, ledger.width, flavors.BASE)
         ]
-        capacity = ledger.capacity
-        #: Of each queue, by resource: number, and what its use is measured by.
-        self._measures: list[list[tuple[int, int]]] = []
-        #: Of each queue the rationed resources of which nothing is due to it.
-        self._undue: list[list[int]] = []
-        for due, rationed in zip(ledger.due, ledger.rationed, strict=True):
-            measures = [due[r] if 0 < due[r] < UNLIMITED else capacity[r] for r in RESOURCES]
-            self._measures.append([(r, m) for r, m in zip(RESOURCES, measures, strict=True) if m])
-            self._undue.append([r for r in RESOURCES if rationed[r] and due[r] <= 0])
+        self._rations = _Counts(ledger, tuple(range(ledger.width))).rations
         self._limited = [
             [member for member in path if min(self._limit[member]) < UNLIMITED]
             for path in self.paths
         ]
 
-    def key(self, queue: int, asked: Vector) -> Key:
+    def key(self, queue: int, asked: Charge) -> Key:
         """Return the place of a queue among its siblings if it starts so much next."""
+        counts = self._counts[0]
+        if self._width > flavors.BASE:
+            beyond = (r for r in range(flavors.BASE, self._width) if asked[r])
+            counts = self._counts[next(beyond, 0) // flavors.BASE]
         charged = self.charged[queue]
         over = False
-        uncovered = not self._rations[queue]
-        for resource, fair, owed in self._rations[queue]:
+        uncovered = not counts.rations[queue]
+        for resource, fair, owed in counts.rations[queue]:
             has = charged[resource]
             over = over or has > fair
             uncovered = uncovered or has + asked[resource] > owed
         before = after = 0.0
-        for resource, measure in self._measures[queue]:
+        for resource, measure in counts.measures[queue]:
             has = charged[resource]
             then = has + asked[resource]
             if has > 0 and has / measure > before:
                 before = has / measure
             if then > 0 and then / measure > after:
                 after = then / measure
-        undue = self._undue[queue]
+        undue = counts.undue[queue]
         lacks = bool(undue) and any(charged[r] + asked[r] > 0 for r in undue)
         return (over, uncovered, -self._priority[queue], lacks, after, before, queue)
 
-    def charge(self, queue: int, amounts: Vector, *, firm: bool) -> None:
+    def charge(self, queue: int, amounts: Charge, *, firm: bool) -> None:
         """Count amounts as taken by a queue and all above it; ``firm``: not preemptible."""
         for member in self.paths[queue]:
-            charged = self.charged[member]
-            charged[0] += amounts[0]
-            charged[1] += amounts[1]
-            charged[2] += amounts[2]
-            if firm:
-                held = self._firm[member]
-                for resource in RESOURCES:
-                    held[resource] += amounts[resource]
+            for resource, amount in enumerate(amounts):
+                self.charged[member][resource] += amount
+                if firm:
+                    self._firm[member][resource] += amount
 
     def is_bounded(self, queue: int) -> bool:
         """Return True if a limit may forbid a start."""
         return bool(self._limited[queue])
 
-    def over_limit(self, queue: int, asked: Vector) -> QuotaExcess | None:
+    def over_limit(self, queue: int, asked: Charge) -> QuotaExcess | None:
         """Return the lowest limit that a start would exceed, if any."""
         return next(self._excesses(self._limited[queue], asked, self._limit, self.charged), None)
 
-    def over_guarantee(self, queue: int, asked: Vector) -> QuotaExcess | None:
+    def over_guarantee(self, queue: int, asked: Charge) -> QuotaExcess | None:
         """Return the lowest guarantee that a start of work that can't be preempted exceeds."""
         return next(self._excesses(self.paths[queue], asked, self._firm_limit, self._firm), None)
 
     @staticmethod
     def _excesses(
         members: tuple[int, ...] | list[int],
-        asked: Vector,
+        asked: Charge,
         bounds: list[Charge],
         held: list[list[int]],
     ) -> Iterator[QuotaExcess]:
         for member in members:
-            for resource in RESOURCES:
+            for resource in range(len(asked)):
                 bound, has = bounds[member][resource], held[member][resource]
                 if asked[resource] and bound < UNLIMITED and has + asked[resource] > bound:
                     yield QuotaExcess(member, resource, bound, has, asked[resource])
@@ -121,10 +136,10 @@ class QueueAccounts:
         """Whether any limit, or any guarantee for work that may not borrow, bounds anybody."""
         return any(min(row) < UNLIMITED for row in (*self._limit, *self._firm_limit))
 
-    def left(self, queue: int, asked: Vector, *, firm: bool) -> dict[Bound, int]:
+    def left(self, queue: int, asked: Charge, *, firm: bool) -> dict[Bound, int]:
         """Return what would be left under each bound beside a start; below 0: it lacks so much."""
         found: dict[Bound, int] = {}
-        for resource in RESOURCES:
+        for resource in range(self._width):
             if not asked[resource]:
                 continue
             for member in self.paths[queue]:
@@ -138,7 +153,7 @@ class QueueAccounts:
                     found[member, resource, True] = limit - used - asked[resource]
         return found
 
-    def covered(self, queue: int, asked: Vector) -> bool:
+    def covered(self, queue: int, asked: Charge) -> bool:
         """Return True if guarantees all the way up cover a start."""
         measured = False
         for member in self.paths[queue]:
@@ -152,9 +167,9 @@ class QueueAccounts:
 
     def left_of_shares(self) -> tuple[Amounts, Mask]:
         """(q, 3) what is left of fair shares, and of which resources there are any."""
-        rationed = np.array(self._rationed, dtype=np.bool_).reshape(-1, len(RESOURCES))
+        rationed = np.array(self._rationed, dtype=np.bool_).reshape(-1, self._width)
         left = np.array(self._fair, dtype=np.int64) - np.array(self.charged, dtype=np.int64)
-        return left.reshape(-1, len(RESOURCES)), rationed
+        return left.reshape(-1, self._width), rationed
 
     def is_over_guarantee(self, queue: int) -> bool:
         """Return True if a queue has more than its guarantee, or none is measured for it."""

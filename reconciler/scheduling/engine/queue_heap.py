@@ -8,7 +8,7 @@ first of each heap on its path is the only entry whose place changes, and heaps 
 import heapq
 
 from reconciler.scheduling.engine.queue_accounts import Key, QueueAccounts
-from reconciler.scheduling.inputs.arrays import Vector
+from reconciler.scheduling.inputs.arrays import Charge
 
 ROOT = -1
 
@@ -17,7 +17,7 @@ class QueueHeap:
     """The queues that have something to try. A queue with work of its own competes with those
     below it as one of them."""
 
-    def __init__(self, accounts: QueueAccounts, heads: list[Vector | None]) -> None:
+    def __init__(self, accounts: QueueAccounts, heads: list[Charge | None]) -> None:
         """``heads``: what each queue asks for next; None: nothing."""
         self._accounts = accounts
         self._asked = heads
@@ -38,7 +38,7 @@ class QueueHeap:
                 entry = (accounts.key(queue, asked), queue)
                 heapq.heappush(self._heaps[accounts.parents[queue]], entry)
 
-    def _asked_below(self, queue: int) -> Vector | None:
+    def _asked_below(self, queue: int) -> Charge | None:
         """Return what the next start of a queue with others below it asks for."""
         heap = self._heaps[queue]
         if not heap:
@@ -57,7 +57,7 @@ class QueueHeap:
             at = child
         return None
 
-    def renew(self, queue: int, asked: Vector | None) -> None:
+    def renew(self, queue: int, asked: Charge | None) -> None:
         """Put the queue whose turn it was where it belongs now; ``asked``: what it asks next."""
         self._asked[queue] = asked
         if self._inner[queue]:
@@ -68,7 +68,7 @@ class QueueHeap:
             self._replace(self._heaps[above], member, asked)
             asked = None if above == ROOT else self._asked_below(above)
 
-    def _replace(self, heap: list[tuple[Key, int]], queue: int, asked: Vector | None) -> None:
+    def _replace(self, heap: list[tuple[Key, int]], queue: int, asked: Charge | None) -> None:
         if asked is None:
             heapq.heappop(heap)
         else:

@@ -172,12 +172,29 @@ class Reservations:
         self._beside.clear()
         return found
 
-    def _earliest(self, job: BlockedElement) -> EngineReservation | None:
-        """Return the first time at which a job fits until its end, with the nodes then."""
+    def soonest(self, queue: int, jobs: list[BlockedElement]) -> int:
+        """Return in which of several pools a job would have nodes first, of equals the first."""
+        best, until = 0, math.inf
+        if len(jobs) == 1 or not self.may_reserve(queue):
+            return best
+        for at, job in enumerate(jobs):
+            hopeless_s = self._hopeless.get(job.shape)
+            if hopeless_s is not None and job.duration_s >= hopeless_s:
+                continue
+            found = self._earliest(job, until)
+            if found is not None and (found.starts_at < until or until == math.inf):
+                best, until = at, found.starts_at
+        return best
+
+    def _earliest(self, job: BlockedElement, until: float = math.inf) -> EngineReservation | None:
+        """Return the first time at which a job fits until its end, with the nodes then.
+
+        ``until``: the last time that will do.
+        """
         walk = self.now.copy()
         probe = _FitProbe(walk, job.shape)
         for looked, (at, changes) in enumerate(self._times()):
-            if looked >= TIMES_MAX:
+            if looked >= TIMES_MAX or at > until:
                 return None
             probe.apply(changes)
             if not probe.fits():

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.inputs.arrays import WHOLE, Amounts, Mask, Vector
+from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.inputs.arrays import WHOLE, Amounts, Charge, Mask
 from reconciler.scheduling.nodes import scoring
 
 
@@ -21,7 +21,7 @@ class JobShape(NamedTuple):
     Attributes:
         tasks: that start together.
         cpu, memory, devices, share: of one task: milli-CPUs, bytes, GPUs, milli-GPUs of each.
-        charged: (cpu, memory, gpu) that the whole element is charged.
+        charged: what the whole element is charged.
         allowed: by node class, whether it may go there.
         by_mix: whether it goes where the mix of arrivals loses least, if one is known.
     """
@@ -31,7 +31,7 @@ class JobShape(NamedTuple):
     memory: int
     devices: int
     share: int
-    charged: Vector
+    charged: Charge
     allowed: tuple[bool, ...]
     by_mix: bool = False
 
@@ -53,7 +53,9 @@ class ShapeTable:
         shapes: Sequence[snapshots.Shape],
         nodes: snapshots.NodeColumns,
         classes: scoring.Classes,
+        width: int,
     ) -> None:
+        """``width``: how many resources queues are charged for."""
         self._given = shapes
         allowed: dict[tuple[int, bool], tuple[bool, ...]] = {}
         self.shapes: list[JobShape] = []
@@ -72,7 +74,7 @@ class ShapeTable:
                     memory,
                     group.devices,
                     share,
-                    shape.least,
+                    flavors.charge(shape.least, shape.pool, width),
                     allowed[key],
                     shape.strategy == "least-fragmentation",
                 )

@@ -6,12 +6,12 @@ and nothing that asks for no less has: its turns cost no search.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from reconciler.scheduling.causes import BlockKind, BlockReason
+from reconciler.scheduling.causes import BlockKind, BlockReason, in_pools
 from reconciler.scheduling.engine.coverage import CoverageGuard, NotCovered, Trait
 from reconciler.scheduling.engine.held_limits import HeldLimits
 from reconciler.scheduling.engine.job_table import JobTable
@@ -25,7 +25,7 @@ from reconciler.scheduling.engine.reservations import (
     Reservations,
 )
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.inputs.arrays import Vector
+from reconciler.scheduling.inputs.arrays import Charge
 
 _NO_CAPACITY = BlockReason(BlockKind.NO_CAPACITY)
 _NO_CAPACITY_LEFT = BlockReason(BlockKind.NO_CAPACITY, ahead=True)
@@ -36,11 +36,13 @@ class ElementStart(NamedTuple):
 
     Attributes:
         row: of its job in the job table.
+        shape: in the pool where it starts.
         places: where its tasks go, by index.
         backfill: whether a reservation was there.
     """
 
     row: int
+    shape: int
     places: ElementPlaces
     backfill: bool
 
@@ -95,6 +97,7 @@ class Turns:
         self._never = placer.table.never(situation.nodes, np.unique(self._shape_of))
         used = np.zeros(len(self._shapes), dtype=np.bool_)
         used[self._shape_of] = True
+        used[[shape for line in situation.lines for shape in line.others]] = True
         placer.close(np.flatnonzero(self._never | ~used))
         self._numbers: dict[BlockReason, int] = {}
         self._elements: list[int] = jobs.elements.tolist()
@@ -107,11 +110,7 @@ class Turns:
         order = QueueHeap(self._accounts, [self._head(queue) for queue in range(len(self._at))])
         while (queue := order.first()) is not None:
             row = self._at[queue]
-            cause = self._forbids(queue, row)
-            if cause is not None:
-                self._forbidden(row, cause)
-            else:
-                cause = self._start(queue, row)
+            cause = self._turn(queue, row)
             if cause is not None:
                 self._block(queue, row, cause)
                 if not self._reservations.now.open and self._block_rest():
@@ -120,6 +119,36 @@ class Turns:
         self._guard.ended(self._accounts.above_shares() - over)
         self.result.reservations = self._reservations.made
         return self.result
+
+    def _turn(self, queue: int, row: int) -> BlockReason | None:
+        """Try the next job of a queue. Return the cause if it does not start."""
+        if self._lines[self._line[row]].others:
+            return self._start_in_pools(queue, row)
+        cause = self._forbids(queue, row)
+        if cause is None:
+            return self._start(queue, row)
+        self._forbidden(row, cause)
+        return cause
+
+    def _start_in_pools(self, queue: int, row: int) -> BlockReason | None:
+        """Start a job in the first of its pools that has room. Return the causes if none has."""
+        line = self._lines[self._line[row]]
+        shapes = (line.shape, *line.others)
+        found = [(shape, self._forbids(queue, row, shape)) for shape in shapes]
+        for shape, forbidden in found:
+            if forbidden is None and self._place(queue, row, shape):
+                return None
+        causes = [
+            (shape, self._full(row, shape) if cause is None else self._guarded(line, cause))
+            for shape, cause in found
+        ]
+        free = [at for at, (_, cause) in enumerate(found) if cause is None]
+        if free:
+            jobs = [BlockedElement(row, shapes[at], line.duration_s) for at in free]
+            best = self._reservations.soonest(queue, jobs)
+            cause = self._in_time(queue, jobs[best], causes[free[best]][1])
+            causes[free[best]] = (shapes[free[best]], cause)
+        return in_pools(causes)
 
     def _block_rest(self) -> bool:
         """Block all that is left at once if no shape has room. Return False if turns could differ.
@@ -149,7 +178,7 @@ class Turns:
             if held is not None:
                 self._block_queue(queue, BlockReason(BlockKind.SUSPENDED, queue=held))
 
-    def _head(self, queue: int) -> Vector | None:
+    def _head(self, queue: int) -> Charge | None:
         """Return what the next job of a queue that may start asks for; None: there is none.
 
         A job that can't start in this cycle, whatever others do, does not stand for its queue.
@@ -162,6 +191,8 @@ class Turns:
                 self.result.held_back.append(at)
             elif blocked[index] < 0 and left[at] > 0:
                 self._at[queue] = at
+                if self._lines[index].others:
+                    return self._shapes[self._shape_of[index]].charged
                 cause = self._forbids(queue, at)
                 shape = self._shape_of[index]
                 if cause is None and not self._never[shape]:
@@ -172,13 +203,16 @@ class Turns:
         self._at[queue] = end
         return None
 
-    def _forbids(self, queue: int, row: int) -> BlockReason | None:
-        """Return the limit, or the guarantee of work that may not borrow, that forbids a start."""
+    def _forbids(self, queue: int, row: int, shape: int = -1) -> BlockReason | None:
+        """Return the limit, or the guarantee of work that may not borrow, that forbids a start.
+
+        ``shape``: in the pool that is tried; -1: that of the pending group.
+        """
         line = self._line[row]
         firm = self._firm[line]
         if not firm and not self._bounded[queue]:
             return None
-        asked = self._shapes[self._shape_of[line]].charged
+        asked = self._shapes[self._shape_of[line] if shape < 0 else shape].charged
         excess = self._accounts.over_limit(queue, asked)
         if excess is not None:
             return BlockReason(BlockKind.LIMIT, excess)
@@ -203,10 +237,18 @@ class Turns:
             return BlockReason(BlockKind.WOULD_DELAY, subject=subject, at=held.at)
         if held is not None:
             return self._no_capacity(row)
+        if self._place(queue, row, number):
+            return None
+        job = BlockedElement(row, number, line.duration_s)
+        return self._in_time(queue, job, self._full(row, number))
+
+    def _place(self, queue: int, row: int, number: int) -> bool:
+        """Start one element of a job in the pool of a shape. Return False if it has no room."""
+        line = self._lines[self._line[row]]
         room = self._reservations.room_for(line.duration_s)
         plan = room.find(number)
         if plan is None:
-            return self._wait(queue, row)
+            return False
         now, backfill = self._reservations.now, bool(self._reservations.made)
         reclaiming = self._guard.reclaiming(line, functools.partial(now.would_use, plan))
         if reclaiming and backfill:
@@ -214,39 +256,44 @@ class Turns:
         places = room.take(number, plan)
         if not all(now.fits(shape) for shape in reclaiming):
             raise NotCovered(Trait.RECLAIMED)
-        self._accounts.charge(queue, asked, firm=self._firm[index])
+        asked = self._shapes[number].charged
+        self._accounts.charge(queue, asked, firm=not line.preemptible)
         self._held.started(row, line, asked)
         self._reservations.started(BlockedElement(row, number, line.duration_s), places, room)
-        self.result.starts.append(ElementStart(row, places, backfill))
+        self.result.starts.append(ElementStart(row, number, places, backfill))
         self.result.left[row] -= 1
-        return None
+        return True
 
-    def _wait(self, queue: int, row: int) -> BlockReason:
-        """Return what a job waits for that finds no room, with a reservation if it gets one."""
-        index = self._line[row]
-        number, line = self._shape_of[index], self._lines[index]
-        job = BlockedElement(row, number, line.duration_s)
-        reservations, cause = self._reservations, self._no_capacity(row)
+    def _full(self, row: int, number: int) -> BlockReason:
+        """Return what a job waits for that has no room, or only that of a reservation."""
+        line = self._lines[self._line[row]]
+        reservations = self._reservations
         if reservations.made and reservations.now.fits(number):
-            self._guard.kept_out(
-                line, [self._lines[self._line[r.job.row]] for r in reservations.made]
-            )
-            delayed = reservations.delayed_by(job)
-            everybody = self._situation.policy.backfill == "conservative"
-            own = reservations.reserve(queue, job) if everybody else None
-            return BlockReason(
-                BlockKind.WOULD_DELAY,
-                subject=self._name(delayed.job.row),
-                at=delayed.starts_at,
-                until=None if own is None else own.starts_at,
-            )
+            reserved = [
+                (self._lines[self._line[one.job.row]], one.job.shape) for one in reservations.made
+            ]
+            self._guard.kept_out(line, number, reserved)
+            delayed = reservations.delayed_by(BlockedElement(row, number, line.duration_s))
+            subject = self._name(delayed.job.row)
+            return BlockReason(BlockKind.WOULD_DELAY, subject=subject, at=delayed.starts_at)
+        return self._guarded(line, self._no_capacity(row))
+
+    def _guarded(self, line: snapshots.PendingGroup, cause: BlockReason) -> BlockReason:
         self._guard.blocked(line, cause.kind)
-        found = reservations.reserve(queue, job)
+        return cause
+
+    def _in_time(self, queue: int, job: BlockedElement, cause: BlockReason) -> BlockReason:
+        """Reserve nodes for a job that has no room, as far as the policy goes."""
+        if cause.kind == BlockKind.WOULD_DELAY:
+            everybody = self._situation.policy.backfill == "conservative"
+            own = self._reservations.reserve(queue, job) if everybody else None
+            return cause if own is None else replace(cause, until=own.starts_at)
+        found = self._reservations.reserve(queue, job)
         if found is None:
             return cause
         return BlockReason(
             BlockKind.HAS_RESERVATION,
-            subject=self._name(row),
+            subject=self._name(job.row),
             at=found.starts_at,
             ahead=cause.ahead,
         )

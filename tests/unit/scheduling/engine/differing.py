@@ -16,7 +16,7 @@ from reconciler.scheduling.cycle import engine_cycle, scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.engine.coverage import NotCovered
 from reconciler.scheduling.inputs.snapshots import ArrivalShare, SchedulingPolicy, Snapshot
-from tests.unit.scheduling.situations import Situation
+from tests.unit.scheduling.situations import Situation, gpus_in
 
 
 def situation(seed: int) -> Situation:
@@ -45,6 +45,8 @@ def situation(seed: int) -> Situation:
             pool=rng.choice(pools),
         )
     names = _queues(rng, s)
+    if len(pools) > 1 and rng.random() < 0.5:
+        _by_pool(rng, s)
     _running(rng, s, names)
     _pending(rng, s, names, pools)
     return s
@@ -79,6 +81,22 @@ def _queues(rng: random.Random, s: Situation) -> list[str]:
     if "top" in above and rng.random() < 0.2:
         names.append("top")  # work of its own beside that of the queues below it
     return names
+
+
+def _by_pool(rng: random.Random, s: Situation) -> None:
+    """Give queues amounts in pools."""
+    pools = sorted({node.pool for node in s.nodes})
+    for queue in s.queue_list:
+        if rng.random() < 0.6:
+            queue.flavors = tuple(
+                gpus_in(
+                    pool,
+                    rng.choice([None, None, 0, 1, 4]),
+                    limit=rng.choice([None, None, 2, 6]),
+                    weight=rng.choice([None, None, 0.0, 3.0]),
+                )
+                for pool in rng.sample(pools, rng.randint(1, len(pools)))
+            )
 
 
 def _running(rng: random.Random, s: Situation, names: list[str]) -> None:
