@@ -199,7 +199,9 @@ class CoverageGuard:
         """
         policy, amounts = self._situation.policy, self._shapes[line.shape].charged
         protected = self._situation.queues.min_runtime_s[line.queue] > 0
-        if not policy.reclaim or not line.preemptible or protected or self._searches <= 0:
+        if not policy.reclaim or not line.preemptible or line.others or protected:
+            return []
+        if self._searches <= 0:
             return []
         if self._accounts.covered(line.queue, amounts):
             return []

@@ -39,6 +39,8 @@ class GangPlacer:
 
     def find(self, shape: JobShape, grid: NodeGrid) -> list[NodeTasks]:
         """Return where the tasks go, along the network; empty if the gang has no room."""
+        if not self.usable(shape).any():
+            return []
         columns = grid.columns()
         counts = self._room(shape, grid, columns)
         if int(counts.sum()) < shape.tasks:
