@@ -56,8 +56,9 @@ class ArrivalCosts:
         self._outlook = fragmentation.outlook(
             situation.mix, kinds[:, 2:] > 0, kinds[:, 0].copy(), kinds[:, 1] > 0
         )
-        self._values: tuple[dict[tuple[int, int, int], float], ...] = ({}, {})
-        self._costs: dict[tuple[object, ...], CellCost | None] = {}
+        self._values: dict[tuple[int, int, int], float] = {}
+        self._costs: dict[tuple[object, ...], CellCost] = {}
+        self._ways: dict[tuple[object, ...], list[tuple[int, int]]] = {}
 
     def kind(self, shape: JobShape) -> TaskKind:
         """Return the kind of a task."""
@@ -67,12 +68,52 @@ class ArrivalCosts:
         )
         return (shape.devices, shape.share, cpu, memory)
 
-    def cost(self, cell: Cell, kind: TaskKind, *, exactly: bool) -> CellCost | None:
-        """Return what a task costs in a cell; None if its devices never hold it."""
-        key = (exactly, kind, cell.key)
-        if key not in self._costs:
-            self._costs[key] = self._work_out(cell, kind, exactly=exactly)
-        return self._costs[key]
+    def estimate(self, cells: Sequence[Cell], kind: TaskKind) -> list[CellCost | None]:
+        """Return what a task costs in cells by the estimate; None if no node has room."""
+        found: list[CellCost | None] = [None] * len(cells)
+        at: list[int] = []
+        values: list[int] = []
+        after: list[int] = []
+        for index, cell in enumerate(cells):
+            if self._may_hold(cell, kind):
+                for value, row in self._rows_after(cell, kind):
+                    at.append(index)
+                    values.append(value)
+                    after.append(row)
+        if not at:
+            return found
+        chosen = [cells[index] for index in at]
+        cpu = np.array([cell.cpu for cell in chosen])
+        memory = np.array([cell.memory for cell in chosen])
+        before = np.array([self._row(cell) for cell in chosen])
+        left_cpu = np.maximum(cpu + kind[2] * self._steps[0], 0)
+        left_memory = np.maximum(memory + kind[3] * self._steps[1], 0)
+        alone = self._outlook.alone
+        lost = alone(np.array(after), left_cpu, left_memory) - alone(before, cpu, memory)
+        costs = np.rint(lost * PRECISION) + np.array([cell.tight for cell in chosen])
+        for index, cost, value in zip(at, costs.tolist(), values, strict=True):
+            known = found[index]
+            if known is None or cost < known.cost:
+                found[index] = CellCost(cost, value)
+        return found
+
+    def exact(self, cell: Cell, kind: TaskKind) -> CellCost:
+        """Return what a task costs in a cell that may hold it, by the measure itself."""
+        key = (kind, cell.key)
+        found = self._costs.get(key)
+        if found is None:
+            cpu = max(cell.cpu + kind[2] * self._steps[0], 0)
+            memory = max(cell.memory + kind[3] * self._steps[1], 0)
+            before = self._unused(self._row(cell), cell.cpu, cell.memory)
+            ways = [
+                CellCost(
+                    round((self._unused(row, cpu, memory) - before) * PRECISION) + cell.tight,
+                    value,
+                )
+                for value, row in self._rows_after(cell, kind)
+            ]
+            found = self._costs[key] = min(ways, key=itemgetter(0))
+        return found
 
     def ranked(
         self, cells: Sequence[Cell], fitting: Sequence[Cell], kind: TaskKind
@@ -85,43 +126,56 @@ class ArrivalCosts:
             kind: of the task.
         """
         found = [CellCost(0.0, 0)] * len(cells)
-        costs = [(self.cost(cell, kind, exactly=False), cell) for cell in fitting]
+        costs = zip(self.estimate(fitting, kind), fitting, strict=True)
         known = sorted((cost.cost, cell.number, cost) for cost, cell in costs if cost is not None)
         bar = known[:SHORTLIST_MAX][-1][0] if known else 0.0
         for estimate, number, cost in known:
-            exact = self.cost(cells[number], kind, exactly=True) if estimate <= bar else None
-            found[number] = exact or CellCost(ESTIMATED + estimate, cost.value)
+            found[number] = (
+                self.exact(cells[number], kind)
+                if estimate <= bar
+                else CellCost(ESTIMATED + estimate, cost.value)
+            )
         return found
 
-    def _work_out(self, cell: Cell, kind: TaskKind, *, exactly: bool) -> CellCost | None:
-        devices, share, cpu, memory = kind
-        of = self._mix_class[cell.node_class]
-        number = self._outlook.number
-        ways = [(0, cell.devices)]
-        if devices:
-            options = device_choice.options(cell.devices, devices, share)
-            ways = [(one.values[0] if share < WHOLE else 0, one.after) for one in options]
-        left = [
-            max(has + taken * step, 0)
-            for has, taken, step in zip(
-                (cell.cpu, cell.memory), (cpu, memory), self._steps, strict=True
-            )
-        ]
-        before = self._value((number(of, cell.devices), cell.cpu, cell.memory), exactly=exactly)
-        found = []
-        for value, after in ways:
-            then = self._value((number(of, after), left[0], left[1]), exactly=exactly)
-            found.append(CellCost(round((then - before) * PRECISION) + cell.tight, value))
-        return min(found, key=itemgetter(0), default=None)
+    def _may_hold(self, cell: Cell, kind: TaskKind) -> bool:
+        """Return False if CPU or memory of a cell's nodes is too little for certain.
 
-    def _value(self, state: tuple[int, int, int], *, exactly: bool) -> float:
+        What is left is rounded to the nearest step, and what a cell has is rounded down.
+        """
+        cpu_step, memory_step = self._steps
+        return not (
+            (kind[2] and cell.cpu + kind[2] * cpu_step < 1 - cpu_step)
+            or (kind[3] and cell.memory + kind[3] * memory_step < 1 - memory_step)
+        )
+
+    def _row(self, cell: Cell) -> int:
+        """Return the number that the measure has for the devices of a cell."""
+        return self._outlook.number(self._mix_class[cell.node_class], cell.devices)
+
+    def _rows_after(self, cell: Cell, kind: TaskKind) -> list[tuple[int, int]]:
+        """Return the devices that a task may take, by what is free, and the number of the rest."""
+        devices, share, _, _ = kind
+        if not devices:
+            return [(0, self._row(cell))]
+        of = self._mix_class[cell.node_class]
+        key = (of, cell.devices, devices, share)
+        found = self._ways.get(key)
+        if found is None:
+            options = device_choice.options(cell.devices, devices, share)
+            found = self._ways[key] = [
+                (one.values[0] if share < WHOLE else 0, self._outlook.number(of, one.after))
+                for one in options
+            ]
+        return found
+
+    def _unused(self, row: int, cpu: int, memory: int) -> float:
         """Return what a node with so much left is likely to leave unused."""
-        known = self._values[exactly]
-        if state not in known:
-            vector, cpu, memory = (np.array([part]) for part in state)
-            measure = self._outlook.unused if exactly else self._outlook.alone
-            known[state] = float(measure(vector, cpu, memory)[0])
-        return known[state]
+        key = (row, cpu, memory)
+        found = self._values.get(key)
+        if found is None:
+            parts = (np.array([part]) for part in key)
+            found = self._values[key] = float(self._outlook.unused(*parts)[0])
+        return found
 
 
 class CostOrder:
@@ -140,8 +194,8 @@ class CostOrder:
             filled: cells that got their first node, in that order; it only grows.
             fits: whether a task may fit on a node of a cell.
         """
-        for cell in filled[self._read :]:
-            cost = self._costs.cost(cell, self._kind, exactly=False)
+        new = [cell for cell in filled[self._read :] if cell.number not in self._known]
+        for cell, cost in zip(new, self._costs.estimate(new, self._kind), strict=True):
             if cost is not None and cell.number not in self._known:
                 insort(self._entries, (cost.cost, cell.number, cell))
                 self._known.add(cell.number)
@@ -153,10 +207,8 @@ class CostOrder:
                 empty += 1
             elif fits(cell):
                 if len(near) < SHORTLIST_MAX or estimate == bar:
-                    exact = self._costs.cost(cell, self._kind, exactly=True)
-                    if exact is not None:
-                        near.append((exact.cost, number, cell))
-                        bar = estimate
+                    near.append((self._costs.exact(cell, self._kind).cost, number, cell))
+                    bar = estimate
                 else:
                     more = True
                     break

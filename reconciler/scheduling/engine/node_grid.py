@@ -169,8 +169,7 @@ class NodeGrid:
         for cell in order.cells(self._filled, lambda cell: self._may_fit(cell, shape)):
             node = self._node_of(cell, shape)
             if node >= 0:
-                cost = costs.cost(cell, kind, exactly=True)
-                return node, 0 if cost is None else cost.value
+                return node, costs.exact(cell, kind).value
         return -1, 0
 
     def costs(self, shape: JobShape) -> list[CellCost]:
