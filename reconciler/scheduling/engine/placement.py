@@ -39,8 +39,7 @@ class ElementPlacer:
     def of(cls, situation: snapshots.Snapshot) -> "ElementPlacer":
         """Return the nodes of a snapshot as they are now."""
         classes = scoring.Classes(situation)
-        width = situation.queues.guaranteed.shape[1]
-        table = ShapeTable(situation.shapes, situation.nodes, classes, width)
+        table = ShapeTable(situation, classes)
         state = NodeResources(situation.nodes)
         grid = NodeGrid(situation, classes, state)
         return cls(table, state, grid, GangPlacer(situation, classes))

@@ -4,7 +4,6 @@ The shapes of a snapshot come in; requests that the node grid can answer go out.
 as in the snapshot.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ class JobShape(NamedTuple):
         cpu, memory, devices, share: of one task: milli-CPUs, bytes, GPUs, milli-GPUs of each.
         charged: what the whole element is charged.
         allowed: by node class, whether it may go there.
-        by_mix: whether it goes where the mix of arrivals loses least, if one is known.
+        by_mix: whether it goes where the learned mix of arrivals loses least.
     """
 
     tasks: int
@@ -48,14 +47,9 @@ class ShapeTable:
         sizes: (s, 6) number of the node mask, CPU, memory, devices, share of each, tasks.
     """
 
-    def __init__(
-        self,
-        shapes: Sequence[snapshots.Shape],
-        nodes: snapshots.NodeColumns,
-        classes: scoring.Classes,
-        width: int,
-    ) -> None:
-        """``width``: how many resources queues are charged for."""
+    def __init__(self, situation: snapshots.Snapshot, classes: scoring.Classes) -> None:
+        shapes, nodes = situation.shapes, situation.nodes
+        width = situation.queues.guaranteed.shape[1]
         self._given = shapes
         allowed: dict[tuple[int, bool], tuple[bool, ...]] = {}
         self.shapes: list[JobShape] = []
@@ -76,7 +70,7 @@ class ShapeTable:
                     share,
                     flavors.charge(shape.least, shape.pool, width),
                     allowed[key],
-                    shape.strategy == "least-fragmentation",
+                    bool(situation.mix) and shape.strategy == "least-fragmentation",
                 )
             )
         masks: dict[tuple[bool, ...], int] = {}
