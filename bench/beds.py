@@ -18,6 +18,9 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.scheduler_state import NOTHING, SchedulerState
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values import run_set
+from reconciler.scheduling import decisions
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.inputs import snapshots
 
 
 class Cycle(NamedTuple):
@@ -34,7 +37,12 @@ class Bed:
 
     Attributes:
         running: attempts that are up, in the order in which they came.
+        schedule: decides what starts, from a snapshot.
     """
+
+    schedule: Callable[[snapshots.Snapshot], decisions.Decisions] = staticmethod(
+        scheduling_cycle.schedule
+    )
 
     def __init__(self, structure: desired.Structure, now: float = 1_000_000.0) -> None:
         self.structure = structure
@@ -116,7 +124,12 @@ class Bed:
         wall, cpu = time.perf_counter(), time.process_time()
         observed = self.memory.observed(*self.memory.take_input())
         result = reconcile.reconcile(
-            wanted, observed, self.now, cache=self.memory.cache, ended=_clock(phases, cpu)
+            wanted,
+            observed,
+            self.now,
+            cache=self.memory.cache,
+            ended=_clock(phases, cpu),
+            schedule=self.schedule,
         )
         phases["outcome"] = time.process_time() - cpu - sum(phases.values())
         self.memory.absorb(result)

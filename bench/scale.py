@@ -7,7 +7,8 @@ checkpoint; ``--mix`` adds traits of real work (``bench/mixes.py``), and measure
 cluster and the whole. Each figure is one call of ``reconcile`` with what cycles recall, and taking
 its outcome into the memory: the changes, the snapshot, decisions, all reasons and the records are
 in it. Who is evicted leaves before the next cycle. ``--csv`` writes what the cycles of smaller
-clusters cost beside it.
+clusters cost beside it. ``--engines`` measures the engine over columns beside the present cycle
+(``bench/engines.py``).
 """
 
 import argparse
@@ -17,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from bench import beds, mixes, situations
+from bench import beds, engines, mixes, situations
 from bench.options import count, new_file
 from reconciler.controller.host import gc_tuning
 from reconciler.model import desired
@@ -155,8 +156,15 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         metavar="NAME[,NAME]",
         help="plain, all, or " + ", ".join(mixes.TRAITS),
     )
+    parser.add_argument(
+        "--engines", action="store_true", help="run both engines of the scheduler side by side"
+    )
     parser.add_argument("--csv", type=new_file, metavar="FILE", help="where to write cost by size")
     options = parser.parse_args(arguments)
+    if options.engines:
+        return engines.rows(
+            lambda: Bed(options.nodes, options.jobs, 1, options.mix), options.cycles
+        )
     table = []
     for part in (_PARTS[0], _PARTS[-1]) if options.mix else _PARTS:
         nodes, jobs = int(options.nodes * part), int(options.jobs * part)

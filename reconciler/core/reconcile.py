@@ -160,6 +160,7 @@ def reconcile(
     always_schedule: bool = False,
     cache: cycle_cache.CycleCache | None = None,
     ended: Callable[[Phase], None] = lambda _: None,
+    schedule: Callable[[snapshots.Snapshot], decisions.Decisions] = scheduling_cycle.schedule,
 ) -> outcome.Outcome:
     """Decide one cycle.
 
@@ -173,15 +174,16 @@ def reconcile(
             The outcome is the same without it, but takes longer.
         ended: called with each phase when it ends, so that the caller can time it. It must not
             change anything.
+        schedule: decides what starts, from a snapshot.
     """
     context = cycle_context.CycleContext(desired_state, observed, now, cache)
     in_force, pools = _update(context, desired_state, ended)
     last = schedule_reuse.valid_inputs(context, in_force.generation)
     if last is None or always_schedule:
-        schedule = _schedule(context, in_force, pools, last, ended)
+        made = _schedule(context, in_force, pools, last, ended, schedule=schedule)
     else:
-        schedule = _reuse(context, in_force, pools, last)
-    return _outcome(context, in_force, pools, schedule)
+        made = _reuse(context, in_force, pools, last)
+    return _outcome(context, in_force, pools, made)
 
 
 def _update(
@@ -252,6 +254,8 @@ def _schedule(
     pools: provisioning.PoolStates,
     last: records.ScheduleInputs | None,
     ended: Callable[[Phase], None],
+    *,
+    schedule: Callable[[snapshots.Snapshot], decisions.Decisions],
 ) -> _Schedule:
     """Make a schedule and apply it.
 
@@ -261,13 +265,13 @@ def _schedule(
         pools: the provisioned pools. They may grow or shrink.
         last: inputs of the last schedule if it is still valid. The new one is then made for the
             same moment.
-        ended: see ``reconcile``.
+        ended, schedule: see ``reconcile``.
     """
     structure = in_force.structure
     at = context.now if last is None else last.at
     built = snapshot_builder.build(context, in_force, at)
     ended("snapshot")
-    decided = scheduling_cycle.schedule(built.snapshot)
+    decided = schedule(built.snapshot)
     ended("schedule")
     apply_schedule.apply(context, structure.pools, built, decided)
     ended("place")

@@ -114,7 +114,7 @@ class SchedulingCycle(actions.Actions):
         over = self._over()
         self._turns()
         risen = self._over() - over
-        if risen and self.situation.policy.reclaim:
+        if risen and self.situation.policy.reclaim and self.prospects.evictable.any():
             retries.after_rise(self, risen)
             self._turns()
         for _ in range(LOOKS_MAX):

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from reconciler.scheduling.inputs.snapshots import Mask
 from reconciler.scheduling.nodes.requirements import TaskRequirements
 
+#: The most that CPU, or memory, adds to the amount before it when nodes are ranked.
+BELOW_ONE = 1.0 - 2.0**-30
 #: States that are looked at before a look over all of them at once is cheaper.
 LOOKS_MAX = 96
 
@@ -61,8 +63,8 @@ class BestFitIndex:
     def _tightness(self, gpu: int, left: NodeRemainder) -> float:
         """What ``StateIndex`` takes for a cost where nothing is lost but what is left."""
         whole, cpu, memory = self._scale
-        inner = left.cpu + min(max(left.memory / memory, 0.0), 0.999)
-        return (gpu + min(max(inner / cpu, 0.0), 0.999)) / whole
+        inner = left.cpu + min(max(left.memory / memory, 0.0), BELOW_ONE)
+        return (gpu + min(max(inner / cpu, 0.0), BELOW_ONE)) / whole
 
     def fitting(self, ask: TaskRequirements, allowed: Mask, gpu: int) -> Iterator[int]:
         """States in which a task may fit, the tightest first; -1 where it was looked for enough.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes import device_choice, fragmentation
+from reconciler.scheduling.nodes import best_fit, device_choice, fragmentation
 from reconciler.scheduling.nodes.requirements import IMPOSSIBLE, TaskRequirements
 from reconciler.scheduling.nodes.scoring import EMPTY, Classes, Costs, NodeScores
 
@@ -303,5 +303,5 @@ class NodeClassScores:
 
 def _within_one(values: Costs) -> Costs:
     """Values as digits behind a number: from 0 to below 1; much faster than ``numpy.clip``."""
-    found: Costs = np.minimum(np.maximum(values, 0), 0.999)
+    found: Costs = np.minimum(np.maximum(values, 0), best_fit.BELOW_ONE)
     return found

@@ -5,7 +5,7 @@ released; every change can be undone to a mark, at a cost that grows with what i
 depend on the snapshot and on the changes alone: the same calls give the same nodes anywhere.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -522,6 +522,12 @@ class Capacity:
         self._unfit = {}
         self._too_much = {}
 
+    def put_rows(self, rows: Mapping[int, NodeRow]) -> None:
+        """Set what nodes have left."""
+        for node, row in rows.items():
+            self.stock.put(node, row)
+        self._renew_version()
+
     def clamp(self, other: "Capacity", nodes: Iterable[int] | None = None) -> None:
         """Keep of each node, or of some, the lesser of what this room and another have free."""
         self.stock.clamp(other.stock, nodes)
@@ -569,7 +575,7 @@ class Capacity:
 
     def why(self, shape: int, plan: GangPlacement) -> str:
         """Why an element goes to the nodes of this plan, in words."""
-        return diagnosis.why(self._planner, shape, plan)
+        return diagnosis.why(self.situation, shape, plan)
 
     def __iter__(self) -> Iterator[NodeRow]:
         """What each node has left."""

@@ -66,22 +66,22 @@ def closed(nodes: snapshots.NodeColumns) -> list[tuple[str, list[int]]]:
     return ranked[:CLOSED_MAX]
 
 
-def why(planner: GangPlanner, shape: int, plan: GangPlacement) -> str:
+def why(situation: snapshots.Snapshot, shape: int, plan: GangPlacement) -> str:
     """Why an element goes to these nodes."""
-    asked = planner.situation.shapes[shape]
+    asked = situation.shapes[shape]
     nodes = len({part.node for part in plan.parts})
     if not nodes:
         return "it takes nothing"
     reason = _STRATEGIES[asked.strategy]
-    if asked.strategy == "least-fragmentation" and not planner.situation.mix:
+    if asked.strategy == "least-fragmentation" and not situation.mix:
         reason = "the tightest fit"
     parts = []
     if asked.scores is not None or any(affinity.weight for affinity in asked.affinities):
         parts.append("preferred nodes first")
     if plan.level >= 0:
-        parts.append(f"all in one {_level(planner, plan.level)}, the smallest room that fits")
+        parts.append(f"all in one {_level(situation, plan.level)}, the smallest room that fits")
     elif len(plan.parts) > 1 and _preferred(asked) >= 0:
-        level = _level(planner, _preferred(asked))
+        level = _level(situation, _preferred(asked))
         parts.append(f"no single {level} had room, so as few of them as can be")
     if nodes > 1 and asked.strategy != "spread":
         parts.append(f"as few nodes as can be ({nodes})")
@@ -97,8 +97,8 @@ def _preferred(asked: snapshots.Shape) -> int:
     return max(asked.preferred_level, *(group.preferred_level for group in asked.groups))
 
 
-def _level(planner: GangPlanner, level: int) -> str:
-    names = planner.situation.levels
+def _level(situation: snapshots.Snapshot, level: int) -> str:
+    names = situation.levels
     return names[level] if level < len(names) else "node"
 
 
@@ -280,7 +280,7 @@ class _Funnel(_Steps):
         level = max(self.each.required_level, self.asked.required_level)
         if level >= 0:
             domains = planner.network.domains[:, level]
-            self.drop(domains < 0, f"in no {_level(planner, level)}")
+            self.drop(domains < 0, f"in no {_level(planner.situation, level)}")
 
     def _devices(self) -> None:
         ask, columns = self.ask, self.columns
@@ -365,4 +365,4 @@ class _Funnel(_Steps):
         _, places = np.unique(domains[inside], return_inverse=True)
         room = np.bincount(places, weights=np.minimum(counts[inside], need))
         most = min(int(room.max()), need)
-        return f"{words}, at most {most} in one {_level(self.planner, level)}"
+        return f"{words}, at most {most} in one {_level(self.planner.situation, level)}"
