@@ -109,7 +109,8 @@ class Reports:
             usage = self._usage = sources.stager.with_usage(usage)
         node.stages = {name: stage for name, (stage, _) in stages.items()}
         node.notes = {name: note for name, (_, note) in stages.items()}
-        reports, complete = node.reports(complete=complete)
+        # a controller that asks for the inventory may know nothing of what is here
+        reports, complete = node.reports(complete=complete or node.want_inventory)
         self._sequence += 1
         uses = sources.monitor.uses
         return agent_messages.SyncRequest(
@@ -133,6 +134,7 @@ class Reports:
             follows=self._life.follows,
             accepts_unrenewed=True,
             folder_proof=self._life.folder_proof,
+            held=node.held() if node.want_inventory else None,
         )
 
     def answered(

@@ -16,7 +16,7 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.changes import notes
-from reconciler.controller import loop_inbox, unread_head
+from reconciler.controller import lead_claim, loop_inbox, unread_head
 from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, source, watch
@@ -82,6 +82,8 @@ class GitWatcher(threading.Thread):
         notifier: delivery.Notifier | None = None,
     ) -> None:
         super().__init__(name="repository", daemon=True)
+        #: Tells git that this store leads; None: nobody is told.
+        self.claim: lead_claim.LeadClaim | None = None
         self._audit = audit
         self._notifier = notifier
         self._chained: audit_log.ChainEntry | None = None
@@ -145,11 +147,23 @@ class GitWatcher(threading.Thread):
                     self._fail(defect)
             elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
+            elif self.claim is not None and self.claim.wait_s() <= 0 and self._last is not None:
+                self.claim.check()
+                self.claim.keep(self._revision)
             else:
                 left_s = min(self._polling.next_poll_s(), self._judge_again_s())
+                if self.claim is not None and self._last is not None:
+                    left_s = min(left_s, max(self.claim.wait_s(), JUDGE_EVERY_S))
                 self._look.wait(min(left_s, self._notes_left_s()) if self._has_news() else left_s)
         self._write_notes()
+        if self.claim is not None:
+            self.claim.release(self._revision)
         self._loader.close()
+
+    @property
+    def _revision(self) -> str:
+        """The newest revision whose jobs are in force; empty: none."""
+        return (self._last.status.jobs_revision if self._last is not None else None) or ""
 
     def _watch_again(self) -> None:
         """Watch the repository that exists now. It is polled if that fails."""
@@ -179,12 +193,29 @@ class GitWatcher(threading.Thread):
         if _differs(value, self._last):
             self._record(value, took_s)
             _log_outcome(value.status)
+            if self._last is None and self.claim is not None:
+                self._compare_with_record(value.status)
             self._last = value
             packed = last_good.encode(self._loader.incumbents())
             self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
         self._tidy(value)
+
+    def _compare_with_record(self, status: desired.SyncStatus) -> None:
+        """Find out, before anything is in force, which store led last, and what is newer."""
+        claim = self.claim
+        if claim is None or status.sync == "Unknown" or not claim.check():
+            return
+        before, head = claim.led_before, status.attempted_revision
+        if before is None or not before.revision or head is None:
+            return
+        try:
+            found = self._repository.differences(before.revision, head)
+        except (git_commands.GitError, OSError) as error:
+            log.warning("can't compare with what was in force before: %s", error)
+            return
+        self._inbox.new_files = frozenset(path for path, was, _ in found if was is None)
 
     def _tell_unread(self, head: str, seen_at: float) -> None:
         """Show that a head is not read yet. Called while the loader reads, in another thread."""

@@ -79,6 +79,7 @@ class PendingCache(cycle_cache.CachePart):
         changed: jobs that were read again in this cycle.
         group_of: group of each plain job.
         counts: number of plain jobs by queue.
+        awaiting: jobs that wait to be adopted. None of them is plain.
         slot_reasons: by slot, the reason that the jobs of its group have; None if unknown.
     """
 
@@ -92,6 +93,7 @@ class PendingCache(cycle_cache.CachePart):
         #: Records of plain jobs when they were read.
         self._record_of: dict[str, records.JobRecord] = {}
         self.counts: dict[str, int] = {}
+        self.awaiting: frozenset[str] = frozenset()
         self._structure: desired.Structure | None = None
         self._some_plain = False
         self._epoch: object = None
@@ -125,6 +127,14 @@ class PendingCache(cycle_cache.CachePart):
         self._slots: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._gone: list[tuple[Key, int]] = []
         self._new: set[CachedGroup] = set()
+
+    def hold(self, awaiting: frozenset[str]) -> None:
+        """Read jobs again that begin or end to wait to be adopted."""
+        if awaiting != self.awaiting:
+            self.jobs |= awaiting ^ self.awaiting
+            for name in awaiting - self.awaiting:
+                self._drop(name)
+            self.awaiting = awaiting
 
     def renew(
         self,
@@ -233,6 +243,7 @@ class PendingCache(cycle_cache.CachePart):
             or spec.deadline is not None
             or spec.name in self._nominated
             or not spec.preempts
+            or spec.name in self.awaiting
             or spec.queue not in self._rows
         )
 
