@@ -20,7 +20,7 @@ from reconciler.model.protocol.agent_messages import (
     SyncResponse,
     TaskTemplate,
 )
-from reconciler.model.state.records import AttemptReport, HeldAttempt, StopOrder
+from reconciler.model.state.records import AttemptReport, StopOrder
 from reconciler.model.state.states import AttemptState, EndReason
 
 #: Allowed attempt ids: an id becomes the name of a folder and of two files.
@@ -333,29 +333,6 @@ class AgentState:
             n: assignment for n, assignment in self.assignments.items() if not self.has_ended(n)
         }
         return alive | given
-
-    def held(self) -> tuple[HeldAttempt, ...]:
-        """Return what this node holds for each attempt that is alive."""
-        return tuple(
-            self._held_attempt(name, assignment) for name, assignment in self.holders().items()
-        )[:REPORTS_MAX]
-
-    def _held_attempt(self, name: str, assignment: Assignment | None) -> HeldAttempt:
-        template = self.templates.get(assignment.template) if assignment else None
-        if assignment is None or template is None:
-            return HeldAttempt(name, assigned=False)
-        return HeldAttempt(
-            name,
-            boot_id=assignment.boot_id,
-            devices=assignment.devices,
-            rank=assignment.rank,
-            mig_profile=assignment.mig_profile,
-            instances=assignment.instances,
-            lease_s=template.lease_s,
-            grace_s=template.grace_s,
-            saves_every_s=assignment.saves_every_s,
-            stop=assignment.stop,
-        )
 
     def has_ended(self, attempt: str) -> bool:
         """Return True if nothing more can come from an attempt, as far as this node knows."""

@@ -21,7 +21,7 @@ _BYTES_MAX = 64 * 2**10
 
 
 class LeadRecord(msgspec.Struct, frozen=True):
-    """Who leads, and until when.
+    """A record of who leads, and until when.
 
     Attributes:
         store: identity of its store.

@@ -5,7 +5,7 @@ nothing starts that may have run: somebody chooses. Jobs that come later are new
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -31,7 +31,6 @@ class Adoption:
         kept: as it was stored, or as the start found it.
         observed: what is known of runs and nodes.
         generations: numbers that no other desired state has.
-        new_files: returns the files that are newer than all that the last leader knew.
     """
 
     def __init__(
@@ -39,14 +38,13 @@ class Adoption:
         kept: adoption_state.AdoptionState,
         observed: observed_state.ObservedState,
         generations: Iterator[int],
-        new_files: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self.state = kept
         #: Stored once with the state: the store's identity, and that it is a copy no more.
         self.identity = ""
         self._observed = observed
         self._generations = generations
-        self._new_files = new_files
+        self._new_files: frozenset[str] = frozenset()
         self._last: tuple[desired.Desired, desired.Recovery, desired.Desired] | None = None
 
     @property
@@ -66,6 +64,7 @@ class Adoption:
     def judge(self, verdict: LeadVerdict) -> None:
         """Take what the record in git says of this store."""
         self.identity = verdict.store
+        self._new_files |= verdict.new_files
         before = self.state
         if verdict.past or verdict.blocked:
             why = verdict.past or before.why
@@ -165,7 +164,7 @@ class Adoption:
 
     def _note_waiting(self, desired_state: desired.Desired) -> None:
         """Note which jobs of the first revision may have run."""
-        observed, new_files = self._observed, self._new_files()
+        observed, new_files = self._observed, self._new_files
         waiting = {}
         for name, spec in desired_state.jobs.items():
             record = observed.jobs.get(name)
@@ -177,8 +176,10 @@ class Adoption:
         settings, pools = desired_state.structure.settings, desired_state.structure.pools
         leases = [settings.lease_s, *(one.lease_s or 0 for one in desired_state.jobs.values())]
         graces = [pool.grace_s for pool in pools.values()]
-        for spec in desired_state.jobs.values():
-            graces.append(spec.checkpoint.grace_s if spec.checkpoint else spec.grace_s or 0)
+        graces += [
+            spec.checkpoint.grace_s if spec.checkpoint else spec.grace_s or 0
+            for spec in desired_state.jobs.values()
+        ]
         wait_s = max(leases) + max(graces, default=0) + health.LEASE_MARGIN_S
         self._change(known=True, awaiting=waiting, ready_at=observed.leader_since + wait_s)
 

@@ -134,9 +134,7 @@ class Loop:
         self._engine = agents_engine.AgentsEngine(led.epoch)
         self._state = state = observed_state.ObservedState(led.store.load(), leader_since=clock())
         generations = itertools.count(desired_in_force.GENERATION, -1)
-        self._adoption = adopting = adoption.Adoption(
-            start.adoption, state, generations, lambda: inbox.new_files
-        )
+        self._adoption = adopting = adoption.Adoption(start.adoption, state, generations)
         self._search = job_bisection.JobBisection(time.monotonic)
         self._in_force = desired_in_force.DesiredInForce(adopting, self._search, state, generations)
         self._track = desired_track.DesiredTrack(start.before, start.accepted, adopting, state)

@@ -147,23 +147,20 @@ class GitWatcher(threading.Thread):
                     self._fail(defect)
             elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
-            elif self.claim is not None and self.claim.wait_s() <= 0 and self._last is not None:
-                self.claim.check()
-                self.claim.keep(self._revision)
+            elif claim_left_s(self.claim, self._last) <= 0 and self.claim and self._last:
+                self.claim.keep(self._last.status)
             else:
-                left_s = min(self._polling.next_poll_s(), self._judge_again_s())
-                if self.claim is not None and self._last is not None:
-                    left_s = min(left_s, max(self.claim.wait_s(), JUDGE_EVERY_S))
+                waits = (
+                    self._polling.next_poll_s(),
+                    self._judge_again_s(),
+                    claim_left_s(self.claim, self._last),
+                )
+                left_s = min(waits)
                 self._look.wait(min(left_s, self._notes_left_s()) if self._has_news() else left_s)
         self._write_notes()
-        if self.claim is not None:
-            self.claim.release(self._revision)
+        if self.claim is not None and self._last is not None:
+            self.claim.release(self._last.status)
         self._loader.close()
-
-    @property
-    def _revision(self) -> str:
-        """The newest revision whose jobs are in force; empty: none."""
-        return (self._last.status.jobs_revision if self._last is not None else None) or ""
 
     def _watch_again(self) -> None:
         """Watch the repository that exists now. It is polled if that fails."""
@@ -194,28 +191,13 @@ class GitWatcher(threading.Thread):
             self._record(value, took_s)
             _log_outcome(value.status)
             if self._last is None and self.claim is not None:
-                self._compare_with_record(value.status)
+                self.claim.begin(value.status)
             self._last = value
             packed = last_good.encode(self._loader.incumbents())
             self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
         self._tidy(value)
-
-    def _compare_with_record(self, status: desired.SyncStatus) -> None:
-        """Find out, before anything is in force, which store led last, and what is newer."""
-        claim = self.claim
-        if claim is None or status.sync == "Unknown" or not claim.check():
-            return
-        before, head = claim.led_before, status.attempted_revision
-        if before is None or not before.revision or head is None:
-            return
-        try:
-            found = self._repository.differences(before.revision, head)
-        except (git_commands.GitError, OSError) as error:
-            log.warning("can't compare with what was in force before: %s", error)
-            return
-        self._inbox.new_files = frozenset(path for path, was, _ in found if was is None)
 
     def _tell_unread(self, head: str, seen_at: float) -> None:
         """Show that a head is not read yet. Called while the loader reads, in another thread."""
@@ -342,15 +324,7 @@ class GitWatcher(threading.Thread):
         result = (status.attempted_revision, status.sync, len(status.problems), *noted)
         if status.attempted_revision is None or status.sync == "Unknown" or result == self._told:
             return
-        errors = sum(problem.severity == "error" for problem in status.problems)
-        text = (
-            f"muster: {status.sync} with {errors} errors; structure of "
-            f"{(status.structure_revision or 'none')[:12]}, jobs of "
-            f"{(status.jobs_revision or 'none')[:12]} in force"
-        )
-        text += "".join(f"; {note}" for note in noted)
-        if self._chained is not None:
-            text += f"; audit {self._chained.number} {self._chained.hash}"
+        text = note_text(status, noted, self._chained)
         self._later()
         self._notes[status.attempted_revision] = _Note(value.generation, text)
         while len(self._notes) > NOTES_MAX:
@@ -398,6 +372,25 @@ class GitWatcher(threading.Thread):
                 why = str(error)
             if self._notifier is not None:
                 self._notifier.tried(NOTES, why)
+
+
+def claim_left_s(claim: lead_claim.LeadClaim | None, last: desired.Desired | None) -> float:
+    """Return in how many seconds git is to be told again that this store leads."""
+    return SLEEP_S_MAX if claim is None or last is None else claim.wait_s()
+
+
+def note_text(
+    status: desired.SyncStatus, noted: list[str], chained: audit_log.ChainEntry | None
+) -> str:
+    """Return the note about a result, with internal errors and the newest hash of the audit log."""
+    errors = sum(problem.severity == "error" for problem in status.problems)
+    text = (
+        f"muster: {status.sync} with {errors} errors; structure of "
+        f"{(status.structure_revision or 'none')[:12]}, jobs of "
+        f"{(status.jobs_revision or 'none')[:12]} in force"
+    )
+    text += "".join(f"; {note}" for note in noted)
+    return text if chained is None else f"{text}; audit {chained.number} {chained.hash}"
 
 
 def wait_s(again_at: float | None, now: float, looked_s: float) -> float:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from reconciler.changes import lead_records, notes
 from reconciler.desired.git import git_commands, source
+from reconciler.model import desired
 from reconciler.model.values import times
 
 log = logging.getLogger("muster.controller")
@@ -28,17 +29,19 @@ LOOK_EVERY_S = 10.0
 
 
 class LeadVerdict(NamedTuple):
-    """What the record in git says of a store.
+    """A judgement of a store by the record in git.
 
     Attributes:
         past: why the store may not know all that was run; empty: it does.
         blocked: why nothing may be led now; empty: it may.
         store: identity of the store from now on.
+        new_files: files that came after all that the last leader had in force.
     """
 
     past: str = ""
     blocked: str = ""
     store: str = ""
+    new_files: frozenset[str] = frozenset()
 
 
 class LedBy(NamedTuple):
@@ -106,9 +109,6 @@ class LeadClaim:
         cycle: returns how far the store is.
         tell: called with each new verdict.
         clock: seconds since the epoch.
-
-    Attributes:
-        led_before: the record that was found first, if any.
     """
 
     def __init__(
@@ -129,23 +129,25 @@ class LeadClaim:
         self._commit = ""
         self._due_at = 0.0
         self._failed = False
-        self.led_before: lead_records.LeadRecord | None = None
 
     def wait_s(self) -> float:
         """Return in how many seconds ``keep`` has something to do."""
-        return max(0.0, self._due_at - self._clock()) if self._checked else 0.0
+        return max(0.0, self._due_at - self._clock())
 
-    def check(self) -> bool:
-        """Read the record once, before anything is in force. Return False if it can't be read."""
-        if self._checked:
-            return True
+    def begin(self, status: desired.SyncStatus) -> None:
+        """Read the record once, before anything is in force, and tell what it says.
+
+        Args:
+            status: of the first revision.
+        """
+        if self._checked or status.sync == "Unknown":
+            return
         try:
             record, self._commit = lead_records.read(self._repository)
             past = self._led.empty and record is None and notes.exist(self._repository)
         except (git_commands.GitError, OSError) as error:
             log.warning("can't read which store led last: %s", error)
-            return False
-        self.led_before = record
+            return
         verdict = judge(record, self._led, self._clock())
         if record is not None and record.store == self._led.store and verdict.past:
             # an old copy of the store that led: they must not be taken for one
@@ -154,23 +156,39 @@ class LeadClaim:
         if past:
             verdict = LeadVerdict("the store is empty, and the repository was run before")
         self._checked, self._blocked = True, bool(verdict.blocked)
-        self._tell(verdict._replace(store=self._led.store))
-        return True
+        new = self._files_after(record, status.attempted_revision)
+        self._tell(verdict._replace(store=self._led.store, new_files=new))
 
-    def keep(self, revision: str) -> None:
+    def _files_after(
+        self, record: lead_records.LeadRecord | None, head: str | None
+    ) -> frozenset[str]:
+        """Return the files that came after all that the last leader had in force."""
+        if record is None or not record.revision or head is None:
+            return frozenset()
+        try:
+            found = self._repository.differences(record.revision, head)
+        except (git_commands.GitError, OSError) as error:
+            log.warning("can't compare with what was in force before: %s", error)
+            return frozenset()
+        return frozenset(path for path, before, _ in found if before is None)
+
+    def keep(self, status: desired.SyncStatus) -> None:
         """Renew the claim if that is due, or look if another leader has gone.
 
         Args:
-            revision: newest one whose jobs are in force; empty: none.
+            status: of the newest revision.
         """
-        if not self._checked or self._clock() < self._due_at:
+        if self._clock() < self._due_at:
             return
         self._due_at = self._clock() + LOOK_EVERY_S
+        self.begin(status)
+        if not self._checked:
+            return
         try:
             if self._blocked:
                 self._look_again()
             if not self._blocked:
-                self._write(revision, self._clock() + LEASE_S)
+                self._write(status.jobs_revision or "", self._clock() + LEASE_S)
                 self._due_at = self._clock() + RENEW_EVERY_S
             self._failed = False
         except lead_records.OtherLeaderError:
@@ -180,11 +198,11 @@ class LeadClaim:
                 log.warning("git does not know that this store leads: %s", error)
             self._failed = True
 
-    def release(self, revision: str) -> None:
+    def release(self, status: desired.SyncStatus) -> None:
         """Give the lease back, because the controller stops."""
         if self._checked and not self._blocked:
             try:
-                self._write(revision, self._clock())
+                self._write(status.jobs_revision or "", self._clock())
             except (git_commands.GitError, OSError) as error:
                 log.warning("the lease in git is not given back and ends by itself: %s", error)
 

@@ -32,8 +32,6 @@ class Inbox:
         self._incumbents: bytes | None = None
         self._provisioned: deque[instance_records.OrderResult] = deque()
         self._verdicts: deque[lead_claim.LeadVerdict] = deque(maxlen=VERDICTS_MAX)
-        #: Files that came after all that the last leader knew.
-        self.new_files: frozenset[str] = frozenset()
         #: The newest generation of a durable cycle, and the callback for it.
         self.adopted = 0
         self.on_adopted: Callable[[], None] = lambda: None

@@ -179,6 +179,12 @@ def _identity(store: sql_store.Store) -> tuple[str, bool]:
     return (uuid.uuid4().hex if copied or not own else own), copied
 
 
+def _repository(options: argparse.Namespace) -> source.GitSource:
+    return source.GitSource(
+        options.repo, branch=options.branch, sub_path=options.path, state=options.state
+    )
+
+
 def _epoch_before(repository: source.GitSource) -> int:
     """Return the epoch that git knows, or 0 if it knows none or can't be read."""
     try:
@@ -309,12 +315,7 @@ def _lead(
     decide: Callable[..., outcome.Outcome],
 ) -> None:
     """Lead a store until told to stop."""
-    repository = source.GitSource(
-        options.repo,
-        branch=options.branch,
-        sub_path=options.path,
-        state=options.state,
-    )
+    repository = _repository(options)
     packed = store.reader.incumbents()
     identity, copied = _identity(store)
     above = _epoch_before(repository) if copied or packed is None else 0
@@ -325,18 +326,11 @@ def _lead(
     notifier = _notifier(options)
     watcher = _git_watcher(options, store, repository, before, inbox=inbox, notifier=notifier)
     watcher.watching = _watch(options.repo, watcher)
+    led = lead_claim.LedBy(
+        identity, epoch, store.cycle, packed is None, host, lead_claim.lock_place(options.state)
+    )
     watcher.claim = lead_claim.LeadClaim(
-        repository,
-        lead_claim.LedBy(
-            identity,
-            epoch,
-            store.cycle,
-            empty=packed is None,
-            host=host,
-            place=lead_claim.lock_place(options.state),
-        ),
-        cycle=lambda: store.cycle,
-        tell=inbox.put_verdict,
+        repository, led, cycle=lambda: store.cycle, tell=inbox.put_verdict
     )
     scripts = options.provisioners.resolve() if options.provisioners else None
     provisioner = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)

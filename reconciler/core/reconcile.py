@@ -70,7 +70,7 @@ PHASES: Mapping[str, PhaseFields] = {
         writes="events jobs",
     ),
     "takeover.apply": PhaseFields(
-        observed="desired_generation reports",
+        observed="desired_generation leader_since reports",
         reads="attempts jobs nodes",
         writes="actions attempts events jobs nodes",
     ),
@@ -205,7 +205,7 @@ def _update(
     # reports and the clock -> nodes, attempts
     clock_steps.forget_the_future(context)
     recovers = desired_state.recovery is not None
-    node_reports.apply_reports(context, desired_state.structure, recovers=recovers)
+    node_reports.apply_reports(context, desired_state.structure)
     ended("ingest")
     # desired state -> jobs
     admission.admit(context, desired_state)

@@ -238,6 +238,17 @@ class AgentExchanges:
         """Count a report that is refused."""
         self._budgets.refused[reason] += 1
 
+    async def _session_of(self, node: str) -> sessions.Session:
+        """Return the session of a node.
+
+        Raises:
+            Failure: there are too many nodes.
+        """
+        try:
+            return await self._nodes.session_of(node)
+        except undeclared_nodes.TooManyNodesError as error:
+            raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
+
     async def answer(
         self, said: agent_messages.SyncRequest, cut_off: Callable[[], Awaitable[object]]
     ) -> bytes:
@@ -254,10 +265,7 @@ class AgentExchanges:
         """
         published = require_ready(self._link)
         node = said.node
-        try:
-            session = await self._nodes.session_of(node)
-        except undeclared_nodes.TooManyNodesError as error:
-            raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
+        session = await self._session_of(node)
         first = _must_tell(session, said, published)
         if first is not None:
             return _encode(first)

@@ -1,4 +1,4 @@
-"""A store from the past, on real processes: what runs goes on, once, and what may have run waits."""
+"""A store from the past, on real processes: what runs goes on, and what may have run waits."""
 
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ import pytest
 
 from reconciler.interpreter import module_command
 from reconciler.operations.client import api_client
+from reconciler.operations.local import local_cluster
 from tests.integration import beds
 
 ONE = "  resources: {gpu: 1, cpu: 1}\n  command: [sh, -c, 'echo $MUSTER_ATTEMPT >>%s; sleep 600']"
@@ -106,7 +107,6 @@ def test_a_second_controller_with_another_store_leads_nothing_while_the_first_do
     )
     other = tmp_path / "other"
     other.mkdir()
-    from reconciler.operations.local import local_cluster
 
     second = local_cluster.LocalCluster(
         local_cluster.LocalClusterOptions(
@@ -131,13 +131,3 @@ def test_a_second_controller_with_another_store_leads_nothing_while_the_first_do
                 api.post("/v1/adopt", {"names": [], "everything": True})
     finally:
         second.stop()
-
-
-def test_an_agent_restarted_meanwhile_keeps_its_tasks_too(bed: beds.Bed) -> None:
-    starts = _begin(bed, "runs")
-    size = starts.stat().st_size
-    (before,) = bed.job("runs")["attempts"]
-    _replace_store(bed, None)
-    after = bed.until_state("runs", "Running")
-    assert [one["id"] for one in after["attempts"]] == [before["id"]]
-    assert starts.stat().st_size == size

@@ -132,6 +132,7 @@ class ReadinessCheck:
         jobs: cycle_jobs.CycleJobs,
         alarm: cycle_alarm.CycleAlarm,
         now: float,
+        *,
         recovery: desired.Recovery | None = None,
     ) -> None:
         self._awaiting = recovery.awaiting if recovery is not None else frozenset()

@@ -9,7 +9,7 @@ alive.
 import msgspec
 
 from reconciler.core import cycle_attempts, cycle_context, job_draft
-from reconciler.core.cycle import cycle_jobs, cycle_nodes
+from reconciler.core.cycle import attempt_losses, cycle_jobs, cycle_nodes
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
@@ -30,6 +30,7 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         node = context.nodes.get(report.node)
         if node is None or report.held is None:
             continue
+        _lose_unlisted(context.attempts, context.losses, report, context.observed.leader_since)
         reported = {one.id: one for one in report.attempts}
         held = {one.id: one for one in report.held}
         for name, one in reported.items():
@@ -46,6 +47,22 @@ def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -
             )
     if desired_state.generation != context.observed.desired_generation:
         _end_declared(context.jobs, recovery)
+
+
+def _lose_unlisted(
+    attempts: cycle_attempts.CycleAttempts,
+    losses: attempt_losses.AttemptLosses,
+    report: records.NodeReport,
+    since: float,
+) -> None:
+    """End what the store assigned before this leader began and the node does not have.
+
+    It is not on its way: it has been there, and has ended, however new it is to the store.
+    """
+    listed = {one.id for one in report.attempts}
+    for attempt in attempts.of_node(report.node) if report.complete else ():
+        if attempt.id not in listed and attempt.assigned_at < since:
+            losses.lose(attempt, EndReason.LOST, f"{report.node} no longer has it")
 
 
 def _end_declared(
@@ -102,30 +119,56 @@ class _Taker:
         if len(parts) <= _PARTS_BEHIND_NAME or not all(parts[at].isdecimal() for at in (3, 5, 6)):
             return None
         draft = self._jobs.draft(parts[0])
-        if draft is None or draft.finished:
+        group = self._group(draft, parts)
+        if draft is None or group is None:
             return None
-        spec, element, index, number = draft.spec, int(parts[3]), int(parts[5]), int(parts[6])
-        group = next((one for one in spec.groups if one.name == parts[4]), None)
-        if group is None or element >= spec.element_count or index >= group.count:
-            return None
-        if identifiers.attempt_id(spec, element, group.name, index, number) != reported.id:
+        if (
+            draft.finished
+            or identifiers.attempt_id(
+                draft.spec, int(parts[3]), group.name, int(parts[5]), int(parts[6])
+            )
+            != reported.id
+        ):
             return None  # another run of the job
+        element, number = int(parts[3]), int(parts[6])
         if draft.elements[element] not in (job_draft.PENDING, *job_draft.LIVE_CODES):
             return None
         if number < self._known_tries(draft, element) + (not self._live(draft, element)):
             return None
-        ended = reported.state is AttemptState.ENDED
         if held is None or not held.assigned:
+            keeps = group.resources.gpu_milli and reported.state is not AttemptState.ENDED
             held = records.HeldAttempt(
                 reported.id,
                 boot_id=node.boot_id,
-                devices=() if ended or not group.resources.gpu_milli else self._free(node),
-                lease_s=spec.lease_s,
+                devices=self._free(node) if keeps else (),
+                lease_s=draft.spec.lease_s,
             )
+        return self._record(node, reported, held, draft.spec, group)
+
+    @staticmethod
+    def _group(draft: job_draft.JobDraft | None, parts: list[str]) -> desired.TaskGroup | None:
+        """Return the group of the task that an id names; None if the job has no such task."""
+        if draft is None or int(parts[3]) >= len(draft.elements):
+            return None
+        for group in draft.spec.groups:
+            if group.name == parts[4] and int(parts[5]) < group.count:
+                return group
+        return None
+
+    def _record(
+        self,
+        node: records.NodeRecord,
+        reported: records.AttemptReport,
+        held: records.HeldAttempt,
+        spec: desired.Job,
+        group: desired.TaskGroup,
+    ) -> records.AttemptRecord:
+        """Return a record as it would be if this store had known all along."""
+        ended = reported.state is AttemptState.ENDED
         resources = group.resources
         if resources.gpu_milli and held.devices and resources.gpu_milli % len(held.devices):
-            whole = 1000 * len(held.devices)
-            resources = msgspec.structs.replace(resources, gpu_milli=whole)
+            resources = msgspec.structs.replace(resources, gpu_milli=1000 * len(held.devices))
+        element, index, number = (int(reported.id.rsplit(".", 6)[at]) for at in (3, 5, 6))
         return records.AttemptRecord(
             id=reported.id,
             job=spec.name,

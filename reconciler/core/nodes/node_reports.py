@@ -34,17 +34,8 @@ _CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
-def apply_reports(
-    context: cycle_context.CycleContext, structure: desired.Structure, *, recovers: bool
-) -> None:
-    """Apply every report, oldest first, then the times at which nodes were answered.
-
-    Args:
-        context: of this cycle.
-        structure: in force.
-        recovers: the store may be older than what nodes run: what it assigned before this leader
-            began, and a node does not know, has been there and is over.
-    """
+def apply_reports(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
+    """Apply every report, oldest first, then the times at which nodes were answered."""
     nodes, now = context.nodes, context.now
     tasks = _TaskReports(
         context.attempts,
@@ -63,7 +54,6 @@ def apply_reports(
         tasks=tasks,
         events=context.events,
         now=now,
-        lost_before=context.observed.leader_since if recovers else None,
     )
     for report in context.observed.reports:
         reader.apply(report)
@@ -252,8 +242,6 @@ class _NodeReports:
         tasks: applies what is reported of each task.
         events: of this cycle.
         now: seconds since the epoch.
-        lost_before: attempts assigned before are lost if their node does not list them, also if it
-            never did; None: it may not have got them yet.
     """
 
     def __init__(
@@ -266,9 +254,7 @@ class _NodeReports:
         tasks: _TaskReports,
         events: cycle_events.CycleEvents,
         now: float,
-        lost_before: float | None = None,
     ) -> None:
-        self._lost_before = lost_before
         self._structure = structure
         self._nodes = nodes
         self._attempts = attempts
@@ -352,8 +338,5 @@ class _NodeReports:
             if attempt.id in listed or attempt.boot_id != node.boot_id:
                 continue
             seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None
-            seen = seen or (
-                self._lost_before is not None and attempt.assigned_at < self._lost_before
-            )
             if seen:
                 self._losses.lose(attempt, EndReason.LOST, f"{node.name} no longer knows it")

@@ -71,6 +71,13 @@ NOTHING = PendingGroups((), pending_groups.columns_of(()), np.zeros(0, dtype=np.
 FEW_MAX = 1000
 
 
+def is_startable(record: records.JobRecord) -> bool:
+    """Return True if by its own record all of a job may start at any time, without resizing."""
+    spec = record.spec
+    tried = record.notes or spec.depends_on or spec.parallelism is not None
+    return not (tried or spec.deadline is not None or not spec.preempts)
+
+
 class PendingCache(cycle_cache.CachePart):
     """Plain jobs by group, and the names of the others.
 
@@ -130,11 +137,10 @@ class PendingCache(cycle_cache.CachePart):
 
     def hold(self, awaiting: frozenset[str]) -> None:
         """Read jobs again that begin or end to wait to be adopted."""
-        if awaiting != self.awaiting:
-            self.jobs |= awaiting ^ self.awaiting
-            for name in awaiting - self.awaiting:
-                self._drop(name)
-            self.awaiting = awaiting
+        self.jobs |= awaiting ^ self.awaiting
+        for name in awaiting - self.awaiting:
+            self._drop(name)
+        self.awaiting = awaiting
 
     def renew(
         self,
@@ -207,7 +213,13 @@ class PendingCache(cycle_cache.CachePart):
         if not (waits or elastic or held):
             return  # nothing of it is pending
         resizable = elastic and elastic_jobs.is_resizable(spec)
-        plain = waits and self._some_plain and not (held or resizable) and self._is_plain(record)
+        plain = (
+            waits
+            and self._some_plain
+            and not (held or resizable)
+            and is_startable(record)
+            and not self._is_apart(spec)
+        )
         form = shapes.offered(spec) if plain else None
         if form is None:
             self.others.add(spec.name)
@@ -233,19 +245,10 @@ class PendingCache(cycle_cache.CachePart):
         self.counts[spec.queue] = self.counts.get(spec.queue, 0) + 1
         self._stale.add(group)
 
-    def _is_plain(self, record: records.JobRecord) -> bool:
-        """Return True if all of a pending job may start at any time, without resizing."""
-        spec = record.spec
-        return not (
-            record.notes
-            or spec.depends_on
-            or spec.parallelism is not None
-            or spec.deadline is not None
-            or spec.name in self._nominated
-            or not spec.preempts
-            or spec.name in self.awaiting
-            or spec.queue not in self._rows
-        )
+    def _is_apart(self, spec: desired.Job) -> bool:
+        """Return True if a job has a nomination, no queue, or waits to be adopted."""
+        name = spec.name
+        return name in self._nominated or name in self.awaiting or spec.queue not in self._rows
 
     def _begin(self, kind: ClaimKind, spec: desired.Job) -> CachedGroup:
         if self._free:

@@ -170,7 +170,7 @@ def _pending(
     )
     recovery = desired_state.recovery
     ready = readiness.ReadinessCheck(
-        structure, context.overrides, jobs, context.alarm, context.now, recovery
+        structure, context.overrides, jobs, context.alarm, context.now, recovery=recovery
     )
 
     def let_last(

@@ -1,4 +1,4 @@
-"""What waits to be adopted after a restore or the loss of a store, as it is stored and shown."""
+"""Jobs that wait to be adopted after a restore or the loss of a store, as stored and shown."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ COPIED = ".copied"
 
 
 class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of an adoption.
+    """State of an adoption.
 
     Attributes:
         pending: True until somebody has chosen, or nothing is left to choose.

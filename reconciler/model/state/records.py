@@ -511,7 +511,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node holds for an attempt that is alive there, as it was once assigned.
+    """The part of an assignment that a node still has for an attempt that is alive there.
 
     A leader whose store does not know the attempt takes it over by this. ``assigned`` is false if
     the agent no longer knows: it was restarted since.

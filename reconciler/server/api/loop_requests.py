@@ -98,7 +98,7 @@ async def adopt(
 
 
 class AdoptionView(msgspec.Struct, frozen=True):
-    """What waits to be adopted.
+    """List of what waits to be adopted.
 
     Attributes:
         pending: True until somebody has chosen.
