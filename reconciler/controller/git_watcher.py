@@ -307,20 +307,13 @@ class GitWatcher(threading.Thread):
         self._polling.polled(reached=False)
         look = metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
         self._inbox.put_look(look)
-        last = self._last or desired.Desired()
-        shown = internal_errors.describe_unread(defect)
-        status = msgspec.structs.replace(last.status, sync="Unknown", message=shown)
-        self._last = msgspec.structs.replace(last, status=status)
+        self._last = unread(self._last or desired.Desired(), defect)
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
         """Queue a note about a revision's result, once for each result."""
         status = value.status
-        noted = [
-            ": ".join(filter(None, (problem.object, problem.message)))
-            for problem in status.problems
-            if problem.rule == internal_errors.RULE
-        ][:DEFECTS_NOTED_MAX]
+        noted = noted_defects(status)
         result = (status.attempted_revision, status.sync, len(status.problems), *noted)
         if status.attempted_revision is None or status.sync == "Unknown" or result == self._told:
             return
@@ -377,6 +370,22 @@ class GitWatcher(threading.Thread):
 def claim_left_s(claim: lead_claim.LeadClaim | None, last: desired.Desired | None) -> float:
     """Return in how many seconds git is to be told again that this store leads."""
     return SLEEP_S_MAX if claim is None or last is None else claim.wait_s()
+
+
+def unread(last: desired.Desired, defect: Exception) -> desired.Desired:
+    """Return what is in force, with the internal error that kept git from being read."""
+    shown = internal_errors.describe_unread(defect)
+    status = msgspec.structs.replace(last.status, sync="Unknown", message=shown)
+    return msgspec.structs.replace(last, status=status)
+
+
+def noted_defects(status: desired.SyncStatus) -> list[str]:
+    """Return the internal errors that a note names."""
+    return [
+        ": ".join(filter(None, (problem.object, problem.message)))
+        for problem in status.problems
+        if problem.rule == internal_errors.RULE
+    ][:DEFECTS_NOTED_MAX]
 
 
 def note_text(

@@ -119,6 +119,7 @@ def test_a_second_controller_with_another_store_leads_nothing_while_the_first_do
             isolate=False,
         )
     )
+    second.claim()
     second.start_controller()
     try:
         second.wait_ready()

@@ -159,7 +159,8 @@ class PendingCache(cycle_cache.CachePart):
             self._structure, self._epoch = structure, shapes.epoch
             self._rows = {name: row for row, name in enumerate(structure.queues)}
             self._some_plain = _has_plain(structure)
-            changed |= self.start_anew()
+            self._forget()
+            changed |= set(self._cache.waiting.known)
         for name in cycle_cache.in_order(changed, jobs.known):
             record = jobs.record_of(name)
             if record is not None and self._is_known(name, record):
@@ -185,11 +186,6 @@ class PendingCache(cycle_cache.CachePart):
         self.slot_reasons[:] = None
         return set(self._cache.waiting.known)
 
-    def start_anew(self) -> set[str]:
-        """Forget everything. Return the names of jobs to read."""
-        self._forget()
-        return set(self._cache.waiting.known)
-
     def _is_known(self, name: str, record: records.JobRecord) -> bool:
         """Return True if a plain job is the same as before. Mostly only its reason has changed."""
         before = self._record_of.get(name)
@@ -213,14 +209,10 @@ class PendingCache(cycle_cache.CachePart):
         if not (waits or elastic or held):
             return  # nothing of it is pending
         resizable = elastic and elastic_jobs.is_resizable(spec)
-        plain = (
-            waits
-            and self._some_plain
-            and not (held or resizable)
-            and is_startable(record)
-            and not self._is_apart(spec)
-        )
-        form = shapes.offered(spec) if plain else None
+        ready = is_startable(record) and spec.queue in self._rows
+        plain = waits and self._some_plain and not (held or resizable) and ready
+        apart = spec.name in self._nominated or spec.name in self.awaiting
+        form = shapes.offered(spec) if plain and not apart else None
         if form is None:
             self.others.add(spec.name)
             return
@@ -244,11 +236,6 @@ class PendingCache(cycle_cache.CachePart):
         self._record_of[spec.name] = record
         self.counts[spec.queue] = self.counts.get(spec.queue, 0) + 1
         self._stale.add(group)
-
-    def _is_apart(self, spec: desired.Job) -> bool:
-        """Return True if a job has a nomination, no queue, or waits to be adopted."""
-        name = spec.name
-        return name in self._nominated or name in self.awaiting or spec.queue not in self._rows
 
     def _begin(self, kind: ClaimKind, spec: desired.Job) -> CachedGroup:
         if self._free:
