@@ -9,7 +9,7 @@ import pytest
 
 from reconciler.interpreter import module_command
 from reconciler.operations.client import api_client
-from reconciler.operations.local import local_cluster
+from reconciler.operations.local import local_cluster, local_tokens
 from tests.integration import beds
 
 ONE = "  resources: {gpu: 1, cpu: 1}\n  command: [sh, -c, 'echo $MUSTER_ATTEMPT >>%s; sleep 600']"
@@ -120,9 +120,9 @@ def test_a_second_controller_with_another_store_leads_nothing_while_the_first_do
         )
     )
     second.claim()
+    local_tokens.write(second.state, "tester@example.org")
     second.start_controller()
     try:
-        second.wait_ready()
         with api_client.ApiClient(second.endpoint) as api:
             found = bed.until(
                 lambda: api.get("/v1/adopt") if api.get("/v1/adopt")["blocked"] else None
