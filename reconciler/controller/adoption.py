@@ -147,9 +147,7 @@ class Adoption:
             elif name in confirmed and set(record.elements) <= _LIVE:
                 del left[name]
                 alive.append(name)
-        names = {name for pool in desired_state.structure.pools.values() for name in pool.nodes}
-        names |= {name for name, node in observed.nodes.items() if node.pool}
-        unheard = tuple(sorted(name for name in names if not self._is_heard(name)))
+        unheard = self._unheard(desired_state)
         waits = bool(unheard) and now < state.ready_at
         over = not left and not waits and not state.blocked
         if over:
@@ -157,6 +155,12 @@ class Adoption:
         changes = {"awaiting": left, "alive": tuple(alive), "unheard": unheard}
         self._change(pending=not over, **changes)
         return state.ready_at if waits else None
+
+    def _unheard(self, desired_state: desired.Desired) -> tuple[str, ...]:
+        """Return the nodes of pools that were not heard since the leader began."""
+        names = {name for pool in desired_state.structure.pools.values() for name in pool.nodes}
+        names |= {name for name, node in self._observed.nodes.items() if node.pool}
+        return tuple(sorted(name for name in names if not self._is_heard(name)))
 
     def _is_heard(self, node: str) -> bool:
         record = self._observed.nodes.get(node)
@@ -181,7 +185,12 @@ class Adoption:
             for spec in desired_state.jobs.values()
         ]
         wait_s = max(leases) + max(graces, default=0) + health.LEASE_MARGIN_S
-        self._change(known=True, awaiting=waiting, ready_at=observed.leader_since + wait_s)
+        self._change(
+            known=True,
+            unheard=self._unheard(desired_state),
+            awaiting=waiting,
+            ready_at=observed.leader_since + wait_s,
+        )
 
     def _key(self, name: str, desired_state: desired.Desired) -> str:
         """Return the key of the run of a job that waits."""

@@ -183,6 +183,7 @@ def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Pat
             ("Pending", "Held")
         }
         assert made.api is not None
+        made.until(lambda: not made.get("/v1/adopt")["blocked"])  # until its node was heard
         with pytest.raises(
             api_client.ApiError,
             match=r"nothing was adopted: found the names nwe, .*"
