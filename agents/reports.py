@@ -81,6 +81,33 @@ class ReportSources(NamedTuple):
     helpers: Callable[[], tuple[int, ...]]
 
 
+def held_attempts(node: state.AgentState) -> tuple[records.HeldAttempt, ...]:
+    """Return what a node holds for each attempt that is alive."""
+    return tuple(_held(node, name, given) for name, given in node.holders().items())[
+        : state.REPORTS_MAX
+    ]
+
+
+def _held(
+    node: state.AgentState, name: str, given: agent_messages.Assignment | None
+) -> records.HeldAttempt:
+    template = node.templates.get(given.template) if given else None
+    if given is None or template is None:
+        return records.HeldAttempt(name, assigned=False)
+    return records.HeldAttempt(
+        name,
+        boot_id=given.boot_id,
+        devices=given.devices,
+        rank=given.rank,
+        mig_profile=given.mig_profile,
+        instances=given.instances,
+        lease_s=template.lease_s,
+        grace_s=template.grace_s,
+        saves_every_s=given.saves_every_s,
+        stop=given.stop,
+    )
+
+
 class Reports:
     """The reports of one agent."""
 
@@ -109,7 +136,8 @@ class Reports:
             usage = self._usage = sources.stager.with_usage(usage)
         node.stages = {name: stage for name, (stage, _) in stages.items()}
         node.notes = {name: note for name, (_, note) in stages.items()}
-        reports, complete = node.reports(complete=complete)
+        # a controller that asks for the inventory may know nothing of what is here
+        reports, complete = node.reports(complete=complete or node.want_inventory)
         self._sequence += 1
         uses = sources.monitor.uses
         return agent_messages.SyncRequest(
@@ -133,6 +161,7 @@ class Reports:
             follows=self._life.follows,
             accepts_unrenewed=True,
             folder_proof=self._life.folder_proof,
+            held=held_attempts(node) if node.want_inventory else None,
         )
 
     def answered(

@@ -1,74 +1,204 @@
-"""The adoption of a repository that was run before by an empty store.
+"""The adoption of what a store from the past does not know: a restored, lost or second store.
 
-Somebody has to choose which of its jobs are new. Until then no job is in force.
+What nodes run is taken over (``core.jobs.takeover``). Of the jobs that git had when this began,
+nothing starts that may have run: somebody chooses. Jobs that come later are new, and run.
 """
 
 import logging
+from collections.abc import Iterator
 
 import msgspec
 
+from reconciler.controller.lead_claim import LeadVerdict
 from reconciler.core import observed_state
+from reconciler.core.nodes import health
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
+from reconciler.model.state import adoption_state
+from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState
 
 log = logging.getLogger("muster.loop")
 
-#: Generation of the state in force while the choice is pending. No loader uses it.
-GENERATION = -2
-#: Stored view that keeps a pending choice over a restart.
-VIEW = "adoption"
+NEW, MAY_HAVE_RUN = "new", "may have run"
+_LIVE = frozenset({ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING]})
+_NOT_SEEN = (AttemptState.UNKNOWN, AttemptState.ENDED)
 
 
 class Adoption:
-    """The choice of the jobs that are new.
+    """The choice of the jobs that are to start.
 
-    Attributes:
-        pending: True until somebody has chosen.
-        runs: declared done and not stored yet.
+    Args:
+        kept: as it was stored, or as the start found it.
+        observed: what is known of runs and nodes.
+        generations: numbers that no other desired state has.
     """
 
-    def __init__(self, *, pending: bool) -> None:
-        self.pending = pending
-        self.runs: tuple[str, ...] = ()
+    def __init__(
+        self,
+        kept: adoption_state.AdoptionState,
+        observed: observed_state.ObservedState,
+        generations: Iterator[int],
+    ) -> None:
+        self.state = kept
+        #: Stored once with the state: the store's identity, and that it is a copy no more.
+        self.identity = ""
+        self._observed = observed
+        self._generations = generations
+        self._new_files: frozenset[str] = frozenset()
+        self._last: tuple[desired.Desired, desired.Recovery, desired.Desired] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """True until somebody has chosen, or nothing is left to choose."""
+        return self.state.pending
 
     @property
     def view(self) -> dict[str, bytes]:
         """The choice as it is stored."""
-        return {VIEW: b"pending" if self.pending else b""}
+        views = {adoption_state.VIEW: msgspec.msgpack.encode(self.state)}
+        if self.identity:
+            views[adoption_state.IDENTITY] = self.identity.encode()
+            views[adoption_state.COPIED] = b""
+        return views
+
+    def judge(self, verdict: LeadVerdict) -> None:
+        """Take what the record in git says of this store."""
+        self.identity = verdict.store
+        self._new_files |= verdict.new_files
+        before = self.state
+        if verdict.past or verdict.blocked:
+            why = verdict.past or before.why
+            self._change(pending=True, why=why, blocked=verdict.blocked)
+        elif before.pending:
+            self._change(blocked="", pending=bool(before.why))
+        if self.state.pending and self.state != before:
+            log.warning(
+                "nothing starts that may have run: %s", self.state.blocked or self.state.why
+            )
+
+    def why_not(self, now: float) -> str:
+        """Return why nobody may choose now; empty: somebody may."""
+        return adoption_state.why_not(self.state, now)
 
     def choose(
-        self,
-        choice: loop_messages.Adopt,
-        desired_state: desired.Desired | None,
-        state: observed_state.ObservedState,
+        self, choice: loop_messages.Adopt, desired_state: desired.Desired | None, now: float
     ) -> bool:
-        """Take the choice of new jobs; all others count as done.
+        """Take the choice of jobs to start; all others count as done.
 
         Return False if it comes too early or late.
         """
-        if not self.pending or desired_state is None or desired_state.generation <= 0:
-            return False  # the jobs to adopt are not known
-        jobs = desired_state.jobs
-        new = set(jobs) if choice.everything else set(choice.names)
-        self.runs = tuple(spec.key for name, spec in jobs.items() if name not in new)
-        state.past_runs.update(self.runs)
-        self.pending = False
-        log.info("adopted: %d jobs are new, %d count as done", len(new), len(self.runs))
+        if desired_state is None or self.why_not(now):
+            return False
+        waiting = self.state.awaiting
+        start = set(waiting) if choice.everything else set(choice.names)
+        ended = [self._key(name, desired_state) for name in waiting if name not in start]
+        self._change(pending=False, awaiting={}, ended=tuple(filter(None, ended)))
+        log.info("adopted: %d jobs are to start, %d count as done", len(start), len(ended))
         return True
 
     def note_stored(self) -> None:
-        """Note that the runs which were declared done are stored."""
-        self.runs = ()
+        """Note that the runs which were declared over are stored."""
+        if self.state.ended and not self.state.pending:
+            self._change(ended=())
 
     def in_force(self, desired_state: desired.Desired) -> desired.Desired:
-        """Return the desired state, without its jobs while the choice is pending."""
-        if not self.pending:
+        """Return the desired state, with the jobs of which nothing starts."""
+        if self.pending and not self.state.known and desired_state.generation > 0:
+            self._note_waiting(desired_state)
+        if not (self.pending or self.state.ended):
             return desired_state
-        status = msgspec.structs.replace(
-            desired_state.status, sync="OutOfSync", message=desired.AWAITS_ADOPTION
+        names = desired_state.jobs if self.state.blocked else self.state.awaiting
+        recovery = desired.Recovery(frozenset(names), frozenset(self.state.ended))
+        last = self._last
+        if last is not None and last[0] is desired_state and last[1] == recovery:
+            return last[2]
+        status = desired_state.status
+        if self.pending:
+            message = self.state.blocked or desired.AWAITS_ADOPTION
+            status = msgspec.structs.replace(status, sync="OutOfSync", message=message)
+        made = msgspec.structs.replace(
+            desired_state, generation=next(self._generations), recovery=recovery, status=status
         )
-        waiting = dict.fromkeys(desired_state.jobs, desired.AWAITS_ADOPTION)
-        refused = {**desired_state.refused, **waiting}
-        return msgspec.structs.replace(
-            desired_state, generation=GENERATION, jobs={}, refused=refused, status=status
+        self._last = (desired_state, recovery, made)
+        return made
+
+    def look(self, desired_state: desired.Desired, now: float) -> float | None:
+        """Note what a cycle has found out, and return when time alone changes something.
+
+        Args:
+            desired_state: in force.
+            now: seconds since the epoch.
+        """
+        if not self.pending or not self.state.known:
+            return None
+        observed, state = self._observed, self.state
+        confirmed = {
+            attempt.job
+            for attempt in observed.attempts.values()
+            if attempt.state not in _NOT_SEEN and self._is_heard(attempt.node)
+        }
+        left, alive = dict(state.awaiting), list(state.alive)
+        for name in state.awaiting:
+            record = observed.jobs.get(name)
+            if record is None:
+                continue  # it is set aside for a while
+            if record.finished:
+                del left[name]
+            elif name in confirmed and set(record.elements) <= _LIVE:
+                del left[name]
+                alive.append(name)
+        unheard = self._unheard(desired_state)
+        waits = bool(unheard) and now < state.ready_at
+        over = not left and not waits and not state.blocked
+        if over:
+            log.info("all that was run is known again: %d jobs were taken over", len(alive))
+        changes = {"awaiting": left, "alive": tuple(alive), "unheard": unheard}
+        self._change(pending=not over, **changes)
+        return state.ready_at if waits else None
+
+    def _unheard(self, desired_state: desired.Desired) -> tuple[str, ...]:
+        """Return the nodes of pools that were not heard since the leader began."""
+        names = {name for pool in desired_state.structure.pools.values() for name in pool.nodes}
+        names |= {name for name, node in self._observed.nodes.items() if node.pool}
+        return tuple(sorted(name for name in names if not self._is_heard(name)))
+
+    def _is_heard(self, node: str) -> bool:
+        record = self._observed.nodes.get(node)
+        return record is not None and record.last_report_at >= self._observed.leader_since
+
+    def _note_waiting(self, desired_state: desired.Desired) -> None:
+        """Note which jobs of the first revision may have run."""
+        observed, new_files = self._observed, self._new_files
+        waiting = {}
+        for name, spec in desired_state.jobs.items():
+            record = observed.jobs.get(name)
+            if record is None and spec.key in observed.past_runs:
+                continue
+            if record is not None and record.finished and record.key == spec.key:
+                continue
+            waiting[name] = NEW if spec.path in new_files else MAY_HAVE_RUN
+        settings, pools = desired_state.structure.settings, desired_state.structure.pools
+        leases = [settings.lease_s, *(one.lease_s or 0 for one in desired_state.jobs.values())]
+        graces = [pool.grace_s for pool in pools.values()]
+        graces += [
+            spec.checkpoint.grace_s if spec.checkpoint else spec.grace_s or 0
+            for spec in desired_state.jobs.values()
+        ]
+        wait_s = max(leases) + max(graces, default=0) + health.LEASE_MARGIN_S
+        self._change(
+            known=True,
+            unheard=self._unheard(desired_state),
+            awaiting=waiting,
+            ready_at=observed.leader_since + wait_s,
         )
+
+    def _key(self, name: str, desired_state: desired.Desired) -> str:
+        """Return the key of the run of a job that waits."""
+        record = self._observed.jobs.get(name)
+        if record is not None:
+            return record.key
+        spec = desired_state.jobs.get(name)
+        return spec.key if spec is not None else ""
+
+    def _change(self, **changes: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)

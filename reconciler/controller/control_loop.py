@@ -41,7 +41,7 @@ from reconciler.engines import agents_engine
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
-from reconciler.model.state import instance_records, outcome
+from reconciler.model.state import adoption_state, instance_records, outcome
 from reconciler.store import errors, sql_store
 
 log = logging.getLogger("muster.loop")
@@ -64,13 +64,12 @@ class LoopStart(NamedTuple):
     Attributes:
         before: what was in force before a restart. Its jobs are those of the store.
         accepted: what was remembered with it.
-        adopting: the store is empty and the repository was run before. Its jobs wait for adoption,
-            and nodes are left alone.
+        adoption: of what the store may not know.
     """
 
     before: desired.Desired = _NOTHING
     accepted: bytes = b""
-    adopting: bool = False
+    adoption: adoption_state.AdoptionState = adoption_state.AdoptionState()
 
 
 class LoopOutputs(NamedTuple):
@@ -134,9 +133,9 @@ class Loop:
         self._link = server_link.LinkServer(socket_path, self._selector)
         self._engine = agents_engine.AgentsEngine(led.epoch)
         self._state = state = observed_state.ObservedState(led.store.load(), leader_since=clock())
-        self._adoption = adopting = adoption.Adoption(pending=start.adopting)
-        self._search = job_bisection.JobBisection(time.monotonic)
         generations = itertools.count(desired_in_force.GENERATION, -1)
+        self._adoption = adopting = adoption.Adoption(start.adoption, state, generations)
+        self._search = job_bisection.JobBisection(time.monotonic)
         self._in_force = desired_in_force.DesiredInForce(adopting, self._search, state, generations)
         self._track = desired_track.DesiredTrack(start.before, start.accepted, adopting, state)
         self._counters = counters = metrics.Counters(clock())
@@ -221,6 +220,9 @@ class Loop:
         for key, events in ready:
             if key.data == "inbox":
                 self._inbox.drain()
+                for verdict in self._inbox.take_verdicts():
+                    self._adoption.judge(verdict)
+                    due = True
                 due = self._take_desired() or due
                 for answer in self._inbox.take_provisioned():
                     self._state.add_provisioned(answer)
@@ -270,7 +272,7 @@ class Loop:
                 self._outputs.on_hint()
                 return False
             case loop_messages.Adopt():
-                return self._adoption.choose(message, self._track.desired, self._state)
+                return self._adoption.choose(message, self._track.desired, self._clock())
             case loop_messages.OverrideAsked(request=request):
                 self._state.ask(request)
                 return True
@@ -346,7 +348,9 @@ class Loop:
             self._outputs.on_outcome(result, self._state, desired_state)
         self._state.absorb(result)
         self._commits.journal.note_durable(result)
-        self._wake_at = result.wake_at
+        ready_at = self._adoption.look(desired_state, result.now)
+        moments = [at for at in (result.wake_at, ready_at) if at is not None]
+        self._wake_at = min(moments, default=None)
         if result.actions:
             failpoints.reach("committed-not-sent")
         self._dispatcher.dispatch(result, desired_state.structure, self._state)

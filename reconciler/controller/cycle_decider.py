@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
-
 from reconciler import metrics
 from reconciler.controller import adoption, cycle_commit
 from reconciler.controller.quarantine import cycle_input, cycle_rescue, internal_errors
@@ -44,7 +42,7 @@ class CycleDecider:
     Args:
         decide: the core.
         state: records as of the last outcome.
-        adoption: runs that somebody declared done.
+        adoption: what the store may not know, which is stored with each outcome.
         commits: writes outcomes.
         counters: times of phases.
         internal_errors: nodes whose reports can't be processed.
@@ -91,13 +89,8 @@ class CycleDecider:
         phases("outcome")
         decided_at = time.perf_counter()
         decide_s = decided_at - started
-        adopted = self._adoption.runs
-        if adopted:
-            result = msgspec.structs.replace(result, new_runs=result.new_runs + adopted)
         with self._commits.writing():
-            self._commits.journal.add(
-                desired_state, observed, result, adopted=adopted, decide_s=decide_s
-            )
+            self._commits.journal.add(desired_state, observed, result, decide_s=decide_s)
         phases("journal")
         self._commits.take(result, basis, self._adoption.view)
         phases("commit")

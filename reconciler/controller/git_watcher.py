@@ -16,7 +16,7 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.changes import notes
-from reconciler.controller import loop_inbox, unread_head
+from reconciler.controller import lead_claim, loop_inbox, unread_head
 from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, source, watch
@@ -82,6 +82,8 @@ class GitWatcher(threading.Thread):
         notifier: delivery.Notifier | None = None,
     ) -> None:
         super().__init__(name="repository", daemon=True)
+        #: Tells git that this store leads; None: nobody is told.
+        self.claim: lead_claim.LeadClaim | None = None
         self._audit = audit
         self._notifier = notifier
         self._chained: audit_log.ChainEntry | None = None
@@ -145,10 +147,19 @@ class GitWatcher(threading.Thread):
                     self._fail(defect)
             elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
+            elif claim_left_s(self.claim, self._last) <= 0 and self.claim and self._last:
+                self.claim.keep(self._last.status)
             else:
-                left_s = min(self._polling.next_poll_s(), self._judge_again_s())
+                waits = (
+                    self._polling.next_poll_s(),
+                    self._judge_again_s(),
+                    claim_left_s(self.claim, self._last),
+                )
+                left_s = min(waits)
                 self._look.wait(min(left_s, self._notes_left_s()) if self._has_news() else left_s)
         self._write_notes()
+        if self.claim is not None and self._last is not None:
+            self.claim.release(self._last.status)
         self._loader.close()
 
     def _watch_again(self) -> None:
@@ -179,6 +190,8 @@ class GitWatcher(threading.Thread):
         if _differs(value, self._last):
             self._record(value, took_s)
             _log_outcome(value.status)
+            if self._last is None and self.claim is not None:
+                self.claim.begin(value.status)
             self._last = value
             packed = last_good.encode(self._loader.incumbents())
             self._inbox.put_desired(allow_root_everywhere(value, allowed=self._allow_root), packed)
@@ -294,32 +307,17 @@ class GitWatcher(threading.Thread):
         self._polling.polled(reached=False)
         look = metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
         self._inbox.put_look(look)
-        last = self._last or desired.Desired()
-        shown = internal_errors.describe_unread(defect)
-        status = msgspec.structs.replace(last.status, sync="Unknown", message=shown)
-        self._last = msgspec.structs.replace(last, status=status)
+        self._last = unread(self._last or desired.Desired(), defect)
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _note(self, value: desired.Desired) -> None:
         """Queue a note about a revision's result, once for each result."""
         status = value.status
-        noted = [
-            ": ".join(filter(None, (problem.object, problem.message)))
-            for problem in status.problems
-            if problem.rule == internal_errors.RULE
-        ][:DEFECTS_NOTED_MAX]
+        noted = noted_defects(status)
         result = (status.attempted_revision, status.sync, len(status.problems), *noted)
         if status.attempted_revision is None or status.sync == "Unknown" or result == self._told:
             return
-        errors = sum(problem.severity == "error" for problem in status.problems)
-        text = (
-            f"muster: {status.sync} with {errors} errors; structure of "
-            f"{(status.structure_revision or 'none')[:12]}, jobs of "
-            f"{(status.jobs_revision or 'none')[:12]} in force"
-        )
-        text += "".join(f"; {note}" for note in noted)
-        if self._chained is not None:
-            text += f"; audit {self._chained.number} {self._chained.hash}"
+        text = note_text(status, noted, self._chained)
         self._later()
         self._notes[status.attempted_revision] = _Note(value.generation, text)
         while len(self._notes) > NOTES_MAX:
@@ -367,6 +365,41 @@ class GitWatcher(threading.Thread):
                 why = str(error)
             if self._notifier is not None:
                 self._notifier.tried(NOTES, why)
+
+
+def claim_left_s(claim: lead_claim.LeadClaim | None, last: desired.Desired | None) -> float:
+    """Return in how many seconds git is to be told again that this store leads."""
+    return SLEEP_S_MAX if claim is None or last is None else claim.wait_s()
+
+
+def unread(last: desired.Desired, defect: Exception) -> desired.Desired:
+    """Return what is in force, with the internal error that kept git from being read."""
+    shown = internal_errors.describe_unread(defect)
+    status = msgspec.structs.replace(last.status, sync="Unknown", message=shown)
+    return msgspec.structs.replace(last, status=status)
+
+
+def noted_defects(status: desired.SyncStatus) -> list[str]:
+    """Return the internal errors that a note names."""
+    return [
+        ": ".join(filter(None, (problem.object, problem.message)))
+        for problem in status.problems
+        if problem.rule == internal_errors.RULE
+    ][:DEFECTS_NOTED_MAX]
+
+
+def note_text(
+    status: desired.SyncStatus, noted: list[str], chained: audit_log.ChainEntry | None
+) -> str:
+    """Return the note about a result, with internal errors and the newest hash of the audit log."""
+    errors = sum(problem.severity == "error" for problem in status.problems)
+    text = (
+        f"muster: {status.sync} with {errors} errors; structure of "
+        f"{(status.structure_revision or 'none')[:12]}, jobs of "
+        f"{(status.jobs_revision or 'none')[:12]} in force"
+    )
+    text += "".join(f"; {note}" for note in noted)
+    return text if chained is None else f"{text}; audit {chained.number} {chained.hash}"
 
 
 def wait_s(again_at: float | None, now: float, looked_s: float) -> float:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from reconciler import metrics
+from reconciler.controller import lead_claim
 from reconciler.core import observed_state
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
@@ -18,6 +19,8 @@ from reconciler.model.state import instance_records, records
 
 #: The most looks at the repository that wait to be counted.
 LOOKS_MAX = 1000
+#: The most verdicts about the store that wait. The newest counts.
+VERDICTS_MAX = 10
 
 
 class Inbox:
@@ -28,6 +31,7 @@ class Inbox:
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
         self._provisioned: deque[instance_records.OrderResult] = deque()
+        self._verdicts: deque[lead_claim.LeadVerdict] = deque(maxlen=VERDICTS_MAX)
         #: The newest generation of a durable cycle, and the callback for it.
         self.adopted = 0
         self.on_adopted: Callable[[], None] = lambda: None
@@ -59,6 +63,15 @@ class Inbox:
         if generation > self.adopted:
             self.adopted = generation
             self.on_adopted()
+
+    def put_verdict(self, verdict: lead_claim.LeadVerdict) -> None:
+        """Hand over what the record in git says of the store."""
+        self._verdicts.append(verdict)
+        self.wake()
+
+    def take_verdicts(self) -> list[lead_claim.LeadVerdict]:
+        """Return the verdicts since the last call."""
+        return [self._verdicts.popleft() for _ in range(len(self._verdicts))]
 
     def put_look(self, look: metrics.RepositoryLook) -> None:
         """Hand over the result of a look at the repository. It does not wake the loop."""
@@ -117,6 +130,7 @@ def report_of(message: loop_messages.Reported) -> records.NodeReport:
         inventory=request.inventory,
         usage=request.usage,
         remedies=request.remedies[: agent_messages.REMEDIES_MAX],
+        held=request.held,
     )
 
 

@@ -19,18 +19,21 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import msgspec
+
 from agents.logs import rotation
 from reconciler import __version__, interpreter, log_format
-from reconciler.changes import notes
+from reconciler.changes import lead_records
 from reconciler.controller import (
-    adoption,
     control_loop,
     controller_options,
     cycle_decider,
     git_watcher,
+    lead_claim,
     loop_inbox,
 )
 from reconciler.controller.host import full_disk, gc_tuning
@@ -39,7 +42,7 @@ from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, remote_urls, source, watch
-from reconciler.model.state import outcome, records, states
+from reconciler.model.state import adoption_state, outcome, records, states
 from reconciler.model.values import addresses
 from reconciler.notifications import delivery, triggers
 from reconciler.operations.audit import audit_log
@@ -169,15 +172,38 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     return command
 
 
-def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known: bool) -> bool:
-    """Return True if the store is empty although the repository was run before."""
-    if known:
-        return store.reader.view(adoption.VIEW) == b"pending"
+def _identity(store: sql_store.Store) -> tuple[str, bool]:
+    """Return the identity of a store, and True if it is a copy of another one."""
+    own = (store.reader.view(adoption_state.IDENTITY) or b"").decode()
+    copied = bool(store.reader.view(adoption_state.COPIED))
+    return (uuid.uuid4().hex if copied or not own else own), copied
+
+
+def _repository(options: argparse.Namespace) -> source.GitSource:
+    return source.GitSource(
+        options.repo, branch=options.branch, sub_path=options.path, state=options.state
+    )
+
+
+def _epoch_before(repository: source.GitSource) -> int:
+    """Return the epoch that git knows, or 0 if it knows none or can't be read."""
     try:
-        return notes.exist(repository)
+        record, _ = lead_records.read(repository)
     except (git_commands.GitError, OSError) as error:
-        log.warning("can't read if the repository was run before: %s", error)
-        return False
+        log.warning("can't read which store led last: %s", error)
+        return 0
+    return record.epoch if record is not None else 0
+
+
+def _adoption(store: sql_store.Store, *, empty: bool, copied: bool) -> adoption_state.AdoptionState:
+    """Return what is to be adopted, before git was asked."""
+    if copied:
+        return adoption_state.AdoptionState(pending=True, why="the store was restored from a copy")
+    if empty:  # nothing is in force before git has said if this is a new cluster
+        return adoption_state.AdoptionState(pending=True)
+    kept = adoption_state.decode(store.reader.view(adoption_state.VIEW))
+    # after a restart all nodes are to be heard again
+    return msgspec.structs.replace(kept, known=False, alive=()) if kept.pending else kept
 
 
 def _records(store: sql_store.Store) -> records.Observed | None:
@@ -289,19 +315,23 @@ def _lead(
     decide: Callable[..., outcome.Outcome],
 ) -> None:
     """Lead a store until told to stop."""
-    epoch = store.lead(f"{socket.gethostname()}:{os.getpid()}", time.time())
-    repository = source.GitSource(
-        options.repo,
-        branch=options.branch,
-        sub_path=options.path,
-        state=options.state,
-    )
+    repository = _repository(options)
     packed = store.reader.incumbents()
+    identity, copied = _identity(store)
+    above = _epoch_before(repository) if copied or packed is None else 0
+    host = socket.gethostname()
+    epoch = store.lead(f"{host}:{os.getpid()}", time.time(), above=above)
     before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
     notifier = _notifier(options)
     watcher = _git_watcher(options, store, repository, before, inbox=inbox, notifier=notifier)
     watcher.watching = _watch(options.repo, watcher)
+    led = lead_claim.LedBy(
+        identity, epoch, store.cycle, packed is None, host, lead_claim.lock_place(options.state)
+    )
+    watcher.claim = lead_claim.LeadClaim(
+        repository, led, cycle=lambda: store.cycle, tell=inbox.put_verdict
+    )
     scripts = options.provisioners.resolve() if options.provisioners else None
     provisioner = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
     loop = control_loop.Loop(
@@ -313,7 +343,7 @@ def _lead(
                 cycle_rescue.accepted_in(before), allowed=options.allow_root
             ),
             accepted=packed or b"",
-            adopting=_is_adoption(store, repository, known=packed is not None),
+            adoption=_adoption(store, empty=packed is None, copied=copied),
         ),
         outputs=control_loop.LoopOutputs(
             provision=provisioner.want,

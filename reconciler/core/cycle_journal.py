@@ -44,7 +44,8 @@ class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``structure``, ``status`` and ``quarantined`` None: as before. ``jobs`` and ``refused`` have
     what is new or changed; ``*_gone`` are names. ``*_order`` is given if names are not in the order
-    of before with the new ones after them: new runs are numbered in this order.
+    of before with the new ones after them: new runs are numbered in this order. ``recovery`` is
+    always that of after.
     """
 
     generation: int
@@ -57,6 +58,7 @@ class DesiredDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     refused_gone: tuple[str, ...] = ()
     refused_order: tuple[str, ...] | None = None
     quarantined: dict[str, str] | None = msgspec.field(default=None, name="aside")
+    recovery: desired.Recovery | None = None
 
 
 class Input(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -189,8 +191,10 @@ def difference(before: desired.Desired, after: desired.Desired) -> DesiredDelta 
         refused_gone=refused_gone,
         refused_order=refused_order,
         quarantined=None if before.quarantined == after.quarantined else dict(after.quarantined),
+        recovery=after.recovery,
     )
-    return None if delta == DesiredDelta(before.generation) else delta
+    same = DesiredDelta(before.generation, recovery=before.recovery)
+    return None if delta == same else delta
 
 
 def changed(before: desired.Desired, by: DesiredDelta) -> desired.Desired:
@@ -202,6 +206,7 @@ def changed(before: desired.Desired, by: DesiredDelta) -> desired.Desired:
         refused=_changed(before.refused, by.refused, by.refused_gone, by.refused_order),
         status=before.status if by.status is None else by.status,
         quarantined=before.quarantined if by.quarantined is None else by.quarantined,
+        recovery=by.recovery,
     )
 
 

@@ -21,7 +21,7 @@ from reconciler.core import (
 )
 from reconciler.core.cycle import cycle_jobs
 from reconciler.core.drift import detection, remediation
-from reconciler.core.jobs import admission, lifecycle, quarantined_jobs
+from reconciler.core.jobs import admission, lifecycle, quarantined_jobs, takeover
 from reconciler.core.nodes import clock_steps, draining, health, node_reports
 from reconciler.core.pools import autoscaling, provisioning
 from reconciler.core.quota import budgets, unschedulable
@@ -68,6 +68,11 @@ PHASES: Mapping[str, PhaseFields] = {
         observed="active desired_generation",
         reads="attempts jobs",
         writes="events jobs",
+    ),
+    "takeover.apply": PhaseFields(
+        observed="desired_generation leader_since reports",
+        reads="attempts jobs nodes",
+        writes="actions attempts events jobs nodes",
     ),
     "overrides.apply": PhaseFields(
         observed="asked overrides",
@@ -201,10 +206,13 @@ def _update(
     """
     # reports and the clock -> nodes, attempts
     clock_steps.forget_the_future(context)
+    recovers = desired_state.recovery is not None
     node_reports.apply_reports(context, desired_state.structure)
     ended("ingest")
     # desired state -> jobs
     admission.admit(context, desired_state)
+    # what nodes run and a store from the past does not know -> attempts, jobs
+    takeover.apply(context, desired_state)
     # requested overrides -> overrides, drains, and the desired state that later phases read
     in_force = overrides.apply(context, desired_state)
     structure = in_force.structure
@@ -212,7 +220,7 @@ def _update(
     pools = provisioning.apply(context, structure)
     ended("admit")
     # nodes, their checks and leases -> states of nodes, lost attempts
-    health.watch(context, structure)
+    health.watch(context, structure, recovers=recovers)
     ended("health")
     # attempts, time limits, holds, budgets, drains -> verdicts, states of jobs, stop orders
     lifecycle.progress(context, structure)

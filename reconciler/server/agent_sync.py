@@ -122,14 +122,41 @@ def require_ready(link: LinkClient) -> loop_messages.Published:
         raise Failure(
             503, "the controller's loop is not ready yet; try again", retry_after_s=RETRY_AFTER_S
         )
-    if published.adopting:
+    return published
+
+
+def _must_tell(
+    session: sessions.Session,
+    said: agent_messages.SyncRequest,
+    published: loop_messages.Published,
+) -> Answer | None:
+    """Return the answer to a node that has to tell first what it holds; None if it has told.
+
+    A store from the past does not know what the node runs. Without this answer it would be told
+    to end it. The answer renews no lease, and leaves everything as it is.
+
+    Raises:
+        Failure: its agent is too old to tell.
+    """
+    holder = (said.boot_id, said.incarnation)
+    if said.held is not None:
+        session.held_told = holder
+    if not published.adopting or session.held_told == holder:
+        return None
+    if said.inventory is not None or not said.accepts_unrenewed:
         raise Failure(
             503,
-            "the store is empty and the repository was run before: nodes are left alone until "
-            "`muster adopt` says which jobs are new",
+            "the store may be older than what this node runs, and its agent is too old to say what "
+            "that is: the node is left alone until `muster adopt` says which jobs are to start",
             retry_after_s=ADOPT_RETRY_AFTER_S,
         )
-    return published
+    return Answer(
+        epoch=published.epoch,
+        version=said.have[1] if said.have[0] == published.epoch else 0,
+        want_inventory=True,
+        poll_s=published.poll_s,
+        renews=False,
+    )
 
 
 def busy_ratios(usage: tuple[devices.GpuUsage, ...]) -> tuple[tuple[int, float], ...]:
@@ -211,6 +238,17 @@ class AgentExchanges:
         """Count a report that is refused."""
         self._budgets.refused[reason] += 1
 
+    async def _session_of(self, node: str) -> sessions.Session:
+        """Return the session of a node.
+
+        Raises:
+            Failure: there are too many nodes.
+        """
+        try:
+            return await self._nodes.session_of(node)
+        except undeclared_nodes.TooManyNodesError as error:
+            raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
+
     async def answer(
         self, said: agent_messages.SyncRequest, cut_off: Callable[[], Awaitable[object]]
     ) -> bytes:
@@ -227,10 +265,10 @@ class AgentExchanges:
         """
         published = require_ready(self._link)
         node = said.node
-        try:
-            session = await self._nodes.session_of(node)
-        except undeclared_nodes.TooManyNodesError as error:
-            raise Failure(429, str(error), retry_after_s=TOO_MANY_RETRY_AFTER_S) from None
+        session = await self._session_of(node)
+        first = _must_tell(session, said, published)
+        if first is not None:
+            return _encode(first)
         holder = (said.boot_id, said.incarnation)
         new = session.holder != holder
         replaces = new and session.holder is not None

@@ -4,6 +4,7 @@ import os
 import pathlib
 import sqlite3
 
+from reconciler.model.state import adoption_state
 from reconciler.store import database
 from reconciler.store.errors import DamagedError, StoreError
 
@@ -75,6 +76,11 @@ def _copy_pages(source: pathlib.Path, target: pathlib.Path) -> None:
             raise DamagedError(f"store {source} is damaged ({found}): no copy was made")
         if not copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'leader'").fetchone():
             raise DamagedError(f"{source} holds no store of Muster: no copy was made")
+        # whoever opens the copy has to know that the store may have gone on without it
+        own = copy.execute("SELECT body FROM views WHERE name = ?", (adoption_state.IDENTITY,))
+        mark = (adoption_state.COPIED, (own.fetchone() or (b"unknown",))[0])
+        copy.execute("INSERT OR REPLACE INTO views (name, body) VALUES (?, ?)", mark)
+        copy.commit()
     finally:
         copy.close()
         origin.close()

@@ -124,8 +124,13 @@ class Store:
         """Number of the newest event as of the last commit."""
         return self._last_event
 
-    def lead(self, holder: str, now: float) -> int:
+    def lead(self, holder: str, now: float, *, above: int = 0) -> int:
         """Begin to lead, and return the epoch that every commit has to name.
+
+        Args:
+            holder: who leads, for people.
+            now: seconds since the epoch.
+            above: an epoch that somebody else led with, which this one follows.
 
         Raises:
             StoreBusyError: a live controller leads this store.
@@ -135,7 +140,7 @@ class Store:
         with database.told(self.reader.url), self._engine.begin() as connection:
             table = schema.LEADER
             before = connection.execute(sa.select(table.c.epoch)).scalar_one()
-            epoch = next_epoch(int(before), now)
+            epoch = next_epoch(max(int(before), above), now)
             connection.execute(sa.update(table).values(holder=holder, epoch=epoch, renewed_at=now))
             row = connection.execute(sa.select(table)).one()
         self._led_since = now

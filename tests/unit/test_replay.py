@@ -24,9 +24,9 @@ from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol import loop_messages
-from reconciler.model.state import outcome, records, scheduler_state
+from reconciler.model.state import adoption_state, outcome, records, scheduler_state
 from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
-from reconciler.model.state.states import NodeState
+from reconciler.model.state.states import AttemptState, NodeState
 from reconciler.operations.history import cycle_replay
 from reconciler.store import StoreReader, journal_entries, schema, sql_store
 from tests.unit import replays
@@ -281,23 +281,35 @@ def test_reports_that_lead_to_nothing_are_written_before_they_are_too_many(
 
 def test_adoption_is_replayed(tmp_path: Path) -> None:
     world = World(nodes=1)
-    leader = Leader(tmp_path, world.now, adopting=True)
-    jobs = {name: job(name) for name in ("done", "new", "old")}
+    old = adoption_state.AdoptionState(pending=True, why="told")
+    leader = Leader(tmp_path, world.now, adoption=old)
+    jobs = {name: job(name) for name in ("alive", "done", "new")}
     leader.want(desired.Desired(1, world.structure, jobs, status=desired.SyncStatus(sync="Synced")))
-    held = leader.cycle()
-    assert held.jobs == ()
+    leader.cycle()
+    node = next(iter(world.nodes.values()))
+    leader.now += 1
+    attempt = f"alive.1.{jobs['alive'].hash}.0.main.0.3"
+    told = records.AttemptReport(attempt, AttemptState.RUNNING, started_at=leader.now)
+    report = msgspec.structs.replace(
+        node.report(leader.now), attempts=(told,), held=(records.HeldAttempt(attempt),)
+    )
+    leader.report(report)
+    taken = leader.cycle()
+    assert [(one.id, one.node) for one in taken.attempts] == [(attempt, node.name)]
+    assert {one.name: one.state.value for one in taken.jobs} == {"alive": "Running"}
+    assert leader.loop._adoption.state.awaiting.keys() == {"done", "new"}
     leader.loop._take_message(loop_messages.Adopt(names=("new",)))
     adopted = leader.cycle()
-    assert {one.name for one in adopted.jobs} == {"new"}
+    assert {one.name: one.state.value for one in adopted.jobs} == {
+        "done": "Cancelled",
+        "new": "Starting",
+    }
     leader.now += 1
-    leader.want(desired.Desired(2, world.structure, {}, status=desired.SyncStatus(sync="Synced")))
     leader.cycle()
+    assert not leader.loop._in_force.adopted(leader.loop._track.current).recovery
     leader.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, leader.decided)
-        first, second, _ = replays.replay_all(reader)
-    assert "muster adopt" in first.call.wanted.refused["new"]
-    assert second.call.adopted == (jobs["done"].key, jobs["old"].key)
 
 
 STRUCTURE = """\

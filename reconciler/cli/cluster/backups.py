@@ -1,7 +1,7 @@
 """Commands that protect the store: `backup` a live one, `restore` into an empty place, `adopt`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -56,17 +56,36 @@ def adopt(
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
-    """Choose which jobs to run after the store was lost.
+    """Choose which jobs to run after a restore, or after the store was lost.
 
-    The other jobs count as done. Until you choose, nothing starts and nodes are left alone.
+    The other jobs count as done. Without names or options, list what runs and what waits. Until
+    you choose, what runs goes on, and nothing starts that may have run already.
 
     Example: muster adopt evaluate report
     """
-    if (bool(names), everything, nothing).count(True) != 1:
+    chosen = (bool(names), everything, nothing).count(True)
+    if chosen > 1:
         terminal.fail("expected names of jobs to run, or --all, or --none", terminal.USAGE)
     with context.controller(server, token_file) as api:
+        if not chosen:
+            _list(api.get("/v1/adopt"))
+            return
         api.post("/v1/adopt", {"names": names or [], "everything": everything})
     terminal.note("adopted")
+
+
+def _list(found: dict[str, Any]) -> None:
+    """Print what waits to be adopted, one job a line."""
+    if not found["pending"]:
+        terminal.note("nothing waits to be adopted")
+        return
+    terminal.note(f"{found['why']}; {found['blocked'] or 'run `muster adopt` with your choice'}")
+    for name in found["alive"]:
+        terminal.print_line(f"{name}\truns")
+    for name, what in found["awaiting"].items():
+        terminal.print_line(f"{name}\t{what}")
+    for name in found["unheard"]:
+        terminal.note(f"node {name} was not heard yet")
 
 
 def backup(

@@ -40,6 +40,14 @@ def array_limit(parallelism: int) -> Reason:
 
 
 _NO_NOTE = records.ElementNote()
+_AWAITS = Readiness(
+    reason_key="Held/adoption",
+    reason=Reason(
+        code=ReasonCode.HELD,
+        message=desired.AWAITS_ADOPTION,
+        unblocks="run `muster adopt`, which lists what waits, and say what is to start",
+    ),
+)
 _ONE_WAITS = bytes([job_draft.PENDING])
 #: Codes of ended elements are this or higher.
 _FINISHED_FROM = ELEMENT_CODE[JobState.SUCCEEDED]
@@ -114,6 +122,7 @@ class ReadinessCheck:
         jobs: of this cycle, which others may depend on.
         alarm: set to the next end of a back-off.
         now: seconds since the epoch.
+        recovery: of a store from the past, whose jobs wait to be adopted.
     """
 
     def __init__(
@@ -123,7 +132,10 @@ class ReadinessCheck:
         jobs: cycle_jobs.CycleJobs,
         alarm: cycle_alarm.CycleAlarm,
         now: float,
+        *,
+        recovery: desired.Recovery | None = None,
     ) -> None:
+        self._awaiting = recovery.awaiting if recovery is not None else frozenset()
         self._structure = structure
         self._overrides = overrides
         self._jobs = jobs
@@ -181,6 +193,8 @@ class ReadinessCheck:
     def _blocked_whole(self, record: records.JobRecord) -> Readiness | None:
         spec = record.spec
         structure = self._structure
+        if spec.name in self._awaiting:
+            return _AWAITS
         if record.state is JobState.HELD or spec.suspend:  # some of it may still be stopping
             why = spec.suspend_reason if spec.suspend else ""
             return Readiness(

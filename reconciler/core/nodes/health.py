@@ -88,13 +88,17 @@ class _Silence:
     Attributes:
         allowed_s: after the last contact.
         leader_since: start of the leadership. No node is silent before it could be heard.
+        recovers: nodes that were not heard since then are silent at once.
     """
 
     allowed_s: float
     leader_since: float
+    recovers: bool = False
 
     def begins_at(self, node: records.NodeRecord) -> float:
         """Return when the node counts as silent unless it is heard."""
+        if self.recovers and node.last_report_at < self.leader_since:
+            return self.leader_since
         return max(last_contact(node), self.leader_since) + self.allowed_s
 
 
@@ -131,13 +135,23 @@ def out_of_service(cache: cycle_cache.CycleCache) -> list[str]:
     return sorted(cache.part(_Ready).others)
 
 
-def watch(context: cycle_context.CycleContext, structure: desired.Structure) -> None:
-    """Update every node's state, and give up work whose lease has ended."""
+def watch(
+    context: cycle_context.CycleContext, structure: desired.Structure, *, recovers: bool
+) -> None:
+    """Update every node's state, and give up work whose lease has ended.
+
+    Args:
+        context: of this cycle.
+        structure: in force.
+        recovers: the store may be older than what nodes run, so that only those count as known
+            which were heard since this leader began.
+    """
     observed = context.observed
     nodes, now = context.nodes, context.now
     pool_of = pool_of_node(context.cache, structure, observed.leader_since, nodes, now)
     ready = context.cache.part(_Ready)
-    silence = _Silence(structure.settings.node_silence_s, observed.leader_since)
+    allowed_s = structure.settings.node_silence_s
+    silence = _Silence(allowed_s, observed.leader_since, recovers)
     rules = _NodeRules(
         nodes,
         context.attempts,

@@ -71,6 +71,13 @@ NOTHING = PendingGroups((), pending_groups.columns_of(()), np.zeros(0, dtype=np.
 FEW_MAX = 1000
 
 
+def is_startable(record: records.JobRecord) -> bool:
+    """Return True if by its own record all of a job may start at any time, without resizing."""
+    spec = record.spec
+    tried = record.notes or spec.depends_on or spec.parallelism is not None
+    return not (tried or spec.deadline is not None or not spec.preempts)
+
+
 class PendingCache(cycle_cache.CachePart):
     """Plain jobs by group, and the names of the others.
 
@@ -79,6 +86,7 @@ class PendingCache(cycle_cache.CachePart):
         changed: jobs that were read again in this cycle.
         group_of: group of each plain job.
         counts: number of plain jobs by queue.
+        awaiting: jobs that wait to be adopted. None of them is plain.
         slot_reasons: by slot, the reason that the jobs of its group have; None if unknown.
     """
 
@@ -92,6 +100,7 @@ class PendingCache(cycle_cache.CachePart):
         #: Records of plain jobs when they were read.
         self._record_of: dict[str, records.JobRecord] = {}
         self.counts: dict[str, int] = {}
+        self.awaiting: frozenset[str] = frozenset()
         self._structure: desired.Structure | None = None
         self._some_plain = False
         self._epoch: object = None
@@ -126,6 +135,13 @@ class PendingCache(cycle_cache.CachePart):
         self._gone: list[tuple[Key, int]] = []
         self._new: set[CachedGroup] = set()
 
+    def hold(self, awaiting: frozenset[str]) -> None:
+        """Read jobs again that begin or end to wait to be adopted."""
+        self.jobs |= awaiting ^ self.awaiting
+        for name in awaiting - self.awaiting:
+            self._drop(name)
+        self.awaiting = awaiting
+
     def renew(
         self,
         jobs: cycle_jobs.CycleJobs,
@@ -143,7 +159,8 @@ class PendingCache(cycle_cache.CachePart):
             self._structure, self._epoch = structure, shapes.epoch
             self._rows = {name: row for row, name in enumerate(structure.queues)}
             self._some_plain = _has_plain(structure)
-            changed |= self.start_anew()
+            self._forget()
+            changed |= set(self._cache.waiting.known)
         for name in cycle_cache.in_order(changed, jobs.known):
             record = jobs.record_of(name)
             if record is not None and self._is_known(name, record):
@@ -169,11 +186,6 @@ class PendingCache(cycle_cache.CachePart):
         self.slot_reasons[:] = None
         return set(self._cache.waiting.known)
 
-    def start_anew(self) -> set[str]:
-        """Forget everything. Return the names of jobs to read."""
-        self._forget()
-        return set(self._cache.waiting.known)
-
     def _is_known(self, name: str, record: records.JobRecord) -> bool:
         """Return True if a plain job is the same as before. Mostly only its reason has changed."""
         before = self._record_of.get(name)
@@ -197,8 +209,10 @@ class PendingCache(cycle_cache.CachePart):
         if not (waits or elastic or held):
             return  # nothing of it is pending
         resizable = elastic and elastic_jobs.is_resizable(spec)
-        plain = waits and self._some_plain and not (held or resizable) and self._is_plain(record)
-        form = shapes.offered(spec) if plain else None
+        ready = is_startable(record) and spec.queue in self._rows
+        plain = waits and self._some_plain and not (held or resizable) and ready
+        apart = spec.name in self._nominated or spec.name in self.awaiting
+        form = shapes.offered(spec) if plain and not apart else None
         if form is None:
             self.others.add(spec.name)
             return
@@ -222,19 +236,6 @@ class PendingCache(cycle_cache.CachePart):
         self._record_of[spec.name] = record
         self.counts[spec.queue] = self.counts.get(spec.queue, 0) + 1
         self._stale.add(group)
-
-    def _is_plain(self, record: records.JobRecord) -> bool:
-        """Return True if all of a pending job may start at any time, without resizing."""
-        spec = record.spec
-        return not (
-            record.notes
-            or spec.depends_on
-            or spec.parallelism is not None
-            or spec.deadline is not None
-            or spec.name in self._nominated
-            or not spec.preempts
-            or spec.queue not in self._rows
-        )
 
     def _begin(self, kind: ClaimKind, spec: desired.Job) -> CachedGroup:
         if self._free:

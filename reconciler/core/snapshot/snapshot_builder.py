@@ -156,6 +156,8 @@ def _pending(
         now=context.now,
     )
     cached = context.cache.part(pending_cache.PendingCache)
+    if desired_state.recovery is not None or cached.awaiting:
+        cached.hold(desired_state.recovery.awaiting if desired_state.recovery else frozenset())
     cached.renew(jobs, jobs.changed(context.attempts), nominations, shapes)
     builder = group_builder.PendingGroupBuilder(
         cached,
@@ -166,7 +168,10 @@ def _pending(
         starts=starts,
         nominations=nominations,
     )
-    ready = readiness.ReadinessCheck(structure, context.overrides, jobs, context.alarm, context.now)
+    recovery = desired_state.recovery
+    ready = readiness.ReadinessCheck(
+        structure, context.overrides, jobs, context.alarm, context.now, recovery=recovery
+    )
 
     def let_last(
         capped: Sequence[tuple[str, unschedulable.Kind]],

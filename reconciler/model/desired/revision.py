@@ -95,11 +95,27 @@ class Problem(msgspec.Struct, frozen=True):
         return "; ".join(words)
 
 
-#: The problem of jobs that wait until somebody says whether they are new to an empty store.
+#: The message about jobs that wait until somebody says whether they are new to the store.
 AWAITS_ADOPTION = (
-    "the store is empty and this repository was run before; "
-    "`muster adopt` says which of its jobs are new"
+    "the store is older than what was run from this repository: it may have run already; "
+    "`muster adopt` says what is to start"
 )
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """The jobs of a store from the past, until somebody has said which of them are to start.
+
+    As long as there is one, what nodes run is taken over, and nothing starts on a node that was
+    not heard since this leader began.
+
+    Attributes:
+        awaiting: names of jobs of which nothing starts, because it may have run already.
+        ended: keys of runs that somebody declared over; they end if nothing of them is alive.
+    """
+
+    awaiting: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+
 
 #: The words by which an internal error of Muster is named and found.
 INTERNAL_ERROR = "an internal error"
@@ -166,6 +182,7 @@ class Desired(msgspec.Struct, frozen=True):
     nothing changed. ``jobs`` maps names to normalised jobs; a job whose newest version is refused
     is there in its last good version. ``refused`` maps jobs without any good version to their
     problem, shown as ``Invalid``. ``quarantined`` maps quarantined jobs to the message about them.
+    ``recovery`` is set while the store may be older than what nodes run.
     """
 
     generation: int = 0
@@ -174,3 +191,4 @@ class Desired(msgspec.Struct, frozen=True):
     refused: Mapping[str, str] = {}
     status: SyncStatus = SyncStatus()
     quarantined: Mapping[str, str] = msgspec.field(default_factory=dict, name="aside")
+    recovery: Recovery | None = None

@@ -16,6 +16,7 @@ from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state.records import (
     AttemptReport,
+    HeldAttempt,
     Inventory,
     NodeUsage,
     RankPlacement,
@@ -48,7 +49,9 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ``accepts_unrenewed``: the agent understands an answer that renews no lease; another agent is
     kept waiting until the loop has decided the node's state. ``folder_proof`` is the hash of a
     secret in the root, and goes no further than the server: only who sends the same follows an
-    agent that sent one. Empty: the agent has none.
+    agent that sent one. Empty: the agent has none. ``held`` comes with the inventory: what the node
+    holds for each attempt that is alive, from which a leader whose store is older takes it over;
+    None: not told.
     """
 
     node: str
@@ -69,6 +72,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     follows: tuple[str, ...] = ()
     accepts_unrenewed: bool = False
     folder_proof: str = ""
+    held: tuple[HeldAttempt, ...] | None = None
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):

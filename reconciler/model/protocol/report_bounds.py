@@ -27,7 +27,7 @@ ATTEMPTS_MAX = 20_000
 INVENTORY_BYTES_MAX = 2**20
 #: Fields that hold text for people.
 _TEXTS = frozenset({"message", "notice", "problem", "problems", "fabric_problem", "detail"})
-_ITEMS_MAX = {"attempts": ATTEMPTS_MAX, "labels": LABELS_MAX}
+_ITEMS_MAX = {"attempts": ATTEMPTS_MAX, "held": ATTEMPTS_MAX, "labels": LABELS_MAX}
 _NUMBERS = (int, float, bool, type(None))
 
 

@@ -510,6 +510,26 @@ class AttemptReport(msgspec.Struct, frozen=True):
     checkpoint: Saved | None = None
 
 
+class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of an assignment that a node still has for an attempt that is alive there.
+
+    A leader whose store does not know the attempt takes it over by this. ``assigned`` is false if
+    the agent no longer knows: it was restarted since.
+    """
+
+    id: str
+    assigned: bool = True
+    boot_id: str = ""
+    devices: tuple[int, ...] = ()
+    rank: RankPlacement = RankPlacement()
+    mig_profile: str = ""
+    instances: tuple[int, ...] = ()
+    lease_s: float | None = None
+    grace_s: int = 30
+    saves_every_s: int | None = None
+    stop: StopOrder | None = None
+
+
 class RemedyReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's report of a remediation's result."""
 
@@ -522,7 +542,8 @@ class NodeReport(msgspec.Struct, frozen=True):
     """A node's report of itself.
 
     ``attempts`` is everything that the node knows of if ``complete``, else only what is new.
-    ``sequence`` grows with every report of an incarnation. ``undecided`` is empty except in a part
+    ``sequence`` grows with every report of an incarnation. ``held`` is what it holds for attempts
+    that are alive, if it told; None: it did not. ``undecided`` is empty except in a part
     of a report that as a whole no cycle passed with; it is then the message about that.
     """
 
@@ -537,3 +558,4 @@ class NodeReport(msgspec.Struct, frozen=True):
     usage: NodeUsage | None = None
     remedies: tuple[RemedyReport, ...] = ()
     undecided: str = ""
+    held: tuple[HeldAttempt, ...] | None = None

@@ -279,23 +279,20 @@ def refused_view(
 ) -> view_types.JobView:
     """Return the view of a job that has no run.
 
-    It is ``Invalid``, its author may not submit it, or nobody has adopted it. ``is_undecided``: an
-    internal error of Muster is why.
+    It is ``Invalid``, or its author may not submit it. ``is_undecided``: an internal error of
+    Muster is why.
     """
-    held = problem == desired.AWAITS_ADOPTION
     unblocks = REPORT_DEFECT if is_undecided else "correct its document, and commit it"
     why = Reason(ReasonCode.INVALID, problem, unblocks=unblocks)
     if desired.is_unanswered(problem):
         unblocks = "have somebody with that permission commit it, signed"
         why = Reason(ReasonCode.NOT_ALLOWED, problem, unblocks=unblocks)
-    if held:
-        why = Reason(ReasonCode.HELD, problem, unblocks=f"run `muster adopt {name}`")
     return view_types.JobView(
         name=name,
         run=0,
         queue="",
         owner="",
-        state=(JobState.HELD if held else JobState.PENDING).value,
+        state=JobState.PENDING.value,
         reasons=[reason_view(why)],
         place=None,
         estimated_start=None,

@@ -1,17 +1,18 @@
 """Requests that go on to the loop: to look at the repository, and to adopt jobs."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from litestar import Request, post
+from litestar import Request, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
 from reconciler.model.protocol import loop_messages
+from reconciler.model.state import adoption_state
 from reconciler.model.values import suggestions
-from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.auth import authentication, hook_signatures
 from reconciler.server.loop_link import LinkClient, LinkDownError
@@ -85,12 +86,10 @@ async def adopt(
     link: NamedDependency[LinkClient],
 ) -> Hooked:
     """Only while the loop waits to be told."""
-    published = link.published
-    if published is None or not published.adopting:
-        raise errors.Failure(409, "nothing waits to be adopted: the store knows its jobs")
-    if data.names:
-        stored = await asyncio.to_thread(store.reader.view, job_views.REFUSED)
-        require_written(data.names, list(job_views.stored_refused(stored)))
+    state = adoption_state.decode(await asyncio.to_thread(store.reader.view, adoption_state.VIEW))
+    if why := adoption_state.why_not(state, time.time()):
+        raise errors.Failure(409, why)
+    require_written(data.names, list(state.awaiting))
     try:
         link.adopt(loop_messages.Adopt(tuple(data.names), data.everything))
     except LinkDownError as error:
@@ -98,4 +97,43 @@ async def adopt(
     return Hooked(told=True)
 
 
-HANDLERS = [git_hook, adopt]
+class AdoptionView(msgspec.Struct, frozen=True):
+    """List of what waits to be adopted.
+
+    Attributes:
+        pending: True until somebody has chosen.
+        why: why the store may not know all that was run.
+        blocked: why nobody may choose yet; empty: somebody may.
+        awaiting: what is known of each job that waits, by name.
+        alive: jobs that run on nodes and were taken over.
+        unheard: nodes that were not heard since the controller began.
+    """
+
+    pending: bool
+    why: str
+    blocked: str
+    awaiting: dict[str, str]
+    alive: list[str]
+    unheard: list[str]
+
+
+@get(
+    "/v1/adopt",
+    opt={authentication.OPTION: authentication.USERS},
+    responses=errors.responses(401, 403, 503),
+    summary="After a restore or the loss of the store: what runs, and which jobs may have run",
+)
+async def adoption(store: NamedDependency[ServerStore]) -> AdoptionView:
+    """Return what ``muster adopt`` lists."""
+    state = adoption_state.decode(await asyncio.to_thread(store.reader.view, adoption_state.VIEW))
+    return AdoptionView(
+        pending=state.pending,
+        why=state.why,
+        blocked=adoption_state.why_not(state, time.time()) if state.pending else "",
+        awaiting=state.awaiting,
+        alive=list(state.alive),
+        unheard=list(state.unheard),
+    )
+
+
+HANDLERS = [git_hook, adopt, adoption]

@@ -52,6 +52,8 @@ class Session:
         self.acknowledged: dict[str, None] = {}
         self.log_requests: dict[str, agent_messages.LogRequest] = {}
         self.holder: tuple[str, str] | None = None
+        #: The agent that last told what it holds, by boot and incarnation.
+        self.held_told: tuple[str, str] | None = None
         #: What the holder proves its root by; empty: it is of a version that can't.
         self.proof = ""
         self.exchange = 0

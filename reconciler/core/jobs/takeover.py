@@ -1,0 +1,250 @@
+"""Takes over what nodes run and a store from the past does not know, under the same attempt ids.
+
+After a restore, or with a new store, nodes run attempts that no record names. As long as
+``Desired.recovery`` is set, those of desired runs become records again, as their nodes hold them.
+Nothing that runs is ended by this. What somebody declared over ends here, if nothing of it is
+alive.
+"""
+
+import msgspec
+
+from reconciler.core import cycle_attempts, cycle_context, job_draft
+from reconciler.core.cycle import attempt_losses, cycle_jobs, cycle_nodes
+from reconciler.model import desired
+from reconciler.model.state import identifiers, records
+from reconciler.model.state.states import AttemptState, EndReason, JobState
+
+#: The message of a job that `muster adopt` did not name.
+DECLARED_OVER = "it counts as done: `muster adopt` did not name it"
+#: The parts of an attempt's id behind the job's name.
+_PARTS_BEHIND_NAME = 6
+
+
+def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
+    """Take over what reports tell of, and end what was declared over."""
+    recovery = desired_state.recovery
+    if recovery is None:
+        return
+    taker = _Taker(context.jobs, context.attempts, context.nodes, context.now)
+    for report in context.observed.reports:
+        node = context.nodes.get(report.node)
+        if node is None or report.held is None:
+            continue
+        _lose_unlisted(context.attempts, context.losses, report, context.observed.leader_since)
+        reported = {one.id: one for one in report.attempts}
+        held = {one.id: one for one in report.held}
+        for name, one in reported.items():
+            attempt = taker.attempt_of(node, one, held.get(name))
+            if attempt is None:
+                continue
+            taker.take(attempt)
+            context.events.add(
+                "AttemptTakenOver",
+                f"{node.name} has it, and the store did not know",
+                job=attempt.job,
+                node=node.name,
+                attempt=attempt.id,
+            )
+    if desired_state.generation != context.observed.desired_generation:
+        _end_declared(context.jobs, recovery)
+
+
+def _lose_unlisted(
+    attempts: cycle_attempts.CycleAttempts,
+    losses: attempt_losses.AttemptLosses,
+    report: records.NodeReport,
+    since: float,
+) -> None:
+    """End what the store assigned before this leader began and the node does not have.
+
+    It is not on its way: it has been there, and has ended, however new it is to the store.
+    """
+    listed = {one.id for one in report.attempts}
+    for attempt in attempts.of_node(report.node) if report.complete else ():
+        if attempt.id not in listed and attempt.assigned_at < since:
+            losses.lose(attempt, EndReason.LOST, f"{report.node} no longer has it")
+
+
+def _end_declared(
+    jobs: cycle_jobs.CycleJobs,
+    recovery: desired.Recovery,
+) -> None:
+    """End runs that somebody declared over. Those with tasks go on until these have ended."""
+    for name in jobs.active_names() if recovery.ended else ():
+        draft = jobs.draft(name)
+        if draft is None or draft.spec.key not in recovery.ended or draft.removed:
+            continue
+        for element, code in enumerate(draft.elements):
+            if code == job_draft.PENDING:
+                draft.set_element(element, JobState.CANCELLED)
+                draft.set_note(element, None)
+        draft.message = DECLARED_OVER
+
+
+class _Taker:
+    """A maker of records of attempts that only nodes know.
+
+    Args:
+        jobs: of this cycle.
+        attempts: of this cycle.
+        nodes: of this cycle.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        jobs: cycle_jobs.CycleJobs,
+        attempts: cycle_attempts.CycleAttempts,
+        nodes: cycle_nodes.CycleNodes,
+        now: float,
+    ) -> None:
+        self._jobs = jobs
+        self._attempts = attempts
+        self._nodes = nodes
+        self._now = now
+
+    def attempt_of(
+        self,
+        node: records.NodeRecord,
+        reported: records.AttemptReport,
+        held: records.HeldAttempt | None,
+    ) -> records.AttemptRecord | None:
+        """Return the record of an attempt that is to be taken over, or None if it is not.
+
+        Only a try that is newer than all that are known is one of a desired run's future.
+        """
+        if self._attempts.get(reported.id) is not None:
+            return None
+        parts = reported.id.rsplit(".", _PARTS_BEHIND_NAME)
+        if len(parts) <= _PARTS_BEHIND_NAME or not all(parts[at].isdecimal() for at in (3, 5, 6)):
+            return None
+        draft = self._jobs.draft(parts[0])
+        group = self._group(draft, parts)
+        if draft is None or group is None:
+            return None
+        if (
+            draft.finished
+            or identifiers.attempt_id(
+                draft.spec, int(parts[3]), group.name, int(parts[5]), int(parts[6])
+            )
+            != reported.id
+        ):
+            return None  # another run of the job
+        element, number = int(parts[3]), int(parts[6])
+        if draft.elements[element] not in (job_draft.PENDING, *job_draft.LIVE_CODES):
+            return None
+        if number < self._known_tries(draft, element) + (not self._live(draft, element)):
+            return None
+        if held is None or not held.assigned:
+            keeps = group.resources.gpu_milli and reported.state is not AttemptState.ENDED
+            held = records.HeldAttempt(
+                reported.id,
+                boot_id=node.boot_id,
+                devices=self._free(node) if keeps else (),
+                lease_s=draft.spec.lease_s,
+            )
+        return self._record(node, reported, held, draft.spec, group)
+
+    @staticmethod
+    def _group(draft: job_draft.JobDraft | None, parts: list[str]) -> desired.TaskGroup | None:
+        """Return the group of the task that an id names; None if the job has no such task."""
+        if draft is None or int(parts[3]) >= len(draft.elements):
+            return None
+        for group in draft.spec.groups:
+            if group.name == parts[4] and int(parts[5]) < group.count:
+                return group
+        return None
+
+    def _record(
+        self,
+        node: records.NodeRecord,
+        reported: records.AttemptReport,
+        held: records.HeldAttempt,
+        spec: desired.Job,
+        group: desired.TaskGroup,
+    ) -> records.AttemptRecord:
+        """Return a record as it would be if this store had known all along."""
+        ended = reported.state is AttemptState.ENDED
+        resources = group.resources
+        if resources.gpu_milli and held.devices and resources.gpu_milli % len(held.devices):
+            resources = msgspec.structs.replace(resources, gpu_milli=1000 * len(held.devices))
+        element, index, number = (int(reported.id.rsplit(".", 6)[at]) for at in (3, 5, 6))
+        return records.AttemptRecord(
+            id=reported.id,
+            job=spec.name,
+            run=spec.run,
+            job_key=spec.key,
+            element=element,
+            group=group.name,
+            index=index,
+            try_number=number,
+            node=node.name,
+            boot_id=held.boot_id or node.boot_id,
+            resources=resources,
+            state=reported.state,
+            assigned_at=min(self._now, reported.started_at or self._now),
+            devices=held.devices,
+            rank=held.rank,
+            started_at=reported.started_at,
+            ended_at=(reported.ended_at or self._now) if ended else None,
+            exit_code=reported.exit_code if ended else None,
+            signal=reported.signal if ended else None,
+            end_reason=(reported.end_reason or EndReason.EXITED) if ended else None,
+            stop=held.stop,
+            lease_s=None if held.lease_s is None else int(held.lease_s),
+            grace_s=held.grace_s,
+            mig_profile=held.mig_profile,
+            instances=held.instances,
+            saved=reported.checkpoint,
+            saves_every_s=held.saves_every_s,
+            pool=node.pool,
+        )
+
+    def take(self, attempt: records.AttemptRecord) -> None:
+        """Add an attempt to its element. Older tries of the element are over."""
+        draft = self._jobs.draft(attempt.job)
+        node = self._nodes.get(attempt.node)
+        if draft is None or node is None:
+            return
+        for before in self._attempts.of_element(attempt.job, attempt.element):
+            if before.try_number < attempt.try_number and not before.concluded:
+                self._supersede(before, attempt.try_number)
+        self._attempts.add(attempt)
+        if draft.elements[attempt.element] == job_draft.PENDING:
+            draft.set_element(attempt.element, JobState.STARTING)
+        if draft.state is JobState.HELD:
+            self._jobs.set_state(draft, JobState.PENDING)
+        if draft.state is JobState.PENDING:
+            self._jobs.set_state(draft, JobState.STARTING)
+        unwanted = tuple(name for name in node.unwanted if name != attempt.id)
+        self._nodes.renew(node, unwanted=unwanted)
+
+    def _supersede(self, before: records.AttemptRecord, number: int) -> None:
+        """Conclude an attempt of an earlier try, which a newer one has followed."""
+        if before.state is AttemptState.ENDED:
+            self._attempts.renew(before, concluded=True)
+            return
+        self._attempts.lose(
+            before,
+            ended_at=self._now,
+            end_reason=EndReason.LOST,
+            message=f"try {number} has followed it",
+            concluded=True,
+        )
+
+    def _known_tries(self, draft: job_draft.JobDraft, element: int) -> int:
+        present = self._attempts.of_element(draft.spec.name, element)
+        return cycle_attempts.try_number_of(present, draft.note(element))
+
+    def _live(self, draft: job_draft.JobDraft, element: int) -> bool:
+        """Return True if the element's last known try is under way, so that it may have others."""
+        present = self._attempts.of_element(draft.spec.name, element)
+        return any(not attempt.concluded for attempt in present)
+
+    def _free(self, node: records.NodeRecord) -> tuple[int, ...]:
+        """Return the GPUs of a node that no known attempt has.
+
+        An attempt of which nobody knows the GPUs gets them all, so that nothing else does.
+        """
+        taken = {device for one in self._attempts.of_node(node.name) for device in one.devices}
+        return tuple(gpu.index for gpu in node.inventory.gpus if gpu.index not in taken)

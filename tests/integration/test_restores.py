@@ -1,0 +1,134 @@
+"""A store from the past, on real processes: what runs goes on, and what may have run waits."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reconciler.interpreter import module_command
+from reconciler.operations.client import api_client
+from reconciler.operations.local import local_cluster, local_tokens
+from tests.integration import beds
+
+ONE = "  resources: {gpu: 1, cpu: 1}\n  command: [sh, -c, 'echo $MUSTER_ATTEMPT >>%s; sleep 600']"
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[beds.Bed]:
+    made = beds.Bed(tmp_path, nodes=2, gpus=2, lease="20s")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def _cli(bed: beds.Bed, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*module_command("reconciler.cli.main"), *arguments]
+    return subprocess.run(
+        command, env=bed.environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _begin(bed: beds.Bed, name: str) -> Path:
+    """Submit a job that writes the id of each of its attempts, and return the file."""
+    starts = bed.folder / f"{name}.starts"
+    bed.commit({f"jobs/{name}.yaml": beds.job(name, ONE % starts)})
+    bed.until_state(name, "Running")
+    bed.until(starts.exists)
+    return starts
+
+
+def _replace_store(bed: beds.Bed, backup: Path | None) -> None:
+    """Kill the controller, and start it with an empty store, or one from a backup."""
+    bed.cluster.kill_controller()
+    for path in bed.cluster.state.glob("store.db*"):
+        path.unlink()
+    if backup is not None:
+        done = _cli(bed, "restore", str(backup), "--store", f"sqlite:///{_store(bed)}")
+        assert done.returncode == 0, done.stderr
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+
+
+def _store(bed: beds.Bed) -> Path:
+    return bed.cluster.state / "store.db"
+
+
+def _waiting(bed: beds.Bed) -> Any:
+    found = bed.get("/v1/adopt")
+    return found if found["pending"] and not found["blocked"] else None
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["restored", "lost"])
+def test_what_runs_is_taken_over_and_what_may_have_run_waits(bed: beds.Bed, lost: bool) -> None:
+    bed.commit({"jobs/first.yaml": beds.job("first", "  command: ['true']")})
+    bed.until_state("first", "Succeeded")
+    backup = bed.folder / "backup.db"
+    done = _cli(bed, "backup", str(backup), "--store", f"sqlite:///{_store(bed)}")
+    assert done.returncode == 0, done.stderr
+    runs = _begin(bed, "runs")
+    over = bed.folder / "over.starts"
+    bed.commit({"jobs/over.yaml": beds.job("over", f"  command: [sh, -c, 'echo x >>{over}']")})
+    bed.until_state("over", "Succeeded")
+    (before,) = bed.job("runs")["attempts"]
+    _replace_store(bed, None if lost else backup)
+    bed.until(lambda: "runs" in bed.get("/v1/adopt")["alive"])
+    after = bed.until_state("runs", "Running")
+    assert [one["id"] for one in after["attempts"]] == [before["id"]]
+    found = bed.until(lambda: _waiting(bed))
+    assert set(found["awaiting"]) == ({"over", "first"} if lost else {"over"})
+    # submitted meanwhile: it is new, and runs
+    bed.commit({"jobs/later.yaml": beds.job("later", "  command: ['true']")})
+    bed.until_state("later", "Succeeded")
+    assert bed.job("over")["state"] in ("Pending", "Held")
+    listed = _cli(bed, "adopt")
+    assert listed.returncode == 0, listed.stderr
+    assert "over" in listed.stdout
+    assert "runs" in listed.stdout
+    chosen = _cli(bed, "adopt", "--none")
+    assert chosen.returncode == 0, chosen.stderr
+    bed.until_state("over", "Cancelled")
+    assert bed.job("runs")["state"] == "Running"
+    assert len(runs.read_text().splitlines()) == 1
+    assert len(over.read_text().splitlines()) == 1
+
+
+def test_a_second_controller_with_another_store_leads_nothing_while_the_first_does(
+    bed: beds.Bed, tmp_path: Path
+) -> None:
+    _begin(bed, "runs")
+    bed.until(
+        lambda: bed.git(
+            "for-each-ref", "refs/notes/muster.lead", folder=bed.folder / "repository.git"
+        )
+    )
+    other = tmp_path / "other"
+    other.mkdir()
+
+    second = local_cluster.LocalCluster(
+        local_cluster.LocalClusterOptions(
+            folder=other,
+            repository=str(bed.folder / "repository.git"),
+            branch="main",
+            listen=f"127.0.0.1:{local_cluster.free_port()}",
+            identity="tester@example.org",
+            controller_module="reconciler.controller.process",
+            isolate=False,
+        )
+    )
+    second.claim()
+    local_tokens.write(second.state, "tester@example.org")
+    second.start_controller()
+    try:
+        with api_client.ApiClient(second.endpoint) as api:
+            found = bed.until(
+                lambda: api.get("/v1/adopt") if api.get("/v1/adopt")["blocked"] else None
+            )
+            assert "leads with another store until" in found["blocked"]
+            with pytest.raises(api_client.ApiError, match="stop one of the two"):
+                api.post("/v1/adopt", {"names": [], "everything": True})
+    finally:
+        second.stop()
