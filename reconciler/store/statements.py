@@ -96,8 +96,22 @@ def run_of_job(name: str, run: int | None, ended_by: float | None) -> sa.Select[
     elif run is None:
         statement = statement.order_by(table.newest.desc(), table.position.desc())
     else:
-        statement = statement.where(table.run == run).order_by(table.newest.desc())
+        statement = statement.where(table.run == run)
+        statement = statement.order_by(table.newest.desc(), table.position.desc())
     return statement.limit(1)
+
+
+def holders_of_runs(names: Sequence[str], since: float, until: float) -> sa.Select[Any]:
+    """Select whose the runs of some jobs were that were there in a span of time."""
+    table = schema.JOBS.c
+    columns = [table[name] for name in records.RunHolder.__struct_fields__]
+    selected: sa.Select[Any] = sa.select(*columns)
+    return (
+        selected.where(table.name.in_(names), table.submitted_at <= until)
+        .where(table.ended_at.is_(None) | (table.ended_at >= since))
+        .order_by(table.position.desc())
+        .limit(ROWS_MAX)
+    )
 
 
 def queue_places(in_vain: Sequence[str]) -> sa.Subquery:
@@ -130,26 +144,25 @@ def reasons_maybe_final() -> sa.Select[tuple[str, bytes]]:
 
 
 def attempts(
-    job: str,
-    run: int | None,
+    run: str,
     *,
     element: int | None,
     alive: bool | None,
     alive_first: bool,
     limit: int,
 ) -> sa.Select[tuple[bytes]]:
-    """Select attempts at a job's tasks. See ``StoreReader.attempts``."""
+    """Select attempts at the tasks of one run. See ``StoreReader.attempts``."""
     table = schema.ATTEMPTS.c
-    conditions = [table.job == job]
-    if run is not None:
-        conditions.append(table.run == run)
+    name, number, _ = run.rsplit(".", 2)
+    # name and number are there for the index; they alone may be those of somebody else's job
+    conditions = [table.job == name, table.run == int(number), table.job_key == run]
     if element is not None:
         conditions.append(table.element == element)
     if alive is not None:
         conditions.append(table.state != ENDED if alive else table.state == ENDED)
     first = [table.state == ENDED] if alive_first else []
     statement = sa.select(table.body).where(*conditions)
-    return statement.order_by(*first, table.run, *_TASK_ORDER).limit(min(limit, ROWS_MAX))
+    return statement.order_by(*first, *_TASK_ORDER).limit(min(limit, ROWS_MAX))
 
 
 def first_attempts(names: Mapping[str, str], limit_each: int) -> sa.Select[tuple[str, bytes]]:

@@ -5,6 +5,7 @@ With the write-ahead log a reader sees the last commit as a whole. What to selec
 """
 
 import contextlib
+import math
 import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -120,6 +121,29 @@ class StoreReader:
         with database.told(self.url):
             return codec.job(rows[0].body, {row.element: codec.note(row.body) for row in found})
 
+    def run(self, key: str) -> records.JobRecord | None:
+        """Return the run with a key, without elements' notes."""
+        table = schema.JOBS.c
+        with database.told(self.url):
+            rows = self.rows(sa.select(table.body).where(table.key == key))
+            return codec.job(rows[0].body) if rows else None
+
+    def holders_of(
+        self, names: Collection[str], since: float = -math.inf, until: float = math.inf
+    ) -> list[records.RunHolder]:
+        """Return whose the runs of jobs were that were there in a span of time, the newest first.
+
+        Args:
+            names: of the jobs.
+            since: begin of the span, in seconds since the epoch.
+            until: its end.
+        """
+        found: list[records.RunHolder] = []
+        for part in statements.batches(sorted(set(names))):
+            rows = self.rows(statements.holders_of_runs(part, since, until))
+            found += [records.RunHolder(**row._asdict()) for row in rows]
+        return found
+
     def newest_states(self, names: Collection[str]) -> dict[str, tuple[str, str]]:
         """Return key and state of the newest run of each known job.
 
@@ -136,20 +160,20 @@ class StoreReader:
 
     def attempts(
         self,
-        job: str,
-        run: int | None = None,
+        run: str,
         *,
         element: int | None = None,
         alive: bool | None = None,
         alive_first: bool = False,
         limit: int = 1000,
     ) -> list[records.AttemptRecord]:
-        """Return attempts at a job's tasks, by element and the oldest first.
+        """Return attempts at the tasks of one run, by element and the oldest first.
 
-        ``alive_first`` puts those that have not ended before all others.
+        ``run`` is the run's key (``JobRecord.key``): a job's name and run number can be those of
+        somebody else's later job. ``alive_first`` puts those that have not ended before all others.
         """
         statement = statements.attempts(
-            job, run, element=element, alive=alive, alive_first=alive_first, limit=limit
+            run, element=element, alive=alive, alive_first=alive_first, limit=limit
         )
         with database.told(self.url):
             return [codec.attempt(row.body) for row in self.rows(statement)]

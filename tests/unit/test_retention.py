@@ -186,7 +186,7 @@ def test_what_is_listed_no_longer_is_history_for_a_time(tmp_path: Path) -> None:
     assert store.reader.jobs() == []
     assert store.load().jobs == {}
     assert store.reader.job("train") == ended
-    assert store.reader.attempts("train") == [attempt]
+    assert store.reader.attempts(ended.key) == [attempt]
     assert ended.key in store.load().past_runs
 
     def prune(before: float) -> int:
@@ -196,7 +196,7 @@ def test_what_is_listed_no_longer_is_history_for_a_time(tmp_path: Path) -> None:
 
     assert prune(99.0) == 0
     assert prune(99.5) == 1
-    assert store.reader.attempts("train") == []
+    assert store.reader.attempts(ended.key) == []
     assert prune(101.0) == 1
     assert store.reader.job("train") is None
     assert ended.key in store.load().past_runs

@@ -138,7 +138,10 @@ def admit_job(
         return
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
-            _take_over(jobs, events, spec)
+            if record.spec.owner == spec.owner:
+                _take_over(jobs, events, spec)
+            else:
+                _keep_owner(jobs, events, spec, record.spec.owner)
         return
     if jobs.has_begun(spec.key):
         return
@@ -160,6 +163,24 @@ def admit_job(
         draft.removed = True
         draft.message = f"replaced by run {spec.run}"
         events.add("JobReplaced", draft.message, job=spec.name)
+
+
+def _keep_owner(
+    jobs: cycle_jobs.CycleJobs, events: cycle_events.CycleEvents, spec: desired.Job, owner: str
+) -> None:
+    """Leave a run whose document is now somebody else's as it is.
+
+    What it has written belongs to whoever started it, and its owner tells who may read that.
+    """
+    message = (
+        f"run {spec.run} is {owner or 'nobody'}'s, so a document of {spec.owner or 'nobody'} with "
+        f"the same work does not change it ({spec.path or 'its document'}). To fix: raise spec.run "
+        "to begin a run of the new owner"
+    )
+    draft = jobs.draft(spec.name)
+    if draft is not None and draft.message != message and not draft.removed:
+        draft.message = message
+        events.add("JobChangeIgnored", message, job=spec.name)
 
 
 def _take_over(

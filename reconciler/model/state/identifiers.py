@@ -8,6 +8,11 @@ def attempt_id(job: desired.Job, element: int, group: str, index: int, try_numbe
     return f"{job.name}.{job.run}.{job.hash}.{element}.{group}.{index}.{try_number}"
 
 
+def run_key_of(attempt: str) -> str:
+    """Return the key of the run that an attempt's id names."""
+    return attempt.rsplit(".", 4)[0]
+
+
 def template_id(job: desired.Job, group: str) -> str:
     """Return the name of the template of one group of one run."""
     return f"{job.name}.{job.run}.{job.hash}.{group}"

@@ -102,6 +102,21 @@ class JobRecord(msgspec.Struct, frozen=True):
         return {state: count for state, count in counts.items() if count}
 
 
+class RunHolder(msgspec.Struct, frozen=True):
+    """Whose a run is, and when it was there: from its submission to its end.
+
+    ``key`` is the run's; ``ended_at`` is None while it goes on.
+    """
+
+    key: str
+    name: str
+    run: int
+    queue: str
+    owner: str
+    submitted_at: float
+    ended_at: float | None
+
+
 class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
     """Addresses by which the tasks of one element find each other.
 

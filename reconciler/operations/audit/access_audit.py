@@ -72,7 +72,9 @@ class AccessAudit:
             why: the reason of a refusal, or details.
         """
         now = self._clock()
-        key = (action, identity, address, request[:TEXT_MAX])
+        # a job's name may have been several people's: whose it was is in the details
+        whose = why[:TEXT_MAX] if action == "LogsRead" else ""
+        key = (action, identity, address, request[:TEXT_MAX], whose)
         repeated = self._by_key.setdefault(key, _Repeated())
         self._by_key.move_to_end(key)
         while len(self._by_key) > KEYS_MAX:

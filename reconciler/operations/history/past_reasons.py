@@ -257,9 +257,8 @@ def _attempts(
     known = {attempt.id for attempt in under_way}
     concluded = [
         attempt
-        for attempt in reader.attempts(job.name, job.spec.run, limit=job_views.ATTEMPTS_IN_JOB)
-        if attempt.job_key == job.key
-        and attempt.id not in known
+        for attempt in reader.attempts(job.key, limit=job_views.ATTEMPTS_IN_JOB)
+        if attempt.id not in known
         and attempt.state is AttemptState.ENDED
         and attempt.ended_at is not None
         and attempt.ended_at <= now

@@ -147,9 +147,7 @@ def _now(
 def _silent(reader: StoreReader, job: records.JobRecord) -> list[past_reasons.SilentNode]:
     """Return the silent nodes with tasks of a job; for a large job those of its first tasks."""
     doubtful = [
-        one
-        for one in reader.attempts(job.name, job.spec.run, alive=True)
-        if one.state is AttemptState.UNKNOWN
+        one for one in reader.attempts(job.key, alive=True) if one.state is AttemptState.UNKNOWN
     ]
     names = sorted({one.node for one in doubtful})[:SILENT_MAX]
     nodes = {name: reader.node(name) for name in names}

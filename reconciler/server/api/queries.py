@@ -219,9 +219,7 @@ def job(
     found = job_or_404(store.reader, name, run)
     reasons = store.reader.reasons([found.reason_key])
     undecided = undecided_jobs(store.reader).get(name, ())
-    tries = store.reader.attempts(
-        name, found.spec.run, element=element, limit=attempts, alive_first=True
-    )
+    tries = store.reader.attempts(found.key, element=element, limit=attempts, alive_first=True)
     written = {
         one.id: told
         for one in tries

@@ -3,14 +3,22 @@
 Everybody sees that a job is there, its state and its reasons. What its tasks write takes the right.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from reconciler.model import desired
 from reconciler.model.policy import access, queue_paths
+from reconciler.model.state import identifiers, records
+from reconciler.model.values import times
 from reconciler.operations.views import job_views, unread_views, view_types
 from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
 from reconciler.store import StoreReader
+
+#: Queue and owner of a run.
+_Holder = tuple[str, str]
+#: Times are shown in milliseconds.
+_ROUNDING_S = 0.001
 
 
 class ReadRights:
@@ -91,13 +99,46 @@ class ReadRights:
         found = list(of)
         if self.everything:
             return found
-        jobs = {one.job for one in found if unread_views.has_detail(one)}
-        hidden = {name for name in jobs if self._is_hidden(name)}
-        return [unread_views.event_view(one) if one.job in hidden else one for one in found]
+        hidden = self._hidden([one for one in found if unread_views.has_detail(one)])
+        return [unread_views.event_view(one) if one in hidden else one for one in found]
 
-    def _is_hidden(self, name: str) -> bool:
-        """Return True if the caller may not read a job, or nobody knows any more whose it was."""
-        record = self._reader.job(name)
-        if record is None:
-            return True
-        return bool(self.why_not(name, record.spec.queue, record.spec.owner))
+    def _hidden(self, of: Sequence[view_types.EventView]) -> set[view_types.EventView]:
+        """Return those events that the caller may not read.
+
+        An event is its own run's: that of its attempt, or else each that was there at its time. Of
+        later jobs of the same name it says nothing. If nobody knows any more whose the run was,
+        the event is hidden.
+        """
+        if not of:
+            return set()
+        moments = [times.parse_time(one.at) for one in of]
+        since, until = min(moments) - _ROUNDING_S, max(moments) + _ROUNDING_S
+        found = self._reader.holders_of({one.job for one in of}, since, until)
+        by_name: dict[str, list[records.RunHolder]] = {}
+        for holder in found:
+            by_name.setdefault(holder.name, []).append(holder)
+        owned: dict[str, _Holder | None] = {one.key: (one.queue, one.owner) for one in found}
+        hidden: set[view_types.EventView] = set()
+        for one, at in zip(of, moments, strict=True):
+            whose: list[_Holder | None]
+            if one.attempt:
+                whose = [self._of_run(identifiers.run_key_of(one.attempt), owned)]
+            else:
+                there = [held for held in by_name.get(one.job, ()) if _was_there(held, at)]
+                whose = [(held.queue, held.owner) for held in there] or [None]
+            if any(held is None or self.why_not(one.job, *held) for held in whose):
+                hidden.add(one)
+        return hidden
+
+    def _of_run(self, key: str, owned: dict[str, _Holder | None]) -> _Holder | None:
+        """Return queue and owner of a run; None if it is not known any more."""
+        if key not in owned:
+            record = self._reader.run(key)
+            owned[key] = (record.spec.queue, record.spec.owner) if record else None
+        return owned[key]
+
+
+def _was_there(held: records.RunHolder, at: float) -> bool:
+    """Return True if a run was there at a time, to the precision with which times are shown."""
+    ended_at = math.inf if held.ended_at is None else held.ended_at
+    return held.submitted_at - _ROUNDING_S <= at <= ended_at + _ROUNDING_S

@@ -34,7 +34,7 @@ FULL_PIECE_BYTES = 64 * 1024
 
 
 class LogSelection(msgspec.Struct, frozen=True):
-    """Selection of output to read.
+    """Selection of output to read, of the run with the key ``run``.
 
     ``every`` selects all attempts at the task that ran between ``since`` and ``until``, oldest
     first, and their lines of that time; otherwise the newest attempt, or ``attempt``.
@@ -43,7 +43,7 @@ class LogSelection(msgspec.Struct, frozen=True):
     """
 
     job: str
-    run: int
+    run: str
     element: int
     group: str
     index: int
@@ -68,7 +68,7 @@ class LogSelection(msgspec.Struct, frozen=True):
 def newest_try(reader: StoreReader, wanted: LogSelection) -> records.AttemptRecord | None:
     """Return the requested attempt, or the newest of the task."""
     found = None
-    for attempt in reader.attempts(wanted.job, wanted.run, element=wanted.element, limit=10_000):
+    for attempt in reader.attempts(wanted.run, element=wanted.element, limit=10_000):
         if (attempt.group, attempt.index) == (wanted.group, wanted.index) and (
             wanted.attempt in {None, attempt.try_number}
         ):
@@ -83,7 +83,7 @@ def tries_between(reader: StoreReader, wanted: LogSelection) -> list[records.Att
     element = None if wanted.any_element else wanted.element
     return [
         attempt
-        for attempt in reader.attempts(wanted.job, wanted.run, element=element, limit=10_000)
+        for attempt in reader.attempts(wanted.run, element=element, limit=10_000)
         if (wanted.any_task or (attempt.group, attempt.index) == (wanted.group, wanted.index))
         and (attempt.started_at or attempt.assigned_at) <= until
         and (attempt.ended_at is None or attempt.ended_at >= since)
@@ -92,7 +92,7 @@ def tries_between(reader: StoreReader, wanted: LogSelection) -> list[records.Att
 
 def is_over(reader: StoreReader, wanted: LogSelection) -> bool:
     """Return True if no further attempt at the task can follow."""
-    job = reader.job(wanted.job, wanted.run)
+    job = reader.run(wanted.run)
     if job is None or job.finished or wanted.attempt is not None:
         return True
     return ELEMENT_CODES[job.elements[wanted.element]] in FINISHED_JOB_STATES

@@ -21,13 +21,14 @@ from reconciler.operations.audit import access_audit
 from reconciler.operations.views import json_format
 from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
-from reconciler.server.auth import authentication, authorization, csrf
+from reconciler.server.auth import authentication, authorization, csrf, read_rights
 from reconciler.server.logs import log_output, log_readers
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import log_relay
 from reconciler.server.process import body_lengths
 from reconciler.server.server_store import ServerStore
 from reconciler.server.waits import CycleNews
+from reconciler.store import StoreReader
 
 TAIL_MAX = 100_000
 
@@ -87,6 +88,28 @@ def _check(
         )
 
 
+def _readable_run(
+    reader: StoreReader, rights: read_rights.ReadRights, name: str, run: int | None
+) -> records.JobRecord:
+    """Return the newest run that the caller may read, of those with a name, or also a number.
+
+    Raises:
+        Failure: 404, there is none; 403, with the rule that is missing for the newest.
+    """
+    newest = queries.job_or_404(reader, name, run)
+    if not rights.why_not(name, newest.spec.queue, newest.spec.owner):
+        return newest
+    earlier = (
+        held.key
+        for held in reader.holders_of([name])
+        if run in {None, held.run} and not rights.why_not(name, held.queue, held.owner)
+    )
+    found = reader.run(next(earlier, ""))
+    if found is None:
+        rights.require(name, newest.spec.queue, newest.spec.owner)
+    return found or newest
+
+
 @get(
     "/v1/jobs/{name:str}/logs",
     media_type=MediaType.TEXT,
@@ -123,14 +146,14 @@ async def logs(
     ``every`` attempt that ran between ``since`` and ``until`` is shown under a heading, with its
     lines of that time; with ``widely`` at any task of any element, unless one is named.
     ``timestamps``: lines begin with the time at which they were written. With roles in ``Access``,
-    output of other people's jobs takes a role that allows ``read`` in their queue.
+    output of other people's jobs takes a role that allows ``read`` in their queue. Of several jobs
+    that had the name, the output is that of the newest one that the caller may read.
     """
     refused = await asyncio.to_thread(queries.refused_or_none, store.reader, name, run)
     if refused is not None:
         raise errors.Failure(404, f"nothing of job {name} has run: {refused.message}")
-    job = await asyncio.to_thread(queries.job_or_404, store.reader, name, run)
     rights = await asyncio.to_thread(queries.rights_of, store.reader, request)
-    rights.require(name, job.spec.queue, job.spec.owner)
+    job = await asyncio.to_thread(_readable_run, store.reader, rights, name, run)
     if rights.is_of_another(job.spec.owner):
         authentication.note(access_log, "LogsRead", request, f"of {job.spec.owner}")
     group, index = task_of(job, task)
@@ -138,7 +161,7 @@ async def logs(
     begins, ends = _moment("since", since), _moment("until", until)
     wanted = log_output.LogSelection(
         name,
-        job.spec.run,
+        job.key,
         element or 0,
         group,
         index,

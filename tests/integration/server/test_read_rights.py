@@ -10,7 +10,7 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
 from reconciler.model.policy import access
-from reconciler.model.state import events
+from reconciler.model.state import events, records
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.operations.tokens import token_file
 from reconciler.operations.views import job_views
@@ -144,3 +144,87 @@ def test_who_was_refused_and_who_read_is_written_down(served: parts.Served) -> N
     assert ("LogsRead", "ada@x.org", "GET /v1/jobs/train/logs") not in seen(), "they are her own"
     assert "nobodys-token" not in str(items())
     assert {one["address"] for one in items()} == {"127.0.0.1"}
+
+
+class Taken:
+    """A name that ada had first and eve has now, under the same run number, and others the like."""
+
+    def __init__(self, served: parts.Served) -> None:
+        self.hers = self._job("ada", "a" * 16, JobState.CANCELLED, 1)
+        self.taken = self._job("eve", "e" * 16, JobState.FAILED, 2)
+        self.tries = [self._attempt(one, ended_at) for one, ended_at in self._ends()]
+        told = [
+            (190.0, "AttemptEnded", f"task main-0: Exited: {SECRET}", self.tries[0].id),
+            (200.0, "JobCancelled", f"task main-0 ended with status 1 on n1: {SECRET}", ""),
+            (390.0, "AttemptEnded", "task main-0: Exited: of-eve", self.tries[1].id),
+            (400.0, "JobFailed", "task main-0 ended with status 1 on n1: of-eve", ""),
+        ]
+        happened = [
+            events.Event(at, kind, words, job="taken", attempt=of) for at, kind, words, of in told
+        ]
+        served.commit(jobs=(self.hers,), attempts=(self.tries[0],))
+        served.commit(left_jobs=("taken",))
+        served.commit(jobs=(self.taken,), attempts=(self.tries[1],), events=tuple(happened))
+
+    def _ends(self) -> list[tuple[records.JobRecord, float]]:
+        return [(self.hers, 190.0), (self.taken, 390.0)]
+
+    @staticmethod
+    def _job(who: str, digest: str, state: JobState, order: int) -> records.JobRecord:
+        made = samples.job("taken", owner=f"{who}@x.org", state=state, order=order)
+        return msgspec.structs.replace(
+            made,
+            spec=msgspec.structs.replace(made.spec, hash=digest),
+            submitted_at=order * 200.0 - 100.0,
+            ended_at=order * 200.0,
+        )
+
+    @staticmethod
+    def _attempt(of: records.JobRecord, ended_at: float) -> records.AttemptRecord:
+        made = samples.attempt(of, state=AttemptState.ENDED, exit_code=1, node=f"n-{of.spec.hash}")
+        message = SECRET if of.spec.owner.startswith("ada") else "of-eve"
+        return msgspec.structs.replace(made, message=message, ended_at=ended_at)
+
+
+@pytest.fixture(scope="module")
+def taken(served: parts.Served) -> Taken:
+    return Taken(served)
+
+
+@pytest.mark.parametrize(
+    "query", ["", "&run=1", "&stream=metrics", "&widely=1", "&since=1970-01-01T00:00:00Z"]
+)
+def test_who_takes_a_name_reads_nothing_of_who_had_it(
+    served: parts.Served, taken: Taken, query: str
+) -> None:
+    hers, later = (f"n-{one.spec.hash}" for one in (taken.hers, taken.taken))
+    for who, node, other in (("eve", later, hers), ("ada", hers, later), ("root", later, hers)):
+        found = ask(served, who, f"/v1/jobs/taken/logs?every=true{query}")
+        assert found.status_code == 200, found.text
+        assert node in found.text, who
+        assert other not in found.text, who
+
+
+def test_the_name_of_another_job_gives_no_right_to_its_tries(
+    served: parts.Served, taken: Taken
+) -> None:
+    paths = ["/v1/jobs/taken", "/v1/jobs/taken?run=1", "/v1/jobs", "/v1/jobs/taken/explain"]
+    for path in (*paths, "/v1/events?job=taken", "/v1/events", "/v1/snapshot"):
+        shown = ask(served, "eve", path).text
+        assert "of-eve" in shown, path
+        assert SECRET not in shown, path
+    shown = ask(served, "ada", "/v1/events?job=taken").text
+    assert SECRET in shown
+    assert "of-eve" not in shown
+
+
+def test_it_is_written_down_whose_output_was_read(served: parts.Served, taken: Taken) -> None:
+    assert ask(served, "lead", "/v1/jobs/taken/logs").status_code == 200
+    del taken
+
+    def told() -> set[str]:
+        found = ask(served, "root", "/v1/audit/access").json()["items"]
+        return {one["message"] for one in found if one["request"] == "GET /v1/jobs/taken/logs"}
+
+    served.until(lambda: "of eve@x.org" in told())
+    assert "of ada@x.org" not in told()

@@ -59,7 +59,7 @@ def attempt(
     """An attempt at one of a job's elements."""
     ended = state is AttemptState.ENDED
     return records.AttemptRecord(
-        id=f"{of.name}.{of.spec.run}.01234567.{element}.main.0.{try_number}",
+        id=f"{of.key}.{element}.main.0.{try_number}",
         job=of.name,
         run=of.spec.run,
         job_key=of.key,

@@ -339,12 +339,12 @@ def test_attempts_are_found_by_job_element_and_node(opened: store.Store) -> None
         samples.attempt(train, 1, state=AttemptState.RUNNING),
     ]
     commit(opened, epoch, 1, samples.cycle(attempts=tuple(made)))
-    assert opened.reader.attempts("train") == made
-    assert opened.reader.attempts("train", 1, element=0) == made[:2]
-    assert opened.reader.attempts("train", alive=False) == made[:1]
-    assert opened.reader.attempts("train", limit=1) == made[:1]
-    assert opened.reader.attempts("train", 2) == []
-    assert opened.reader.attempts("train", alive_first=True) == [*made[1:], made[0]]
+    assert opened.reader.attempts(train.key) == made
+    assert opened.reader.attempts(train.key, element=0) == made[:2]
+    assert opened.reader.attempts(train.key, alive=False) == made[:1]
+    assert opened.reader.attempts(train.key, limit=1) == made[:1]
+    assert opened.reader.attempts(samples.job(run=2).key) == []
+    assert opened.reader.attempts(train.key, alive_first=True) == [*made[1:], made[0]]
     assert opened.reader.attempts_of([train, samples.job("other")], 2) == {train.key: made[:2]}
     assert opened.reader.attempts_alive("n1") == made[2:]
     assert opened.reader.attempts_alive() == made[1:]

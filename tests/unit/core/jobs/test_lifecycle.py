@@ -402,3 +402,17 @@ def test_a_job_says_that_its_time_limit_has_passed() -> None:
     world.advance(90)
     assert world.state("a") is JobState.TIMED_OUT
     assert world.memory.jobs["a"].message == "its time limit of 1m30s has passed"
+
+
+def test_a_run_stays_its_owners_when_its_document_is_written_again_by_somebody_else() -> None:
+    world = World()
+    world.commit(job("a", owner="ada"))
+    world.settle()
+    world.commit(job("a", owner="eve", queue="default", priority=7))
+    world.settle()
+    spec = world.memory.jobs["a"].spec
+    assert (spec.owner, spec.priority) == ("ada", job("a").priority)
+    assert world.events("JobChangeIgnored") == ["a"]
+    world.commit(job("a", owner="ada", priority=7))
+    world.settle()
+    assert world.memory.jobs["a"].spec.priority == 7

@@ -38,6 +38,7 @@ class Bed:
         status = desired.SyncStatus(structure_revision="abc" if in_force else None)
         self._views = job_views.desired_views(desired.Desired(structure=structure, status=status))
         self.record = samples.job("train", queue=queue, owner="ada@x.org", state=JobState.FAILED)
+        self.earlier: tuple[records.JobRecord, ...] = ()
         self.record = msgspec.structs.replace(
             self.record, message=f"task main-0 ended with status 127 on n1: {SECRET}"
         )
@@ -49,6 +50,24 @@ class Bed:
     def job(self, name: str) -> records.JobRecord | None:
         """Return the job."""
         return self.record if name == "train" else None
+
+    def holders_of(self, names: set[str], since: float, until: float) -> list[records.RunHolder]:
+        """Return whose the job is, and whose it was before."""
+        return [
+            records.RunHolder(
+                *(one.key, one.name, one.spec.run, one.spec.queue, one.spec.owner),
+                one.submitted_at,
+                one.ended_at,
+            )
+            for one in (self.record, *self.earlier)
+            if one.name in names
+            and one.submitted_at <= until
+            and (one.ended_at is None or one.ended_at >= since)
+        ]
+
+    def run(self, key: str) -> records.JobRecord | None:
+        """Return a run."""
+        return next((one for one in (self.record, *self.earlier) if one.key == key), None)
 
     def rights(self, who: str, role: str = "user") -> read_rights.ReadRights:
         """Return what somebody may read."""
@@ -132,11 +151,15 @@ def test_others_see_state_and_place_of_a_job_and_nothing_that_it_wrote() -> None
 def test_others_see_that_a_task_ended_and_not_what_it_said() -> None:
     bed = Bed()
     told = [
-        events.Event(1.0, "AttemptEnded", f"task main-0: Exited with status 1: {SECRET}", "train"),
-        events.Event(1.0, "JobFailed", f"task main-0 ended with status 1 on n1: {SECRET}", "train"),
-        events.Event(1.0, "AttemptEnded", f"task main-0: Exited: {SECRET}", "pruned"),
-        events.Event(1.0, "JobPlaced", "it starts on n1; until now it waited: A: b", "train"),
-        events.Event(1.0, "NodeReady", "well: again", node="n1"),
+        events.Event(
+            100.0, "AttemptEnded", f"task main-0: Exited with status 1: {SECRET}", "train"
+        ),
+        events.Event(
+            100.0, "JobFailed", f"task main-0 ended with status 1 on n1: {SECRET}", "train"
+        ),
+        events.Event(100.0, "AttemptEnded", f"task main-0: Exited: {SECRET}", "pruned"),
+        events.Event(100.0, "JobPlaced", "it starts on n1; until now it waited: A: b", "train"),
+        events.Event(100.0, "NodeReady", "well: again", node="n1"),
     ]
     views = list(map(job_views.event_view, told))
     assert bed.rights("boss").events(views)[:2] == views[:2]
@@ -148,3 +171,34 @@ def test_others_see_that_a_task_ended_and_not_what_it_said() -> None:
         "it starts on n1; until now it waited: A: b",
         "well: again",
     ]
+
+
+AT_ENDS = f"task main-0 ended with status 1 on n1: {SECRET}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "of", "who"),
+    [
+        ("JobFailed", 50.0, "", "bob"),
+        ("JobFailed", 99.0, "", "bob"),
+        ("JobFailed", 99.0004, "", "bob"),
+        ("JobFailed", 100.0, "", "ada"),
+        ("JobFailed", 150.0, "", "ada"),
+        ("JobFailed", 99.5, "", ""),  # between both: nobody knows whose it is
+        ("AttemptEnded", 150.0, "bob", "bob"),  # heard late
+        ("AttemptEnded", 50.0, "ada", "ada"),
+        ("AttemptEnded", 150.0, "pruned", ""),
+    ],
+)
+def test_an_event_is_of_the_run_that_was_there_and_not_of_a_later_one_of_its_name(
+    kind: str, at: float, of: str, who: str
+) -> None:
+    bed = Bed()
+    spec = msgspec.structs.replace(bed.record.spec, hash="b" * 16, owner="bob@x.org")
+    bobs = msgspec.structs.replace(bed.record, spec=spec, submitted_at=10.0, ended_at=99.0)
+    bed.earlier = (bobs,)
+    runs = {"bob": bobs.key, "ada": bed.record.key, "pruned": "train.1.cccccccccccccccc"}
+    attempt = f"{runs[of]}.0.main.0.1" if of else ""
+    view = job_views.event_view(events.Event(at, kind, AT_ENDS, "train", attempt=attempt))
+    seen = {one for one in ("ada", "bob", "eve") if bed.rights(one).events([view]) == [view]}
+    assert seen == ({who} if who else set())
