@@ -275,7 +275,7 @@ def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:
     return HeldError(
         "broken-tree",
         f"{error}; nothing of {head[:12]} is applied. To fix: find out who pushed it, and push a "
-        "commit on top with what was there before: `git read-tree --reset -u COMMIT`, with the last "
+        "commit on top with what was there before: `git read-tree --reset -u COMMIT` of the last "
         "good commit, then `git commit`. `receive.fsckObjects=true` on the server refuses such a "
         "push",
     )
