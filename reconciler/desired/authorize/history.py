@@ -271,12 +271,13 @@ class Lineage:
 
 
 def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:
-    """Return the error about a head with an unreliable tree, or one that follows such a head."""
+    """Return the error about a head with an unreliable tree."""
     return HeldError(
         "broken-tree",
-        f"{error}; nothing of {head[:12]} is applied. Find out who pushed it, take it out of the "
-        f"branch, or look at what it holds now, and where that is right, {how_to_accept(head)}. "
-        "`receive.fsckObjects=true` on the server refuses such a push",
+        f"{error}; nothing of {head[:12]} is applied. To fix: find out who pushed it, and push a "
+        "commit on top with what was there before: `git read-tree --reset -u COMMIT` of the last "
+        "good commit, then `git commit`. `receive.fsckObjects=true` on the server refuses such a "
+        "push",
     )
 
 

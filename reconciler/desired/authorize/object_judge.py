@@ -75,8 +75,13 @@ class ObjectJudge:
         self.parents: Mapping[str, str | None] = start.parents
 
     def entries(self, commit: commit_log.Commit) -> list[object_changes.Entry]:
-        """Return the files that a commit changes."""
-        return self._source.differences(commit.parent, commit.id)
+        """Return the files that a commit changes; behind odd trees, also what they changed.
+
+        Raises:
+            BrokenTreeError: it has a tree that git would never write.
+        """
+        odd = self._unread.odd
+        return self._source.differences(odd.base if odd else commit.parent, commit.id)
 
     def read(
         self,

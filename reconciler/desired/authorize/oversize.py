@@ -41,11 +41,9 @@ def _told(repository: source.GitSource, line: Sequence[commit_log.Commit]) -> Cu
     }
     sizes = repository.sizes({blob for _, blob in left})
     most: tuple[int, commit_log.Commit, list[tuple[int, str]]] | None = None
-    for commit in line:
+    for commit, found in repository.along(line):
         brought = [
-            (sizes[new], path)
-            for path, _, new in repository.differences(commit.parent, commit.id)
-            if new is not None and (path, new) in left
+            (sizes[new], path) for path, _, new in found if new is not None and (path, new) in left
         ]
         size = sum(one for one, _ in brought)
         if brought and (most is None or size > most[0]):

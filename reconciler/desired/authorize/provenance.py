@@ -20,7 +20,7 @@ from reconciler.desired.authorize import (
     unread_changes,
 )
 from reconciler.desired.documents import document_reader, revision_limits
-from reconciler.desired.git import commit_log, source
+from reconciler.desired.git import commit_log, source, tree_diff
 from reconciler.model import desired
 from reconciler.model.documents import cluster_spec
 
@@ -74,6 +74,7 @@ class Provenance:
 
         A commit that changes more than is read at once is put off, and so nothing can be in force
         before its changes are gone or were read: the walk stops before it, once, and then goes on.
+        So it is with a commit that has a tree that git would never write.
 
         Args:
             line: commits from the last revision to the new one.
@@ -86,6 +87,7 @@ class Provenance:
         Raises:
             GitError: a commit cannot be read, or git cannot verify at all.
             RevisionTooLargeError: what was put off is there at the end, and too large to be read.
+            BrokenTreeError: the last commit has a tree that git would never write.
         """
         if unread is None:
             unread = unread_changes.UnreadChanges(start.limits)
@@ -154,7 +156,7 @@ class Provenance:
         seen: set[str] = set()
         try:
             return any(self._says_how(one, limits, walk, seen) for one in line if one.parent)
-        except revision_limits.RevisionTooLargeError:
+        except (revision_limits.RevisionTooLargeError, tree_diff.BrokenTreeError):
             return True
 
     def _says_how(
@@ -222,7 +224,14 @@ class _WalkSteps:
         first: no more stops are left, or it is the first that can't be read.
         """
         parents, trust, unread = self._judge.parents, self._trust, bool(self._unread)
-        entries = self._judge.entries(commit)
+        try:
+            entries = self._judge.entries(commit)
+        except tree_diff.BrokenTreeError as error:
+            return self._pass_over(commit, error)
+        if self._unread.odd is not None:
+            query = self._signers.query(commit, trust, self._in_force, parents)
+            self._unread.settle_odd(query, entries)
+            entries = []
         if not (entries or commit.id in self.named or commit.trailer(commit_signers.APPROVE)):
             self.revision = commit.id
             return True
@@ -250,12 +259,26 @@ class _WalkSteps:
         self.revision = commit.id
         return True
 
+    def _pass_over(self, commit: commit_log.Commit, error: tree_diff.BrokenTreeError) -> bool:
+        """Pass over a commit that nobody can read. Return False if what came before it must be in
+        force first.
+        """
+        if self.revision and not self._unread and not self._whole:
+            return False
+        query = self._signers.query(commit, self._trust, self._in_force, self._judge.parents)
+        self._unread.pass_over(commit, query, error)
+        self.revision = commit.id
+        return True
+
     def finish(self) -> None:
         """Judge what was put off, at the end of the whole line.
 
         Raises:
             RevisionTooLargeError: it is too large.
+            BrokenTreeError: the last commit has a tree that git would never write.
         """
+        if self._unread.odd is not None:
+            raise self._unread.odd.error
         self._take(self._judge.judge_unread(self._trust), must_apply=False)
 
     def _take(self, trust: trust_state.Trust, *, must_apply: bool) -> None:

@@ -149,18 +149,32 @@ class PolicyProcess:
         )
 
     def _judged(
-        self, schemas: Sequence[str], value: Any, searches_s: float, owner: str
+        self,
+        schemas: Sequence[str],
+        value: Any,
+        searches_s: float,
+        owner: str,
+        lost_s: float = 0.0,
     ) -> list[policy_schemas.Violation | None]:
-        """Return the same of schemas that are to be applied."""
+        """Return the same of schemas that are to be applied.
+
+        ``lost_s`` is the time that they have taken already, together with others.
+        """
         request = {"value": value, "searchesS": searches_s, "schemas": schemas}
-        began = time.monotonic()
+        began = time.monotonic() - lost_s
         try:
             found = self._ask(request).violations
         except UndecidedPolicyError as error:
             return [policy_schemas.Violation(slow=str(error))] * len(schemas)
         except PolicyLimitError as error:
             if len(schemas) > 1:
-                return [self._judged([one], value, searches_s, owner)[0] for one in schemas]
+                lost_s = time.monotonic() - began
+                alone: list[policy_schemas.Violation | None] = []
+                for one in schemas:
+                    alone += self._judged([one], value, searches_s, owner, lost_s)
+                    if alone[-1] is not None and alone[-1].endless:
+                        lost_s = 0.0  # it has been counted
+                return alone
             found = [policy_schemas.Violation(endless=str(error))]
         now = time.monotonic()
         for schema, one in zip(schemas, found, strict=True):

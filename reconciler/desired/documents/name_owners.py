@@ -83,9 +83,8 @@ def first(
     """
     read = _BlobReader(repository, {} if parsed is None else parsed)
     steps = [
-        [one for one in repository.differences(commit.parent, commit.id) if one[0] in paths]
-        for commit in line[-COMMITS_MAX:]
-        if commit.parent
+        [one for one in found if one[0] in paths]
+        for _, found in repository.along(line[-COMMITS_MAX:])
     ]
     before = {path: old for step in reversed(steps) for path, old, _ in step}
     holding = {

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from reconciler.desired.git import (
@@ -254,6 +254,24 @@ class GitSource:
             ]
             found.append((path, pair[0], pair[1]))
         return found
+
+    def along(
+        self, line: Iterable[commit_log.Commit]
+    ) -> Iterator[tuple[commit_log.Commit, list[tuple[str, str | None, str | None]]]]:
+        """Return each commit of a line with the YAML files that it changes, the oldest first.
+
+        A commit with a tree that git would never write is left out; the next one differs from what
+        was before it.
+        """
+        base = ""
+        for commit in line:
+            if not commit.parent:
+                continue
+            try:
+                yield commit, self.differences(base or commit.parent, commit.id)
+                base = ""
+            except tree_diff.BrokenTreeError:
+                base = base or commit.parent
 
     def _differing(self, before: str, after: str) -> list[tree_diff.FileDifference]:
         """Return everything but folders that differs between two commits, by path."""

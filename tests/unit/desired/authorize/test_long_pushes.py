@@ -10,7 +10,7 @@ from reconciler.desired.apply import revision_in_force
 from reconciler.desired.documents import document_reader, revision_limits
 from reconciler.desired.git import commit_log
 from reconciler.model import desired
-from tests.unit.desired import signing
+from tests.unit.desired import signing, test_broken_trees
 from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
@@ -471,3 +471,97 @@ def test_commits_that_are_large_together_are_read_within_a_bound(
     assert (rules(value), set(value.jobs)) == ([], {"a", "b"})
     assert max(looks) < 40
     assert (len(looks) > 1) != behind_a_large_one
+
+
+# --- trees that git would never write ------------------------------------------------------------
+
+
+def odd(bed: Bed, files: Mapping[str, str | None] | None = None) -> str:
+    """Push a commit, unsigned, in whose tree one name stands twice, beside other files."""
+    start = bed.push(files or {}, branch="main") if files else "refs/heads/main"
+    path = bed.repository.path
+    written = [
+        ("100644", b"zz.yaml", test_broken_trees.blob(bed.repository, job(name, queue="q")))
+        for name in ("one", "other")
+    ]
+    there = test_broken_trees.entries(bed.repository, start)
+    of = test_broken_trees.tree(bed.repository, [*there, *written])
+    parent = git(path, "rev-parse", f"{start}^" if files else start)
+    return test_broken_trees.commit(bed.repository, of, parent)
+
+
+def put_right(bed: Bed, files: Mapping[str, str | None], who: str = "ada") -> str:
+    """Push a commit behind an odd tree, with all files of before it but some."""
+    path = bed.repository.path
+    top = git(path, "rev-parse", "main")
+    bed.push(files, parent=git(path, "rev-parse", "main^"), branch="aside")
+    of = git(path, "rev-parse", "aside^{tree}")
+    test_broken_trees.commit(bed.repository, of, top)
+    return signing.sign(bed.repository, bed.keys[who])
+
+
+B = {"jobs/b.yaml": job("b", queue="q", owner="ada@x.org")}
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_revert_of_an_odd_tree_is_enough(any_mode: Bed, *, seen: bool) -> None:
+    any_mode.push(B, "ada")
+    odd(any_mode)
+    if seen:
+        value = any_mode.loader.load()
+        assert (rules(value), set(value.jobs)) == (["broken-tree"], {"a", "b"})
+    put_right(any_mode, {})
+    any_mode.push({"jobs/c.yaml": job("c", queue="q", owner="ada@x.org")}, "ada")
+    value = any_mode.settle()
+    assert (value.status.sync, set(value.jobs)) == ("Synced", {"a", "b", "c"})
+
+
+def test_odd_trees_after_each_other_and_as_the_head_again(bed: Bed) -> None:
+    odd(bed)
+    odd(bed)
+    put_right_behind = git(bed.repository.path, "rev-parse", f"{bed.first}^{{tree}}")
+    test_broken_trees.commit(bed.repository, put_right_behind, "refs/heads/main")
+    bed.push(B, "ada")
+    assert set(bed.settle().jobs) == {"a", "b"}
+    odd(bed)
+    value = bed.loader.load()
+    assert (rules(value), set(value.jobs)) == (["broken-tree"], {"a", "b"})
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_beside_an_odd_tree_comes_into_force(bed: Bed, *, again: bool) -> None:
+    """Not by the commit that puts it right, which may not know, nor by what comes after."""
+    smuggled = documents(queue("q", weight=9), queue("open"))
+    odd(bed, {"q.yaml": smuggled, "jobs/e.yaml": job("e", queue="q")})
+    put_right(bed, {"q.yaml": smuggled, "jobs/e.yaml": job("e", queue="q"), **B})
+    if again:
+        changed = documents(queue("q", weight=9), queue("open", weight=2))
+        bed.push({"q.yaml": changed}, "ada")
+    bed.push({"jobs/c.yaml": job("c", queue="q", owner="ada@x.org")}, "ada")
+    value = bed.settle()
+    assert rules(value) == ["not-allowed"]
+    assert set(value.jobs) == {"a", "c"}
+    assert value.structure.queues["q"].weight == 1
+    bed.push({"jobs/b.yaml": B["jobs/b.yaml"] + "# once more\n"}, "ada")
+    assert set(bed.settle().jobs) == {"a", "c"}, "a comment changes no object"
+    bed.push({"jobs/b.yaml": None}, "ada")
+    bed.push(B, "ada")
+    assert set(bed.settle().jobs) == {"a", "b", "c"}
+
+
+def test_who_held_a_name_first_is_found_past_an_odd_tree(any_mode: Bed) -> None:
+    odd(any_mode)
+    put_right(any_mode, {})
+    any_mode.push({"z.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
+    any_mode.push({"c.yaml": job("b", queue="q", owner="ada@x.org")}, "ada")
+    value = any_mode.settle()
+    assert value.jobs["b"].path == "z.yaml"
+    assert "broken-tree" not in rules(value)
+
+
+def test_what_brought_most_is_told_past_an_odd_tree(bed: Bed) -> None:
+    odd(bed)
+    large = put_right(bed, {"large.yaml": LARGE})
+    value = bed.loader.load()
+    assert rules(value) == ["revision-too-large"]
+    assert f"git revert {large[:12]}" in value.status.message

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+import types
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -242,6 +243,27 @@ def test_a_schema_that_takes_too_long_on_many_objects_waits(
         (found,) = process.violations(["{}"], f"short {number}", 1.0, f"user-{number}")
         assert found is not None
         assert found.paused.startswith("other objects took it too long")
+
+
+def test_the_time_that_a_schema_costs_others_beside_it_counts_as_well(
+    process: policy_process.PolicyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together with others it takes too long, and once more alone; the next one pays for itself."""
+    now = 0.0
+
+    def ask(request: dict[str, Any]) -> policy_worker.PolicyAnswer:
+        nonlocal now
+        if not {"slow", "slower"}.isdisjoint(request["schemas"]):
+            now += 4.0
+            raise policy_process.PolicyLimitError(TOLD)
+        return policy_worker.PolicyAnswer(violations=[None])
+
+    monkeypatch.setattr(process, "_ask", ask)
+    monkeypatch.setattr(policy_process, "time", types.SimpleNamespace(monotonic=lambda: now))
+    counted: list[tuple[object, float]] = []
+    monkeypatch.setattr(process, "_exceeded", lambda *given: counted.append((given[0], given[-1])))
+    process.violations(["{}", "slow", "false", "slower"], "value", 1.0, "bob")
+    assert counted == [("slow", 8.0), ("slower", 4.0)]
 
 
 def test_lost_time_is_regained() -> None:
