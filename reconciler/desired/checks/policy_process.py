@@ -177,9 +177,9 @@ class PolicyProcess:
                 return alone
             found = [policy_schemas.Violation(endless=str(error))]
         now = time.monotonic()
-        for schema, one in zip(schemas, found, strict=True):
-            if one is not None and one.endless:
-                self._exceeded(schema, value, owner, one.endless, now - began)
+        for schema, violation in zip(schemas, found, strict=True):
+            if violation is not None and violation.endless:
+                self._exceeded(schema, value, owner, violation.endless, now - began)
         return found
 
     def _exceeded(self, schema: str, value: Any, owner: str, told: str, lost_s: float) -> None:

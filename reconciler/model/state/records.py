@@ -103,7 +103,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 
 class RunHolder(msgspec.Struct, frozen=True):
-    """Whose a run is, and when it was there: from its submission to its end.
+    """Owner and queue of a run, and its time from submission to end.
 
     ``key`` is the run's; ``ended_at`` is None while it goes on.
     """

@@ -130,7 +130,7 @@ def test_lists_are_filtered_and_paged(filled: parts.Served) -> None:
 def test_nodes_queues_pools_drift_sync_and_all_at_once(filled: parts.Served) -> None:
     (node,) = get(filled, "/v1/nodes")["items"]
     assert node["allocated"] == {"cpu": 1.0, "memory": 0, "gpu": 0.0}
-    assert [gpu["attempt"] for gpu in node["gpus"]] == ["train.1.01234567.1.main.0.1", None]
+    assert [gpu["attempt"] for gpu in node["gpus"]] == ["train.1.0123456789abcdef.1.main.0.1", None]
     (queue,) = get(filled, "/v1/queues")["items"]
     assert queue["allocated"] == {"cpu": 1.0, "memory": 2**30, "gpu": 1.5}
     assert queue["guaranteed"] == {"cpu": None, "memory": None, "gpu": 2.0}

@@ -53,8 +53,8 @@ def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
     reader: Any = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
     asked = Relay()
     wanted = log_output.LogSelection(
-        "sweep", 1, 0, "main", 0, None, "stdout", follow=False, every=True, any_element=True,
-        any_task=True, array=True,
+        "sweep", "sweep.1.0", 0, "main", 0, None, "stdout", follow=False, every=True,
+        any_element=True, any_task=True, array=True,
     )  # fmt: skip
 
     lines = [line for line in shown(reader, asked, wanted) if "try 1" not in line]
@@ -81,7 +81,7 @@ def test_a_node_that_is_known_to_be_away_is_not_waited_for(
     node = None if state is None else records.NodeRecord("n1", state, last_report_at=100.0)
     reader: Any = types.SimpleNamespace(attempts=lambda *_, **__: [one], node=lambda _: node)
     asked = Relay()
-    wanted = log_output.LogSelection("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
+    wanted = log_output.LogSelection("sweep", "sweep.1.0", 0, "main", 0, 1, "stdout", follow=False)
 
     assert shown(reader, asked, wanted) == [said]
     assert asked.asked == []
@@ -110,9 +110,9 @@ def test_a_place_at_a_node_is_waited_for_and_told_once(
     monkeypatch.setattr(log_output, "LOOK_EVERY_S", 0.001)
     one = samples.attempt(JOB, 0, state=AttemptState.ENDED, node="n1")
     reader: Any = types.SimpleNamespace(
-        attempts=lambda *_, **__: [one], node=samples.node, job=lambda *_: None
+        attempts=lambda *_, **__: [one], node=samples.node, run=lambda *_: None
     )
-    wanted = log_output.LogSelection("sweep", 1, 0, "main", 0, 1, "stdout", follow=follow)
+    wanted = log_output.LogSelection("sweep", "sweep.1.0", 0, "main", 0, 1, "stdout", follow=follow)
     crowded = CrowdedRelay(3)
     lines = shown(reader, crowded, wanted)
     assert lines == ["muster: no place; waiting for a place", "a line"]
@@ -127,8 +127,8 @@ def test_a_place_is_not_waited_for_for_ever_and_once_for_a_node(
     tries = [samples.attempt(JOB, number, state=AttemptState.ENDED) for number in range(2)]
     reader: Any = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
     wanted = log_output.LogSelection(
-        "sweep", 1, 0, "main", 0, None, "stdout", follow=False, every=True, any_element=True,
-        any_task=True, array=True,
+        "sweep", "sweep.1.0", 0, "main", 0, None, "stdout", follow=False, every=True,
+        any_element=True, any_task=True, array=True,
     )  # fmt: skip
     told = [one for one in shown(reader, CrowdedRelay(10**9), wanted) if "try 1" not in one]
     assert told == [
