@@ -44,6 +44,9 @@ class LeadRecord(msgspec.Struct, frozen=True):
     until: float
 
 
+_decode_record = msgspec.json.Decoder(LeadRecord).decode
+
+
 class OtherLeaderError(git_commands.GitError):
     """Error: another controller has replaced the record."""
 
@@ -80,7 +83,7 @@ def read(repository: source.GitSource) -> tuple[LeadRecord | None, str]:
         return None, ""
     body = git_commands.run(repository.folder, "cat-file", "blob", f"{commit}:{FILE}").stdout
     try:
-        return msgspec.json.decode(body[:_BYTES_MAX], type=LeadRecord), commit
+        return _decode_record(body[:_BYTES_MAX]), commit
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise git_commands.GitError(
             f"{name} can't be read ({error}). To fix: if no other controller leads this cluster, "

@@ -91,12 +91,15 @@ def judge(record: lead_records.LeadRecord | None, led: LedBy, now: float) -> Lea
         return LeadVerdict(f"the store ends with cycle {led.cycle}, and git knows {record.cycle}")
     when = times.format_time(record.renewed_at)
     past = f"another store led last, on {record.host}, renewed {when}"
-    if record.until <= now or (record.place and record.place == led.place):
+    # whoever may push can write any time: no lease is longer than ours, nor begins later
+    until = min(record.until, record.renewed_at + LEASE_S)
+    is_over = until <= now or record.renewed_at > now + LEASE_S
+    if is_over or (record.place and record.place == led.place):
         return LeadVerdict(past)
     return LeadVerdict(
         past,
         f"the controller on {record.host} leads with another store until "
-        f"{times.format_time(record.until)}, and longer if it is alive: stop one of the two",
+        f"{times.format_time(until)}, and longer if it is alive: stop one of the two",
     )
 
 

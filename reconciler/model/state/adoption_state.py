@@ -36,11 +36,14 @@ class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
     ready_at: float = 0.0
 
 
+_decode_state = msgspec.msgpack.Decoder(AdoptionState).decode
+
+
 def decode(body: bytes | None) -> AdoptionState:
     """Return a stored state; earlier versions stored one word."""
     if not body or body == b"pending":
         return AdoptionState(pending=bool(body), why="the store was empty" if body else "")
-    return msgspec.msgpack.decode(body, type=AdoptionState)
+    return _decode_state(body)
 
 
 def why_not(state: AdoptionState, now: float) -> str:

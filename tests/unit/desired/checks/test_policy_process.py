@@ -140,7 +140,8 @@ def test_the_memory_is_bounded(process: policy_process.PolicyProcess) -> None:
     (found,) = process.violations(["{}"], [{"": 0}] * 5_000_000, 1.0)
     assert found is not None
     assert "more than 1024 MiB of memory" in found.endless
-    assert process.violations(["{}", "false"], 1, 1.0)[0] is None
+    # another schema: on a slow machine this one is not applied for a while
+    assert process.violations(["true", "false"], 1, 1.0)[0] is None
 
 
 def test_a_child_that_died_is_replaced(process: policy_process.PolicyProcess) -> None:

@@ -45,10 +45,7 @@ def test_a_damaged_view_is_told(stored: Callable[[bytes], object], body: bytes) 
         stored(body)
 
 
-def test_a_job_that_waits_for_adoption_is_held() -> None:
-    waiting = job_views.refused_view("train", desired.AWAITS_ADOPTION, 1.0)
-    (why,) = waiting.reasons
-    assert (waiting.state, why.code, why.unblocks) == ("Held", "Held", "run `muster adopt train`")
+def test_a_job_that_is_refused_is_invalid() -> None:
     broken = job_views.refused_view("train", "a.yaml:3:1: error: …", 1.0)
     assert (broken.state, broken.reasons[0].code) == ("Pending", "Invalid")
 
