@@ -71,7 +71,7 @@ class Push:
         self, place: PushedBranch, opened: commits.CommitGroup, *, with_local: bool = False
     ) -> None:
         self._root, branch, upstream, self._git_folder = place
-        self._left = left_commits.read(self._git_folder)
+        self._left = frozenset(left_commits.read(self._git_folder))
         self._with_local = with_local
         self._tracking = f"refs/remotes/{upstream}"
         self._reference = f"refs/heads/{branch}"
@@ -90,9 +90,10 @@ class Push:
             self._push()
         except PushError:
             left = [made.commit for made in self._opened.made if not made.is_earlier]
-            left_commits.add(self._git_folder, [self._opened.now(one) or one for one in left])
+            # whichever of the two is on the branch: a copy is not
+            moved = [self._opened.moved.get(one, one) for one in left]
+            left_commits.add(self._git_folder, [*left, *moved])
             raise
-        left_commits.forget(self._git_folder)
 
     def _push(self) -> None:
         own = [made.commit for made in self._opened.made if not made.is_earlier]
@@ -182,7 +183,7 @@ class Push:
             stays: a person's commits, which are not pushed.
         """
         listed = self._said("rev-list", "--reverse", self._reference, f"^{base}").split()
-        mine = {made.commit for made in self._opened.made} | self._left
+        mine = self._ours()
         ours = [commit for commit in listed if commit in mine]
         try:
             again = rebase.onto(self._root, base, ours)
@@ -193,9 +194,12 @@ class Push:
                 f"pushed ({error}). To fix: `git pull --rebase` and `git push`, or the same "
                 f"command with --with-local, which publishes {shown} too"
             ) from error
-        self._opened.moved.update(zip(ours, again, strict=True))
+        anew = dict(zip(ours, again, strict=True))
         self._opened.told = self._unpublished(base, set(ours))
-        return again[-1]
+        for made in self._opened.made:
+            one = self._opened.now(made.commit) or ""
+            self._opened.moved[made.commit] = anew.get(one, one)
+        return [base, *again][-1]
 
     def _unpublished(self, base: str, ours: set[str]) -> tuple[str, ...]:
         """Return a sentence about the person's commits that stay; none if all have copies there."""

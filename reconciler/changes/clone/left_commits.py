@@ -13,22 +13,19 @@ FILE = "muster-unpushed"
 COMMITS_MAX = 1000
 
 
-def read(git_folder: Path) -> frozenset[str]:
-    """Return the ids of commits that commands have left; none if the file cannot be read."""
+def read(git_folder: Path) -> tuple[str, ...]:
+    """Return the ids of commits that commands have left, the oldest first.
+
+    Ids of what was pushed meanwhile are among them. None if the file cannot be read.
+    """
     try:
-        return frozenset((git_folder / FILE).read_text(encoding="ascii").split())
+        return tuple((git_folder / FILE).read_text(encoding="ascii").split())
     except (OSError, UnicodeDecodeError):
-        return frozenset()
+        return ()
 
 
 def add(git_folder: Path, commits: list[str]) -> None:
     """Remember commits. If that fails, a person has to push them, as the next error says."""
-    known = [*dict.fromkeys([*sorted(read(git_folder) - set(commits)), *commits])]
+    known = [*dict.fromkeys((*read(git_folder), *commits))]
     with contextlib.suppress(OSError):
         (git_folder / FILE).write_text("\n".join(known[-COMMITS_MAX:]) + "\n", encoding="ascii")
-
-
-def forget(git_folder: Path) -> None:
-    """Forget all: they were pushed."""
-    with contextlib.suppress(OSError):
-        (git_folder / FILE).unlink(missing_ok=True)

@@ -268,6 +268,48 @@ def test_a_commit_of_somebody_else_before_a_push_that_loses_stays(
     assert theirs not in git(repository.path, "rev-list", "main").split()
 
 
+def test_a_commit_of_somebody_else_before_the_second_push_that_loses_stays(
+    repository: Repository, work: Path
+) -> None:
+    hook = work / ".git" / "hooks" / "pre-push"
+    hook.parent.mkdir(exist_ok=True)
+    bare = f"git --git-dir {repository.path}"
+    made = f"$({bare} commit-tree 'main^{{tree}}' -p main -m again)"
+    hook.write_text(
+        "#!/bin/sh\necho x >> .git/calls\n[ $(wc -l < .git/calls) = 2 ] || exit 0\n"
+        "git commit --quiet --allow-empty -m theirs && git rev-parse HEAD > .git/theirs\n"
+        f"{bare} update-ref refs/heads/main {made}\n"
+    )
+    hook.chmod(0o755)
+    repository.commit({"jobs/z.yaml": job("z")})
+    mine = working_clone.Clone(work)
+    with mine.together() as push:
+        done = mine.add_job(job("c"), "c")
+    theirs = (work / ".git" / "theirs").read_text().strip()
+    assert (work / ".git" / "calls").read_text().count("x") == 3
+    assert git(repository.path, "rev-parse", "main") == push.now(done.commit)
+    assert git(repository.path, "show", "--name-only", "--format=", "main") == "jobs/c.yaml"
+    assert theirs not in git(repository.path, "rev-list", "main").split()
+
+
+def test_a_copy_that_could_not_be_pushed_is_pushed_by_the_next_command(
+    repository: Repository, work: Path
+) -> None:
+    by_hand = _by_hand(work, {"more.txt": "more\n"})
+    hook = repository.path / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    mine = working_clone.Clone(work)
+    with pytest.raises(files.CloneError, match="and not pushed"):
+        mine.add_job(job("c"), "c")
+    hook.unlink()
+    assert mine.add_job(job("d"), "d").status == "pushed"
+    there = git(repository.path, "ls-tree", "-r", "--name-only", "main").split()
+    assert {"jobs/c.yaml", "jobs/d.yaml"} <= {*there}
+    assert by_hand not in git(repository.path, "rev-list", "main").split()
+
+
 def _by_hand(work: Path, files: dict[str, str]) -> str:
     """Commit files in a clone as a person does; the commit."""
     for path, text in files.items():
