@@ -5,10 +5,11 @@ one leaves the rest as they are. Nothing is written here: files and the steps th
 out.
 """
 
+import collections
 import contextlib
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import msgspec
 from reconciler.changes import requests, yaml_edit
 from reconciler.changes.clone import ignored_files
 from reconciler.changes.requests import (
+    MUSTER,
     AddJob,
     EditObject,
     Person,
@@ -24,7 +26,7 @@ from reconciler.changes.requests import (
     RequestResult,
     ReviseObject,
 )
-from reconciler.changes.writer import object_index
+from reconciler.changes.writer import object_index, refused_copies
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model import desired
@@ -56,12 +58,21 @@ class Batch:
     Args:
         known: contents of the revision.
         sub_path: folder of desired state; empty: the whole repository.
+        refused: tells of jobs with documents that are refused; a change of one takes them out.
+        committer: author of that.
         trees: work trees whose files follow: nothing untracked there is overwritten.
     """
 
     def __init__(
-        self, known: object_index.Index, sub_path: str, trees: Sequence[Path] = ()
+        self,
+        known: object_index.Index,
+        sub_path: str,
+        trees: Sequence[Path] = (),
+        refused: refused_copies.RefusedJobs = refused_copies.none_refused,
+        committer: Person = MUSTER,
     ) -> None:
+        self._refused = refused
+        self._committer = committer
         self._index = known
         self._trees = trees
         self._prefix = f"{sub_path}/" if sub_path else ""
@@ -164,7 +175,9 @@ class Batch:
             ]
 
     def _judge(self, request: Request) -> None:
+        undo: Callable[[], None] | None = None
         try:
+            undo = self._take_out_refused(request)
             if isinstance(request, AddJob):
                 result = self._add(request)
             elif isinstance(request, EditObject | ReviseObject):
@@ -191,7 +204,46 @@ class Batch:
             _LOG.exception("%s of the batch can't be judged", type(request).__name__)
             told = "an unexpected error while it was made; the controller's log has it"
             result = RequestResult("defect", message=told)
+        if undo is not None and result.status != "accepted":
+            undo()
         self.results.append(result)
+
+    def _take_out_refused(self, request: Request) -> Callable[[], None] | None:
+        """Take out the refused documents of the job that is changed; return what undoes it.
+
+        It is a commit before that of the change: in one commit, a document that leaves one file
+        and comes into another would count as moved.
+        """
+        if isinstance(request, requests.Approve) or getattr(request, "kind", "Job") != "Job":
+            return None
+        name, key = request.name, ("Job", request.name)
+        found = None if key in self._moved else self._refused(name)
+        if found is None or not (found.home or isinstance(request, AddJob)):
+            return None  # what is not in force at all is changed as it is written
+        paths = self._index.refused_in(name, found)
+        if not paths:
+            return None
+        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
+        present = self._index.paths_of(*key)
+        changed = {path: self._without(path, key, present.count(path)) for path in paths}
+        self._moved[key] = tuple(path for path in present if path not in paths)
+        self._change(changed, self._committer, f"Take out refused documents of Job/{name}")
+
+        def undo() -> None:
+            self.files, self._moved = files, moved
+            del self.steps[steps:]
+
+        return undo
+
+    def _without(self, path: str, key: tuple[str, str], times: int) -> bytes | None:
+        """Return a file without so many documents of an object; None if nothing is left."""
+        left: yaml_edit.Sheet | None = self._sheet(path)
+        for _ in range(times):
+            left = left.without(*key) if left is not None else None
+        if left is None:
+            return None
+        self._keep(path, left)
+        return left.text.encode()
 
     def _require_permit(
         self, permit: requests.Permit | None, label: str = "", paths: Sequence[str] = ()
@@ -323,14 +375,8 @@ class Batch:
             paths = (self._only_path_of(kind, name),)
         self._require_permit(request.permit, f"{kind}/{name}", paths)
         _require_below(paths, request.below)
-        files: dict[str, bytes | None] = {}
-        for path in dict.fromkeys(paths):
-            left: yaml_edit.Sheet | None = self._sheet(path)
-            for _ in range(paths.count(path)):
-                left = left.without(kind, name) if left is not None else None
-            files[path] = None if left is None else left.text.encode()
-            if left is not None:
-                self._keep(path, left)
+        often = collections.Counter(paths)
+        files = {path: self._without(path, (kind, name), often[path]) for path in often}
         self._moved[kind, name] = ()
         subject = request.subject or f"Remove {kind}/{name}"
         subject += f": {request.reason}" if request.reason else ""

@@ -7,6 +7,7 @@ import pathlib
 
 import msgspec
 
+from reconciler.model import desired
 from reconciler.operations.changes import pusher, remote_changes, submission_repository
 from reconciler.operations.views import job_views
 from reconciler.server.auth import authorization
@@ -56,6 +57,7 @@ def open_repository(
         reads.held_at,
         reads.judge,
         signing_key=key,
+        refused=reads.refused,
     )
     return facts, remote_changes.Batcher(push)
 
@@ -87,6 +89,26 @@ class PushReads:
         if found is None:
             return None
         return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
+
+    def refused(self, name: str) -> pusher.RefusedJob | None:
+        """Return what stands against a job with documents that nobody with the right signed."""
+        try:
+            sync = job_views.stored_sync(self._store.reader.view(job_views.SYNC))
+            if sync.attempted_revision is None or not any(
+                one.object == f"Job/{name}"
+                and one.severity == "error"
+                and desired.is_unanswered(one.message)
+                for one in sync.problems
+            ):
+                return None
+            refused = job_views.stored_refused(self._store.reader.view(job_views.REFUSED))
+            found = None if name in refused else self._store.reader.job(name)
+        except StoreError:
+            return None
+        if found is None and name not in refused:
+            return None
+        home = "" if found is None else found.spec.path
+        return pusher.RefusedJob(sync.attempted_revision, home)
 
     def held_at(self, digest: str) -> str:
         """Return the revision with which a change is still held, as far as the store knows."""
