@@ -372,6 +372,17 @@ def test_a_refused_copy_of_a_job_does_not_keep_its_owner_from_changing_it(signed
     signed.bed.until_state("owned", "Cancelled")
 
 
+def test_a_refused_change_of_a_job_does_not_keep_its_owner_from_ending_it(signed: Signed) -> None:
+    text = beds.job("altered", "  queue: research\n  command: [sleep, '600']")
+    signed.bob.post("/v1/jobs", content=text.encode(), kind="application/yaml")
+    signed.bed.until_state("altered", "Running")
+    copied(signed, "altered", "jobs/altered.yaml", research="ops")
+    body = {"verb": "cancel", "names": ["altered"], "reason": "mine"}
+    (made,) = signed.bob.post("/v1/changes", body)["items"]
+    assert made["status"] == 200, made
+    signed.bed.until_state("altered", "Cancelled")
+
+
 @pytest.mark.parametrize("where", ["x/wanted-{}.yaml", "jobs/wanted-{}.yaml"])
 @pytest.mark.parametrize("queue", ["research", "ops"])
 def test_a_refused_document_does_not_take_the_name_of_a_job(

@@ -7,7 +7,6 @@ import pathlib
 
 import msgspec
 
-from reconciler.model import desired
 from reconciler.operations.changes import pusher, remote_changes, submission_repository
 from reconciler.operations.views import job_views
 from reconciler.server.auth import authorization
@@ -67,6 +66,10 @@ class PushReads:
 
     def __init__(self, store: ServerStore) -> None:
         self._store = store
+        #: The status that the following two are of.
+        self._sync: bytes | None = None
+        self._attempted = ""
+        self._unanswered: frozenset[str] = frozenset()
 
     def pool_names(self) -> dict[str, tuple[str, ...]]:
         """Return the pools in force, with their nodes.
@@ -93,22 +96,22 @@ class PushReads:
     def refused(self, name: str) -> pusher.RefusedJob | None:
         """Return what stands against a job with documents that nobody with the right signed."""
         try:
-            sync = job_views.stored_sync(self._store.reader.view(job_views.SYNC))
-            if sync.attempted_revision is None or not any(
-                one.object == f"Job/{name}"
-                and one.severity == "error"
-                and desired.is_unanswered(one.message)
-                for one in sync.problems
-            ):
+            reader = self._store.reader
+            body = reader.view(job_views.SYNC)
+            if body != self._sync:  # a batch asks for thousands of jobs
+                sync = job_views.stored_sync(body)
+                self._attempted = sync.attempted_revision or ""
+                self._unanswered = authorization.unanswered_jobs(sync)
+                self._sync = body
+            if not self._attempted or name not in self._unanswered:
                 return None
-            refused = job_views.stored_refused(self._store.reader.view(job_views.REFUSED))
-            found = None if name in refused else self._store.reader.job(name)
+            if authorization.is_in_force(reader, name):
+                found = reader.job(name)
+                return pusher.RefusedJob(self._attempted, found.spec.path) if found else None
+            is_refused = name in job_views.stored_refused(reader.view(job_views.REFUSED))
         except StoreError:
             return None
-        if found is None and name not in refused:
-            return None
-        home = "" if found is None else found.spec.path
-        return pusher.RefusedJob(sync.attempted_revision, home)
+        return pusher.RefusedJob(self._attempted, "") if is_refused else None
 
     def held_at(self, digest: str) -> str:
         """Return the revision with which a change is still held, as far as the store knows."""
