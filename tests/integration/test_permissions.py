@@ -376,7 +376,7 @@ def test_a_refused_change_of_a_job_does_not_keep_its_owner_from_ending_it(signed
     text = beds.job("altered", "  queue: research\n  command: [sleep, '600']")
     signed.bob.post("/v1/jobs", content=text.encode(), kind="application/yaml")
     signed.bed.until_state("altered", "Running")
-    copied(signed, "altered", "jobs/altered.yaml", research="ops")
+    copied(signed, "altered", "jobs/altered.yaml", **{"bob@x.org": "ada@x.org"})
     body = {"verb": "cancel", "names": ["altered"], "reason": "mine"}
     (made,) = signed.bob.post("/v1/changes", body)["items"]
     assert made["status"] == 200, made
