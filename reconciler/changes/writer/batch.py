@@ -6,7 +6,6 @@ out.
 """
 
 import collections
-import contextlib
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +25,11 @@ from reconciler.changes.requests import (
     RequestResult,
     ReviseObject,
 )
-from reconciler.changes.writer import object_index, refused_copies
+from reconciler.changes.writer import changed_files, object_index, refused_copies
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model import desired
-from reconciler.model.values import found_values, suggestions
+from reconciler.model.values import suggestions
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,8 +38,6 @@ _LOG = logging.getLogger(__name__)
 HINTS_MAX = 3
 #: Of what goes together no more is judged once so many are refused.
 REFUSED_MAX = 100
-#: Of so many files it is kept what their documents say, until they are changed again.
-SHEETS_MAX = 16
 
 
 class BatchStep(NamedTuple):
@@ -76,16 +73,18 @@ class Batch:
         self._index = known
         self._trees = trees
         self._prefix = f"{sub_path}/" if sub_path else ""
-        #: Files as changed so far; None: taken away.
-        self.files: dict[str, bytes | None] = {}
+        self._changed = changed_files.ChangedFiles(known)
         #: Where objects stand now that were added or taken out.
         self._moved: dict[tuple[str, str], tuple[str, ...]] = {}
         self.results: list[RequestResult] = []
         #: Of each request that changed something, in order.
         self.steps: list[BatchStep] = []
         self._hints = 0
-        #: Files taken apart, as they are by now; the one used last is the last.
-        self._sheets: dict[str, yaml_edit.Sheet] = {}
+
+    @property
+    def files(self) -> dict[str, bytes | None]:
+        """Files as changed so far; None: taken away."""
+        return self._changed.files
 
     def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
         """Return the files that hold an object, once for each document of the name.
@@ -117,45 +116,12 @@ class Batch:
             raise requests.ConflictError(requests.several(kind, name, [path, *others]))
         return path
 
-    def _text(self, path: str) -> str:
-        """Return the text of a file.
-
-        Raises:
-            ConflictError: git cannot handle a file of that name.
-        """
-        if "\n" in path:
-            raise requests.ConflictError(
-                f"{found_values.quote(path)} has a line break in its name: rename it in a clone "
-                "first (git mv)"
-            )
-        data = self.files[path] if path in self.files else self._index.read(path)
-        return (data or b"").decode()
-
-    def _sheet(self, path: str) -> yaml_edit.Sheet:
-        """Return a parsed file; parts that edits leave unchanged are not parsed again.
-
-        Raises:
-            ConflictError: as ``_text``.
-            EditError: it cannot be parsed.
-        """
-        text, known = self._text(path), self._sheets.pop(path, None)
-        if known is None or known.text != text:
-            known = yaml_edit.Sheet.read(text)
-        self._keep(path, known)
-        return known
-
-    def _keep(self, path: str, sheet: yaml_edit.Sheet) -> None:
-        self._sheets.pop(path, None)
-        self._sheets[path] = sheet
-        if len(self._sheets) > SHEETS_MAX:
-            del self._sheets[next(iter(self._sheets))]
-
     def judge(self, request: Request | requests.RequestGroup) -> None:
         """Accept or refuse one request; a group is accepted or refused as a whole."""
         if not isinstance(request, requests.RequestGroup):
             self._judge(request)
             return
-        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
+        files, moved, steps = dict(self._changed.files), dict(self._moved), len(self.steps)
         first, refused = len(self.results), 0
         for one in request.requests:
             if refused == REFUSED_MAX:
@@ -165,7 +131,7 @@ class Batch:
             refused += self.results[-1].status in requests.BAD
         mine = self.results[first:]
         if refused:
-            self.files, self._moved = files, moved
+            self._changed.files, self._moved = files, moved
             del self.steps[steps:]
             withdrawn = RequestResult(
                 "withdrawn", message="another that goes together with it is refused"
@@ -223,27 +189,17 @@ class Batch:
         paths = self._index.refused_in(name, found)
         if not paths:
             return None
-        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
+        files, moved, steps = dict(self._changed.files), dict(self._moved), len(self.steps)
         present = self._index.paths_of(*key)
-        changed = {path: self._without(path, key, present.count(path)) for path in paths}
+        changed = {path: self._changed.without(path, key, present.count(path)) for path in paths}
         self._moved[key] = tuple(path for path in present if path not in paths)
         self._change(changed, self._committer, f"Take out refused documents of Job/{name}")
 
         def undo() -> None:
-            self.files, self._moved = files, moved
+            self._changed.files, self._moved = files, moved
             del self.steps[steps:]
 
         return undo
-
-    def _without(self, path: str, key: tuple[str, str], times: int) -> bytes | None:
-        """Return a file without so many documents of an object; None if nothing is left."""
-        left: yaml_edit.Sheet | None = self._sheet(path)
-        for _ in range(times):
-            left = left.without(*key) if left is not None else None
-        if left is None:
-            return None
-        self._keep(path, left)
-        return left.text.encode()
 
     def _require_permit(
         self, permit: requests.Permit | None, label: str = "", paths: Sequence[str] = ()
@@ -252,20 +208,11 @@ class Batch:
         if permit is None:
             return
         kind, _, name = label.partition("/")
-        raw = [one for path in dict.fromkeys(paths) for one in self._raw(path, kind, name)]
+        raw = [one for path in dict.fromkeys(paths) for one in self._changed.raw(path, kind, name)]
         found = document_reader.of_raw(raw).documents
         why = permit(tuple(one for one in found if one.label == label))
         if why:
             raise requests.ForbiddenError(why)
-
-    def _raw(self, path: str, kind: str, name: str) -> list[yaml_reader.RawDocument]:
-        """Return the documents of an object in a file, without places; none if it is no YAML."""
-        try:
-            return [yaml_reader.RawDocument(one, 0) for one in self._sheet(path).find(kind, name)]
-        except yaml_edit.EditError:  # it can be read, perhaps, and not be edited
-            with contextlib.suppress(yaml_reader.YamlError):
-                return yaml_reader.read(self._text(path).encode())
-            return []
 
     def _approve(self, request: requests.Approve) -> RequestResult:
         self._require_permit(request.permit)
@@ -282,7 +229,7 @@ class Batch:
     def _change(
         self, files: dict[str, bytes | None], author: Person, subject: str
     ) -> RequestResult:
-        self.files.update(files)
+        self._changed.files.update(files)
         self.steps.append(BatchStep(author, subject, files))
         return RequestResult("accepted", next(iter(files)))
 
@@ -302,7 +249,7 @@ class Batch:
         if taken:
             wanted = yaml_edit.documents(request.text)[0]
             for present in dict.fromkeys(taken):
-                if wanted in yaml_edit.documents(self._text(present)):
+                if wanted in yaml_edit.documents(self._changed.text(present)):
                     return RequestResult("unchanged", present, self._index.head, requests.IS_THERE)
             present = taken[0]
             message = (
@@ -310,8 +257,8 @@ class Batch:
                 "name, or edit and submit that file"
             )
             return RequestResult("refused", present, message=message)
-        if path in self.files or self._index.has_file(path):
-            before = self._text(path)
+        if path in self._changed.files or self._index.has_file(path):
+            before = self._changed.text(path)
             text = yaml_edit.append_document(before, request.text) if before else request.text
             data = text.encode()
         else:
@@ -343,7 +290,7 @@ class Batch:
         label = f"{request.kind}/{request.name}"
         self._require_permit(request.permit, label, (path,))
         _require_below((path,), request.below)
-        before = self._sheet(path)
+        before = self._changed.sheet(path)
         if isinstance(request, ReviseObject):
             fields = request.revise(_document(before, request.kind, request.name))
         else:
@@ -354,7 +301,7 @@ class Batch:
         mine = _problems(path, after, label)
         if mine:
             return RequestResult("refused", path, message="\n".join(p.text() for p in mine))
-        self._keep(path, after)
+        self._changed.keep(path, after)
         what = ", ".join(str(step[-1]) for step, _ in fields)
         subject = request.subject or f"Change {what} of {label}"
         subject += f": {request.reason}" if request.reason else ""
@@ -362,7 +309,7 @@ class Batch:
 
     def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
         """Return True if documents of one name differ."""
-        texts = map(self._text, dict.fromkeys(paths))
+        texts = map(self._changed.text, dict.fromkeys(paths))
         first, *others = [one for text in texts for one in _documents(text, kind, name)]
         return any(one != first for one in others)
 
@@ -376,7 +323,7 @@ class Batch:
         self._require_permit(request.permit, f"{kind}/{name}", paths)
         _require_below(paths, request.below)
         often = collections.Counter(paths)
-        files = {path: self._without(path, (kind, name), often[path]) for path in often}
+        files = {path: self._changed.without(path, (kind, name), often[path]) for path in often}
         self._moved[kind, name] = ()
         subject = request.subject or f"Remove {kind}/{name}"
         subject += f": {request.reason}" if request.reason else ""

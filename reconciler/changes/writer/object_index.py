@@ -10,6 +10,7 @@ from reconciler.changes import approvals
 from reconciler.changes.writer import object_names, refused_copies
 from reconciler.desired.documents import yaml_reader
 from reconciler.desired.git import source
+from reconciler.model import desired
 
 #: Files at or below which nothing but jobs submitted through Muster stands.
 JOBS_FOLDER = "jobs"
@@ -110,7 +111,7 @@ class Index:
         """
         return tuple(sorted(self._paths.get((kind, name), ())))
 
-    def refused_in(self, name: str, found: refused_copies.RefusedJob) -> tuple[str, ...]:
+    def refused_in(self, name: str, found: desired.RefusedJob) -> tuple[str, ...]:
         """Return the files whose documents of a job the controller has refused."""
         paths = self.paths_of("Job", name)
         return refused_copies.to_take_out(self._source, self.head or "", paths, found)

@@ -8,35 +8,21 @@ out takes no right, because it leads back to what is in force.
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from reconciler.desired.git import source
 from reconciler.desired.git.git_commands import GitError
-
-
-class RefusedJob(msgspec.Struct, frozen=True):
-    """A job with a document that nobody with the right signed.
-
-    Attributes:
-        revision: the last one that the controller judged.
-        home: the file whose document is in force; empty: no document of the name is.
-    """
-
-    revision: str
-    home: str
-
+from reconciler.model import desired
 
 #: Returns what the controller says of a job by its name; None: no document of it is refused so.
-RefusedJobs = Callable[[str], RefusedJob | None]
+RefusedJobs = Callable[[str], desired.RefusedJob | None]
 
 
-def none_refused(_name: str) -> RefusedJob | None:
+def none_refused(_name: str) -> desired.RefusedJob | None:
     """Return what is known without a controller: nothing."""
     return None
 
 
 def to_take_out(
-    repository: source.GitSource, head: str, paths: Sequence[str], found: RefusedJob
+    repository: source.GitSource, head: str, paths: Sequence[str], found: desired.RefusedJob
 ) -> tuple[str, ...]:
     """Return those of the files that hold a job whose documents of it are refused.
 

@@ -45,8 +45,6 @@ HeldAt = Callable[[str], str]
 #: Tells why a change may not be made, by the documents that it acts upon; empty: it may. It is
 #: asked for at each push, so that what it goes by is what holds then.
 Judge = Callable[[SubmittedDocument, object_changes.Documents], str]
-#: What the controller says of a job with documents that nobody with the right signed.
-RefusedJob = refused_copies.RefusedJob
 _Document = Mapping[str, Any]
 
 

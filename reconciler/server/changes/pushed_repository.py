@@ -7,6 +7,7 @@ import pathlib
 
 import msgspec
 
+from reconciler.model import desired
 from reconciler.operations.changes import pusher, remote_changes, submission_repository
 from reconciler.operations.views import job_views
 from reconciler.server.auth import authorization
@@ -93,7 +94,7 @@ class PushReads:
             return None
         return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
 
-    def refused(self, name: str) -> pusher.RefusedJob | None:
+    def refused(self, name: str) -> desired.RefusedJob | None:
         """Return what stands against a job with documents that nobody with the right signed."""
         try:
             reader = self._store.reader
@@ -107,11 +108,11 @@ class PushReads:
                 return None
             if authorization.is_in_force(reader, name):
                 found = reader.job(name)
-                return pusher.RefusedJob(self._attempted, found.spec.path) if found else None
+                return desired.RefusedJob(self._attempted, found.spec.path) if found else None
             is_refused = name in job_views.stored_refused(reader.view(job_views.REFUSED))
         except StoreError:
             return None
-        return pusher.RefusedJob(self._attempted, "") if is_refused else None
+        return desired.RefusedJob(self._attempted, "") if is_refused else None
 
     def held_at(self, digest: str) -> str:
         """Return the revision with which a change is still held, as far as the store knows."""

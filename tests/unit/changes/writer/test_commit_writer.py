@@ -17,9 +17,10 @@ from reconciler.changes.requests import (
     RequestGroup,
     ReviseObject,
 )
-from reconciler.changes.writer import batch, commit_writer, refused_copies, signing
+from reconciler.changes.writer import batch, commit_writer, signing
 from reconciler.desired.apply import loader
 from reconciler.desired.git import source
+from reconciler.model import desired
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 ALICE = Person("Alice", "alice@example.org")
@@ -538,7 +539,7 @@ def test_refused_documents_go_with_a_change_that_is_accepted_and_else_stay(
     repository.commit(later or {"other.yaml": queue("other")})
     one = commit_writer.CommitWriter(
         source.GitSource(str(repository.path)),
-        refused=lambda name: refused_copies.RefusedJob(judged, home) if name == "a" else None,
+        refused=lambda name: desired.RefusedJob(judged, home) if name == "a" else None,
     )
     (result,) = one.write([request_], now=NOW)
     one.close()
