@@ -7,6 +7,9 @@ from reconciler.changes.writer import object_index
 from reconciler.desired.documents import yaml_reader
 from reconciler.model.values import found_values
 
+#: The largest file that is edited: the writer is a thread of the server, and parsing a document
+#: holds up its other threads.
+FILE_BYTES_MAX = 2**20
 #: Of so many files it is kept what their documents say, until they are changed again.
 SHEETS_MAX = 16
 
@@ -31,7 +34,7 @@ class ChangedFiles:
         """Return the text of a file.
 
         Raises:
-            ConflictError: git cannot handle a file of that name.
+            ConflictError: git cannot handle a file of that name, or it is too large to be edited.
         """
         if "\n" in path:
             raise requests.ConflictError(
@@ -39,6 +42,12 @@ class ChangedFiles:
                 "first (git mv)"
             )
         data = self.files[path] if path in self.files else self._index.read(path)
+        if len(data or b"") > FILE_BYTES_MAX:
+            raise requests.ConflictError(
+                f"{path} has {len(data or b'')} bytes, and only files of at most {FILE_BYTES_MAX} "
+                "bytes are changed from here. To fix: commit this change in a clone, or split the "
+                "file"
+            )
         return (data or b"").decode()
 
     def sheet(self, path: str) -> yaml_edit.Sheet:
