@@ -116,7 +116,7 @@ class Stager:
                 if self._ins.get(attempt) is copy:
                     del self._ins[attempt]
             if copy.why != copy_runner.STOPPED:
-                told(disk_space.NoRoomError(problem) if copy.lacks_room else problem, found)
+                told(disk_space.FullDiskError(problem) if copy.lacks_room else problem, found)
 
         threading.Thread(target=work, daemon=True).start()
 

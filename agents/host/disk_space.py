@@ -17,7 +17,7 @@ _FULL = re.compile(r"no space (is )?left on|disk quota exceeded", re.IGNORECASE)
 _DO = "make room there, or give the agent another folder with --root"
 
 
-class NoRoomError(Exception):
+class FullDiskError(Exception):
     """A lack of room on this node, which is not the fault of the task that met it."""
 
 

@@ -194,7 +194,7 @@ class Images:
                 break
         told: str | Exception = problem or ""
         if problem and disk_space.says_full(problem):
-            told = disk_space.NoRoomError(problem)
+            told = disk_space.FullDiskError(problem)
         for waiter in waiting.values():
             waiter.told(told)
 

@@ -110,7 +110,7 @@ class Preparations:
             command: AttemptCommand = end.value
         except UnstartableError as refused:
             command = start_commands.refusal(preparation.attempt, refused.reason, str(refused))
-        except disk_space.NoRoomError as lack:
+        except disk_space.FullDiskError as lack:
             reason = EndReason.CHECK_FAILED  # it is the node's fault, which is looked at at once
             command = start_commands.refusal(preparation.attempt, reason, str(lack))
         except Exception:  # whatever it is, the start is over

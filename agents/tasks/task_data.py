@@ -132,7 +132,7 @@ def background(work: Callable[[], Any], undo: Callable[[], object] = lambda: Non
             raise UnstartableError(str(problem)) from None
         except OSError as problem:
             if disk_space.is_lack(problem):
-                raise disk_space.NoRoomError(f"data: {problem}") from None
+                raise disk_space.FullDiskError(f"data: {problem}") from None
             raise UnstartableError(f"data: {problem}", EndReason.STAGE_FAILED) from None
 
     begin = preparation.in_background(run, undo=undo)

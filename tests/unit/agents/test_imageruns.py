@@ -267,7 +267,7 @@ def test_a_pull_without_room_is_told_as_such(tmp_path: Path, said: str, *, is_la
     bench.want("a.1")
     attempt, problem = bench.told.get(timeout=60)
     assert attempt == "a.1"
-    assert isinstance(problem, disk_space.NoRoomError) is is_lack
+    assert isinstance(problem, disk_space.FullDiskError) is is_lack
     assert str(problem) == f"image a:1 can't be pulled: {said}"
 
 
