@@ -31,6 +31,7 @@ class Copy:
         leave_at: monotonic time by which it must have ended because the task must leave.
         late_at: monotonic time by which it must have ended because of its own time limit.
         lost: True if its lease ran out while it ran. It runs again if the lease is renewed.
+        lacks_room: True if it failed because this node's disk takes nothing more.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Copy:
         self.late_at = math.inf
         self.timeout_s = timeout_s
         self.lost = False
+        self.lacks_room = False
 
     def check_time(self) -> None:
         """Note why the copy must end if a time limit is over."""

@@ -82,7 +82,7 @@ class CopyRunner:
                 ), {}
             copy.child = child
         try:
-            problem, done = self._converse(child, order, listed, moved)
+            problem, done = self._converse(child, order, copy, listed, moved)
         except worker_process.OverError:
             problem, done = STOPPED, {}
         finally:
@@ -100,6 +100,7 @@ class CopyRunner:
         self,
         child: worker_process.WorkerProcess,
         order: dict[str, Any],
+        copy: copy_queue.Copy,
         listed: Callable[[dict[str, Any]], str],
         moved: Callable[[int], None],
     ) -> tuple[str, dict[str, list[str]]]:
@@ -123,6 +124,7 @@ class CopyRunner:
                 if "done" in message:
                     return "", message["done"]["entries"]
                 if "problem" in message:
+                    copy.lacks_room = bool(message.get("lacksRoom"))
                     return str(message["problem"]), {}
                 moved(count)
         except (OSError, ValueError, KeyError, TypeError) as problem:

@@ -44,11 +44,19 @@ PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MANIFEST, DATA = "manifest.json", "data"
 #: Suffixes of names that are not complete yet, and that are being deleted.
 PART, GONE = ".part", ".gone"
+#: Errors of a disk that takes nothing more.
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _PR_SET_PDEATHSIG = 1
 
 
 class StageError(Exception):
-    """A reason that data cannot be copied."""
+    """A reason that data cannot be copied.
+
+    Attributes:
+        lacks_room: True if it is a full or read-only disk of this node.
+    """
+
+    lacks_room = False
 
 
 def send(message: dict[str, Any]) -> None:
@@ -324,7 +332,9 @@ def copy_in(
         os.rename(part, entry)  # noqa: PTH104
     except OSError as problem:
         file_tree.delete(part, sys.maxsize)
-        raise refused(problem, "the node's cache") from None
+        refusal = refused(problem, "the node's cache")
+        refusal.lacks_room = problem.errno in NO_ROOM
+        raise refusal from None
     except BaseException:  # also if it is told to end: no part of an entry may stay
         file_tree.delete(part, sys.maxsize)
         raise
@@ -433,7 +443,8 @@ def main() -> int:
             deliver(order, progress)
             send({"done": {"entries": {}, "moved": progress.moved}})
     except (StageError, object_store.BucketError) as problem:
-        send({"problem": str(problem), "moved": progress.moved})
+        lacks_room = isinstance(problem, StageError) and problem.lacks_room
+        send({"problem": str(problem), "lacksRoom": lacks_room, "moved": progress.moved})
         return 1
     except OSError as problem:
         send({"problem": f"{problem}", "moved": progress.moved})

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from agents.data import copy_queue, copy_runner, data_cache, secret_store
+from agents.host import disk_space
 from reconciler.model.observed import storage
 from reconciler.model.protocol import decoders
 from reconciler.model.state.records import AttemptReport, NodeUsage
@@ -25,7 +26,7 @@ GIVEN_AWAY = frozenset({EndReason.LEASE_EXPIRED, EndReason.LOST, EndReason.NODE_
 OF_ITSELF = frozenset({EndReason.EXITED, EndReason.OUT_OF_MEMORY, EndReason.DISK_LIMIT})
 _KEY = re.compile(r"[0-9a-f]{40}")
 #: Called with a problem, or with an empty text and the paths by name.
-Told = Callable[[str, dict[str, str]], object]
+Told = Callable[[str | Exception, dict[str, str]], object]
 
 
 class StagingRequest(msgspec.Struct, frozen=True):
@@ -108,13 +109,14 @@ class Stager:
                 problem = self._fetch(attempt, wanted, copy, found)
             except (OSError, secret_store.SecretUnavailableError) as failure:
                 problem = f"data: {failure}"
+                copy.lacks_room = isinstance(failure, OSError) and disk_space.is_lack(failure)
             except Exception as failure:  # whatever it is, it must be reported
                 problem = f"data: {failure!r}"
             with self._lock:
                 if self._ins.get(attempt) is copy:
                     del self._ins[attempt]
             if copy.why != copy_runner.STOPPED:
-                told(problem, found)
+                told(disk_space.FullDiskError(problem) if copy.lacks_room else problem, found)
 
         threading.Thread(target=work, daemon=True).start()
 

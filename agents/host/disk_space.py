@@ -5,13 +5,30 @@ fix it.
 import errno
 import os
 import pwd
+import re
 from pathlib import Path
 
 from reconciler.model.values import quantities
 
 #: Errors that the state of the file system can explain.
 EXPLAINED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+#: How programs say that a disk is full.
+_FULL = re.compile(r"no space (is )?left on|disk quota exceeded", re.IGNORECASE)
 _DO = "make room there, or give the agent another folder with --root"
+
+
+class FullDiskError(Exception):
+    """A lack of room on this node, which is not the fault of the task that met it."""
+
+
+def is_lack(problem: OSError) -> bool:
+    """Return True if an error says that a file system takes nothing more."""
+    return problem.errno in EXPLAINED
+
+
+def says_full(text: str) -> bool:
+    """Return True if a program's message says that a disk of this node is full."""
+    return _FULL.search(text) is not None
 
 
 def explained(problem: OSError, root: Path) -> str:

@@ -6,7 +6,7 @@ long as the folder is there no other one has it.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH116, PTH123
+# ruff: noqa: PTH102, PTH106, PTH116, PTH123
 
 import ctypes
 import errno
@@ -132,6 +132,26 @@ def limit(folder: str, limit_bytes: int, kernel: Kernel = _KERNEL) -> None:
                 os.close(inner)
     finally:
         os.close(outer)
+
+
+def rehearse(root: str, kernel: Kernel = _KERNEL) -> str:
+    """Set the quota of a folder below a node's folder as of a task, and remove that folder again.
+
+    Return why it can't be set, or an empty text.
+    """
+    folder = f"{root}/.quota-{os.getpid()}"
+    made = []
+    try:
+        for path in ("", "/work", "/tmp"):  # noqa: S108 - below the folder
+            os.mkdir(folder + path, 0o700)
+            made.append(folder + path)
+        limit(folder, _BLOCK_BYTES, kernel)
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    finally:
+        for path in reversed(made):
+            os.rmdir(path)
+    return ""
 
 
 def _assign(handle: int, project: int, kernel: Kernel) -> None:

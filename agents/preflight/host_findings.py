@@ -96,7 +96,11 @@ def quotas(root: Path | None) -> Iterator[PreflightFinding]:
         return
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     found = project_quotas.offer(str(existing))
-    if found.usable:
+    why = project_quotas.rehearse(str(existing)) if found.usable else ""
+    if why:
+        do = "scratchLimit holds by looks every few seconds. To fix: look at the quotas there"
+        yield note("quotas", f"those of projects are there, and can't be set: {why}", do)
+    elif found.usable:
         yield ok("quotas", f"scratchLimit is also set as a quota of projects; {NOT_EXERCISED}")
     else:
         do = (

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from agents.host import failpoints, processes
 from agents.isolation import project_quotas
 from agents.supervisor import orders, reaper, spawn, task_isolation
+from agents.supervisor.supervisor_log import complain
 
 Record = dict[str, Any]
 
@@ -159,6 +160,7 @@ class AttemptStarter:
         self._reaper_name = reaper_name
         self._null = null
         self._has_quotas = project_quotas.offer(root).usable
+        self._quota_failed = False
 
     def always_forks(self, order: orders.StartOrder) -> bool:
         """Return True if an attempt never starts in the supervisor's own process."""
@@ -213,8 +215,13 @@ class AttemptStarter:
             return
         try:
             project_quotas.limit(f"{self._root}/attempts/{order.id}", order.scratch_bytes)
-        except OSError:
-            return
+        except OSError as problem:
+            if not self._quota_failed:
+                self._quota_failed = True
+                complain(
+                    f"the quota of {order.id} can't be set ({problem.strerror}): scratchLimit "
+                    "holds by looks every few seconds. It is said once; --check tries it too"
+                )
 
     def wait_for_start(self, begun: PendingStart) -> Record:
         """Wait until an attempt's program has started. Return its record.

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from agents.host import disk_space
 from agents.supervisor.commands import Command
 from agents.tasks import images, start_commands
 from reconciler.model.state.records import AttemptReport
@@ -98,7 +99,8 @@ class ContainerRemover:
                 problem = self._note(command["id"], RemovalCommand(**cleanup))
                 is_noted = is_noted or not problem
                 if problem:
-                    reason = EndReason.START_FAILED
+                    lacks_room = disk_space.says_full(problem)
+                    reason = EndReason.CHECK_FAILED if lacks_room else EndReason.START_FAILED
                     noted.append(start_commands.refusal(command["id"], reason, problem))
                     continue
             noted.append(command)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from agents.host import processes, session_keyring
+from agents.host import disk_space, processes, session_keyring
 from agents.tasks import container_runtimes
 from reconciler import child_process
 
@@ -34,7 +34,7 @@ FETCHES_FOR = "MUSTER_FETCHES_FOR"
 _FETCHING = frozenset({"exists", "pull", "exec", "test"})
 SAID_CHARACTERS_MAX = 400
 #: Called with the reason that an image cannot be used, or an empty text.
-Told = Callable[[str], object]
+Told = Callable[[str | Exception], object]
 
 
 class ImageRequest(msgspec.Struct, frozen=True):
@@ -192,8 +192,11 @@ class Images:
                     continue  # a new request came while it was being ended
                 waiting = self._fetches.pop(wanted.key).waiting
                 break
+        told: str | Exception = problem or ""
+        if problem and disk_space.says_full(problem):
+            told = disk_space.FullDiskError(problem)
         for waiter in waiting.values():
-            waiter.told(problem or "")
+            waiter.told(told)
 
     def _fetch(self, wanted: ImageRequest, fetch: _Fetch) -> str:
         """Fetch an image. Return a problem, or an empty text.

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+from agents.host import disk_space
 from agents.supervisor.commands import AttemptCommand
 from agents.tasks import start_commands
 from agents.tasks.node_context import UnstartableError
@@ -109,6 +110,9 @@ class Preparations:
             command: AttemptCommand = end.value
         except UnstartableError as refused:
             command = start_commands.refusal(preparation.attempt, refused.reason, str(refused))
+        except disk_space.FullDiskError as lack:
+            reason = EndReason.CHECK_FAILED  # it is the node's fault, which is looked at at once
+            command = start_commands.refusal(preparation.attempt, reason, str(lack))
         except Exception:  # whatever it is, the start is over
             self._forget(preparation)
             raise

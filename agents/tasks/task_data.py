@@ -10,6 +10,7 @@ from typing import Any
 from agents.data import secret_store, staging
 from agents.gpus import mps
 from agents.health import volume_checks
+from agents.host import disk_space
 from agents.tasks import checkpoint_folders, preparation, start_commands, task_environment
 from agents.tasks.node_context import UnstartableError
 from agents.tasks.preparation import Wait
@@ -130,6 +131,8 @@ def background(work: Callable[[], Any], undo: Callable[[], object] = lambda: Non
         except (secret_store.SecretUnavailableError, mps.MpsError) as problem:
             raise UnstartableError(str(problem)) from None
         except OSError as problem:
+            if disk_space.is_lack(problem):
+                raise disk_space.FullDiskError(f"data: {problem}") from None
             raise UnstartableError(f"data: {problem}", EndReason.STAGE_FAILED) from None
 
     begin = preparation.in_background(run, undo=undo)

@@ -2,13 +2,15 @@
 
 A note on the commit says what was applied of it and when. The notes also tell a controller with an
 empty store that the repository has been run before. Each of several clusters in folders of one
-repository has a reference of its own.
+repository has a reference of its own. What was written last is kept in another reference, so that
+notes that somebody removes or changes are noticed, and written again.
 """
 
 import urllib.parse
+from collections.abc import Callable
 
 from reconciler.changes.requests import MUSTER
-from reconciler.desired.git import git_commands, mirror_fetch, source
+from reconciler.desired.git import git_commands, mirror_fetch, source, tree_entries
 
 REFERENCE = "refs/notes/muster"
 #: How often a push of notes is tried again on top of what others pushed.
@@ -39,7 +41,8 @@ def exist(repository: source.GitSource) -> bool:
         GitError: the repository cannot be read.
     """
     name = reference(repository)
-    here = git_commands.run(repository.folder, "for-each-ref", "--count=1", name).stdout
+    names = (name, _kept_name(repository))
+    here = git_commands.run(repository.folder, "for-each-ref", "--count=1", *names).stdout
     return bool(here.strip()) or (not repository.local and _are_there(repository, name))
 
 
@@ -71,34 +74,112 @@ def texts(repository: source.GitSource) -> dict[str, str]:
     }
 
 
-def write(repository: source.GitSource, revision: str, text: str) -> None:
+def write(repository: source.GitSource, revision: str, text: str) -> bool:
     """Put a note on a revision, replacing the one before.
+
+    Return True if notes had been taken away or changed by others; these are there again.
 
     Raises:
         GitError: it could not be written or pushed.
     """
-    if repository.local:
-        _add(repository, revision, text)
-        return
-    name = reference(repository)
+    return _publish(repository, lambda: _add(repository, revision, text))
+
+
+def restore(repository: source.GitSource) -> bool:
+    """Write notes again that others have taken away or changed. Return True if there were any.
+
+    Notes that others have added stay.
+
+    Raises:
+        GitError: they can't be read, or not be written or pushed.
+    """
+    return bool(_kept(repository)) and _publish(repository, None)
+
+
+def _publish(repository: source.GitSource, change: Callable[[], None] | None) -> bool:
+    """Put back what is missing, change notes, and push them. Return as ``restore``."""
+    name, lost = reference(repository), False
     for attempt in range(ATTEMPTS_MAX):
-        _fetch(repository, name)
-        _add(repository, revision, text)
+        if not repository.local:
+            _fetch(repository, name)
+        lost = _put_back(repository) or lost
+        if change is None and not lost:
+            break
+        if change is not None:
+            change()
         try:
-            git_commands.run(
-                repository.folder,
-                *("push", "--quiet", "--", repository.address, f"{name}:{name}"),
-                timeout_s=git_commands.REMOTE_TIMEOUT_S,
-            )
+            if not repository.local:
+                git_commands.run(
+                    repository.folder,
+                    *("push", "--quiet", "--", repository.address, f"{name}:{name}"),
+                    timeout_s=git_commands.REMOTE_TIMEOUT_S,
+                )
         except git_commands.GitError:
             if attempt == ATTEMPTS_MAX - 1:
                 raise
         else:
-            return
+            git_commands.run(repository.folder, "update-ref", _kept_name(repository), name)
+            break
+    return lost
+
+
+def _kept_name(repository: source.GitSource) -> str:
+    """Return the reference of the notes as they were last written, beside those of the remote."""
+    return reference(repository).replace("refs/notes/", "refs/muster/notes/", 1)
+
+
+def _kept(repository: source.GitSource) -> str:
+    return _commit(repository, _kept_name(repository))
+
+
+def _commit(repository: source.GitSource, name: str) -> str:
+    """Return the commit of a reference; empty if there is none."""
+    found = repository.objects.read(f"{name}^{{commit}}")
+    return found[0] if found is not None else ""
+
+
+def _put_back(repository: source.GitSource) -> bool:
+    """Add the notes that were written last to those that are there, if any is missing, or was
+    changed by rewriting history.
+
+    A changed note in a commit on top can be that of another controller, which follows another
+    branch. Return True if one was put back.
+    """
+    name, kept = reference(repository), _kept(repository)
+    there = _commit(repository, name)
+    if not kept or kept == there:
+        return False
+    if not there:
+        git_commands.run(repository.folder, "update-ref", name, kept)
+        return True
+    before, now = _entries(repository, kept), _entries(repository, there)
+    follows = repository.log.descends(there, kept)
+    if not (before.keys() - now.keys() if follows else before.items() - now.items()):
+        return False
+    # without a history of its own, so that what others removed counts as never there
+    alone = git_commands.run(
+        repository.folder,
+        *("commit-tree", "-m", "Notes that were missing", f"{kept}^{{tree}}"),
+        extra=_IDENTITY,
+    ).stdout.decode()
+    strategy = "ours" if follows else "theirs"
+    merge = ("notes", f"--ref={name}", "merge", "--quiet", "-s", strategy, alone.strip())
+    git_commands.run(repository.folder, *merge, extra=_IDENTITY)
+    return True
+
+
+def _entries(repository: source.GitSource, commit: str) -> dict[str, str | None]:
+    """Return the blob of each note by its revision."""
+    listed = git_commands.run(repository.folder, "ls-tree", "-r", "-z", commit).stdout
+    found = tree_entries.of_tree(listed)
+    return {path.decode(errors="replace").replace("/", ""): blob for path, _, blob in found}
 
 
 def _fetch(repository: source.GitSource, name: str) -> None:
+    """Take over the remote's notes. If it has none although some were written, forget those."""
     if not _are_there(repository, name):
+        if _kept(repository):
+            git_commands.run(repository.folder, "update-ref", "-d", name)
         return
     remote = (repository.address, name)
     limits = (git_commands.REMOTE_TIMEOUT_S, mirror_fetch.FETCH_BYTES_MAX)

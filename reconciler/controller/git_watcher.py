@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from reconciler import metrics
-from reconciler.changes import notes
-from reconciler.controller import lead_claim, loop_inbox, unread_head
+from reconciler.controller import lead_claim, loop_inbox, notes_guard, unread_head
 from reconciler.controller.quarantine import cycle_rescue, internal_errors
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, source, watch
@@ -89,6 +88,7 @@ class GitWatcher(threading.Thread):
         self._chained: audit_log.ChainEntry | None = None
         self._tidied_at = -TIDY_EVERY_S
         self._repository = repository
+        self._guard = notes_guard.NotesGuard(repository, self.changed)
         self._loader = reading
         self._unread = unread_head.UnreadHead(self._tell_unread)
         reading.on_head = self._unread.begin
@@ -180,12 +180,13 @@ class GitWatcher(threading.Thread):
         self._take_back()
         self._polling.begin()
         try:
-            value = limit_warnings(self._loader.load())
+            value = self._guard.shown(limit_warnings(self._loader.load()))
         finally:
             self._unread.end()
         self._loaded_at = time.monotonic()
         self._polling.polled(reached=value.status.sync != "Unknown")
         took_s = time.monotonic() - began
+        self._guard.look(is_reached=value.status.sync != "Unknown")
         self._count(value.status, took_s)
         if _differs(value, self._last):
             self._record(value, took_s)
@@ -205,10 +206,7 @@ class GitWatcher(threading.Thread):
         self._inbox.put_desired(allow_root_everywhere(self._last, allowed=self._allow_root), None)
 
     def _take_back(self) -> None:
-        """Undo what the loop could not apply.
-
-        A refusal counts only if nothing newer was handed over since.
-        """
+        """Undo what the loop could not apply, if nothing newer was handed over since."""
         while self._refusals:
             refusal = self._refusals.popleft()
             if self._last is None or self._last.generation != refusal.generation:
@@ -230,10 +228,7 @@ class GitWatcher(threading.Thread):
                     del self._notes[revision]
 
     def _notify(self, value: desired.Desired) -> None:
-        """Queue a notice to people about a revision.
-
-        It is sent with the notes, once the loop applied it.
-        """
+        """Queue a notice to people about a revision, for the time when the loop applied it."""
         notice = messages.of_status(value.status, time.time())
         if self._notifier is not None and notice is not None:
             self._later()
@@ -297,7 +292,10 @@ class GitWatcher(threading.Thread):
             except (git_commands.GitError, OSError) as error:
                 log.warning("the time of commit %s can't be read: %s", revision, error)
         self._inbox.put_look(
-            metrics.RepositoryLook(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at)
+            metrics.RepositoryLook(
+                *(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at),
+                notes_lost=self._guard.take_losses(),
+            )
         )
 
     def _fail(self, defect: Exception) -> None:
@@ -358,7 +356,7 @@ class GitWatcher(threading.Thread):
                 continue
             del self._notes[revision]
             try:
-                notes.write(self._repository, revision, note.text)
+                self._guard.write(revision, note.text)
                 why = ""
             except (git_commands.GitError, OSError) as error:
                 log.warning("the result of %s is not noted in git: %s", revision, error)

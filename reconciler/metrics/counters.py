@@ -115,7 +115,8 @@ class RepositoryLook(msgspec.Struct, frozen=True):
     """One look at the repository. ``result`` is one of ``LOOKS``; ``at`` is when it ended.
 
     ``committed_at`` is when the revision was committed, if this look is the first at it.
-    ``defect``: it ended with an internal error.
+    ``defect``: it ended with an internal error. ``notes_lost``: how often others had removed or
+    changed notes in git since the last look.
     """
 
     result: str
@@ -123,6 +124,7 @@ class RepositoryLook(msgspec.Struct, frozen=True):
     took_s: float
     committed_at: float | None = None
     defect: bool = False
+    notes_lost: int = 0
 
 
 class Counters:
@@ -143,6 +145,7 @@ class Counters:
         self.evictions: Counter[str] = Counter({reason.value: 0 for reason in EndReason})
         self.finished: Counter[str] = Counter({state.value: 0 for state in FINISHED_JOB_STATES})
         self.looks: Counter[str] = Counter(dict.fromkeys(LOOKS, 0))
+        self.notes_lost = 0
         self.read_at: float | None = None
         self.in_force_at: float | None = None
         self.committed_at: float | None = None
@@ -169,6 +172,7 @@ class Counters:
         """Count a look at the repository."""
         self.looks[look.result] += 1
         self.defects["repository"] += look.defect
+        self.notes_lost += look.notes_lost
         self.sync_duration.observe(look.took_s)
         if look.result != UNREADABLE:
             self.read_at = look.at

@@ -332,6 +332,84 @@ def test_what_also_stands_where_the_controllers_key_does_not_count_is_not_cancel
     signed.commit("bob", {"team/copied.yaml": None, "jobs/copied.yaml": None})
 
 
+def copied(signed: Signed, name: str, where: str, **changed: str) -> None:
+    """Let mallory write a job of bob's once more, and the controller refuse that."""
+    signed.bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=signed.bed.clone)
+    text = (signed.bed.clone / f"jobs/{name}.yaml").read_text()
+    for found, there in changed.items():
+        text = text.replace(found, there)
+    revision = signed.commit("mallory", {where: text})
+    assert signed.refusal(revision, f"Job/{name}")[0] == "unknown-key"
+
+
+def written(signed: Signed, name: str) -> list[str]:
+    """The files that hold a job."""
+    signed.bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=signed.bed.clone)
+    found = signed.bed.clone.rglob("*.yaml")
+    listed = [one for one in found if f"name: {name}" in one.read_text()]
+    return sorted(str(one.relative_to(signed.bed.clone)) for one in listed)
+
+
+def test_a_refused_copy_of_a_job_does_not_keep_its_owner_from_changing_it(signed: Signed) -> None:
+    def change(verb: str) -> None:
+        body = {"verb": verb, "names": ["owned"], "reason": "mine"}
+        (made,) = signed.bob.post("/v1/changes", body)["items"]
+        assert made["status"] == 200, made
+
+    text = beds.job("owned", "  queue: research\n  command: [sleep, '600']")
+    signed.bob.post("/v1/jobs", content=text.encode(), kind="application/yaml")
+    signed.bed.until_state("owned", "Running")
+    copied(signed, "owned", "x/owned.yaml")
+    change("rerun")
+    signed.bed.until(lambda: signed.bed.job("owned")["run"] == 2 or None)
+    assert written(signed, "owned") == ["jobs/owned.yaml"]
+    copied(signed, "owned", "x/owned.yaml", research="ops")
+    change("hold")
+    copied(signed, "owned", "y/owned.yaml")
+    copied(signed, "owned", "x/owned.yaml")
+    change("cancel")
+    assert written(signed, "owned") == []
+    signed.bed.until_state("owned", "Cancelled")
+
+
+def test_a_refused_change_of_a_job_does_not_keep_its_owner_from_ending_it(signed: Signed) -> None:
+    text = beds.job("altered", "  queue: research\n  command: [sleep, '600']")
+    signed.bob.post("/v1/jobs", content=text.encode(), kind="application/yaml")
+    signed.bed.until_state("altered", "Running")
+    copied(signed, "altered", "jobs/altered.yaml", **{"bob@x.org": "ada@x.org"})
+    body = {"verb": "cancel", "names": ["altered"], "reason": "mine"}
+    (made,) = signed.bob.post("/v1/changes", body)["items"]
+    assert made["status"] == 200, made
+    signed.bed.until_state("altered", "Cancelled")
+
+
+@pytest.mark.parametrize("where", ["x/wanted-{}.yaml", "jobs/wanted-{}.yaml"])
+@pytest.mark.parametrize("queue", ["research", "ops"])
+def test_a_refused_document_does_not_take_the_name_of_a_job(
+    signed: Signed, where: str, queue: str
+) -> None:
+    name = f"wanted-{queue}-{where[0]}"
+    text = beds.job(name, TRUE.format(queue=queue))
+    path = where.format(f"{queue}-{where[0]}")
+    revision = signed.commit("mallory", {path: text})
+    assert signed.refusal(revision, f"Job/{name}")[0] == "unknown-key"
+    mine = text.replace("queue: ops", "queue: research")
+    signed.bob.post("/v1/jobs", content=mine.encode(), kind="application/yaml")
+    signed.bed.until_state(name, "Succeeded")
+    assert written(signed, name) == [f"jobs/{name}.yaml"]
+
+
+def test_who_may_not_submit_a_job_takes_out_nothing(signed: Signed) -> None:
+    text = beds.job("others", TRUE.format(queue="ops"))
+    revision = signed.commit("mallory", {"x/others.yaml": text})
+    assert signed.refusal(revision, "Job/others")[0] == "unknown-key"
+    with pytest.raises(api_client.ApiError, match="allows submit on Queue/ops"):
+        signed.bob.post("/v1/jobs", content=text.encode(), kind="application/yaml")
+    with pytest.raises(api_client.ApiError):
+        signed.bob.post("/v1/changes", {"verb": "hold", "names": ["others"]})
+    assert written(signed, "others") == ["x/others.yaml"]
+
+
 def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed) -> None:
     """Commands and settings of all jobs are among them; a plan that the controller makes is not."""
     with pytest.raises(api_client.ApiError) as refused:

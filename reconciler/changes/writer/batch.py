@@ -5,10 +5,10 @@ one leaves the rest as they are. Nothing is written here: files and the steps th
 out.
 """
 
-import contextlib
+import collections
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import msgspec
 from reconciler.changes import requests, yaml_edit
 from reconciler.changes.clone import ignored_files
 from reconciler.changes.requests import (
+    MUSTER,
     AddJob,
     EditObject,
     Person,
@@ -24,11 +25,11 @@ from reconciler.changes.requests import (
     RequestResult,
     ReviseObject,
 )
-from reconciler.changes.writer import object_index
+from reconciler.changes.writer import changed_files, object_index, refused_copies
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model import desired
-from reconciler.model.values import found_values, suggestions
+from reconciler.model.values import suggestions
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,8 +38,6 @@ _LOG = logging.getLogger(__name__)
 HINTS_MAX = 3
 #: Of what goes together no more is judged once so many are refused.
 REFUSED_MAX = 100
-#: Of so many files it is kept what their documents say, until they are changed again.
-SHEETS_MAX = 16
 
 
 class BatchStep(NamedTuple):
@@ -56,25 +55,36 @@ class Batch:
     Args:
         known: contents of the revision.
         sub_path: folder of desired state; empty: the whole repository.
+        refused: tells of jobs with documents that are refused; a change of one takes them out.
+        committer: author of that.
         trees: work trees whose files follow: nothing untracked there is overwritten.
     """
 
     def __init__(
-        self, known: object_index.Index, sub_path: str, trees: Sequence[Path] = ()
+        self,
+        known: object_index.Index,
+        sub_path: str,
+        trees: Sequence[Path] = (),
+        refused: refused_copies.RefusedJobs = refused_copies.none_refused,
+        committer: Person = MUSTER,
     ) -> None:
+        self._refused = refused
+        self._committer = committer
         self._index = known
         self._trees = trees
         self._prefix = f"{sub_path}/" if sub_path else ""
-        #: Files as changed so far; None: taken away.
-        self.files: dict[str, bytes | None] = {}
+        self._changed = changed_files.ChangedFiles(known)
         #: Where objects stand now that were added or taken out.
         self._moved: dict[tuple[str, str], tuple[str, ...]] = {}
         self.results: list[RequestResult] = []
         #: Of each request that changed something, in order.
         self.steps: list[BatchStep] = []
         self._hints = 0
-        #: Files taken apart, as they are by now; the one used last is the last.
-        self._sheets: dict[str, yaml_edit.Sheet] = {}
+
+    @property
+    def files(self) -> dict[str, bytes | None]:
+        """Files as changed so far; None: taken away."""
+        return self._changed.files
 
     def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
         """Return the files that hold an object, once for each document of the name.
@@ -106,45 +116,12 @@ class Batch:
             raise requests.ConflictError(requests.several(kind, name, [path, *others]))
         return path
 
-    def _text(self, path: str) -> str:
-        """Return the text of a file.
-
-        Raises:
-            ConflictError: git cannot handle a file of that name.
-        """
-        if "\n" in path:
-            raise requests.ConflictError(
-                f"{found_values.quote(path)} has a line break in its name: rename it in a clone "
-                "first (git mv)"
-            )
-        data = self.files[path] if path in self.files else self._index.read(path)
-        return (data or b"").decode()
-
-    def _sheet(self, path: str) -> yaml_edit.Sheet:
-        """Return a parsed file; parts that edits leave unchanged are not parsed again.
-
-        Raises:
-            ConflictError: as ``_text``.
-            EditError: it cannot be parsed.
-        """
-        text, known = self._text(path), self._sheets.pop(path, None)
-        if known is None or known.text != text:
-            known = yaml_edit.Sheet.read(text)
-        self._keep(path, known)
-        return known
-
-    def _keep(self, path: str, sheet: yaml_edit.Sheet) -> None:
-        self._sheets.pop(path, None)
-        self._sheets[path] = sheet
-        if len(self._sheets) > SHEETS_MAX:
-            del self._sheets[next(iter(self._sheets))]
-
     def judge(self, request: Request | requests.RequestGroup) -> None:
         """Accept or refuse one request; a group is accepted or refused as a whole."""
         if not isinstance(request, requests.RequestGroup):
             self._judge(request)
             return
-        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
+        files, moved, steps = dict(self._changed.files), dict(self._moved), len(self.steps)
         first, refused = len(self.results), 0
         for one in request.requests:
             if refused == REFUSED_MAX:
@@ -154,7 +131,7 @@ class Batch:
             refused += self.results[-1].status in requests.BAD
         mine = self.results[first:]
         if refused:
-            self.files, self._moved = files, moved
+            self._changed.files, self._moved = files, moved
             del self.steps[steps:]
             withdrawn = RequestResult(
                 "withdrawn", message="another that goes together with it is refused"
@@ -164,7 +141,9 @@ class Batch:
             ]
 
     def _judge(self, request: Request) -> None:
+        undo: Callable[[], None] | None = None
         try:
+            undo = self._take_out_refused(request)
             if isinstance(request, AddJob):
                 result = self._add(request)
             elif isinstance(request, EditObject | ReviseObject):
@@ -191,7 +170,36 @@ class Batch:
             _LOG.exception("%s of the batch can't be judged", type(request).__name__)
             told = "an unexpected error while it was made; the controller's log has it"
             result = RequestResult("defect", message=told)
+        if undo is not None and result.status != "accepted":
+            undo()
         self.results.append(result)
+
+    def _take_out_refused(self, request: Request) -> Callable[[], None] | None:
+        """Take out the refused documents of the job that is changed; return what undoes it.
+
+        It is a commit before that of the change: in one commit, a document that leaves one file
+        and comes into another would count as moved.
+        """
+        if isinstance(request, requests.Approve) or getattr(request, "kind", "Job") != "Job":
+            return None
+        name, key = request.name, ("Job", request.name)
+        found = None if key in self._moved else self._refused(name)
+        if found is None or not (found.home or isinstance(request, AddJob)):
+            return None  # what is not in force at all is changed as it is written
+        paths = self._index.refused_in(name, found)
+        if not paths:
+            return None
+        files, moved, steps = dict(self._changed.files), dict(self._moved), len(self.steps)
+        present = self._index.paths_of(*key)
+        changed = {path: self._changed.without(path, key, present.count(path)) for path in paths}
+        self._moved[key] = tuple(path for path in present if path not in paths)
+        self._change(changed, self._committer, f"Take out refused documents of Job/{name}")
+
+        def undo() -> None:
+            self._changed.files, self._moved = files, moved
+            del self.steps[steps:]
+
+        return undo
 
     def _require_permit(
         self, permit: requests.Permit | None, label: str = "", paths: Sequence[str] = ()
@@ -200,20 +208,11 @@ class Batch:
         if permit is None:
             return
         kind, _, name = label.partition("/")
-        raw = [one for path in dict.fromkeys(paths) for one in self._raw(path, kind, name)]
+        raw = [one for path in dict.fromkeys(paths) for one in self._changed.raw(path, kind, name)]
         found = document_reader.of_raw(raw).documents
         why = permit(tuple(one for one in found if one.label == label))
         if why:
             raise requests.ForbiddenError(why)
-
-    def _raw(self, path: str, kind: str, name: str) -> list[yaml_reader.RawDocument]:
-        """Return the documents of an object in a file, without places; none if it is no YAML."""
-        try:
-            return [yaml_reader.RawDocument(one, 0) for one in self._sheet(path).find(kind, name)]
-        except yaml_edit.EditError:  # it can be read, perhaps, and not be edited
-            with contextlib.suppress(yaml_reader.YamlError):
-                return yaml_reader.read(self._text(path).encode())
-            return []
 
     def _approve(self, request: requests.Approve) -> RequestResult:
         self._require_permit(request.permit)
@@ -230,7 +229,7 @@ class Batch:
     def _change(
         self, files: dict[str, bytes | None], author: Person, subject: str
     ) -> RequestResult:
-        self.files.update(files)
+        self._changed.files.update(files)
         self.steps.append(BatchStep(author, subject, files))
         return RequestResult("accepted", next(iter(files)))
 
@@ -250,7 +249,7 @@ class Batch:
         if taken:
             wanted = yaml_edit.documents(request.text)[0]
             for present in dict.fromkeys(taken):
-                if wanted in yaml_edit.documents(self._text(present)):
+                if wanted in yaml_edit.documents(self._changed.text(present)):
                     return RequestResult("unchanged", present, self._index.head, requests.IS_THERE)
             present = taken[0]
             message = (
@@ -258,8 +257,8 @@ class Batch:
                 "name, or edit and submit that file"
             )
             return RequestResult("refused", present, message=message)
-        if path in self.files or self._index.has_file(path):
-            before = self._text(path)
+        if path in self._changed.files or self._index.has_file(path):
+            before = self._changed.text(path)
             text = yaml_edit.append_document(before, request.text) if before else request.text
             data = text.encode()
         else:
@@ -291,7 +290,7 @@ class Batch:
         label = f"{request.kind}/{request.name}"
         self._require_permit(request.permit, label, (path,))
         _require_below((path,), request.below)
-        before = self._sheet(path)
+        before = self._changed.sheet(path)
         if isinstance(request, ReviseObject):
             fields = request.revise(_document(before, request.kind, request.name))
         else:
@@ -302,7 +301,7 @@ class Batch:
         mine = _problems(path, after, label)
         if mine:
             return RequestResult("refused", path, message="\n".join(p.text() for p in mine))
-        self._keep(path, after)
+        self._changed.keep(path, after)
         what = ", ".join(str(step[-1]) for step, _ in fields)
         subject = request.subject or f"Change {what} of {label}"
         subject += f": {request.reason}" if request.reason else ""
@@ -310,7 +309,7 @@ class Batch:
 
     def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
         """Return True if documents of one name differ."""
-        texts = map(self._text, dict.fromkeys(paths))
+        texts = map(self._changed.text, dict.fromkeys(paths))
         first, *others = [one for text in texts for one in _documents(text, kind, name)]
         return any(one != first for one in others)
 
@@ -323,14 +322,8 @@ class Batch:
             paths = (self._only_path_of(kind, name),)
         self._require_permit(request.permit, f"{kind}/{name}", paths)
         _require_below(paths, request.below)
-        files: dict[str, bytes | None] = {}
-        for path in dict.fromkeys(paths):
-            left: yaml_edit.Sheet | None = self._sheet(path)
-            for _ in range(paths.count(path)):
-                left = left.without(kind, name) if left is not None else None
-            files[path] = None if left is None else left.text.encode()
-            if left is not None:
-                self._keep(path, left)
+        often = collections.Counter(paths)
+        files = {path: self._changed.without(path, (kind, name), often[path]) for path in often}
         self._moved[kind, name] = ()
         subject = request.subject or f"Remove {kind}/{name}"
         subject += f": {request.reason}" if request.reason else ""

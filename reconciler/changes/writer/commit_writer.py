@@ -13,7 +13,7 @@ from pathlib import Path
 from reconciler.changes import push_result, requests
 from reconciler.changes.clone import clone_lock, worktrees
 from reconciler.changes.requests import MUSTER, Person, Request, RequestResult
-from reconciler.changes.writer import fast_import, object_index, signing, stale_refs
+from reconciler.changes.writer import fast_import, object_index, refused_copies, signing, stale_refs
 from reconciler.changes.writer.batch import Batch
 from reconciler.desired.git import git_commands, source
 from reconciler.desired.git.git_commands import GitError
@@ -36,6 +36,7 @@ class CommitWriter:
         committer: committer of the commits; authors are those of the requests.
         attempts_max: how often to build on top of what others pushed.
         signing_key: file with the SSH key that signs commits; None: they are not signed.
+        refused: tells of jobs with documents that the controller has refused.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class CommitWriter:
         committer: Person = MUSTER,
         attempts_max: int = ATTEMPTS_MAX,
         signing_key: Path | None = None,
+        refused: refused_copies.RefusedJobs = refused_copies.none_refused,
     ) -> None:
+        self._refused = refused
         self._signing_key = signing_key
         self._source = repository
         self._committer = committer
@@ -105,7 +108,10 @@ class CommitWriter:
                     raise
                 head = self._first_commit(now)
             self._index.advance(head)
-            judged = Batch(self._index, self._source.sub_path, self._trees())
+            judged = Batch(
+                *(self._index, self._source.sub_path, self._trees(), self._refused),
+                committer=self._committer,
+            )
             for request in part:
                 judged.judge(request)
             if dry_run or not judged.steps:

@@ -7,9 +7,10 @@ once, and then only changes, makes submissions cheap.
 from collections.abc import Iterable, Mapping, Sequence
 
 from reconciler.changes import approvals
-from reconciler.changes.writer import object_names
+from reconciler.changes.writer import object_names, refused_copies
 from reconciler.desired.documents import yaml_reader
 from reconciler.desired.git import source
+from reconciler.model import desired
 
 #: Files at or below which nothing but jobs submitted through Muster stands.
 JOBS_FOLDER = "jobs"
@@ -109,6 +110,11 @@ class Index:
         listed twice.
         """
         return tuple(sorted(self._paths.get((kind, name), ())))
+
+    def refused_in(self, name: str, found: desired.RefusedJob) -> tuple[str, ...]:
+        """Return the files whose documents of a job the controller has refused."""
+        paths = self.paths_of("Job", name)
+        return refused_copies.to_take_out(self._source, self.head or "", paths, found)
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all objects of a kind."""

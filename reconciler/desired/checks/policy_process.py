@@ -170,8 +170,8 @@ class PolicyProcess:
             if len(schemas) > 1:
                 lost_s = time.monotonic() - began
                 alone: list[policy_schemas.Violation | None] = []
-                for one in schemas:
-                    alone += self._judged([one], value, searches_s, owner, lost_s)
+                for schema in schemas:
+                    alone += self._judged([schema], value, searches_s, owner, lost_s)
                     if alone[-1] is not None and alone[-1].endless:
                         lost_s = 0.0  # it has been counted
                 return alone

@@ -175,6 +175,17 @@ class SyncStatus(msgspec.Struct, frozen=True):
     unread_since: float | None = None
 
 
+class RefusedJob(msgspec.Struct, frozen=True):
+    """A job with a document that nobody with the right signed.
+
+    ``revision`` is the last one that the controller judged. ``home`` is the file whose document is
+    in force; empty: no document of the name is.
+    """
+
+    revision: str
+    home: str
+
+
 class Desired(msgspec.Struct, frozen=True):
     """Desired state at one moment.
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from reconciler.changes import requests, yaml_edit
-from reconciler.changes.writer import commit_writer
+from reconciler.changes.writer import commit_writer, refused_copies
 from reconciler.core.safety import digests
 from reconciler.desired.documents import object_changes
 from reconciler.desired.git import source
@@ -69,6 +69,7 @@ class GitPusher:
         held_at: called when a held change is approved.
         judge: called at each push, for what judges its changes; without it all may do all.
         signing_key: file with the SSH key that signs the commits; None: they are not signed.
+        refused: called when a job is changed, for documents of it that are refused.
     """
 
     def __init__(
@@ -80,8 +81,11 @@ class GitPusher:
         judge: Callable[[], Judge] = lambda: _allow,
         *,
         signing_key: Path | None = None,
+        refused: refused_copies.RefusedJobs = refused_copies.none_refused,
     ) -> None:
-        self._writer = commit_writer.CommitWriter(repository, signing_key=signing_key)
+        self._writer = commit_writer.CommitWriter(
+            repository, signing_key=signing_key, refused=refused
+        )
         self._pools = pools
         self._last_runs = last_runs
         self._held_at = held_at

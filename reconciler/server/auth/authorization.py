@@ -245,14 +245,42 @@ def refusals(
     if structure is None or sync.structure_revision is None:
         return dict.fromkeys(range(len(changes)), NOTHING_IN_FORCE)
     found: dict[int, str] = {}
+    unanswered = unanswered_jobs(sync)
     for position, change in enumerate(changes):
         if not structure.access.roles and change.verb != "submit":
             continue  # everybody may do everything but act as somebody else
         found_there = (written or {}).get(change.name, ())
+        if (
+            change.verb == "cancel"
+            and change.name in unanswered
+            and is_in_force(reader, change.name)
+        ):
+            found_there = ()  # what stands there is not in force: whoever has the run may end it
         decision = _decision(reader, structure, caller.name, change, found_there)
         if not decision.allowed:
             found[position] = decision.why
     return found
+
+
+def unanswered_jobs(sync: desired.SyncStatus) -> frozenset[str]:
+    """Return the names of jobs with documents that nobody with the right signed."""
+    return frozenset(
+        one.object.removeprefix("Job/")
+        for one in sync.problems
+        if one.object.startswith("Job/")
+        and one.severity == "error"
+        and desired.is_unanswered(one.message)
+    )
+
+
+def is_in_force(reader: AuthorizationContext, name: str) -> bool:
+    """Return True if a version of a written job is in force, whatever is wrong with others.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    refused = job_views.stored_refused(reader.view(job_views.REFUSED))
+    return name not in refused and reader.job(name) is not None
 
 
 def early_refusals(

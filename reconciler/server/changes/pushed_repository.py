@@ -7,6 +7,7 @@ import pathlib
 
 import msgspec
 
+from reconciler.model import desired
 from reconciler.operations.changes import pusher, remote_changes, submission_repository
 from reconciler.operations.views import job_views
 from reconciler.server.auth import authorization
@@ -56,6 +57,7 @@ def open_repository(
         reads.held_at,
         reads.judge,
         signing_key=key,
+        refused=reads.refused,
     )
     return facts, remote_changes.Batcher(push)
 
@@ -65,6 +67,10 @@ class PushReads:
 
     def __init__(self, store: ServerStore) -> None:
         self._store = store
+        #: The status that the following two are of.
+        self._sync: bytes | None = None
+        self._attempted = ""
+        self._unanswered: frozenset[str] = frozenset()
 
     def pool_names(self) -> dict[str, tuple[str, ...]]:
         """Return the pools in force, with their nodes.
@@ -87,6 +93,26 @@ class PushReads:
         if found is None:
             return None
         return pusher.LastRun(found.spec.run, found.state.value if found.finished else "")
+
+    def refused(self, name: str) -> desired.RefusedJob | None:
+        """Return what stands against a job with documents that nobody with the right signed."""
+        try:
+            reader = self._store.reader
+            body = reader.view(job_views.SYNC)
+            if body != self._sync:  # a batch asks for thousands of jobs
+                sync = job_views.stored_sync(body)
+                self._attempted = sync.attempted_revision or ""
+                self._unanswered = authorization.unanswered_jobs(sync)
+                self._sync = body
+            if not self._attempted or name not in self._unanswered:
+                return None
+            if authorization.is_in_force(reader, name):
+                found = reader.job(name)
+                return desired.RefusedJob(self._attempted, found.spec.path) if found else None
+            is_refused = name in job_views.stored_refused(reader.view(job_views.REFUSED))
+        except StoreError:
+            return None
+        return desired.RefusedJob(self._attempted, "") if is_refused else None
 
     def held_at(self, digest: str) -> str:
         """Return the revision with which a change is still held, as far as the store knows."""

@@ -15,6 +15,9 @@ import pytest
 
 from agents.host import disk_space, processes
 from agents.supervisor import client
+from reconciler.model.observed.storage import In, StagingPlan, VolumeStore
+from reconciler.model.state.states import EndReason
+from tests.unit.agents.tasks.test_launcher import Starts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount here")
 DEADLINE_S = 90.0
@@ -149,3 +152,18 @@ def test_a_supervisor_that_ends_at_once_is_told_with_its_last_words(tmp_path: Pa
     ):
         node.connect(threading.Event())
     node.close()
+
+
+def test_a_copy_without_room_is_the_fault_of_its_node(tmp_path: Path) -> None:
+    with disk(tmp_path / "disk", "size=8m,nr_inodes=60") as place:
+        starts = Starts(place, threading.RLock())
+        source = tmp_path / "volume"
+        source.mkdir()
+        for number in range(60):
+            (source / str(number)).write_text("x")
+        plan = StagingPlan(ins=(In("x", VolumeStore("v", str(source))),))
+        starts.begin("a.1", stage=plan)
+        assert starts.came.wait(DEADLINE_S)
+        (order,) = starts.orders
+        assert (order["op"], order["reason"]) == ("refuse", EndReason.CHECK_FAILED.value)
+        assert "the node's cache: no space is left on the disk" in order["message"]

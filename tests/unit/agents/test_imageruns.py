@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agents.host import disk_space
 from agents.tasks import container_runtimes, images
 
 ENVIRONMENT = dict(os.environ)
@@ -169,12 +170,12 @@ def test_an_image_on_a_file_system_that_hangs_is_given_up(
 
 def file_image(image: str, folder: Path) -> str:
     """What is told of an image of Apptainer's that is a file."""
-    told: queue.Queue[str] = queue.Queue()
+    told: queue.Queue[str | Exception] = queue.Queue()
     wanted = images.ImageRequest(
         container_runtimes.Apptainer(), image, None, tuple(ENVIRONMENT.items())
     )
     images.Images(600.0, str(folder)).want("a.1", wanted, told.put)
-    return told.get(timeout=60)
+    return str(told.get(timeout=60))
 
 
 class Bench:
@@ -184,7 +185,7 @@ class Bench:
         self.folder = folder
         self.runtime = Registry(script)
         self.images = images.Images(600.0, str(folder))
-        self.told: queue.Queue[tuple[str, str]] = queue.Queue()
+        self.told: queue.Queue[tuple[str, str | Exception]] = queue.Queue()
 
     def want(self, attempt: str, image: str = "a:1", limit_s: float | None = None) -> None:
         environment = (*ENVIRONMENT.items(), ("HERE", str(self.folder)))
@@ -251,6 +252,23 @@ def test_each_waits_as_long_as_its_job_says_and_a_pull_that_hangs_is_begun_anew(
     assert bench.told.get(timeout=60) == ("a.1", said)
     assert bench.told.get(timeout=60) == ("b.1", "")
     assert len(bench.begun(2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "is_lack"),
+    [
+        ("Error: writing blob: no space left on device", True),
+        ("FATAL: Disk quota exceeded", True),
+        ("Error: manifest unknown", False),
+    ],
+)
+def test_a_pull_without_room_is_told_as_such(tmp_path: Path, said: str, *, is_lack: bool) -> None:
+    bench = Bench(tmp_path, f"echo '{said}' >&2; exit 125")
+    bench.want("a.1")
+    attempt, problem = bench.told.get(timeout=60)
+    assert attempt == "a.1"
+    assert isinstance(problem, disk_space.FullDiskError) is is_lack
+    assert str(problem) == f"image a:1 can't be pulled: {said}"
 
 
 def test_pulls_that_nobody_waits_for_take_no_turns(tmp_path: Path) -> None:

@@ -68,3 +68,74 @@ def test_of_a_remote_that_takes_no_notes_the_mirror_has_them(
         notes.write(one, head, "applied")
     assert not git(repository.path, "for-each-ref", "refs/notes/")
     assert notes.exist(one)
+
+
+def _rewritten(repository: Repository, how: str) -> None:
+    """Remove or change the first note of the controller."""
+    first = git(repository.path, "rev-list", "--max-parents=0", "main")
+    reference = notes.REFERENCE
+    if how == "all removed":
+        git(repository.path, "update-ref", "-d", reference)
+    elif how == "one removed, on top":
+        git(repository.path, "notes", f"--ref={reference}", "remove", first)
+    elif how == "begun anew":
+        git(repository.path, "update-ref", "-d", reference)
+        git(repository.path, "notes", f"--ref={reference}", "add", "-m", "forged", first)
+    else:
+        git(repository.path, "update-ref", reference, f"{reference}^")
+
+
+HOW = ["all removed", "one removed, on top", "begun anew", "taken back"]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("by", ["write", "restore"])
+@pytest.mark.parametrize("how", HOW)
+def test_notes_that_others_remove_or_change_are_there_again(
+    repository: Repository, make: Make, how: str, by: str, *, remote: bool
+) -> None:
+    """What others add to other commits stays, also beside such a change."""
+    commits = [
+        repository.commit({"jobs/x.yaml": job("x", queue=f"q{number}")}) for number in "abcd"
+    ]
+    one = make(remote=remote)
+    one.fetch()
+    assert not notes.restore(one), "nothing was written"
+    for commit in commits[:2]:
+        assert not notes.write(one, commit, f"of {commit}")
+    _rewritten(repository, how)
+    git(repository.path, "notes", f"--ref={notes.REFERENCE}", "add", "-m", "theirs", commits[2])
+    there = {commits[0]: f"of {commits[0]}", commits[1]: f"of {commits[1]}", commits[2]: "theirs"}
+    if by == "write":
+        assert notes.write(one, commits[3], "of the last")
+        there[commits[3]] = "of the last"
+    else:
+        assert notes.restore(one)
+    told = {
+        commit: git(repository.path, "notes", f"--ref={notes.REFERENCE}", "show", commit)
+        for commit in there
+    }
+    assert told == there
+    assert not notes.restore(one), "it is told once"
+    assert not notes.write(one, commits[3], "again")
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_notes_that_others_add_are_no_change(
+    repository: Repository, make: Make, *, remote: bool
+) -> None:
+    commits = [repository.commit({"jobs/x.yaml": job("x", queue=f"q{number}")}) for number in "ab"]
+    one = make(remote=remote)
+    one.fetch()
+    notes.write(one, commits[0], "ours")
+    git(repository.path, "notes", f"--ref={notes.REFERENCE}", "add", "-m", "theirs", commits[1])
+    assert not notes.restore(one)
+    assert not notes.write(one, commits[0], "ours again")
+    shown = git(repository.path, "notes", f"--ref={notes.REFERENCE}", "show", commits[1])
+    assert shown == "theirs"
+    # a controller that follows another branch notes the same commit
+    git(repository.path, "notes", f"--ref={notes.REFERENCE}", "add", "-f", "-m", "2nd", commits[0])
+    assert not notes.restore(one)
+    git(repository.path, "update-ref", "-d", notes.REFERENCE)
+    assert notes.exist(one)
+    assert notes.restore(one)

@@ -1,6 +1,6 @@
 """Many edits of one file: each does what it would alone, and reads what it touches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reconciler.changes import yaml_edit
 from reconciler.changes.requests import EditObject, Person, RemoveObject, Request, RequestGroup
-from reconciler.changes.writer import batch, object_index
+from reconciler.changes.writer import batch, changed_files, object_index
 from reconciler.desired.documents import object_changes, yaml_reader
 from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, documents, job, queue
@@ -112,6 +112,20 @@ def test_what_one_request_leaves_of_a_file_is_not_read_again_for_the_next(
     assert len(judged.steps) == COUNT
     # Once as a whole and once in parts; then each document with its neighbours, and alone.
     assert reader.read_bytes < 12 * size
+
+
+@pytest.mark.parametrize("ask", [removed, held])
+def test_a_file_that_is_too_large_to_be_edited_is_left_and_not_parsed(
+    known: object_index.Index, monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], Request]
+) -> None:
+    monkeypatch.setattr(changed_files, "FILE_BYTES_MAX", 40)
+    monkeypatch.setattr(yaml_edit.Sheet, "read", None)
+    judged = batch.Batch(known, "")
+    judged.judge(ask(NAMES[0]))
+    (result,) = judged.results
+    assert result.status == "conflict"
+    assert "only files of at most 40 bytes are changed from here. To fix: commit" in result.message
+    assert not judged.steps
 
 
 def statuses(known: object_index.Index, asked: Sequence[Request | RequestGroup]) -> list[str]:

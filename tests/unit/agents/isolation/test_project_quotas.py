@@ -63,6 +63,16 @@ def test_what_somebody_else_has_put_there_is_not_bounded(tmp_path: Path) -> None
         project_quotas.limit(str(folder), 2**20, Recorder())
 
 
+@pytest.mark.parametrize("problem", [0, errno.EIO])
+def test_a_quota_is_tried_beforehand_and_leaves_nothing(tmp_path: Path, problem: int) -> None:
+    recorder = Recorder(problem)
+    said = project_quotas.rehearse(str(tmp_path), recorder)
+    assert said == (os.strerror(problem) if problem else "")
+    assert recorder.calls
+    assert not list(tmp_path.iterdir())
+    assert "Not a directory" in project_quotas.rehearse("/dev/null", recorder)
+
+
 @pytest.mark.parametrize("inode", [0, 1, 2**31 - 1, 2**32 - 1, 2**63])
 def test_a_project_is_never_one_of_the_sites_own(inode: int) -> None:
     assert 2**31 <= project_quotas.project_of(inode) < 2**32 - 1

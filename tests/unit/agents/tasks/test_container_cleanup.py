@@ -1,5 +1,7 @@
 """What containers leave is removed once they are over, whoever has died in between."""
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -142,6 +144,19 @@ def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
     assert (refused["op"], refused["id"], refused["reason"]) == ("refuse", "a.1", "StartFailed")
     assert "its container's removal can't be noted: " in refused["message"]
     assert started == plain
+
+
+def test_a_note_without_room_is_the_fault_of_its_node(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = scene.live()
+
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(container_cleanup, "_keep", full)
+    (refused,) = list[Any](agent.note([order("a.1")]))
+    assert refused["reason"] == "CheckFailed"
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"argv": 3}', "\x00"])

@@ -20,6 +20,7 @@ from reconciler.changes.requests import (
 from reconciler.changes.writer import batch, commit_writer, signing
 from reconciler.desired.apply import loader
 from reconciler.desired.git import source
+from reconciler.model import desired
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 ALICE = Person("Alice", "alice@example.org")
@@ -505,3 +506,44 @@ def test_a_file_whose_name_git_can_t_be_asked_for_costs_nobody_else(
     remove, submit = make().write([RemoveObject("Job", "odd", ALICE), add("fine", BOB)], now=NOW)
     assert (remove.status, submit.status) == ("conflict", "accepted")
     assert "line break in its name: rename it" in remove.message
+
+
+COPIES = {"jobs/a.yaml": job("a"), "x/a.yaml": job("a", priority=1), "y/a.yaml": job("a")}
+RAISED = EditObject("Job", "a", ((("spec", "run"), 2),), ALICE)
+SAME = EditObject("Job", "a", ((("metadata", "name"), "a"),), ALICE)
+
+
+@pytest.mark.parametrize(
+    ("home", "later", "request_", "told"),
+    [
+        ("jobs/a.yaml", {}, RAISED, ("accepted", ["jobs/a.yaml"])),
+        ("jobs/a.yaml", {}, RemoveObject("Job", "a", ALICE), ("accepted", [])),
+        ("jobs/a.yaml", {}, add("a", priority=9), ("refused", list(COPIES))),
+        ("jobs/a.yaml", {}, SAME, ("unchanged", list(COPIES))),
+        ("", {}, add("a"), ("accepted", ["jobs/a.yaml"])),
+        ("", {}, RAISED, ("conflict", list(COPIES))),
+        # what changed since the controller judged may count by now
+        ("jobs/a.yaml", {"x/a.yaml": job("a", priority=2)}, RAISED, ("conflict", list(COPIES))),
+        # nobody knows what is in force
+        ("z/a.yaml", {}, RAISED, ("conflict", list(COPIES))),
+    ],
+)  # fmt: skip
+def test_refused_documents_go_with_a_change_that_is_accepted_and_else_stay(
+    repository: Repository,
+    home: str,
+    later: dict[str, str],
+    request_: Request,
+    told: tuple[str, list[str]],
+) -> None:
+    judged = repository.commit({"queues.yaml": queue("research"), **COPIES})
+    repository.commit(later or {"other.yaml": queue("other")})
+    one = commit_writer.CommitWriter(
+        source.GitSource(str(repository.path)),
+        refused=lambda name: desired.RefusedJob(judged, home) if name == "a" else None,
+    )
+    (result,) = one.write([request_], now=NOW)
+    one.close()
+    listed = git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines()
+    assert (result.status, [path for path in listed if path.endswith("a.yaml")]) == told
+    if result.status == "accepted":
+        assert log(repository, "%an %s")[1] == "muster Take out refused documents of Job/a"

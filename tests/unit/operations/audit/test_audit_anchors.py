@@ -57,6 +57,14 @@ def test_a_log_agrees_with_its_notes(scene: Scene) -> None:
     assert scene.compare() == (4, 0, [])
 
 
+def test_notes_that_somebody_removed_agree_again_as_a_whole(scene: Scene) -> None:
+    scene.git("update-ref", "-d", notes.REFERENCE)
+    assert scene.compare().compared == 0
+    with contextlib.closing(source.GitSource(str(scene.repository))) as opened:
+        assert notes.restore(opened)
+    assert scene.compare() == (4, 0, [])
+
+
 def test_a_chain_that_was_written_anew_does_not(scene: Scene) -> None:
     scene.log.path.unlink()
     anew = audit_log.Log(scene.log.path)

@@ -49,6 +49,7 @@ def test_without_a_store_a_push_is_put_off_only_where_it_matters(tmp_path: Path)
             needed()
     assert reads.last_run("train") is None
     assert reads.held_at("digest") == ""
+    assert reads.refused("train") is None
     Store.open(store.url).close()
     assert reads.pool_names() == {}
     assert callable(reads.judge())
