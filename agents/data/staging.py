@@ -164,7 +164,7 @@ class Stager:
         with self._queue.turn(copy):
             try:
                 problem, done = self._runner.run(
-                    order, copy, wanted.name, wanted.user, listed=listed, moved=moved
+                    order, copy, wanted.user, listed=listed, moved=moved
                 )
             finally:
                 self.cache.settle(attempt, tuple(keys.values()))
@@ -287,7 +287,7 @@ class Stager:
         while True:
             with self._queue.turn(copy):
                 problem, _ = self._runner.run(
-                    order, copy, wanted.name, wanted.user, listed=lambda _: "", moved=moved
+                    order, copy, wanted.user, listed=lambda _: "", moved=moved
                 )
             if copy.why or not copy.lost:
                 return problem

@@ -1,4 +1,4 @@
-"""A process that keeps every reader of its environment waiting stops neither node nor supervisor."""
+"""A process that keeps all who read its environment waiting stops neither node nor supervisor."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(
         cgroups.offers(cgroups.discover())[0] == "process-group", reason="no control groups here"
     ),
-    pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no FUSE here"),
+    pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE here"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler here"),
 ]
 
