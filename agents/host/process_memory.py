@@ -36,7 +36,7 @@ _ANSWER_BYTES_MAX = 64 * 2**20
 
 
 class ProcessText(NamedTuple):
-    """What a process was started with.
+    """Variables and command line of a process, as it was started.
 
     Attributes:
         variables: those of its environment that were asked for.

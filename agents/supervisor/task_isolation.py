@@ -279,28 +279,17 @@ class TaskIsolation:
             group.kill()
         return True
 
-    @property
-    def group_part(self) -> str:
-        """A part of the path of every group of a task, like ``/a/b/``; empty without groups."""
-        return f"/{self.tree.token}/run/" if self.tree.bases else ""
-
     def owner_of(self, pid: int) -> str:
         """Return the attempt in whose groups a process is; empty if in none, or in an old one's."""
-        path = processes.read_file(f"/proc/{pid}/cgroup", 2**16).decode(errors="replace")
-        for line in path.splitlines():
-            name = f"{line}/".partition(self.group_part or "\n")[2].partition("/")[0]
-            if name:
-                return next((a for a, g in self._groups.items() if g.name == name), "")
-        return ""
+        name = self.tree.group_of(pid)
+        return next((a for a, group in self._groups.items() if name and group.name == name), "")
 
     def strayed(self, pid: int) -> bool:
         """Return True if a process is in no group of any task.
 
         Only a task that can write to the files of groups gets there, see :func:`may_keep`.
         """
-        group = self.group_part
-        words = processes.read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
-        return bool(group and words) and group not in words
+        return self.tree.group_of(pid) == ""
 
     def kill(self, name: str) -> None:
         """Kill all processes in an attempt's groups."""

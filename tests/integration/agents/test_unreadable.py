@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.host import process_memory, processes
-from agents.isolation import cgroups
+from agents.isolation import cgroups, task_limits
 from reconciler.model.state.states import EndReason
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import Bed, alive, wait
@@ -90,3 +90,17 @@ def test_a_new_supervisor_starts_beside_a_process_that_nobody_can_read(
     bed.kill_supervisor()
     bed.meet()
     assert bed.run("echo up", user="daemon").exit_code == 0
+
+
+@pytest.mark.parametrize("way", ["limits", "private"])
+def test_a_restricted_task_serves_no_file_system(bed: Bed, program: str, way: str) -> None:
+    """Either of the two is enough."""
+    denied = {
+        "limits": {"deny_devices": list(task_limits.FUSE.values())},
+        "private": {"masks": list(task_limits.FUSE)},
+    }
+    if way == "limits" and "devices" not in cgroups.offers(cgroups.discover())[1]:
+        pytest.skip("no controller devices here")
+    assert bed.run(": <> /dev/fuse", user="nobody").exit_code == 0
+    report = bed.run(f"{program} 0", user="nobody", **{way: denied[way]})
+    assert report.exit_code == 1
