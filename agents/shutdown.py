@@ -32,9 +32,9 @@ def end_everything(root: Path, pause: Callable[[float], None] = time.sleep) -> l
     processes.ask_runtimes(str(root))
     alive = journal.read(f"{root}/journal")
     recorded = [record for record in alive.values() if record["state"] != "Ended"]
-    if not processes.kill_leftovers(str(root), recorded):
-        problems.append("some processes of tasks can't be killed")
     if not task_isolation.clean_up(str(root)):
         problems.append("some control groups of tasks can't be removed")
+    if not processes.kill_leftovers(str(root), recorded):
+        problems.append("some processes of tasks can't be killed")
     problems += images.end_left(str(root), pause)
     return problems + container_cleanup.clear(root, images.RuntimeCommands().execute, pause)

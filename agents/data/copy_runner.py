@@ -44,7 +44,6 @@ class CopyRunner:
         self,
         order: dict[str, Any],
         copy: copy_queue.Copy,
-        user_name: str,
         user: Mapping[str, Any] | None,
         *,
         listed: Callable[[dict[str, Any]], str],
@@ -57,11 +56,12 @@ class CopyRunner:
             listed: called with each item before it is copied; returns a problem that ends the copy.
             moved: called with the bytes copied so far.
         """
-        options: dict[str, Any] = {}
+        argv = [sys.executable, "-I", copy_worker.__file__]
         if user is not None:
             session_keyring.join_new()
-            options = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
-        options["env"] = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+            # not by the start: between that and its own first step a task could trace it
+            argv += [str(user["uid"]), str(user["gid"]), ",".join(map(str, user["groups"]))]
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         with self._lock:
             if copy.why:
                 return copy.why, {}
@@ -69,17 +69,10 @@ class CopyRunner:
             if len(self._hung) >= HUNG_MAX:
                 return f"{HUNG_MAX} earlier copies hang and can't be killed", {}
             copy.late_at = time.monotonic() + copy.timeout_s
-            try:
-                child = worker_process.WorkerProcess(
-                    [sys.executable, "-I", copy_worker.__file__],
-                    functools.partial(self._queue.must_end, copy),
-                    LINE_BYTES_MAX, cwd="/", **options,
-                )  # fmt: skip
-            except PermissionError:
-                return (
-                    f"{user_name} may not run {sys.executable}, which copies data as that user. "
-                    "To fix: install the agent where all users can run it"
-                ), {}
+            is_over = functools.partial(self._queue.must_end, copy)
+            child = worker_process.WorkerProcess(
+                argv, is_over, LINE_BYTES_MAX, cwd="/", env=environment
+            )
             copy.child = child
         try:
             problem, done = self._converse(child, order, copy, listed, moved)

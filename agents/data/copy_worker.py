@@ -1,7 +1,9 @@
 """Copies data of one task to or from its node's disk, in a process of its own under the task's
 user.
 
-Run as ``python -I copy_worker.py``. Standard input brings one order as a JSON line, with
+Run as ``python -I copy_worker.py [UID GID GROUPS]``. It starts as the agent's user and becomes the
+task's by itself, so that this user's tasks can't trace it at any time: through it they would act
+without their limits. Standard input brings one order as a JSON line, with
 credentials. Standard output reports ``listed`` (answered by ``go``), ``moved``, and ``done`` or
 ``problem``. As the task's user it can reach nothing that this user cannot, and below volumes and
 the task's folder it follows no link. If the agent dies it is killed; unfinished copies have names
@@ -46,7 +48,7 @@ MANIFEST, DATA = "manifest.json", "data"
 PART, GONE = ".part", ".gone"
 #: Errors of a disk that takes nothing more.
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 
 
 class StageError(Exception):
@@ -423,9 +425,26 @@ def deliver(order: dict[str, Any], progress: CopyProgress) -> None:
             progress.add(size)
 
 
+def become(uid: str, gid: str, groups: str) -> None:
+    """Become a user for good, as whom nobody can trace this process.
+
+    Raises:
+        OSError: this process may not; it must not go on.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    os.setgroups([int(group) for group in groups.split(",") if group])
+    os.setgid(int(gid))
+    os.setuid(int(uid))
+    for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_NO_NEW_PRIVS, 1)):
+        if prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
 def main() -> int:
     """Carry out the order on standard input."""
     parent = os.getppid()
+    if len(sys.argv) > 1:
+        become(*sys.argv[1:4])  # first of all: it cancels the signal below
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return 3

@@ -166,7 +166,7 @@ class Stager:
         with self._queue.turn(copy):
             try:
                 problem, done = self._runner.run(
-                    order, copy, wanted.name, wanted.user, listed=listed, moved=moved
+                    order, copy, wanted.user, listed=listed, moved=moved
                 )
             finally:
                 self.cache.settle(attempt, tuple(keys.values()))
@@ -289,7 +289,7 @@ class Stager:
         while True:
             with self._queue.turn(copy):
                 problem, _ = self._runner.run(
-                    order, copy, wanted.name, wanted.user, listed=lambda _: "", moved=moved
+                    order, copy, wanted.user, listed=lambda _: "", moved=moved
                 )
             if copy.why or not copy.lost:
                 return problem

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from agents.host import process_memory, processes
 from agents.settings import Listen
 from reconciler.model.values import addresses
 
@@ -127,10 +128,14 @@ def holder_of(host: str, port: int) -> Holder | None:
 
 
 def _told_of(process: psutil.Process) -> Holder:
-    command = " ".join(process.cmdline()) or process.name()
+    """Return what there is to tell of a process, which can't make the agent wait for an answer."""
+    pid = process.pid
+    name = processes.read_file(f"/proc/{pid}/comm", 64).decode(errors="replace").strip()
+    text = process_memory.read([pid], ()).get(pid)
+    command = " ".join(text.words if text else ()) or name
     if len(command) > COMMAND_CHARACTERS:
         command = f"{command[: COMMAND_CHARACTERS - 1]}…"
-    return Holder(process.pid, _printable(process.name()), process.username(), _printable(command))
+    return Holder(pid, _printable(name), process.username(), _printable(command))
 
 
 def _printable(text: str) -> str:

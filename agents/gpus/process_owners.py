@@ -64,14 +64,20 @@ def owner_of(
 
 
 def read(pids: Iterable[int], tasks: Mapping[str, int], root: str) -> dict[int, Facts]:
-    """Return facts about processes and their ancestors, without those that are gone."""
+    """Return facts about processes and their ancestors, without those that are gone.
+
+    Only the processes themselves are asked for the attempt that their environment names, because
+    nobody looks for their ancestors' and a process can make its reader wait.
+    """
+    pids = list(pids)
+    named = processes.attempts_of(pids, root)
     table: dict[int, Facts] = {}
     pending = [*pids, *tasks.values()]
     for _ in range(ANCESTORS_MAX):
         following = []
         for pid in pending:
             if pid > 0 and pid not in table:
-                facts = facts_of(pid, root)
+                facts = facts_of(pid, named.get(pid, ""))
                 if facts is not None:
                     table[pid] = facts
                     following.append(facts.parent)
@@ -81,8 +87,8 @@ def read(pids: Iterable[int], tasks: Mapping[str, int], root: str) -> dict[int, 
     return table
 
 
-def facts_of(pid: int, root: str) -> Facts | None:
-    """Return facts about one process; None if it is gone."""
+def facts_of(pid: int, attempt: str) -> Facts | None:
+    """Return facts about one process, which names an attempt; None if it is gone."""
     basic = processes.process_facts(pid)
     if basic is None:
         return None
@@ -94,7 +100,7 @@ def facts_of(pid: int, root: str) -> Facts | None:
         *basic,
         uid=uid,
         name=name_of(pid),
-        attempt=processes.attempt_of(pid, root),
+        attempt=attempt,
         cgroup=cgroup_of(pid),
     )
 

@@ -1,7 +1,9 @@
 """Finds and kills processes by ``/proc``. Standard library only: the supervisor imports it.
 
 A process belongs to an attempt if it descends from the attempt's main process, or if the
-environment it was started with names the attempt and this node's root.
+environment it was started with names the attempt and this node's root. Environments and command
+lines are never read here but by a child with a time limit (``process_memory``): a hostile process
+makes whoever reads them wait for ever.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -11,8 +13,10 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from agents.host import process_memory
 
 #: How long a starting supervisor looks for processes of its predecessor.
 RECOVERY_S = 30.0
@@ -20,11 +24,13 @@ RECOVERY_S = 30.0
 PASS_S = 0.02
 #: Variable in the environment of a container runtime that runs a task, not in the container's.
 RUNTIME = "MUSTER_CONTAINER_RUNTIME"
+#: Variables in the environment of each task that name its node's folder and its attempt.
+_ROOT, _ATTEMPT = "MUSTER_NODE_ROOT", "MUSTER_ATTEMPT"
 #: Name of a process that was forked for a task and has not started its program: people who look for
 #: what hangs see it.
 BEGINS = b"muster-begins"
 #: Path of the supervisor's script: now, and before it moved to its own package.
-SUPERVISOR_SCRIPTS = (b"/agents/supervisor/__main__.py", b"/agents/supervisor.py")
+SUPERVISOR_SCRIPTS = ("/agents/supervisor/__main__.py", "/agents/supervisor.py")
 #: Time for a runtime that was asked to end to finish the container that it creates.
 ASKED_S = 2.0
 #: (parent, session, start time in ticks since boot) of a process.
@@ -106,15 +112,28 @@ def below(roots: set[int], children: Mapping[int, list[int]]) -> set[int]:
     return found
 
 
-def attempt_of(pid: int, root: str) -> str:
-    """Return the attempt of this node that a process's initial environment names, if any."""
-    entries = read_file(f"/proc/{pid}/environ").split(b"\0")
-    if b"MUSTER_NODE_ROOT=" + os.fsencode(root) not in entries:
-        return ""
-    for entry in entries:
-        if entry.startswith(b"MUSTER_ATTEMPT="):
-            return os.fsdecode(entry[15:])
-    return ""
+def attempts_of(pids: Iterable[int], root: str) -> dict[int, str]:
+    """Return the attempts of this node that processes' initial environments name, by process.
+
+    They are read with a time limit, because a process can make its readers wait for ever: one that
+    does not answer in time is not in the result, nor is one that names none.
+    """
+    found = process_memory.read(pids, (_ROOT, _ATTEMPT))
+    return {pid: name for pid, text in found.items() if (name := _attempt_in(text, root))}
+
+
+def _attempt_in(text: process_memory.ProcessText, root: str) -> str:
+    """Return the attempt of this node that a process names; empty if it names none."""
+    return text.variables.get(_ATTEMPT, "") if text.variables.get(_ROOT) == root else ""
+
+
+def is_in_group(pid: int, part: str) -> bool:
+    """Return True if a process is in a control group whose path has a part like ``/a/b/``.
+
+    Reading this takes no lock that the process could hold.
+    """
+    lines = read_file(f"/proc/{pid}/cgroup", 2**16).splitlines()
+    return any(os.fsencode(part) in line + b"/" for line in lines)
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -148,11 +167,6 @@ def is_locked(path: str) -> bool:
     return False
 
 
-def command_of(pid: int) -> list[str]:
-    """Return a process's command line; empty if it is gone."""
-    return [os.fsdecode(word) for word in read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]]
-
-
 def supervisors_of(root: str) -> list[int]:
     """Return pids of the supervisors of a root, including one that is just starting.
 
@@ -161,16 +175,16 @@ def supervisors_of(root: str) -> list[int]:
     """
     table = processes()
     found = []
-    for pid in table:
-        words = read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
+    for pid, text in process_memory.read(table, ()).items():
+        words = text.words
         if (
             len(words) > 1
-            and words[-1] == os.fsencode(root)
+            and words[-1] == root
             and words[-2].endswith(SUPERVISOR_SCRIPTS)
             and read_file(f"/proc/{pid}/comm", 64).strip() != BEGINS
         ):
             found.append(pid)
-    return [pid for pid in found if table[pid][0] not in found]
+    return [pid for pid in sorted(found) if table[pid][0] not in found]
 
 
 def ask_runtimes(
@@ -180,13 +194,14 @@ def ask_runtimes(
 
     A runtime that is killed while it creates a container leaves an unnamed layer in its storage,
     which nobody can remove. Asked to end, it first cleans up. The container is asked as well and
-    may go on: the caller kills what is left.
+    may go on: the caller kills what is left. One that does not say in time what it is is not asked.
     """
     ending = {}
-    for pid, facts in processes().items():
-        if is_runtime(pid) and attempt_of(pid, root):
+    table = processes()
+    for pid, text in process_memory.read(table, (_ROOT, _ATTEMPT, RUNTIME)).items():
+        if _is_runtime(text) and _attempt_in(text, root):
             kill(pid, signal.SIGTERM)
-            ending[pid] = facts[2]
+            ending[pid] = table[pid][2]
     deadline = time.monotonic() + limit_s
     while ending and time.monotonic() < deadline:
         pause(PASS_S)
@@ -196,12 +211,9 @@ def ask_runtimes(
         }
 
 
-def is_runtime(pid: int) -> bool:
+def _is_runtime(text: process_memory.ProcessText) -> bool:
     """Return True if a process is a container runtime executing ``run``, not one of its helpers."""
-    mark = os.fsencode(f"{RUNTIME}=1")
-    if mark not in read_file(f"/proc/{pid}/environ").split(b"\0"):
-        return False
-    return "run" in command_of(pid)
+    return text.variables.get(RUNTIME) == "1" and "run" in text.words
 
 
 def kill_leftovers(
@@ -209,11 +221,17 @@ def kill_leftovers(
     recorded: list[dict[str, Any]],
     limit_s: float = RECOVERY_S,
     pause: Callable[[float], None] = time.sleep,
+    *,
+    group: str = "",
 ) -> bool:
     """Kill what an earlier supervisor left. Return True if two passes found nothing.
 
-    These are recorded processes with their descendants, and processes whose environment names an
-    attempt of this node.
+    These are recorded processes with their descendants, those in the tasks' control groups, and
+    then processes whose environment names an attempt of this node.
+
+    Args:
+        group: a part of the path of every control group of a task, like ``/a/b/``; empty if
+            there are none.
     """
     started = {int(record["pid"]): int(record["ticks"]) for record in recorded}
     deadline = time.monotonic() + limit_s
@@ -222,8 +240,12 @@ def kill_leftovers(
         table = processes()
         table.pop(os.getpid(), None)
         roots = {pid for pid, ticks in started.items() if pid in table and table[pid][2] == ticks}
-        roots |= {pid for pid in table if attempt_of(pid, root)}
+        if group:
+            roots |= {pid for pid in table if is_in_group(pid, group)}
         victims = descendants(roots, table)
+        for pid in victims:
+            kill(pid)
+        victims |= descendants(set(attempts_of(table.keys() - victims, root)), table)
         for pid in victims:
             kill(pid)
             # a dying process loses its environment before its files: wait until all of it is gone

@@ -98,12 +98,23 @@ class AttemptCgroup:
     :meth:`bound` sets the memory limit, once the supervisor has left the group.
     """
 
-    __slots__ = ("_files", "_missing", "_spent_us", "_tree", "doubtful", "folders", "kept", "shape")
+    __slots__ = (
+        "_files",
+        "_missing",
+        "_spent_us",
+        "_tree",
+        "doubtful",
+        "folders",
+        "kept",
+        "name",
+        "shape",
+    )
 
     def __init__(
         self, tree: cgroups.Tree, name: str, hierarchies: Sequence[str], shape: Shape, *, kept: bool
     ) -> None:
         self._tree = tree
+        self.name = name
         self.folders = {
             hierarchy: f"{tree.bases[hierarchy]}/run/{name}" for hierarchy in hierarchies
         }

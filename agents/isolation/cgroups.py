@@ -44,7 +44,7 @@ def write(path: str, text: str) -> None:
 
 def read(path: str) -> str:
     """Return the contents of a control file; empty if it does not exist."""
-    return processes.read_file(path, 2**16).decode()
+    return processes.read_file(path, 2**16).decode(errors="replace")
 
 
 def token_of(root: str) -> str:
@@ -221,6 +221,22 @@ class Tree:
         base = self.bases[self.tracks]
         above = [mount for mount in mounts() if base.startswith(f"{mount}/")]
         return f"{base.removeprefix(max(above, key=len, default=''))}/run"
+
+    @property
+    def group_part(self) -> str:
+        """A part of the path of every group of a task, like ``/a/b/``; empty without groups."""
+        return f"/{self.token}/run/" if self.bases else ""
+
+    def group_of(self, pid: int) -> str | None:
+        """Return the name of a process's group among the tasks'; empty if it is in none of them.
+
+        None if there are no groups, or no such process. Nothing that the process does delays this.
+        """
+        text = read(f"/proc/{pid}/cgroup")
+        if not self.group_part or not text:
+            return None
+        names = (f"{line}/".partition(self.group_part)[2] for line in text.splitlines())
+        return next((name.partition("/")[0] for name in names if name), "")
 
     def drop_elsewhere(self, name: str) -> None:
         """Remove groups that a container runtime created for an attempt in other hierarchies."""

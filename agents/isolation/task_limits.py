@@ -20,6 +20,9 @@ MEMORY = "/dev/shm"  # noqa: S108 - it is what is replaced
 #: The folder with sockets of users' own services. Through ``systemd-run --user`` a task would start
 #: what outlives it, outside its limits.
 USERS_SERVICES = "/run/user"
+#: The device by which a process serves a file system, with the rule that denies it. One that waits
+#: for a file system that it serves itself is not ended by SIGKILL.
+FUSE = {"/dev/fuse": "c 10:229 rwm"}
 _NVIDIA_MAJOR = 195
 _PROC = Path("/proc")
 

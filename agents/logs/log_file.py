@@ -28,7 +28,7 @@ class LogPiece(NamedTuple):
 
     Attributes:
         offset: None if there is no log.
-        turning: True if the log is being rotated: ask again in a moment.
+        turning: True if the log is being rotated, or held by its owner: ask again in a moment.
         marks: when the bytes were written, as far as known.
     """
 
@@ -104,6 +104,13 @@ def read(path: Path, offset: int, *, times: bool = False) -> LogPiece:
     """Return the next piece from an offset on, or from the first byte after it that is
     still kept.
     """
+    try:
+        return _read(path, offset, times=times)
+    except BlockingIOError:  # its owner holds a lease on it
+        return LogPiece(b"", offset, turning=True)
+
+
+def _read(path: Path, offset: int, *, times: bool) -> LogPiece:
     state = _state(path)
     if state.turning:
         return LogPiece(b"", offset, turning=True)
@@ -135,7 +142,7 @@ def _size(path: Path) -> int | None:
 
 def _bytes(path: Path, offset: int, limit: int) -> bytes | None:
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(rotation.open_unwaiting(path, os.O_RDONLY), "rb") as stream:
             stream.seek(offset)
             return stream.read(limit)
     except FileNotFoundError:

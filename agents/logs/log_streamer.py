@@ -59,8 +59,9 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Rotation:
                 used = log_shares.disk_bytes(found)
                 if found.st_size > limit or used > HURRIED_TIMES * limit + RESERVED_BYTES_MAX:
                     hurried = hurried or found.st_size > HURRIED_TIMES * limit
-                    log_file.turn_over(path, limit)
-                    used = 0
+                    with contextlib.suppress(BlockingIOError):  # its owner holds it: next time
+                        log_file.turn_over(path, limit)
+                        used = 0
                 total += used
                 total += log_shares.disk_bytes(copy.stat())
             except OSError:

@@ -20,13 +20,14 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
         Start and end of the kept part in the old file.
 
     Raises:
+        BlockingIOError: its owner holds a lease on it; nothing was changed.
         OSError: it could not be read, copied or truncated. It is truncated only after the copy is
             written. If that fails there is no copy, the previous one included.
     """
-    with path.open("r+b") as source:
+    with os.fdopen(open_unwaiting(path, os.O_RDWR), "r+b") as source:
         found = os.fstat(source.fileno())
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        handle = os.open(copy, flags, 0o600)
+        copy.unlink(missing_ok=True)  # its owner may hold a lease on it
+        handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(handle, "wb") as target:
                 os.fchmod(target.fileno(), stat.S_IMODE(found.st_mode))
@@ -39,6 +40,17 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
             copy.unlink(missing_ok=True)  # half of it is useless, and disk space is what lacks
             raise
     return began, began + copied
+
+
+def open_unwaiting(path: Path, flags: int) -> int:
+    """Return a handle of a file that belongs to a user, who can't make the opener wait.
+
+    A lease of the owner holds every open for as long as the kernel allows, some 45 s.
+
+    Raises:
+        BlockingIOError: its owner holds a lease on it, which the kernel breaks if it is kept.
+    """
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _copy(source: BinaryIO, target: BinaryIO, bytes_max: int) -> int:

@@ -91,7 +91,7 @@ class Supervisor:
         processes.ask_runtimes(self.root)
         if not self.isolation.recover():
             complain("control groups of an earlier supervisor can't be emptied")
-        if not processes.kill_leftovers(self.root, alive):
+        if not processes.kill_leftovers(self.root, alive, group=self.isolation.tree.group_part):
             complain("processes of an earlier supervisor can't be killed; starting next to them")
         for record in alive:
             self.table.end(record, "Lost", message="the node's supervisor died")
@@ -267,7 +267,8 @@ class Supervisor:
             except Exception:  # the tasks of a node are worth more than a clean end
                 complain(f"internal error: {traceback.format_exc()}")
                 time.sleep(0.1)  # one thread: nobody could wake it, and the loop must not spin
-        processes.kill_leftovers(self.root, [], live_attempts.SWEEP_S)
+        group = self.isolation.tree.group_part
+        processes.kill_leftovers(self.root, [], live_attempts.SWEEP_S, group=group)
         self.reaper.dismiss()
         self.isolation.leave()
 

@@ -47,7 +47,7 @@ class LiveAttempts:
         self._isolation = isolation
         self._others = others
         self._by_pid: dict[int, spawn.Attempt] = {}
-        self._orphans = orphans.OrphanFinder(root)
+        self._orphans = orphans.OrphanFinder(root, isolation.owner_of)
         #: Processes of attempts that are over, which not even SIGKILL has ended.
         self._stuck: set[int] = set()
 

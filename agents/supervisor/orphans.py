@@ -12,17 +12,28 @@ from typing import Any
 from agents.host import processes
 from agents.supervisor import spawn, task_isolation
 
+#: How long an orphan whose environment told nothing is not asked again.
+UNKNOWN_S = 5.0
+
 
 class OrphanFinder:
-    """Known orphans and their attempts, by pid."""
+    """Known orphans and their attempts, by pid.
 
-    def __init__(self, root: str) -> None:
+    Args:
+        group_owner: returns the attempt in whose control groups a process is; empty if in none.
+    """
+
+    def __init__(self, root: str, group_owner: Callable[[int], str]) -> None:
         self._root = root
+        self._group_owner = group_owner
         self._owners: dict[int, str] = {}
+        #: Orphans whose environment named nobody, or did not come in time: when to read it again.
+        self._unknown: dict[int, float] = {}
 
     def forget_process(self, pid: int) -> None:
         """Forget a process that was reaped."""
         self._owners.pop(pid, None)
+        self._unknown.pop(pid, None)
 
     def forget(self, name: str) -> None:
         """Forget an attempt that is over."""
@@ -48,10 +59,8 @@ class OrphanFinder:
         idle = not mains and not patient
         staying = [attempt.order for attempt in live.values() if not attempt.exited]
         sure = not patient and all(map(task_isolation.may_keep, staying))
-        for pid in processes.own_children():
-            if pid in mains or pid in spare:
-                continue
-            owner = self._owner_of(pid, live)
+        orphans = [p for p in processes.own_children() if p not in mains and p not in spare]
+        for pid, owner in self._owners_of(orphans, live).items():
             attempt = live.get(owner)
             if attempt is not None and not attempt.exited:
                 continue
@@ -74,28 +83,38 @@ class OrphanFinder:
         """Kill attempts with all descendants, whichever group or session they are in."""
         table = processes.processes()
         mains = {attempt.pid for attempt in live.values()} | spare
+        orphans = [p for p, facts in table.items() if facts[0] == os.getpid() and p not in mains]
+        self._owners_of(orphans, live)
         for attempt in attempts:
             name: Any = attempt.record["id"]
             roots = {attempt.pid} | {pid for pid, owner in self._owners.items() if owner == name}
-            roots |= {p for p, f in table.items() if f[0] == os.getpid() and p not in mains
-                      and self._owner_of(p, live) == name}  # fmt: skip
             victims = processes.descendants(roots, table)
             self._owners.update((pid, name) for pid in victims - {attempt.pid})
             processes.kill_group(attempt.pid, signal.SIGKILL)
             for pid in victims:
                 processes.kill(pid)
 
-    def _owner_of(self, pid: int, live: Mapping[str, spawn.Attempt]) -> str:
-        """Return the attempt that an orphan belongs to; empty if unknown."""
-        owner = self._owners.get(pid, "")
-        if not owner:
-            owner = processes.attempt_of(pid, self._root)
+    def _owners_of(self, orphans: list[int], live: Mapping[str, spawn.Attempt]) -> dict[int, str]:
+        """Return the attempts that orphans belong to; empty for one that is unknown.
+
+        Control groups and parents decide, which nobody can keep from being read. Only what they
+        leave open is looked up in environments, all together and with a time limit.
+        """
+        now, unread = processes.boottime(), []
+        by_main = {attempt.pid: name for name, attempt in live.items()}
+        for pid in orphans:
+            if pid in self._owners:
+                continue
             facts = processes.process_facts(pid)
-            if not owner and facts is not None:
-                owner = next((n for n, a in live.items() if a.pid == facts[1]), "")
+            owner = self._group_owner(pid) or by_main.get(facts[1] if facts else -1, "")
             if owner:
                 self._owners[pid] = owner
-        return owner
+            elif facts is not None and now >= self._unknown.get(pid, now):
+                unread.append(pid)
+        named = processes.attempts_of(unread, self._root)
+        self._owners.update(named)
+        self._unknown.update((pid, now + UNKNOWN_S) for pid in unread if pid not in named)
+        return {pid: self._owners.get(pid, "") for pid in orphans}
 
 
 def used(record: Mapping[str, Any], kernel: Mapping[str, Any]) -> dict[str, Any]:

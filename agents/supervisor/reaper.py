@@ -17,18 +17,29 @@ from agents.isolation import cgroups
 #: Variable in the environment of tasks that names the supervisor which started them.
 VARIABLE = "MUSTER_SUPERVISOR"
 SHELL = "/bin/sh"
-#: Container runtimes are asked to end. Each pass kills everything it finds; it stops after two
+#: Seconds in which environments are read, all together and, if a process made that take longer, one
+#: by one: a process can make its readers wait for ever.
+READ_S, SLOW_S = 1, 20
+#: Container runtimes are asked to end, as far as they are found in time; the kernel has already
+#: asked those that were restricted. Then the groups are killed, by which a process that nobody can
+#: read ends, too. Each pass kills everything it finds; it stops after two
 #: passes that find nothing, or after 500.
 SCRIPT = (
     """
+named() {
+  timeout -s KILL READ grep -lsxzF -e "$1" /proc/[0-9]*/environ
+  [ $? -eq 137 ] || return 0
+  printf '%s\\0' /proc/[0-9]*/environ |
+    timeout -s KILL SLOW xargs -0 -n 1 -P 16 timeout -s KILL READ grep -lsxzF -e "$1"
+}
 read -r word && [ "$word" = bye ] && exit 0
-asked=
-for file in $(grep -lsxzF -e "$1=$2" /proc/[0-9]*/environ); do
-  grep -qsxzF -e RUNTIME=1 "$file" && grep -qsxzF -e run "${file%environ}cmdline" || continue
-  pid=${file#/proc/}
-  pid=${pid%/environ}
-  kill -TERM "$pid" 2>/dev/null && asked="$asked $pid"
-done
+asked=$(timeout -s KILL READ sh -c '
+  for file in $(grep -lsxzF -e "$1" /proc/[0-9]*/environ); do
+    grep -qsxzF -e RUNTIME=1 "$file" && grep -qsxzF -e run "${file%environ}cmdline" || continue
+    pid=${file#/proc/}
+    pid=${pid%/environ}
+    kill -TERM "$pid" 2>/dev/null && echo "$pid"
+  done' sh "$1=$2")
 passes=0
 while [ -n "$asked" ] && [ $passes -lt PASSES ]; do
   sleep 0.02
@@ -52,7 +63,7 @@ clean=0
 while [ $clean -lt 2 ] && [ $passes -lt 500 ]; do
   passes=$((passes + 1))
   clean=$((clean + 1))
-  for file in $(grep -lsxzF -e "$1=$2" /proc/[0-9]*/environ); do
+  for file in $(named "$1=$2"); do
     pid=${file#/proc/}
     kill -KILL "${pid%/environ}" 2>/dev/null && clean=0
   done
@@ -76,6 +87,8 @@ elif [ $# -gt 0 ] && command -v flock; then
   { flock -n 9 && clear "$@"; } 9>> "$root/supervisor.lock"
 fi
 """.replace("RUNTIME", processes.RUNTIME)
+    .replace("READ", str(READ_S))
+    .replace("SLOW", str(SLOW_S))
     .replace("OWN_GROUP", cgroups.SUPERVISOR_GROUP)
     .replace("PASSES", str(round(processes.ASKED_S / 0.02)))
 )

@@ -279,13 +279,17 @@ class TaskIsolation:
             group.kill()
         return True
 
+    def owner_of(self, pid: int) -> str:
+        """Return the attempt in whose groups a process is; empty if in none, or in an old one's."""
+        name = self.tree.group_of(pid)
+        return next((a for a, group in self._groups.items() if name and group.name == name), "")
+
     def strayed(self, pid: int) -> bool:
         """Return True if a process is in no group of any task.
 
         Only a task that can write to the files of groups gets there, see :func:`may_keep`.
         """
-        words = processes.read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
-        return bool(self.tree.bases and words) and f"/{self.tree.token}/run/" not in words
+        return self.tree.group_of(pid) == ""
 
     def kill(self, name: str) -> None:
         """Kill all processes in an attempt's groups."""

@@ -6,7 +6,6 @@ one starts.
 """
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from agents.host import disk_space, processes, session_keyring
+from agents.host import disk_space, process_memory, processes, session_keyring
 from agents.tasks import container_runtimes
 from reconciler import child_process
 
@@ -285,10 +284,9 @@ def _fetching_for(root: str) -> set[int]:
     Other processes with the same mark are left alone: podman keeps helpers for a user that the
     first command has started.
     """
-    mark = os.fsencode(f"{FETCHES_FOR}={root}")
+    found = process_memory.read(processes.processes(), (FETCHES_FOR,))
     return {
         pid
-        for pid in processes.processes()
-        if mark in processes.read_file(f"/proc/{pid}/environ").split(b"\0")
-        and not _FETCHING.isdisjoint(processes.command_of(pid))
+        for pid, text in found.items()
+        if text.variables.get(FETCHES_FOR) == root and not _FETCHING.isdisjoint(text.words)
     }

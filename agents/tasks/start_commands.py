@@ -151,6 +151,8 @@ def _process(
     denied = task_limits.denied_gpus(node.gpus, assignment.reachable, resources.instances)
     # root is root: a task that a pool lets run as root is given its rights on purpose
     restricted = template.privileges == task_privileges.RESTRICTED and resources.user.uid != 0
+    if restricted:
+        denied |= task_limits.FUSE
     return {
         "argv": execution.argv,
         "files": execution.files,

@@ -26,6 +26,7 @@ import psutil
 
 from agents.host import processes
 from reconciler.operations.client import api_client
+from tests import started
 from tests.integration import beds
 
 POINTS = (
@@ -238,7 +239,7 @@ class Storm:
         assert nodes is not None
         roots = [str(nodes.root(name)) for name in nodes.names()]
         table = processes.processes()
-        return not any(processes.attempt_of(pid, root) for root in roots for pid in table)
+        return not any(started.attempt_of(pid, root) for root in roots for pid in table)
 
     def _check(self) -> None:
         wrong = self.account.wrong

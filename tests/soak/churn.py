@@ -31,6 +31,7 @@ from reconciler.model.observed import storage
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
+from tests import started
 from tests.integration import mounted
 from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
@@ -272,7 +273,7 @@ class Churn:
             str(path) for path in root.glob(f"*/{name}") if path.parent.name != "logs"
         ]
         known["processes"] = [
-            pid for pid in self.node.tasks() if processes.attempt_of(pid, str(root)) == name
+            pid for pid in self.node.tasks() if started.attempt_of(pid, str(root)) == name
         ]
         known["disk has left"] = f"{shutil.disk_usage(root).free / MIB:.1f} MiB"
         lines = [f"{what}: {said}" for what, said in known.items()]

@@ -16,6 +16,7 @@ import pytest
 import agents
 from agents.host import processes
 from agents.supervisor import task_isolation
+from tests import started
 from tests.integration.agents.controller import Controller
 
 
@@ -83,7 +84,7 @@ class Node:
 
     def tasks(self) -> set[int]:
         """Pids of all live processes of this node's attempts."""
-        return {p for p in processes.processes() if processes.attempt_of(p, str(self.root))}
+        return {p for p in processes.processes() if started.attempt_of(p, str(self.root))}
 
     def tear_down(self) -> None:
         """End whatever there is."""

@@ -12,6 +12,7 @@ import pytest
 from agents.host import processes
 from agents.isolation import cgroups
 from reconciler.model.state.states import AttemptState, EndReason
+from tests import started
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import Bed, alive, wait
 
@@ -120,7 +121,7 @@ def test_a_fork_bomb_in_sessions_of_its_own_is_held_and_stopped(bed: Bed) -> Non
     bed.supervisor.send([{"op": "stop", "id": "bomb", "reason": "Cancelled", "signal": "SIGTERM",
                       "grace_s": 1}])  # fmt: skip
     assert bed.ended("bomb").end_reason is EndReason.CANCELLED
-    assert not [p for p in processes.processes() if processes.attempt_of(p, str(bed.root))]
+    assert not [p for p in processes.processes() if started.attempt_of(p, str(bed.root))]
 
 
 #: Each says a word where it succeeds, and nothing where it doesn't.

@@ -13,6 +13,7 @@ from agents.host import processes
 from agents.supervisor import client
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
+from tests import started
 from tests.integration import hanging
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import Bed, alive, wait
@@ -52,10 +53,10 @@ def ran(bed: Bed) -> int:
 def on_its_way(bed: Bed) -> list[int]:
     """Children of the supervisor that have not got a program yet."""
     (supervisor,) = processes.supervisors_of(str(bed.root))
-    command = processes.command_of(supervisor)
+    command = started.command_of(supervisor)
     table = processes.processes()
     return [pid for pid, facts in table.items()
-            if facts[0] == supervisor and processes.command_of(pid) == command]  # fmt: skip
+            if facts[0] == supervisor and started.command_of(pid) == command]  # fmt: skip
 
 
 def goes_on(bed: Bed) -> None:

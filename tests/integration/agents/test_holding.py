@@ -11,6 +11,7 @@ import pytest
 
 from agents.host import processes
 from reconciler.model.state.states import EndReason
+from tests import started
 from tests.integration.agents.supervised import Bed
 from tests.integration.agents.test_isolation import bed, controller
 
@@ -36,7 +37,7 @@ def test_a_task_whose_limit_is_refused_ends_before_its_end_is_told(bed: Bed) -> 
     together(bed, names, "setsid sleep 999 & sleep 999", limits={"memory_bytes": WRONG})
     for name in names:
         report = bed.ended(name)
-        left = [p for p in processes.processes() if processes.attempt_of(p, str(bed.root)) == name]
+        left = [p for p in processes.processes() if started.attempt_of(p, str(bed.root)) == name]
         assert not left, name
         assert (report.end_reason, report.exit_code) == (EndReason.START_FAILED, 126)
         assert "control group of the task: Invalid argument" in report.message

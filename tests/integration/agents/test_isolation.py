@@ -19,6 +19,7 @@ from agents.host import processes
 from agents.isolation import cgroups
 from agents.supervisor import task_isolation
 from reconciler.model.state.states import AttemptState, EndReason
+from tests import started
 from tests.integration import mounted
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import DEADLINE_S, Bed, alive, wait
@@ -104,7 +105,7 @@ def test_what_forks_before_it_is_moved_is_moved_after_it(bed: Bed, tmp_path: Pat
         name = f"b.{i}"
         bed.start(name, "", argv=[str(program)])
         bed.ended(name)
-        left = [p for p in processes.processes() if "998877" in processes.command_of(p)]
+        left = [p for p in processes.processes() if "998877" in started.command_of(p)]
         assert not left
     assert not bed.groups()
 
@@ -365,7 +366,7 @@ def test_another_users_task_is_out_of_reach(bed: Bed) -> None:
     bed.start("victim", secret, user="daemon")
     victim = bed.until("victim", AttemptState.RUNNING)
     pid = bed.supervisor.pids["victim"]
-    wait(lambda: "998866" in processes.command_of(pid), "the other task")
+    wait(lambda: "998866" in started.command_of(pid), "the other task")
     work = f"{bed.root}/attempts/{victim.id}/work"
     script = f"""
         kill -0 {pid} && echo signalled; kill {pid} && echo signalled

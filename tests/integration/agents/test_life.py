@@ -7,6 +7,7 @@ import pytest
 from agents.host import processes
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
+from tests import started
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -136,7 +137,7 @@ def test_another_boot_is_refused(agent: Node, controller: Controller) -> None:
 
 def sleepers(mark: str) -> list[int]:
     """Live processes whose command line holds a mark, whatever their environment."""
-    return [p for p in processes.processes() if mark in processes.command_of(p)]
+    return [p for p in processes.processes() if mark in started.command_of(p)]
 
 
 @pytest.mark.parametrize(

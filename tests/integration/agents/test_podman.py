@@ -16,6 +16,7 @@ from agents.isolation import cgroups
 from agents.supervisor import task_isolation
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
+from tests import started
 from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import DEADLINE_S, Controller
@@ -102,7 +103,7 @@ def test_it_ends_with_all_that_it_has_started(
     controller.acknowledge = True
     controller.stop("a.1", grace_s=1)
     assert controller.ended("a.1").end_reason is EndReason.CANCELLED
-    assert not [p for p in processes.processes() if "998855" in processes.command_of(p)]
+    assert not [p for p in processes.processes() if "998855" in started.command_of(p)]
     controller.wait(lambda: podman.ask("ps", "--all", "--quiet") == "", "the container's removal")
     token = cgroups.token_of(str(contained.root))
     assert not list(Path("/sys/fs/cgroup").glob(f"*/**/{token}/run/a.1"))
@@ -270,7 +271,7 @@ def test_a_runtime_is_asked_before_it_is_killed(
     if by != "reaper":
         os.kill(node.supervisor(), signal.SIGSTOP)  # lest it start another reaper
         for pid in processes.processes():
-            if "muster-reaper" in (words := processes.command_of(pid)) and str(node.root) in words:
+            if "muster-reaper" in (words := started.command_of(pid)) and str(node.root) in words:
                 processes.kill(pid)
     if by != "agent that leaves":
         node.kill_supervisor()

@@ -9,6 +9,7 @@ import pytest
 from agents.host import processes
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import EndReason
+from tests import started
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -46,7 +47,7 @@ def test_nobody_finds_it(node: Node, controller: Controller, tmp_path: Path) -> 
     controller.wait(lambda: log.exists() and log.read_text() != "", "the task")
     assert log.read_text().strip() == str(len(VALUE))
     for pid in processes.processes():
-        assert VALUE not in " ".join(processes.command_of(pid))
+        assert VALUE not in " ".join(started.command_of(pid))
     inside = [path for path in holders(node.root) if "/secrets/" not in str(path)]
     assert inside == []
     if os.geteuid() == 0:
@@ -73,7 +74,7 @@ def test_it_is_its_users_alone(node: Node, controller: Controller, tmp_path: Pat
     controller.assign("a.1", template=holding)
     log = node.root / "logs/a.1.stdout"
     controller.wait(lambda: log.exists() and log.read_text() != "", "the task")
-    pid = next(p for p in processes.processes() if processes.attempt_of(p, str(node.root)))
+    pid = next(p for p in processes.processes() if started.attempt_of(p, str(node.root)))
     spy = (
         f"#!/bin/sh\ncat /proc/{pid}/environ {tmp_path}/secrets/nobody/token "
         f"{node.root}/attempts/a.1/secrets/token "

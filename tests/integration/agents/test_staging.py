@@ -13,6 +13,7 @@ from agents.host import processes
 from reconciler.model.observed.storage import In, Out, StagingPlan, VolumeStore, WantedVolume
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import AttemptState, EndReason
+from tests import started
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -42,7 +43,7 @@ def helpers(node: Node) -> list[int]:
     """Copies that go on for a node."""
     found = []
     for pid in processes.processes():
-        words = processes.command_of(pid)
+        words = started.command_of(pid)
         if any(word.endswith("/copy_worker.py") for word in words):
             facts = processes.process_facts(pid)
             if facts and node.agent is not None and facts[0] == node.agent.pid:

@@ -8,6 +8,7 @@ import pytest
 from agents.host import processes
 from agents.virtual import VirtualNode, VirtualNodes
 from reconciler.model.state.states import EndReason
+from tests import started
 from tests.integration.agents.controller import Controller
 
 
@@ -26,7 +27,7 @@ def nodes(tmp_path: Path, controller: Controller) -> Iterator[VirtualNodes]:
 def tasks(nodes: VirtualNodes) -> set[int]:
     """Live processes of the node's attempts."""
     root = str(nodes.root("v1"))
-    return {pid for pid in processes.processes() if processes.attempt_of(pid, root)}
+    return {pid for pid in processes.processes() if started.attempt_of(pid, root)}
 
 
 def test_offers_what_it_was_given(nodes: VirtualNodes, controller: Controller) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from agents.host import processes
+from tests import started
 
 #: Bears the command line of a supervisor, and so does what it forks, until its input is closed.
 _FORKS = """\
@@ -27,7 +28,7 @@ def test_what_a_supervisor_has_forked_is_no_supervisor(tmp_path: Path) -> None:
         assert supervisor.stdout is not None
         forked = int(supervisor.stdout.readline())
         try:
-            assert processes.command_of(forked) == processes.command_of(supervisor.pid)
+            assert started.command_of(forked) == started.command_of(supervisor.pid)
             assert processes.supervisors_of(root) == [supervisor.pid]
         finally:
             supervisor.stdin.close()

@@ -4,6 +4,8 @@ import contextlib
 import os
 import random
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +178,45 @@ def test_what_stands_beside_a_log_goes_with_it(tmp_path: Path) -> None:
     log_streamer.prune(tmp_path, {"run"}, 1000, -1.0)
     beside = ("", ".1", ".1.times", ".cut", ".times")
     assert sorted(one.name for one in tmp_path.iterdir()) == [f"run.stdout{one}" for one in beside]
+
+
+#: Takes a lease on each file, ignores that others wait for it, and says so.
+_LEASES = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+handles = [os.open(path, os.O_RDWR) for path in sys.argv[1:]]
+for handle in handles:
+    fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def leased(*paths: Path) -> Iterator[None]:
+    command = [sys.executable, "-c", _LEASES, *map(str, paths)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield
+        finally:
+            holder.kill()
+
+
+def test_nobody_waits_for_the_owner_of_a_log_who_holds_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.stdout"
+    grow(path, b"0123456789")
+    log_file.turn_over(path, 8)
+    grow(path, b"xyz")
+    with leased(path):
+        assert log_streamer.rotate(tmp_path, ["a"], 1).total > 0  # it counts all the same
+        with pytest.raises(BlockingIOError):
+            log_file.turn_over(path, 8)
+        assert log_file.read(path, 10).turning
+    with leased(log_file.copy_of(path)):
+        assert log_file.read(path, 0).turning
+        log_file.turn_over(path, 8)
+        assert rest(path, 2) == (b"xyz", 13)
+    assert rest(path) == (b"xyz", 13)

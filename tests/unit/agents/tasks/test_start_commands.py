@@ -85,7 +85,7 @@ def test_all_but_root_are_restricted_unless_the_pool_says_otherwise(
     monkeypatch: pytest.MonkeyPatch, privileges: Any, user: str, *, restricted: bool
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    holding = task_limits.IsolationCapabilities(views=True)
+    holding = task_limits.IsolationCapabilities(views=True, enforces=("devices",))
     place = msgspec.structs.replace(PLACE, as_root=True, isolation=holding)
     template = TaskTemplate(
         "j", 1, "g", command=("true",), user=user, allow_root=True, privileges=privileges
@@ -93,6 +93,8 @@ def test_all_but_root_are_restricted_unless_the_pool_says_otherwise(
     order = ordering.order_for(Assignment("a.1", "t", "b"), template, place)
     assert order["privileges"] == ("restricted" if restricted else "")
     assert order["private"].get("hides") == (["/run/user"] if restricted else None)
+    assert order["private"].get("masks") == (["/dev/fuse"] if restricted else None)
+    assert order["limits"].get("deny_devices") == (["c 10:229 rwm"] if restricted else None)
 
 
 @pytest.mark.parametrize("user", ["root", None])
