@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import array_elements, common_options, context, lazy_import, retries, terminal
-from reconciler.cli.jobs import log_hints
+from reconciler.cli.jobs import log_hints, task_output
 from reconciler.model.state import states
 from reconciler.model.values import times
 
@@ -170,6 +170,7 @@ def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool
     """Print the output of a query as it comes. Return True if there was none."""
     silent = True
     follows = query["follow"] == "true"
+    output = task_output.TaskOutput(sys.stdout)
     for piece in (
         retries.Patient(api).follow(name, query)
         if follows
@@ -179,20 +180,12 @@ def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool
             _leave_unstarted(api, name, query)
         newest = silent and not follows and not query.keys() & {"attempt", "every", "widely"}
         is_none = newest and log_hints.NONE_OF_TRY.fullmatch(piece)
-        if is_none and _write(log_hints.earlier_output(api, name, query)):
+        if is_none and output.copy(log_hints.earlier_output(api, name, query)):
             return False
-        silent = not _write([piece]) and silent
+        output.write(piece)
+        silent = False
+    output.end()
     return silent
-
-
-def _write(pieces: Iterable[bytes]) -> bool:
-    """Print pieces as they come. Return True if there were any."""
-    wrote = False
-    for piece in pieces:
-        sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
-        wrote = True
-    return wrote
 
 
 def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
@@ -221,11 +214,9 @@ def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> 
             if follows
             else api.stream(f"/v1/jobs/{name}/logs", task_query)
         )
-        head = f"{task:<{width}} | ".encode()
+        output = task_output.TaskOutput(sys.stdout)
         for line in lines(pieces):
-            # one write a line, so that lines of other tasks never come within one
-            sys.stdout.buffer.write(head + line + b"\n")
-            sys.stdout.buffer.flush()
+            output.write_line(f"{task:<{width}} | ", line)
 
     if query["follow"] != "true":
         for task in tasks:

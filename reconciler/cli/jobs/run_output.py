@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TextIO
 
 from reconciler.cli import lazy_import, retries, terminal
+from reconciler.cli.jobs import task_output
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
@@ -50,7 +51,7 @@ class RunOutput:
         """Show standard output of the first task as it is written, until the job is over."""
         query = {"stream": "stdout", "follow": "true", **_of(task)}
         try:
-            _copy(self._follow(query), sys.stdout.buffer)
+            task_output.TaskOutput(sys.stdout).copy(self._follow(query))
             self._is_whole = True
         except api_client.ApiError as error:
             after = "" if self._is_begun else "; trying again once the job has ended"
@@ -66,8 +67,8 @@ class RunOutput:
         if not self._is_whole and self._is_begun:
             self.missing.append("stdout")
         elif not self._is_whole:
-            self._copy_stored("stdout", task, sys.stdout.buffer)
-        self._copy_stored("stderr", task, sys.stderr.buffer)
+            self._copy_stored("stdout", task, sys.stdout)
+        self._copy_stored("stderr", task, sys.stderr)
 
     def print_rest(self, task: str) -> None:
         """Print the output of another task, each line after its name."""
@@ -77,8 +78,9 @@ class RunOutput:
             except api_client.ApiError as error:
                 self._tell_missing(f"{stream} of {task}", error)
                 continue
-            for line in text.decode(errors="replace").splitlines():
-                sink.write(f"{task}: {line}\n")
+            output = task_output.TaskOutput(sink)
+            for line in text.splitlines():
+                output.write_line(f"{task}: ", line)
 
     def code(self, status: int) -> int:
         """Return the exit code of the command for that of the job."""
@@ -89,9 +91,10 @@ class RunOutput:
         )
         return status or retries.FAILED
 
-    def _copy_stored(self, stream: str, task: str, sink: BinaryIO) -> None:
+    def _copy_stored(self, stream: str, task: str, sink: TextIO) -> None:
+        query = {"stream": stream, "follow": "false", **_of(task)}
         try:
-            _copy(self._stored({"stream": stream, "follow": "false", **_of(task)}), sink)
+            task_output.TaskOutput(sink).copy(self._stored(query))
         except api_client.ApiError as error:
             self._tell_missing(stream, error)
 
@@ -120,10 +123,3 @@ class RunOutput:
 
 def _of(task: str) -> dict[str, str]:
     return {"task": task} if task else {}
-
-
-def _copy(pieces: Iterable[bytes], sink: BinaryIO) -> None:
-    """Write pieces as they come."""
-    for piece in pieces:
-        sink.write(piece)
-        sink.flush()

@@ -5,6 +5,7 @@ with ``muster:``.
 """
 
 import asyncio
+import functools
 import re
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from reconciler.operations.views import json_format
 from reconciler.server import errors
 from reconciler.server.api import envelopes, queries
 from reconciler.server.auth import authentication, authorization, csrf, read_rights
-from reconciler.server.logs import log_output, log_readers
+from reconciler.server.logs import log_output, log_readers, standing_rights
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.nodes import log_relay
 from reconciler.server.process import body_lengths
@@ -125,6 +126,7 @@ async def logs(
     readers: NamedDependency[log_readers.LogReaders],
     news: NamedDependency[CycleNews],
     access_log: NamedDependency[access_audit.AccessAudit],
+    gate: NamedDependency[authentication.Authenticator],
     task: queries.Filter = None,
     element: Annotated[int | None, Parameter(ge=0, le=2**31)] = None,
     attempt: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
@@ -190,7 +192,10 @@ async def logs(
         stream=stream,
         follows=follow,
     )
-    pieces = readers.counted(reader, output.pieces(tail))
+    reading = standing_rights.reading_of(request, name, job.spec.queue, job.spec.owner)
+    judge = functools.partial(standing_rights.why_ended, gate, store.reader, reading)
+    allowed = standing_rights.while_allowed(output.pieces(tail), judge)
+    pieces = readers.counted(reader, allowed)
     return Stream(pieces, media_type="text/plain; charset=utf-8")
 
 

@@ -1,0 +1,88 @@
+"""Output of tasks on its way to stdout or stderr: unchanged for a pipe, harmless for a terminal.
+
+A task writes what its owner likes. Sequences for terminals can rewrite what stands above, fill the
+clipboard, or have the terminal type an answer into the shell of who reads.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import TextIO
+
+#: The longest sequence that is waited for if a piece ends within it.
+SEQUENCE_BYTES_MAX = 64
+#: Colours and other attributes of text, and erasure of a line or its rest.
+_HARMLESS = rb"\x1b\[[0-9;:]{0,32}m|\x1b\[[0-2]?K"
+#: Control characters but tab, line feed and carriage return (of progress bars); those of the second
+#: set in UTF-8.
+_CONTROL = rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]"
+_TOKEN = re.compile(rb"(?P<harmless>" + _HARMLESS + rb")|" + _CONTROL)
+_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-9;:]{0,32})?|\xc2)\Z")
+
+
+def _shown(match: re.Match[bytes]) -> bytes:
+    if match["harmless"]:
+        return match[0]
+    code = ord(match[0].decode())
+    return rf"\x{code:02x}".encode()
+
+
+class TerminalFilter:
+    """A filter for one stream of pieces: colours stay, all else that controls a terminal is shown
+    as text, such as ``\\x1b]52``."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def add(self, piece: bytes) -> bytes:
+        """Return what can be written after a further piece."""
+        data = self._held + piece
+        found = _UNFINISHED.search(data, max(0, len(data) - SEQUENCE_BYTES_MAX))
+        end = found.start() if found else len(data)
+        self._held = data[end:]
+        return _TOKEN.sub(_shown, data[:end])
+
+    def end(self) -> bytes:
+        """Return what was held back."""
+        held, self._held = self._held, b""
+        return _TOKEN.sub(_shown, held)
+
+
+class TaskOutput:
+    """The output of one task on its way to a stream of this process, each piece written at once.
+
+    Args:
+        sink: stdout or stderr. What was printed there before is written first.
+    """
+
+    def __init__(self, sink: TextIO) -> None:
+        self._sink = sink
+        self._filter = TerminalFilter() if sink.isatty() else None
+
+    def copy(self, pieces: Iterable[bytes]) -> bool:
+        """Write pieces as they come. Return True if there were any."""
+        wrote = False
+        for piece in pieces:
+            self.write(piece)
+            wrote = True
+        self.end()
+        return wrote
+
+    def write(self, piece: bytes) -> None:
+        """Write a piece, but for a sequence at its end that is not complete yet."""
+        self._put(piece if self._filter is None else self._filter.add(piece))
+
+    def end(self) -> None:
+        """Write what was held back."""
+        if self._filter is not None:
+            self._put(self._filter.end())
+
+    def write_line(self, head: str, line: bytes) -> None:
+        """Write a line behind a heading, in one piece: lines of other tasks don't get into it."""
+        whole = line if self._filter is None else self._filter.add(line) + self._filter.end()
+        self._put(head.encode() + whole + b"\n")
+
+    def _put(self, data: bytes) -> None:
+        if data:
+            self._sink.flush()
+            self._sink.buffer.write(data)
+            self._sink.buffer.flush()
