@@ -78,7 +78,7 @@ _OPTIONS: dict[str, str] = {
 _ARGUMENTS: dict[tuple[str, str], str] = {
     ("adopt", "names"): "JOB...",
     ("approve", "digest"): "DIGEST",
-    ("backup", "file"): "FILE",
+    ("backup", "target"): "FOLDER",
     ("can", "email"): "EMAIL",
     ("can", "verb"): "VERB",
     ("cancel", "names"): "JOB...",
@@ -96,7 +96,7 @@ _ARGUMENTS: dict[tuple[str, str], str] = {
     ("quotas", "names"): "QUOTA...",
     ("release", "names"): "JOB...",
     ("rerun", "names"): "JOB...",
-    ("restore", "file"): "FILE",
+    ("restore", "source"): "FOLDER",
     ("rollback", "revision"): "REVISION",
     ("run", "command"): "-- COMMAND...",
     ("scenario", "paths"): "FILE...",

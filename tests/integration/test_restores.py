@@ -66,7 +66,7 @@ def _waiting(bed: beds.Bed) -> Any:
 def test_what_runs_is_taken_over_and_what_may_have_run_waits(bed: beds.Bed, lost: bool) -> None:
     bed.commit({"jobs/first.yaml": beds.job("first", "  command: ['true']")})
     bed.until_state("first", "Succeeded")
-    backup = bed.folder / "backup.db"
+    backup = bed.folder / "backup"
     done = _cli(bed, "backup", str(backup), "--store", f"sqlite:///{_store(bed)}")
     assert done.returncode == 0, done.stderr
     runs = _begin(bed, "runs")

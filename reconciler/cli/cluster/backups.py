@@ -1,5 +1,7 @@
 """Commands that protect the store: `backup` a live one, `restore` into an empty place, `adopt`."""
 
+import pwd
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +12,19 @@ from reconciler.model.values import found_values
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations import store_backup
+    from reconciler.operations.backup import backup_contents, backup_folder
 else:
-    store_backup = lazy_import.module("reconciler.operations.store_backup")  # SQLAlchemy is slow
+    # SQLAlchemy is slow
+    backup_contents = lazy_import.module("reconciler.operations.backup.backup_contents")
+    backup_folder = lazy_import.module("reconciler.operations.backup.backup_folder")
 
 Store = Annotated[
     str | None,
     typer.Option("--store", help="URL of the store. Default: that of `muster up` here."),
+]
+_Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", help="The controller's folder. Default: that of the store."),
 ]
 
 
@@ -89,34 +97,79 @@ def _list(found: dict[str, Any]) -> None:
 
 
 def backup(
-    file: Annotated[Path, typer.Argument(help="File to write; it must not exist.")],
+    target: Annotated[Path, typer.Argument(help="Folder to make; it must not exist.")],
     store: Store = None,
+    folder: _Folder = None,
 ) -> None:
-    """Copy the store to a file, also while it is in use.
+    """Copy the store and the audit log, also while they are in use.
 
-    Example: muster backup muster-2026-11-21.db
+    Secrets are named and not copied. Each copied file has a checksum in `manifest.json`.
+
+    Example: muster backup /backup/muster-2026-11-21
     """
     url = _store(store, must_exist=True)
     try:
-        size = store_backup.save(url, file)
-    except store_backup.BackupError as error:
+        made = backup_folder.save(url, folder or _folder_of(url), target, time.time())
+    except backup_contents.BackupError as error:
         terminal.fail(str(error))
-    terminal.note(f"wrote {file}: {size} bytes of {url}")
+    size = sum(one.size for one in made.files)
+    terminal.note(f"wrote {target}: {len(made.files)} files, {size} bytes")
+    _note_missing(made)
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="File that `muster backup` wrote.")],
+    source: Annotated[Path, typer.Argument(help="Folder that `muster backup` made.")],
     store: Store = None,
+    folder: _Folder = None,
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look whether the backup is whole.")
+    ] = False,
 ) -> None:
     """Restore a backup to a place without a store.
 
-    Do this before you start the controller.
+    Do this before you start the controller. The files belong to who owns its folder. A file that
+    is there stays as it is.
 
-    Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
+    Example: muster restore muster-2026-11-21 --store sqlite:////var/lib/muster/store.db
     """
-    url = _store(store, must_exist=False)
     try:
-        size = store_backup.restore(file, url)
-    except store_backup.BackupError as error:
+        if check:
+            _tell_whole(source, backup_folder.check(source))
+            return
+        url = _store(store, must_exist=False)
+        done = backup_folder.restore(source, url, folder or _folder_of(url))
+    except backup_contents.BackupError as error:
         terminal.fail(str(error))
-    terminal.note(f"restored {size} bytes into {url}")
+    terminal.note(f"restored {', '.join(done.restored)} beside {url.removeprefix('sqlite:///')}")
+    if done.owner is not None:
+        terminal.note(f"they belong to {_user(done.owner[0])}, as the folder does")
+    for name in done.kept:
+        terminal.note(f"{name} was there and stays as it was")
+    if done.manifest is not None:
+        _note_missing(done.manifest)
+
+
+def _folder_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///")).parent
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _tell_whole(source: Path, found: "backup_contents.Manifest") -> None:
+    terminal.note(f"{source} is whole: {len(found.files)} files of {found.made_at}")
+    _note_missing(found)
+
+
+def _note_missing(found: "backup_contents.Manifest") -> None:
+    """Tell what a restore needs that is not in a backup."""
+    if found.left_out:
+        names = ", ".join(found.left_out)
+        terminal.note(f"not in it, to be kept apart: {names}")
+    if not any(one.name == backup_contents.CHAINS[0] for one in found.files):
+        terminal.note("no audit log is in it: name the controller's folder with --folder")

@@ -31,7 +31,7 @@ NAMES_MAX = 20
 LAST_WORDS = (
     f"{MARK} prevents every cycle, even without any input: the controller ends. No decision is "
     "lost. To fix: report it with the trace below and, if you may share it, a copy of the store "
-    "(`muster backup FILE`); the previous version of Muster may work"
+    "(`muster backup FOLDER`); the previous version of Muster may work"
 )
 _ROOTS = ("reconciler", "agents")
 

@@ -1,0 +1,214 @@
+"""A backup holds the store and what belongs to it, shows what was changed, and costs nothing."""
+
+import os
+import pathlib
+import pwd
+import stat
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from reconciler import store
+from reconciler.operations.audit import audit_entries, audit_log
+from reconciler.operations.backup import backup_contents, backup_folder
+from reconciler.store import backup
+from tests.unit.store import samples
+
+NOW = 1_800_000_000.0
+
+
+class StateFolder:
+    """A controller's folder with a live store, an audit log in two parts, and secrets."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.url = f"sqlite:///{folder / 'store.db'}"
+        self.store = store.Store.open(self.url)
+        epoch = self.store.lead("one", 50.0)
+        self.store.commit(epoch, 1, samples.cycle(jobs=(samples.job(),)))
+        self.log = audit_log.Log(folder / audit_log.FILE, part_bytes_max=600)
+        for at in range(5):
+            self.log.append(audit_entries.AuditEntry(float(at), f"{at:040x}", "Synced"))
+        (folder / "notified.json").write_text('{"sent": 3}')
+        (folder / "tokens").write_text("secret")
+        (folder / "server.log").write_text("…")
+        (folder / "mirror-1.git").mkdir()
+        (folder / "notify").mkdir()
+
+
+@pytest.fixture
+def live(tmp_path: pathlib.Path) -> Iterator[StateFolder]:
+    made = StateFolder(tmp_path / "state")
+    yield made
+    made.store.close()
+
+
+def test_all_that_cannot_be_made_again_is_copied_and_secrets_are_named(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    target = tmp_path / "copy"
+    made = backup_folder.save(live.url, live.folder, target, NOW)
+    parts = [path.name for path in live.log.parts()]
+    assert parts
+    names = sorted(["store.db", "notified.json", "audit.jsonl", *parts])
+    assert [one.name for one in made.files] == names
+    assert sorted(path.name for path in target.iterdir()) == sorted([*names, "manifest.json"])
+    assert made.left_out == ("notify", "tokens")
+    assert backup_folder.check(target) == made
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in target.iterdir()}
+    assert (modes, stat.S_IMODE(target.stat().st_mode)) == ({0o600}, 0o700)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_restore_brings_all_of_it_to_an_empty_place(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    place = tmp_path / "new"
+    place.mkdir()
+    url = f"sqlite:///{place / 'store.db'}"
+    done = backup_folder.restore(tmp_path / "copy", url, place)
+    assert sorted(done.restored) == sorted(path.name for path in place.iterdir())
+    assert done.kept == ()
+    opened = store.Store.open(url)
+    assert opened.load().jobs == {"train": samples.job()}
+    opened.close()
+    log = audit_log.Log(place / audit_log.FILE)
+    assert log.verify() == live.log.verify()
+    assert log.append(audit_entries.AuditEntry(9.0, "9" * 40, "Synced")).number == 6
+
+
+def test_what_is_in_the_folder_stays_and_a_store_is_not_overwritten(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    live.log.append(audit_entries.AuditEntry(9.0, "9" * 40, "Synced"))
+    newer = live.log.path.read_bytes()
+    with pytest.raises(backup_contents.BackupError, match="exists and is not overwritten"):
+        backup_folder.restore(tmp_path / "copy", live.url, live.folder)
+    live.store.close()
+    for path in live.folder.glob("store.db*"):
+        path.unlink()
+    done = backup_folder.restore(tmp_path / "copy", live.url, live.folder)
+    assert "audit.jsonl" in done.kept
+    assert live.log.path.read_bytes() == newer
+    assert (live.folder / "store.db").exists()
+
+
+def test_a_line_that_is_being_written_is_left_out(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    whole = live.log.path.read_bytes()
+    with live.log.path.open("ab") as file:
+        file.write(b'{"number": 6, "half')
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    assert (tmp_path / "copy" / "audit.jsonl").read_bytes() == whole
+
+
+def _change(path: pathlib.Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+
+
+def _break_chain(folder: pathlib.Path) -> None:
+    """Change a line and the manifest with it: checksums can be made anew, the chain can't."""
+    path = folder / "audit.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"Synced"', b'"Unknown"', 1))
+    found = backup_contents.read(folder)
+    files = [backup_contents.describe(folder / one.name) for one in found.files]
+    manifest = msgspec.structs.replace(found, files=tuple(files))
+    (folder / "manifest.json").write_bytes(backup_contents.encode(manifest))
+
+
+FAULTS = {
+    "changed": (lambda copy: _change(copy / "store.db"), "store.db: found SHA-256"),
+    "shorter": (lambda copy: os.truncate(copy / "notified.json", 3), "found 3 bytes, expected 11"),
+    "gone": (lambda copy: (copy / "notified.json").unlink(), "notified.json can't be read"),
+    "no list": (lambda copy: (copy / "manifest.json").unlink(), "is no backup: manifest.json"),
+    "odd list": (lambda copy: (copy / "manifest.json").write_text("{}"), "manifest.json can't be"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), FAULTS.values(), ids=list(FAULTS))
+def test_a_backup_that_is_not_whole_is_neither_accepted_nor_restored(
+    live: StateFolder, tmp_path: pathlib.Path, damage: object, message: str
+) -> None:
+    copy = tmp_path / "copy"
+    backup_folder.save(live.url, live.folder, copy, NOW)
+    assert callable(damage)
+    damage(copy)
+    place = tmp_path / "new"
+    place.mkdir()
+    with pytest.raises(backup_contents.BackupError, match=message):
+        backup_folder.check(copy)
+    with pytest.raises(backup_contents.BackupError, match=message):
+        backup_folder.restore(copy, f"sqlite:///{place / 'store.db'}", place)
+    assert not list(place.iterdir())
+
+
+def test_a_check_goes_along_the_chains(live: StateFolder, tmp_path: pathlib.Path) -> None:
+    copy = tmp_path / "copy"
+    backup_folder.save(live.url, live.folder, copy, NOW)
+    _break_chain(copy)
+    with pytest.raises(backup_contents.BackupError, match=r"audit\.jsonl: line 5: it was changed"):
+        backup_folder.check(copy)
+
+
+@pytest.mark.parametrize("name", ["../evil", "tokens", "/etc/passwd", "audit-../x.jsonl"])
+def test_a_list_names_nothing_but_files_of_backups(
+    live: StateFolder, tmp_path: pathlib.Path, name: str
+) -> None:
+    copy = tmp_path / "copy"
+    made = backup_folder.save(live.url, live.folder, copy, NOW)
+    odd = backup_contents.BackupFile(name, 0, "")
+    manifest = msgspec.structs.replace(made, files=(*made.files, odd))
+    (copy / "manifest.json").write_bytes(backup_contents.encode(manifest))
+    with pytest.raises(backup_contents.BackupError, match="which no backup holds"):
+        backup_folder.check(copy)
+
+
+def test_a_list_of_a_newer_form_says_what_reads_it(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    copy = tmp_path / "copy"
+    made = backup_folder.save(live.url, live.folder, copy, NOW)
+    newer = msgspec.structs.replace(made, format=2)
+    (copy / "manifest.json").write_bytes(backup_contents.encode(newer))
+    with pytest.raises(backup_contents.BackupError, match="found format 2, expected at most 1"):
+        backup_folder.check(copy)
+
+
+def test_a_file_of_an_earlier_version_is_restored(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    backup.backup(live.url, tmp_path / "old.db")
+    place = tmp_path / "new"
+    place.mkdir()
+    done = backup_folder.restore(tmp_path / "old.db", f"sqlite:///{place / 'store.db'}", place)
+    assert (done.manifest, done.restored) == (None, ("store.db",))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to restore for somebody else")
+def test_restored_files_belong_to_who_owns_the_folder(
+    live: StateFolder, tmp_path: pathlib.Path
+) -> None:
+    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    place = tmp_path / "new"
+    place.mkdir()
+    nobody = pwd.getpwnam("nobody")
+    os.chown(place, nobody.pw_uid, nobody.pw_gid)
+    done = backup_folder.restore(tmp_path / "copy", f"sqlite:///{place / 'store.db'}", place)
+    assert done.owner == (nobody.pw_uid, nobody.pw_gid)
+    assert {path.stat().st_uid for path in place.iterdir()} == {nobody.pw_uid}
+
+
+def test_nothing_is_left_of_a_backup_that_fails(live: StateFolder, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(backup_contents.BackupError, match="there is no file"):
+        backup_folder.save(f"sqlite:///{tmp_path / 'gone.db'}", live.folder, tmp_path / "c", NOW)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(backup_contents.BackupError, match="exists and is not overwritten"):
+        backup_folder.save(live.url, live.folder, tmp_path / "there", NOW)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "there"]
