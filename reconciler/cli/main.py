@@ -41,7 +41,8 @@ COMMANDS = {
     "cluster.authority": ("ca",),
     "repository.schema": ("schema",),
     "repository.access": ("access",),
-    "repository.history": ("history", "audit"),
+    "repository.history": ("history",),
+    "repository.audit": ("audit",),
     "changes.prune": ("prune",),
     "changes.rollback": ("rollback", "suspend", "resume"),
 }

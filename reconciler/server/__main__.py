@@ -132,6 +132,7 @@ def main(arguments: list[str]) -> int:
     address = f"{shown}:{listener.getsockname()[1]}"
     expires_at = None if certificate is None else lambda: certificate.expires_at
     parts = _compose(options, known, expires_at)
+    known.on_change(lambda what: parts.access_log.note("TokensChanged", "", "", "token file", what))
     config = uvicorn.Config(
         app.create_app(parts, address=address),
         access_log=False,

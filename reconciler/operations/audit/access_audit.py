@@ -5,10 +5,13 @@ repeats is one entry a minute with its number, so that nobody fills the disk by 
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,8 +25,28 @@ FILE = "access.jsonl"
 REPEAT_S = 60.0
 #: How many callers with a request are told apart; the one that came longest ago gives way.
 KEYS_MAX = 1024
-#: The most entries in ``REPEAT_S``; what is more is counted in the next one.
-ENTRIES_MAX = 120
+
+
+class Limit(NamedTuple):
+    """The most entries in ``REPEAT_S`` about one kind of call: of all callers, and of one."""
+
+    of_all: int
+    of_one: int
+
+
+#: What takes a right is bounded by the right; refusals cost whoever is refused nothing.
+LIMITS: Mapping[audit_entries.Action, Limit] = {
+    "Unauthenticated": Limit(120, 30),
+    "Forbidden": Limit(120, 30),
+    "LogsRead": Limit(600, 120),
+    "SnapshotRead": Limit(120, 30),
+    "OverrideChanged": Limit(1200, 1200),
+    "TokensChanged": Limit(1200, 1200),
+}
+#: What changes something: each is an entry of its own.
+ORDERS = frozenset({"OverrideChanged", "TokensChanged"})
+#: What an entry says of calls that got none, because their kind or their caller had too many.
+MORE = "further calls of that minute, of which only the number is known"
 #: The most characters of each text.
 TEXT_MAX = 300
 
@@ -54,7 +77,11 @@ class AccessAudit:
         self.log = log
         self._clock, self._wall = clock, wall
         self._by_key: OrderedDict[tuple[str, ...], _Repeated] = OrderedDict()
-        self._made: deque[float] = deque()
+        #: When the last entries of a kind were made, and about whom.
+        self._made: dict[str, deque[tuple[float, str]]] = {kind: deque() for kind in LIMITS}
+        #: Calls without an entry of their own, by kind and caller.
+        self._more: Counter[tuple[audit_entries.Action, str, str]] = Counter()
+        self._more_since = 0.0
         self._waiting: deque[audit_entries.AuditEntry] = deque()
         self._changed = asyncio.Event()
         self._failing = False
@@ -72,39 +99,74 @@ class AccessAudit:
             why: the reason of a refusal, or details.
         """
         now = self._clock()
-        # a job's name may have been several people's: whose it was is in the details
-        whose = why[:TEXT_MAX] if action == "LogsRead" else ""
+        is_order = action in ORDERS
+        # a job's name may have been several people's, and two orders differ: details say so
+        whose = why[:TEXT_MAX] if is_order or action == "LogsRead" else ""
         key = (action, identity, address, request[:TEXT_MAX], whose)
         repeated = self._by_key.setdefault(key, _Repeated())
         self._by_key.move_to_end(key)
         while len(self._by_key) > KEYS_MAX:
             self._by_key.popitem(last=False)
         repeated.count += 1
-        while self._made and now - self._made[0] >= REPEAT_S:
-            self._made.popleft()
-        is_repeat = repeated.at is not None and now - repeated.at < REPEAT_S
-        if is_repeat or len(self._made) >= ENTRIES_MAX:
+        self._tell_more(now)
+        if not is_order and repeated.at is not None and now - repeated.at < REPEAT_S:
             return
-        self._made.append(now)
-        access = audit_entries.AccessEntry(
-            *(action, identity, address, request[:TEXT_MAX], repeated.count)
+        if not self._has_room(action, identity or address, now):
+            self._count_more(action, identity, address, now)
+            return
+        told = audit_entries.AccessEntry(
+            action, identity, address, request[:TEXT_MAX], repeated.count
         )
-        self._waiting.append(
-            audit_entries.AuditEntry(
-                self._wall(), "", "Access", message=why[:TEXT_MAX], access=access
-            )
-        )
+        self._put(told, why)
         repeated.at, repeated.count = now, 0
+
+    def _put(self, access: audit_entries.AccessEntry, why: str) -> None:
+        entry = audit_entries.AuditEntry(
+            self._wall(), "", "Access", message=why[:TEXT_MAX], access=access
+        )
+        self._waiting.append(entry)
         self._changed.set()
+
+    def _has_room(self, action: audit_entries.Action, who: str, now: float) -> bool:
+        """Return True if a further entry is within the limits, and count it."""
+        made, limit = self._made[action], LIMITS[action]
+        while made and now - made[0][0] >= REPEAT_S:
+            made.popleft()
+        mine = sum(one == who for _, one in made)
+        if len(made) >= limit.of_all or mine >= limit.of_one:
+            return False
+        made.append((now, who))
+        return True
+
+    def _count_more(
+        self, action: audit_entries.Action, identity: str, address: str, now: float
+    ) -> None:
+        """Count a call that gets no entry."""
+        if not self._more:
+            self._more_since = now
+        key = (action, identity, address)
+        self._more[key if len(self._more) < KEYS_MAX else (action, "", "")] += 1
+
+    def _tell_more(self, now: float) -> None:
+        """Have the calls written down that got no entry, a minute after the first: one entry for
+        each caller."""
+        if self._more and now - self._more_since >= REPEAT_S:
+            for (action, identity, address), count in self._more.items():
+                self._put(audit_entries.AccessEntry(action, identity, address, "", count), MORE)
+            self._more.clear()
 
     async def run(self) -> None:
         """Write entries as they come, until cancelled; then those that still wait."""
         try:
             while True:
-                await self._changed.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REPEAT_S):
+                        await self._changed.wait()
+                self._tell_more(self._clock())
                 self._changed.clear()
                 await asyncio.to_thread(self.write)
         finally:
+            self._tell_more(math.inf)
             self.write()
 
     def write(self) -> None:

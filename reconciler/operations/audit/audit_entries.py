@@ -5,7 +5,7 @@ that shows tampering; ``retention`` drops old ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -63,7 +63,15 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 #: What an entry about access says: two kinds of refusal, and what was done.
-Action = Literal["Unauthenticated", "Forbidden", "LogsRead", "SnapshotRead", "OverrideChanged"]
+Action = Literal[
+    "Unauthenticated",
+    "Forbidden",
+    "LogsRead",
+    "SnapshotRead",
+    "OverrideChanged",
+    "TokensChanged",
+]
+ACTIONS: tuple[Action, ...] = get_args(Action)
 
 
 class AccessEntry(msgspec.Struct, frozen=True):

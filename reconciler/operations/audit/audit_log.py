@@ -131,10 +131,13 @@ class Log:
     def _open(self) -> int:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def _put_aside(self) -> Iterator[bytes]:
-        """Yield the lines of closed files, last first."""
-        for part in reversed(self.parts()):
-            yield from lines_backwards(part)
+    def _put_aside(self, before: int | None = None) -> Iterator[bytes]:
+        """Yield the lines of closed files, last first, without files that begin at ``before``."""
+        parts = self.parts()
+        for index in reversed(range(len(parts))):
+            begins = _last_number(parts[index - 1]) + 1 if index else 0
+            if before is None or begins < before:
+                yield from lines_backwards(parts[index])
 
     @staticmethod
     def _drop_torn(descriptor: int) -> None:
@@ -167,16 +170,22 @@ class Log:
         lines = self.newest_first()
         return next((one for one in lines if one.entry.dropped is msgspec.UNSET), None)
 
-    def newest_first(self, *, only_dropped: bool = False) -> Iterator[ChainEntry]:
+    def newest_first(
+        self, *, only_dropped: bool = False, before: int | None = None
+    ) -> Iterator[ChainEntry]:
         """Yield all lines, or only those about dropped lines, newest first.
+
+        ``before``: only those with a smaller number.
 
         Raises:
             ValueError: a line can't be read.
         """
         growing = lines_backwards(self.path, grows=True)
-        for text in itertools.chain(growing, self._put_aside()):
+        for text in itertools.chain(growing, self._put_aside(before)):
             if not only_dropped or _DROPPED_MARK in text:
-                yield _read(self.path, text)
+                line = _read(self.path, text)
+                if before is None or line.number < before:
+                    yield line
 
     def verify(
         self, first: int = 1, *, pause: Callable[[], None] | None = None, mark: int = 0
@@ -365,6 +374,11 @@ class ChainWalk:
             line = _decode(text)
             if line.hash == hash_of(line):
                 self._look_for_anchor(line)
+
+
+def _last_number(part: Path) -> int:
+    """Return the number of the last line of a closed file, from its name."""
+    return int(part.stem[-_NUMBER_DIGITS:])
 
 
 def oldest_of(path: Path) -> ChainEntry:

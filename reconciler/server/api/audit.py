@@ -1,18 +1,25 @@
 """``GET /v1/audit``: what became of revisions, and whether the log of it is whole."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from litestar import get
 from litestar.di import NamedDependency
-from litestar.params import Parameter
+from litestar.params import Parameter, QueryParameter
 
-from reconciler.model.values import times
-from reconciler.operations.audit import access_audit, audit_entries, audit_log, verify_worker
+from reconciler.model.values import found_values, suggestions, times
+from reconciler.operations.audit import (
+    access_audit,
+    audit_entries,
+    audit_log,
+    audit_search,
+    verify_worker,
+)
 from reconciler.operations.views import json_format
 from reconciler.server import errors
-from reconciler.server.api import envelopes
+from reconciler.server.api import envelopes, queries
 from reconciler.server.auth import authentication
 from reconciler.server.loop_link import LinkClient
 from reconciler.server.process import worker_processes
@@ -82,9 +89,12 @@ class EntryView(json_format.View, frozen=True):
 
 
 class Entries(envelopes.Envelope, frozen=True, kw_only=True):
-    """Entries, newest first."""
+    """Entries, newest first; ``next`` is what to give as ``before`` for older ones, null at the
+    end.
+    """
 
     items: list[EntryView]
+    next: int | None = None
 
 
 class AccessView(json_format.View, frozen=True):
@@ -102,9 +112,12 @@ class AccessView(json_format.View, frozen=True):
 
 
 class AccessEntries(envelopes.Envelope, frozen=True, kw_only=True):
-    """Entries about calls, newest first."""
+    """Entries about calls, newest first; ``next`` is what to give as ``before`` for older ones,
+    null at the end.
+    """
 
     items: list[AccessView]
+    next: int | None = None
 
 
 class Verified(json_format.View, frozen=True):
@@ -214,6 +227,61 @@ def _dropped_view(of: audit_entries.Dropped) -> DroppedView:
     )
 
 
+_Limit = Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)]
+_Before = Annotated[
+    int | None, Parameter(ge=1, description="Only lines with a smaller number: `next` of a page.")
+]
+_Person = Annotated[
+    str | None,
+    Parameter(max_length=253, description="A part of the identity or address of who did it."),
+]
+_Label = Annotated[
+    str | None,
+    QueryParameter(
+        name="object", max_length=253, description="A label such as `Job/train`, or a kind."
+    ),
+]
+_Since = Annotated[str | None, Parameter(description="RFC 3339; only what happened from then on.")]
+_Until = Annotated[str | None, Parameter(description="RFC 3339; only what happened up to then.")]
+
+
+def query_of(
+    *,
+    person: str | None,
+    label: str | None,
+    action: str | None,
+    since: str | None,
+    until: str | None,
+    actions: Sequence[str],
+) -> audit_search.AuditQuery:
+    """Return what is looked for.
+
+    Raises:
+        Failure: 400, a time can't be read, or there is no such action.
+    """
+    if action and action not in actions:
+        raise errors.Failure(
+            400,
+            f"action: found {found_values.quote(action)}, expected one of {', '.join(actions)}"
+            + suggestions.hint(action, actions),
+        )
+    try:
+        begins = None if since is None else times.parse_time(since)
+        ends = None if until is None else times.parse_time(until)
+    except ValueError as error:
+        raise errors.Failure(400, str(error)) from None
+    return audit_search.AuditQuery(person or "", label or "", action or "", begins, ends)
+
+
+async def _search(
+    log: audit_log.Log, query: audit_search.AuditQuery, before: int | None, limit: int
+) -> audit_search.SearchResult:
+    try:
+        return await asyncio.to_thread(audit_search.search, log, query, before=before, limit=limit)
+    except ValueError as error:
+        raise errors.Failure(500, str(error)) from None
+
+
 @get(
     "/v1/audit",
     status_code=200,
@@ -221,16 +289,33 @@ def _dropped_view(of: audit_entries.Dropped) -> DroppedView:
     summary="What became of each revision, the newest first",
 )
 async def entries(
+    *,
     revision_log: NamedDependency[audit_log.Log],
     link: NamedDependency[LinkClient],
-    limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100,
+    limit: _Limit = 100,
+    before: _Before = None,
+    person: _Person = None,
+    label: _Label = None,
+    action: queries.Filter = None,
+    since: _Since = None,
+    until: _Until = None,
 ) -> Entries:
-    """Return entries with their commits, changes and result."""
-    try:
-        found = await asyncio.to_thread(revision_log.tail, limit)
-    except ValueError as error:
-        raise errors.Failure(500, str(error)) from None
-    return Entries(items=[_view(line) for line in found], **envelopes.head(link.published))
+    """Return entries with their commits, changes and result.
+
+    `action` is Added, Changed, Removed, Refused or Dropped. An answer looks at 20,000 lines at
+    most, and `next` says where to go on. An entry lists the first 50 objects of its revision.
+    """
+    query = query_of(
+        person=person,
+        label=label,
+        action=action,
+        since=since,
+        until=until,
+        actions=audit_search.REVISION_ACTIONS,
+    )
+    found = await _search(revision_log, query, before, limit)
+    items = [_view(line) for line in found.lines]
+    return Entries(items=items, next=found.next, **envelopes.head(link.published))
 
 
 @get(
@@ -260,17 +345,29 @@ async def verify(
     summary="Who was refused, read other people's output, or made overrides, the newest first",
 )
 async def access(
+    *,
     access_log: NamedDependency[access_audit.AccessAudit],
     link: NamedDependency[LinkClient],
-    limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100,
+    limit: _Limit = 100,
+    before: _Before = None,
+    person: _Person = None,
+    label: _Label = None,
+    action: queries.Filter = None,
+    since: _Since = None,
+    until: _Until = None,
 ) -> AccessEntries:
     """Return entries for admins. What repeats within a minute is one of them, with its number."""
-    try:
-        found = await asyncio.to_thread(access_log.log.tail, limit)
-    except ValueError as error:
-        raise errors.Failure(500, str(error)) from None
-    items = [_access_view(line, line.entry.access) for line in found if line.entry.access]
-    return AccessEntries(items=items, **envelopes.head(link.published))
+    query = query_of(
+        person=person,
+        label=label,
+        action=action,
+        since=since,
+        until=until,
+        actions=audit_search.ACCESS_ACTIONS,
+    )
+    found = await _search(access_log.log, query, before, limit)
+    items = [_access_view(line, line.entry.access) for line in found.lines if line.entry.access]
+    return AccessEntries(items=items, next=found.next, **envelopes.head(link.published))
 
 
 HANDLERS = [entries, verify, access]

@@ -7,7 +7,7 @@ last good one counts until it is mended.
 import logging
 import pathlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -106,7 +106,13 @@ class WatchedTokens:
         self._seen = self._signature()
         self._looked_at = clock()
         self._wrong = ""
-        self._table = TokenTable(token_file.load(path, any_node=any_node), wall)
+        self._lines = token_file.load(path, any_node=any_node)
+        self._table = TokenTable(self._lines, wall)
+        self._tell: Callable[[str], None] = lambda _what: None
+
+    def on_change(self, tell: Callable[[str], None]) -> None:
+        """Have each change of the file told, as ``added ada@x.org (user)``."""
+        self._tell = tell
 
     def find(self, token: bytes) -> Caller:
         """Return whose token it is, by the file as it is now.
@@ -142,3 +148,27 @@ class WatchedTokens:
         self._seen, self._wrong = signature, ""
         self._table = TokenTable(lines, self._wall)
         _LOG.info("read %s again: %d tokens", self._path, len(lines))
+        told = _differences(self._lines, lines)
+        self._lines = lines
+        if told:
+            self._tell(told)
+
+
+def _differences(
+    before: Sequence[token_file.TokenLine], after: Sequence[token_file.TokenLine]
+) -> str:
+    """Return which tokens came and went, by their holders; empty if none did."""
+    old, new = ({one.digest: one for one in lines} for lines in (before, after))
+    came = [f"added {_holder(new[digest])}" for digest in new.keys() - old.keys()]
+    went = [f"removed {_holder(old[digest])}" for digest in old.keys() - new.keys()]
+    changed = [
+        f"changed {_holder(old[digest])} to {_holder(new[digest])}"
+        for digest in old.keys() & new.keys()
+        if old[digest] != new[digest]
+    ]
+    return ", ".join(sorted(came) + sorted(went) + sorted(changed))
+
+
+def _holder(line: token_file.TokenLine) -> str:
+    until = "" if line.expires_at is None else f", until {times.format_time(line.expires_at)}"
+    return f"{line.identity} ({line.role}{until})"

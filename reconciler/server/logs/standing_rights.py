@@ -5,7 +5,7 @@ Who has lost the token or the right reads on for ``AGAIN_S`` at most.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ def reading_of(request: Request[Any, Any, Any], job: str, queue: str, owner: str
     return Reading(caller, request.headers.get("authorization"), job, queue, owner)
 
 
-def why_ended(
+async def why_ended(
     gate: authentication.Authenticator, reader: StoreReader, reading: Reading
 ) -> str | None:
     """Return why somebody may not read on; None if they may.
@@ -49,26 +49,30 @@ def why_ended(
         return "the token of this call is not valid any more"
     if caller.name != reading.caller.name:
         return "the token of this call is somebody else's now"
-    rights = read_rights.ReadRights(reader, caller)
-    return rights.why_not(reading.job, reading.queue, reading.owner) or None
+
+    def why_not() -> str:
+        rights = read_rights.ReadRights(reader, caller)
+        return rights.why_not(reading.job, reading.queue, reading.owner)
+
+    return await asyncio.to_thread(why_not) or None
 
 
 async def while_allowed(
     pieces: AsyncIterator[bytes],
-    why_ended: Callable[[], str | None],
+    why_ended: Callable[[], Awaitable[str | None]],
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[bytes]:
     """Yield pieces until their reader may not read on; then a line says why.
 
     Args:
         pieces: the output.
-        why_ended: looks at the right; runs in a thread.
+        why_ended: looks at the right.
         clock: seconds.
     """
     judged_at = clock()
     async for piece in pieces:
         if clock() - judged_at >= AGAIN_S:
-            why = await asyncio.to_thread(why_ended)
+            why = await why_ended()
             if why is not None:
                 yield f"muster: this output ends here: {why}\n".encode()
                 return

@@ -56,10 +56,63 @@ def test_what_repeats_is_one_entry_a_minute_with_its_number(bed: Bed) -> None:
 
 def test_nobody_fills_the_disk_by_being_refused(bed: Bed) -> None:
     for number in range(5000):
-        bed.forbid(path=f"/v1/jobs/{number}/logs" + "x" * 10_000)
-    assert len(bed.written()) == access_audit.ENTRIES_MAX
-    assert bed.log.path.stat().st_size < access_audit.ENTRIES_MAX * 1500
+        bed.forbid(f"eve-{number}", "/v1/jobs/train/logs" + "x" * 10_000)
+    assert len(bed.written()) == access_audit.LIMITS["Forbidden"].of_all
+    assert bed.log.path.stat().st_size < access_audit.LIMITS["Forbidden"].of_all * 1500
     assert len(bed.audit._by_key) == access_audit.KEYS_MAX
+
+
+def test_one_caller_leaves_room_for_entries_about_others(bed: Bed) -> None:
+    for number in range(500):
+        bed.forbid(path=f"/v1/jobs/{number}/logs")
+    bed.forbid("mallory")
+    written = [one.identity for one in bed.written()]
+    assert written == ["eve"] * access_audit.LIMITS["Forbidden"].of_one + ["mallory"]
+
+
+def test_each_order_is_an_entry_whatever_else_happens(bed: Bed) -> None:
+    for number in range(500):
+        bed.forbid(f"eve-{number}")
+    for job in ("train", "eval", "eval"):
+        bed.audit.note("OverrideChanged", "root", "10.0.0.2", "POST /v1/overrides", f"cancel {job}")
+    bed.audit.note("TokensChanged", "", "", "token file", "removed bob@x.org (user)")
+    bed.written()
+    told = [line.entry.message for line in bed.log.tail(4)]
+    assert told == ["removed bob@x.org (user)", "cancel eval", "cancel eval", "cancel train"]
+
+
+def test_orders_are_bounded_too(bed: Bed) -> None:
+    most = access_audit.LIMITS["OverrideChanged"].of_all
+    for number in range(most + 5):
+        bed.audit.note("OverrideChanged", "root", "10.0.0.2", "POST /v1/overrides", f"{number}")
+    assert len(bed.written()) == most
+    bed.now += access_audit.REPEAT_S
+    bed.forbid()
+    told = bed.written()[most:]
+    assert [(one.action, one.identity, one.request, one.count) for one in told] == [
+        ("OverrideChanged", "root", "", 5),
+        ("Forbidden", "eve", "GET /v1/jobs/train/logs", 1),
+    ]
+
+
+def test_refusals_leave_room_for_what_was_read(bed: Bed) -> None:
+    for number in range(500):
+        bed.forbid(f"eve-{number}")
+    bed.audit.note("LogsRead", "lead", "10.0.0.2", "GET /v1/jobs/train/logs", "of ada")
+    assert bed.written()[-1].action == "LogsRead"
+
+
+def test_calls_without_an_entry_are_counted_at_the_end(bed: Bed) -> None:
+    async def scene() -> None:
+        running = asyncio.create_task(bed.audit.run())
+        await asyncio.sleep(0)
+        for number in range(40):
+            bed.forbid(path=f"/v1/jobs/{number}/logs")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scene())
+    assert [(one.request, one.count) for one in bed.written()[30:]] == [("", 10)]
 
 
 def test_a_changed_entry_breaks_the_chain(bed: Bed) -> None:

@@ -68,6 +68,29 @@ def test_a_change_of_the_file_counts_within_a_second(path: pathlib.Path) -> None
     assert known.find(b"b").name == "bob"
 
 
+def test_what_changes_in_the_file_is_told_by_holders_and_never_by_tokens(
+    path: pathlib.Path,
+) -> None:
+    clock, told = Clock(), list[str]()
+    known = tokens.WatchedTokens(path, clock=clock)
+    known.on_change(told.append)
+    for text in (
+        "a ada user\nb bob admin 2033-05-18T03:33:20Z\n",
+        "# a comment\na ada user\nb bob admin 2033-05-18T03:33:20Z\n",
+        "a ada admin\nc n[1-2] node\n",
+    ):
+        write(path, text)
+        clock.now += 1.0
+        known.find(b"a")
+    assert told == [
+        "added bob (admin, until 2033-05-18T03:33:20.000Z)",
+        (
+            "added n[1-2] (node), removed bob (admin, until 2033-05-18T03:33:20.000Z), "
+            "changed ada (user) to ada (admin)"
+        ),
+    ]
+
+
 def test_the_file_is_looked_at_once_a_second(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,11 @@ def _shown(at: list[float], answers: list[str | None]) -> bytes:
         current[0] = next(now)
         return current[0]
 
+    async def why_ended() -> str | None:
+        return next(told)
+
     async def read() -> bytes:
-        found = standing_rights.while_allowed(_pieces(iter(at)), lambda: next(told), clock)
+        found = standing_rights.while_allowed(_pieces(iter(at)), why_ended, clock)
         return b"".join([piece async for piece in found])
 
     return asyncio.run(read())
