@@ -36,7 +36,7 @@ from reconciler.controller import (
     lead_claim,
     loop_inbox,
 )
-from reconciler.controller.host import full_disk, gc_tuning
+from reconciler.controller.host import full_disk, gc_tuning, kept_lease
 from reconciler.controller.quarantine import cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits
@@ -326,11 +326,14 @@ def _lead(
     notifier = _notifier(options)
     watcher = _git_watcher(options, store, repository, before, inbox=inbox, notifier=notifier)
     watcher.watching = _watch(options.repo, watcher)
-    led = lead_claim.LedBy(
-        identity, epoch, store.cycle, packed is None, host, lead_claim.lock_place(options.state)
-    )
+    place = lead_claim.lock_place(options.state)
+    led = lead_claim.LedBy(identity, epoch, store.cycle, packed is None, host, place)
     watcher.claim = lead_claim.LeadClaim(
-        repository, led, cycle=lambda: store.cycle, tell=inbox.put_verdict
+        repository,
+        led,
+        kept_lease.KeptLease(options.state, place),
+        cycle=lambda: store.cycle,
+        tell=inbox.put_verdict,
     )
     scripts = options.provisioners.resolve() if options.provisioners else None
     provisioner = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)

@@ -1,6 +1,9 @@
 """A store from the past, on real processes: what runs goes on, and what may have run waits."""
 
+import json
+import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from reconciler.interpreter import module_command
 from reconciler.operations.client import api_client
 from reconciler.operations.local import local_cluster, local_tokens
 from tests.integration import beds
+from tests.unit.desired.repositories import git
 
 ONE = "  resources: {gpu: 1, cpu: 1}\n  command: [sh, -c, 'echo $MUSTER_ATTEMPT >>%s; sleep 600']"
 
@@ -132,3 +136,60 @@ def test_a_second_controller_with_another_store_leads_nothing_while_the_first_do
                 api.post("/v1/adopt", {"names": [], "everything": True})
     finally:
         second.stop()
+
+
+def _push_record(repository: Path, **record: object) -> None:
+    """Replace the record of who leads, as anybody can who may push that reference."""
+    body = json.dumps(record).encode()
+    blob = git(repository, "hash-object", "-w", "--stdin", data=body)
+    tree = git(repository, "mktree", data=f"100644 blob {blob}\tlead.json\n".encode())
+    commit = git(repository, "commit-tree", tree, "-m", "x")
+    git(repository, "update-ref", "refs/notes/muster.lead", commit)
+
+
+def _leader(repository: Path) -> str:
+    """Return the store that leads by the record in git; empty if there is none."""
+    try:
+        body = git(repository, "cat-file", "blob", "refs/notes/muster.lead:lead.json")
+    except subprocess.CalledProcessError:
+        return ""
+    return str(json.loads(body)["store"])
+
+
+def _restored(bed: beds.Bed) -> int:
+    """Return how often the controller says that it has restored its record."""
+    assert bed.api is not None
+    page = bed.api.data("/metrics").decode()
+    found = re.search(r"^muster_lead_records_restored_total (\d+)", page, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def test_a_forged_record_does_not_stop_a_leader_that_starts_again_within_its_lease(
+    bed: beds.Bed,
+) -> None:
+    repository = bed.folder / "repository.git"
+    _begin(bed, "runs")
+    store = bed.until(lambda: _leader(repository))
+    bed.until((bed.cluster.state / "lead.json").exists)
+    bed.cluster.kill_controller()
+    now = time.time()
+    _push_record(
+        repository,
+        store="evil",
+        epoch=9,
+        cycle=1,
+        host="evilhost",
+        place="",
+        revision="",
+        renewed_at=now,
+        until=now + 300,
+    )
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    bed.until(lambda: _leader(repository) == store)
+    found = bed.get("/v1/adopt")
+    assert (found["pending"], found["blocked"]) == (False, "")
+    bed.commit({"jobs/later.yaml": beds.job("later", "  command: ['true']")})
+    bed.until_state("later", "Succeeded")
+    assert bed.job("runs")["state"] == "Running"
+    bed.until(lambda: _restored(bed) > 0)
