@@ -291,7 +291,10 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     attempt = f"alive.1.{jobs['alive'].hash}.0.main.0.3"
     told = records.AttemptReport(attempt, AttemptState.RUNNING, started_at=leader.now)
     report = msgspec.structs.replace(
-        node.report(leader.now), attempts=(told,), held=(records.HeldAttempt(attempt),)
+        node.report(leader.now),
+        attempts=(told,),
+        held=(records.HeldAttempt(attempt),),
+        proven=(attempt,),
     )
     leader.report(report)
     taken = leader.cycle()

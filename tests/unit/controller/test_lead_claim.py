@@ -18,7 +18,6 @@ from tests.unit.desired.repositories import Repository, git, job
 
 NOW = 1_000_000.0
 OURS = lead_claim.LedBy("ours", 1, 5, empty=False, host="here", place="p")
-LEASE_S = lead_claim.LEASE_S
 NAME = "refs/notes/muster.lead"
 
 
@@ -26,12 +25,17 @@ NAME = "refs/notes/muster.lead"
     ("renewed_at", "until", "seen_s", "blocks"),
     [
         (NOW - 10, NOW + 290, 0, True),
-        (NOW - 10, NOW + 290, LEASE_S, False),  # who is alive would have renewed it
+        (NOW - 10, NOW + 290, lead_claim.LEASE_S, False),  # who is alive would have renewed it
         (NOW - 10, NOW - 10, 0, False),  # it was given back
-        (NOW - LEASE_S - 1, NOW + 1e9, 0, True),  # its clock may be behind
-        (NOW - LEASE_S - lead_claim.CLOCKS_S - 1, NOW + 1e9, 0, False),  # no lease is longer
+        (NOW - lead_claim.LEASE_S - 1, NOW + 1e9, 0, True),  # its clock may be behind
+        (
+            NOW - lead_claim.LEASE_S - lead_claim.CLOCKS_S - 1,
+            NOW + 1e9,
+            0,
+            False,
+        ),
         (NOW + 1e6, NOW + 1e9, 0, True),  # a clock that is ahead
-        (NOW + 1e6, NOW + 1e9, LEASE_S, False),
+        (NOW + 1e6, NOW + 1e9, lead_claim.LEASE_S, False),
     ],
 )
 def test_another_leader_blocks_for_one_lease(
@@ -85,7 +89,9 @@ class Bed:
 
     def push_foreign(self, **changes: object) -> None:
         now = NOW + self.boot
-        record = lead_records.LeadRecord("evil", 9, 1, "evilhost", "", "", now, now + LEASE_S)
+        record = lead_records.LeadRecord(
+            "evil", 9, 1, "evilhost", "", "", now, now + lead_claim.LEASE_S
+        )
         self.push(msgspec.structs.replace(record, **changes))
 
     def leader(self) -> str:
@@ -93,8 +99,7 @@ class Bed:
         assert isinstance(found["store"], str)
         return found["store"]
 
-    @property
-    def blocked(self) -> bool:
+    def is_blocked(self) -> bool:
         return bool(self.verdicts[-1].blocked)
 
 
@@ -162,15 +167,15 @@ def test_without_a_lease_a_controller_waits_one_lease_for_another(bed: Bed, why:
     bed.keep(0)
     if why == "given back":
         bed.claim.release(bed.status)
-    bed.boot += LEASE_S if why == "its end" else 10
+    bed.boot += lead_claim.LEASE_S if why == "its end" else 10
     bed.push_foreign(until=4_102_444_800.0)
     bed.start(place="p" if why in ("its end", "given back") else why, epoch=2)
-    assert bed.blocked
-    bed.keep(LEASE_S - 1)
-    assert bed.blocked
+    assert bed.is_blocked()
+    bed.keep(lead_claim.LEASE_S - 1)
+    assert bed.is_blocked()
     assert bed.leader() == "evil"
     bed.keep(lead_claim.LOOK_EVERY_S)
-    assert not bed.blocked
+    assert not bed.is_blocked()
     assert bed.verdicts[-1].past
     assert bed.leader() == "ours"
     assert bed.claim.take_restored() == 0
@@ -181,12 +186,12 @@ def test_a_leader_that_could_not_renew_its_lease_steps_down(bed: Bed) -> None:
     away = bed.repository.path.with_name("away")
     bed.repository.path.rename(away)
     for _ in range(4):
-        bed.keep(LEASE_S / 4)
+        bed.keep(lead_claim.LEASE_S / 4)
     away.rename(bed.repository.path)
-    assert not bed.blocked
+    assert not bed.is_blocked()
     bed.push_foreign()
     bed.keep(lead_claim.LOOK_EVERY_S)
-    assert bed.blocked
+    assert bed.is_blocked()
     assert bed.leader() == "evil"
 
 
@@ -194,21 +199,21 @@ def test_one_that_misses_some_renewals_still_has_its_lease(bed: Bed) -> None:
     bed.keep(0)
     away = bed.repository.path.with_name("away")
     bed.repository.path.rename(away)
-    bed.keep(LEASE_S / 2)
+    bed.keep(lead_claim.LEASE_S / 2)
     away.rename(bed.repository.path)
     bed.push_foreign()
-    bed.keep(LEASE_S / 2 - 1)
-    assert not bed.blocked
+    bed.keep(lead_claim.LEASE_S / 2 - 1)
+    assert not bed.is_blocked()
     assert bed.leader() == "ours"
 
 
 def test_what_cannot_be_read_ends_no_thread_and_counts_for_one_lease(bed: Bed) -> None:
     bed.keep(0)
-    bed.boot += LEASE_S
+    bed.boot += lead_claim.LEASE_S
     bed.push(b"no record")
     bed.keep(0)
-    bed.keep(LEASE_S - 1)
-    assert not bed.blocked
+    bed.keep(lead_claim.LEASE_S - 1)
+    assert not bed.is_blocked()
     with pytest.raises(ValueError, match="Expecting value"):
         bed.leader()
     bed.keep(lead_claim.LOOK_EVERY_S)
@@ -270,7 +275,7 @@ def test_a_kept_lease_that_cannot_be_read_is_none(tmp_path: Path, body: bytes) -
 def test_a_kept_lease_is_private_and_of_its_place(bed: Bed) -> None:
     bed.keep(0)
     assert (bed.state / kept_lease.FILE).stat().st_mode & 0o777 == 0o600
-    for place, left_s in (("p", LEASE_S), ("q", 0), ("", 0)):
+    for place, left_s in (("p", lead_claim.LEASE_S), ("q", 0), ("", 0)):
         found = kept_lease.KeptLease(bed.state, place, lambda: bed.boot)
         assert (found.left_s(), found.record is not None) == (left_s, left_s > 0)
 
