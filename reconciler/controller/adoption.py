@@ -143,7 +143,7 @@ class Adoption:
         return made
 
     def look(self, desired_state: desired.Desired, now: float) -> float | None:
-        """Note what a cycle has found out, and return when time alone changes something.
+        """Note what a cycle has found out, and return when another cycle is due; None: never.
 
         Args:
             desired_state: in force.
@@ -180,6 +180,8 @@ class Adoption:
             unheard=unheard,
             unproven=unproven,
         )
+        if self.state != state:
+            return now  # the next cycle stores it, so that people see it
         return state.ready_at if waits else None
 
     def _unproven(self) -> tuple[adoption_state.ShownUnproven, ...]:

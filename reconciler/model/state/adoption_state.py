@@ -122,7 +122,8 @@ def trusted_nodes(state: AdoptionState, trust: str) -> frozenset[str]:
     for one in state.unproven:
         if one.node not in trusted:
             continue
-        other = found.setdefault(one.attempt, one.node)
+        task = one.attempt.rpartition(".")[0]  # of two tries of one task, one is over
+        other = found.setdefault(task, one.node)
         doubt = one.doubt if trust == TRUST_ALL else ""
         if other != one.node:
             doubt = f"{other} reports it too"

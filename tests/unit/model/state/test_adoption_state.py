@@ -45,6 +45,7 @@ def test_who_is_believed(state: adoption_state.AdoptionState, trust: str, nodes:
         (DOUBTED, "all", f"n2 reports {B}, but n2 is not in pool p. To fix: name the nodes"),
         (TWICE, "all", f"n2 reports {A}, but n1 reports it too. To fix: name the nodes"),
         (TWICE, "n[1-2]", "n1 reports it too"),
+        (reported((A, "n1", ""), (A[:-1] + "2", "n2", "")), "all", "n1 reports it too"),
         (PLAIN, "n[1-3]", 'found "n3", expected nodes that report tasks without a proof: n1,n2'),
         (reported(), "n1", "expected nodes that report tasks without a proof: there are none"),
         (PLAIN, "n[1-", "--trust"),
