@@ -30,7 +30,7 @@ from agents.host import (
     trash,
 )
 from agents.job_data import reported_data
-from agents.link import leader_epochs, sync
+from agents.link import assignment_proofs, leader_epochs, sync
 from agents.link.http_client import ControllerTarget, LinkError, RejectedError
 from agents.logs import event_log, log_streamer
 from agents.node import (
@@ -73,8 +73,7 @@ class Agent:
         self._events = event_log.EventLog(settings, self._console)
         self._epoch = leader_epochs.LeaderEpoch(self.root, self._console)
         self.supervisor = client.SupervisorClient(self.root, settings.isolation, settings.enter)
-        self._wake = main_loop.WakeUp()
-        self._skew = clock_skew.ClockSkew()
+        self._wake, self._skew = main_loop.WakeUp(), clock_skew.ClockSkew()
         self._is_orphaned = self._is_restarting = False
 
     # Life ------------------------------------------------------------------------------------
@@ -95,6 +94,7 @@ class Agent:
             (self.root / name).mkdir(mode=0o711, exist_ok=True)
         self.boot_id = inventory.boot_id_of(self.settings)
         self.state = state.AgentState(self.boot_id, leader_epochs.load(self.root, self._console))
+        self.state.proofs = assignment_proofs.load(self.root, self._console)
         self.attempts = attempt_queries.AttemptQueries(self.lock, self.state, self.supervisor)
         self._trash = trash.Trash(self.root / "trash")
         self._build_node_parts()
@@ -266,6 +266,7 @@ class Agent:
             stream_log=log_followers.add,
             report_now=self.changed.set,
             save_epoch=self._epoch.keep,
+            save_proofs=assignment_proofs.ProofFile(self.root, self._console).save,
             leases_renewed=self.launcher.stager.renewed,
             discard=self._discard,
             note_containers=self._containers.note,

@@ -4,6 +4,7 @@ Both are made of the same values, so the page shows what the controller gets. Ca
 agent's lock; nothing here waits.
 """
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -108,6 +109,12 @@ def _held(
     )
 
 
+def _proofs(node: state.AgentState) -> dict[str, str]:
+    """Return the proofs of what is on a node, ended attempts included."""
+    here = (name for name in node.proofs if name in node.known or name in node.assignments)
+    return {name: node.proofs[name] for name in itertools.islice(here, state.REPORTS_MAX)}
+
+
 class Reports:
     """The reports of one agent."""
 
@@ -162,6 +169,7 @@ class Reports:
             accepts_unrenewed=True,
             folder_proof=self._life.folder_proof,
             held=held_attempts(node) if node.want_inventory else None,
+            proofs=_proofs(node) if node.want_inventory else {},
         )
 
     def answered(

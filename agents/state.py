@@ -76,6 +76,12 @@ class SaveEpoch(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class SaveProofs(msgspec.Struct, frozen=True):
+    """Remember across restarts what proves that attempts were assigned to this node."""
+
+    proofs: dict[str, str]
+
+
 class RenewLeases(msgspec.Struct, frozen=True):
     """Renew leases as of the boot-clock time at which the answered request was sent."""
 
@@ -133,6 +139,7 @@ Step = (
     | EndAttempt
     | Forget
     | SaveEpoch
+    | SaveProofs
     | RenewLeases
     | StreamLog
     | ReportNow
@@ -145,6 +152,8 @@ class AgentState:
 
     def __init__(self, boot_id: str, epoch: int = 0) -> None:
         self.boot_id = boot_id
+        #: What proves that attempts were assigned to this node, by attempt.
+        self.proofs: dict[str, str] = {}
         self.epoch = epoch
         self.have = (0, 0)
         self.assignments: dict[str, Assignment] = {}
@@ -167,7 +176,7 @@ class AgentState:
         self._asked_again = False
         self._held: set[str] = set()
         self.poll_s = 5.0
-        self._supervised = False
+        self.supervised = False
         self._asked: set[str] = set()
         self._stops: dict[str, StopOrder | None] = {}
         self._forgotten: set[str] = set()
@@ -177,7 +186,7 @@ class AgentState:
 
     def supervisor_up(self, reports: Iterable[AttemptReport]) -> list[Step]:
         """Take over all attempts of a newly connected supervisor; earlier commands are void."""
-        self._supervised = True
+        self.supervised = True
         self._asked.clear()
         self._stops.clear()
         before = self.known
@@ -187,7 +196,7 @@ class AgentState:
 
     def supervisor_down(self) -> None:
         """Start and stop nothing until there is a supervisor again."""
-        self._supervised = False
+        self.supervised = False
 
     def attempts_changed(self, reports: Iterable[AttemptReport]) -> list[Step]:
         """Take over the supervisor's reports about some attempts.
@@ -254,6 +263,7 @@ class AgentState:
         self.templates = news.templates
         self.pool = news.pool
         self._forgotten &= self.assignments.keys()
+        steps += _keep_proofs(self, news)
         if news.checks != self.checks:
             self.checks = news.checks
             steps.append(SetCheckPlan(self.checks))
@@ -348,7 +358,7 @@ class AgentState:
 
     def may_begin(self, attempt: str) -> bool:
         """Return True if an attempt is known here or may start; before a set has come, any may."""
-        heard = self._supervised and self.have != (0, 0)
+        heard = self.supervised and self.have != (0, 0)
         return not heard or attempt in self.known or self.awaits(attempt)
 
     def _known_to_end(self, attempt: str) -> bool:
@@ -370,7 +380,7 @@ class AgentState:
 
     def _reconcile(self) -> list[Step]:
         """Return the steps from the present attempts to the desired assignments."""
-        if not self._supervised or self.have == (0, 0):
+        if not self.supervised or self.have == (0, 0):
             return []
         steps: list[Step] = []
         for name, assignment in self.assignments.items():
@@ -380,7 +390,7 @@ class AgentState:
     def _stop_unwanted(self, names: Iterable[str]) -> list[Step]:
         """Return the steps that end those of ``names`` that are not desired, once each."""
         steps: list[Step] = []
-        if not self._supervised or self.have == (0, 0):
+        if not self.supervised or self.have == (0, 0):
             return steps
         for name in names:
             report = self.known.get(name)
@@ -435,3 +445,15 @@ class AgentState:
                 f"its template {assignment.template!r} is not in the set of assignments",
             )
         return Start(assignment, template)
+
+
+def _keep_proofs(node: AgentState, news: AssignmentSet) -> list[Step]:
+    """Keep the proofs of assignments, and of what is still here, before anything starts."""
+    given = {one.attempt: one.proof for one in news.assignments if one.proof}
+    # without a supervisor nobody knows what is here
+    left = node.known.keys() if node.supervised else node.proofs.keys()
+    proofs = {name: proof for name, proof in node.proofs.items() if name in left} | given
+    if proofs == node.proofs:
+        return []
+    node.proofs = proofs
+    return [SaveProofs(proofs)]

@@ -31,6 +31,7 @@ class StepEffects(NamedTuple):
         stream_log: sends the log that a request names.
         report_now: reports to the controller at once.
         save_epoch: saves the epoch of the newest leader.
+        save_proofs: saves what proves that attempts were assigned here.
         leases_renewed: called with the moment of the renewal, on the boot clock.
         discard: deletes the folders of attempts.
         note_containers: returns the commands after it has noted how to remove their containers.
@@ -44,6 +45,7 @@ class StepEffects(NamedTuple):
     stream_log: Callable[[LogRequest], None]
     report_now: Callable[[], None]
     save_epoch: Callable[[int], None]
+    save_proofs: Callable[[dict[str, str]], None]
     leases_renewed: Callable[[float], None]
     discard: Callable[[tuple[str, ...]], None]
     note_containers: Callable[[Sequence[Command]], Sequence[Command]]
@@ -122,6 +124,8 @@ class StepExecutor:
                 return [{"op": "renew", "at": at}]
             case state.SaveEpoch(epoch):
                 effects.save_epoch(epoch)
+            case state.SaveProofs(proofs):
+                effects.save_proofs(proofs)
             case state.SetCheckPlan(plan):
                 effects.set_check_plan(plan)
             case state.WatchVolumes(volumes):

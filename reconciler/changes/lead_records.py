@@ -6,6 +6,8 @@ starts nothing that may be running. The reference holds one commit without a par
 renewing it does not grow the repository, and is only ever replaced if nobody else has replaced it.
 """
 
+import re
+
 import msgspec
 
 from reconciler.changes import notes
@@ -18,6 +20,12 @@ _IDENTITY = {
     **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "muster@localhost"),
 }
 _BYTES_MAX = 64 * 2**10
+#: The most that is fetched for a record, which has a few hundred bytes.
+_FETCH_BYTES_MAX = 2**20
+_WORD_CHARACTERS_MAX = 512
+_REVISION = re.compile(r"([0-9a-f]{40,64})?")
+#: The end of the year 9999 or so, in seconds since the epoch.
+_TIME_MAX = 2.5e11
 
 
 class LeadRecord(msgspec.Struct, frozen=True):
@@ -51,53 +59,80 @@ class OtherLeaderError(git_commands.GitError):
     """Error: another controller has replaced the record."""
 
 
+class UnreadableRecordError(git_commands.GitError):
+    """Error: the reference holds no record that a controller wrote; ``commit`` is what it holds."""
+
+    def __init__(self, name: str, why: object, commit: str) -> None:
+        super().__init__(
+            f"{name} can't be read ({why}). To fix: if no other controller leads this cluster, "
+            f"delete the reference: git push origin :{name}"
+        )
+        self.commit = commit
+
+
 def reference(repository: source.GitSource) -> str:
     """Return the record's reference; each cluster in a folder has one of its own."""
     # no folder's name has a dot in a reference of notes
     return notes.reference(repository).replace(notes.REFERENCE, f"{notes.REFERENCE}.lead", 1)
 
 
-def read(repository: source.GitSource) -> tuple[LeadRecord | None, str]:
-    """Return the record and the commit that holds it; None and ``""`` if there is none.
+def find(repository: source.GitSource) -> str:
+    """Return the commit that holds the record, whatever is in it; empty if there is none.
 
     Raises:
         GitError: the repository cannot be read.
     """
-    name = reference(repository)
-    if repository.local:
-        found = git_commands.run(
-            repository.folder, "for-each-ref", "--format=%(objectname)", name
-        ).stdout
-        commit = found.decode().strip()
-    else:
-        found = git_commands.run(
-            repository.folder,
-            *("ls-remote", "--quiet", "--", repository.address, name),
-            timeout_s=git_commands.REMOTE_TIMEOUT_S,
-        ).stdout
-        commit = found.decode().partition("\t")[0].strip()
-        if commit:
-            limits = (git_commands.REMOTE_TIMEOUT_S, mirror_fetch.FETCH_BYTES_MAX)
-            mirror_fetch.fetch(repository.folder, (repository.address, name), name, *limits)
+    return git_commands.reference_there(
+        repository.folder, "" if repository.local else repository.address, reference(repository)
+    )
+
+
+def read(repository: source.GitSource) -> tuple[LeadRecord | None, str]:
+    """Return the record and the commit that holds it; None and ``""`` if there is none.
+
+    Raises:
+        UnreadableRecordError: what is there is no record.
+        GitError: the repository cannot be read.
+    """
+    name, commit = reference(repository), find(repository)
     if not commit:
         return None, ""
-    body = git_commands.run(repository.folder, "cat-file", "blob", f"{commit}:{FILE}").stdout
+    if not repository.local:
+        limits = (git_commands.REMOTE_TIMEOUT_S, _FETCH_BYTES_MAX)
+        try:
+            mirror_fetch.fetch(repository.folder, (repository.address, name), name, *limits)
+        except git_commands.LimitError as error:
+            raise UnreadableRecordError(name, error, commit) from None
     try:
-        return _decode_record(body[:_BYTES_MAX]), commit
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise git_commands.GitError(
-            f"{name} can't be read ({error}). To fix: if no other controller leads this cluster, "
-            f"delete the reference: git push origin :{name}"
-        ) from None
+        body = git_commands.run(repository.folder, "cat-file", "blob", f"{commit}:{FILE}").stdout
+        return _plausible(_decode_record(body[:_BYTES_MAX])), commit
+    except (git_commands.GitError, msgspec.DecodeError, ValueError) as error:
+        raise UnreadableRecordError(name, error, commit) from None
 
 
-def write(repository: source.GitSource, record: LeadRecord, before: str) -> str:
+def _plausible(record: LeadRecord) -> LeadRecord:
+    """Return a record if a controller can have written it: its words go into logs and to git.
+
+    Raises:
+        ValueError: no controller writes such a record.
+    """
+    words = (record.store, record.host, record.place)
+    if not all(len(word) <= _WORD_CHARACTERS_MAX and word.isprintable() for word in words):
+        raise ValueError("a word that is too long or not printable")
+    if not _REVISION.fullmatch(record.revision):
+        raise ValueError("no revision")
+    if not 0 <= record.renewed_at <= _TIME_MAX:
+        raise ValueError("no time")
+    return record
+
+
+def write(repository: source.GitSource, record: LeadRecord, before: str | None) -> str:
     """Replace the record, and return the commit that holds it.
 
     Args:
         repository: of the cluster.
         record: the new one.
-        before: the commit that is replaced; empty: there is none.
+        before: the commit that is replaced; empty: there is none; None: whatever is there.
 
     Raises:
         OtherLeaderError: the record is not the one before.
@@ -113,18 +148,20 @@ def write(repository: source.GitSource, record: LeadRecord, before: str) -> str:
     commit = made.decode().strip()
     try:
         if repository.local:
-            git_commands.run(folder, "update-ref", name, commit, before or "0" * 40)
+            unchanged = () if before is None else (before or "0" * 40,)
+            git_commands.run(folder, "update-ref", "--no-deref", name, commit, *unchanged)
             return commit
+        how = "--force" if before is None else f"--force-with-lease={name}:{before}"
         git_commands.run(
             folder,
-            *("push", "--quiet", f"--force-with-lease={name}:{before}"),
+            *("push", "--quiet", how),
             *("--", repository.address, f"{commit}:{name}"),
             timeout_s=git_commands.REMOTE_TIMEOUT_S,
         )
     except git_commands.LimitError:
         raise
     except git_commands.GitError as error:
-        if read(repository)[1] != before:
+        if before is not None and find(repository) != before:
             raise OtherLeaderError(str(error)) from None
         raise
     return commit

@@ -48,12 +48,7 @@ def exist(repository: source.GitSource) -> bool:
 
 def _are_there(repository: source.GitSource, name: str) -> bool:
     """Return True if the remote has notes."""
-    found = git_commands.run(
-        repository.folder,
-        *("ls-remote", "--quiet", "--", repository.address, name),
-        timeout_s=git_commands.REMOTE_TIMEOUT_S,
-    )
-    return bool(found.stdout.strip())
+    return bool(git_commands.reference_there(repository.folder, repository.address, name))
 
 
 def texts(repository: source.GitSource) -> dict[str, str]:

@@ -71,6 +71,7 @@ _OPTIONS: dict[str, str] = {
     "--timeout": "DURATION",
     "--to": "TIME",
     "--token-file": "FILE",
+    "--trust": "NODES",
     "--try": "NUMBER",
     "--until": "TIME",
 }

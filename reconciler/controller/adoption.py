@@ -42,6 +42,8 @@ class Adoption:
         self.state = kept
         #: Stored once with the state: the store's identity, and that it is a copy no more.
         self.identity = ""
+        #: Stored with the state: the key by which nodes prove what was assigned to them.
+        self.proof_key = b""
         self._observed = observed
         self._generations = generations
         self._new_files: frozenset[str] = frozenset()
@@ -56,6 +58,8 @@ class Adoption:
     def view(self) -> dict[str, bytes]:
         """The choice as it is stored."""
         views = {adoption_state.VIEW: msgspec.msgpack.encode(self.state)}
+        if self.proof_key:
+            views[adoption_state.PROOF_KEY] = self.proof_key
         if self.identity:
             views[adoption_state.IDENTITY] = self.identity.encode()
             views[adoption_state.COPIED] = b""
@@ -85,30 +89,46 @@ class Adoption:
     ) -> bool:
         """Take the choice of jobs to start; all others count as done.
 
-        Return False if it comes too early or late.
+        Return False if it comes too early or late, or does not say which nodes to believe.
         """
         if desired_state is None or self.why_not(now):
+            return False
+        try:
+            trusted = adoption_state.trusted_nodes(self.state, choice.trust)
+        except adoption_state.DistrustError as error:
+            log.warning("%s", error)
             return False
         waiting = self.state.awaiting
         start = set(waiting) if choice.everything else set(choice.names)
         ended = [self._key(name, desired_state) for name in waiting if name not in start]
-        self._change(pending=False, awaiting={}, ended=tuple(filter(None, ended)))
+        self._change(
+            pending=False,
+            awaiting={},
+            ended=tuple(filter(None, ended)),
+            unproven=(),
+            trusted=tuple(sorted(trusted)),
+        )
         log.info("adopted: %d jobs are to start, %d count as done", len(start), len(ended))
         return True
 
     def note_stored(self) -> None:
         """Note that the runs which were declared over are stored."""
-        if self.state.ended and not self.state.pending:
-            self._change(ended=())
+        if not self.state.pending:
+            self._change(ended=(), trusted=None)
 
     def in_force(self, desired_state: desired.Desired) -> desired.Desired:
         """Return the desired state, with the jobs of which nothing starts."""
         if self.pending and not self.state.known and desired_state.generation > 0:
             self._note_waiting(desired_state)
-        if not (self.pending or self.state.ended):
+        if not (self.pending or self.state.ended or self.state.trusted is not None):
             return desired_state
         names = desired_state.jobs if self.state.blocked else self.state.awaiting
-        recovery = desired.Recovery(frozenset(names), frozenset(self.state.ended))
+        trusted = self.state.trusted
+        recovery = desired.Recovery(
+            frozenset(names),
+            frozenset(self.state.ended),
+            None if trusted is None else frozenset(trusted),
+        )
         last = self._last
         if last is not None and last[0] is desired_state and last[1] == recovery:
             return last[2]
@@ -123,7 +143,7 @@ class Adoption:
         return made
 
     def look(self, desired_state: desired.Desired, now: float) -> float | None:
-        """Note what a cycle has found out, and return when time alone changes something.
+        """Note what a cycle has found out, and return when another cycle is due; None: never.
 
         Args:
             desired_state: in force.
@@ -149,12 +169,29 @@ class Adoption:
                 alive.append(name)
         unheard = self._unheard(desired_state)
         waits = bool(unheard) and now < state.ready_at
-        over = not left and not waits and not state.blocked
+        unproven = self._unproven()
+        over = not (left or unproven or waits or state.blocked)
         if over:
             log.info("all that was run is known again: %d jobs were taken over", len(alive))
-        changes = {"awaiting": left, "alive": tuple(alive), "unheard": unheard}
-        self._change(pending=not over, **changes)
+        self._change(
+            pending=not over,
+            awaiting=left,
+            alive=tuple(alive),
+            unheard=unheard,
+            unproven=unproven,
+        )
+        if self.state != state:
+            return now  # the next cycle stores it, so that people see it
         return state.ready_at if waits else None
+
+    def _unproven(self) -> tuple[adoption_state.ShownUnproven, ...]:
+        """Return what nodes report without a proof, by node."""
+        return tuple(
+            adoption_state.ShownUnproven(one.report.id, name, one.report.state.value, one.doubt)
+            for name, node in sorted(self._observed.nodes.items())
+            if node.unproven
+            for one in node.unproven
+        )
 
     def _unheard(self, desired_state: desired.Desired) -> tuple[str, ...]:
         """Return the nodes of pools that were not heard since the leader began."""

@@ -37,7 +37,7 @@ from reconciler.controller.quarantine import (
     job_bisection,
 )
 from reconciler.core import observed_state
-from reconciler.engines import agents_engine
+from reconciler.engines import agents_engine, assignment_proofs
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
 from reconciler.model.protocol import loop_messages
@@ -65,11 +65,13 @@ class LoopStart(NamedTuple):
         before: what was in force before a restart. Its jobs are those of the store.
         accepted: what was remembered with it.
         adoption: of what the store may not know.
+        proofs: of what was assigned to nodes; None: by a key that ends with the loop.
     """
 
     before: desired.Desired = _NOTHING
     accepted: bytes = b""
     adoption: adoption_state.AdoptionState = adoption_state.AdoptionState()
+    proofs: assignment_proofs.AssignmentProofs | None = None
 
 
 class LoopOutputs(NamedTuple):
@@ -131,10 +133,11 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
         self._link = server_link.LinkServer(socket_path, self._selector)
-        self._engine = agents_engine.AgentsEngine(led.epoch)
+        self._engine = agents_engine.AgentsEngine(led.epoch, start.proofs)
         self._state = state = observed_state.ObservedState(led.store.load(), leader_since=clock())
         generations = itertools.count(desired_in_force.GENERATION, -1)
         self._adoption = adopting = adoption.Adoption(start.adoption, state, generations)
+        adopting.proof_key = self._engine.proofs.key
         self._search = job_bisection.JobBisection(time.monotonic)
         self._in_force = desired_in_force.DesiredInForce(adopting, self._search, state, generations)
         self._track = desired_track.DesiredTrack(start.before, start.accepted, adopting, state)
@@ -263,7 +266,7 @@ class Loop:
                     return node in self._dispatcher.questions
                 with self._internal_errors.suppress("usage"):
                     loop_inbox.measure(message, self._meter, self._state)
-                self._state.add_report(loop_inbox.report_of(message))
+                self._state.add_report(loop_inbox.report_of(message, self._engine.proofs))
                 return True
             case loop_messages.Answered(node=node, at=at):
                 self._state.answered[node] = at

@@ -59,6 +59,8 @@ class Committer:
         self.journal = cycle_journal.Recorder(reconciler.__version__)
         self.committed_at = 0.0
         self._shown: desired.SyncStatus | None = None
+        #: The additional views of the last commit; empty before the first.
+        self._view: dict[str, bytes] = {}
         self._unsaved_nodes: dict[str, records.NodeRecord] = {}
         self._encoder = msgspec.msgpack.Encoder()
 
@@ -80,6 +82,8 @@ class Committer:
     ) -> None:
         """Commit an outcome, or let it wait if it only has times and usage of nodes.
 
+        What people see of an adoption waits for nothing.
+
         Args:
             result: of the cycle.
             basis: of the cycle. Its incumbents are stored at once.
@@ -88,7 +92,7 @@ class Committer:
         self._unsaved_nodes |= {node.name: node for node in result.nodes}
         for name in result.left_nodes:
             self._unsaved_nodes.pop(name, None)
-        if self._must_commit(result, basis):
+        if self._must_commit(result, basis) or view != (self._view or view):
             self._commit(result, basis, view)
         else:
             self._meter_outcome(result)
@@ -148,6 +152,7 @@ class Committer:
         self._unsaved_nodes = {}
         self.committed_at = result.now
         self._shown = desired_state.status
+        self._view = dict(view)
 
     def _meter_outcome(self, result: outcome.Outcome) -> None:
         with self._internal_errors.suppress("usage"):

@@ -295,6 +295,7 @@ class GitWatcher(threading.Thread):
             metrics.RepositoryLook(
                 *(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at),
                 notes_lost=self._guard.take_losses(),
+                lead_records_lost=self.claim.take_restored() if self.claim is not None else 0,
             )
         )
 

@@ -2,7 +2,8 @@
 
 Called by the thread that follows the repository. A store that is not the one that led last, or is
 behind it, may not know what runs: its controller asks first (``adoption``). While another store's
-lease lasts, it leads nothing at all.
+lease lasts, it leads nothing at all. While its own lasts (``kept_lease``), no other controller can
+have replaced its record: whoever did was none, so that it leads on, and writes its record again.
 """
 
 import fcntl
@@ -10,11 +11,13 @@ import logging
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from reconciler.changes import lead_records, notes
+from reconciler.controller.host import kept_lease
 from reconciler.desired.git import git_commands, source
 from reconciler.model import desired
 from reconciler.model.values import times
@@ -24,8 +27,13 @@ log = logging.getLogger("muster.controller")
 #: How long nobody else may lead after the record was renewed, and how often it is.
 LEASE_S = 300.0
 RENEW_EVERY_S = LEASE_S / 3
+#: By how much the clocks of two machines may differ: a lease of another machine that is not given
+#: back counts as over only so much later.
+CLOCKS_S = 60.0
 #: How often the record of another leader is read again, and a failed write is tried again.
 LOOK_EVERY_S = 10.0
+#: How many records are remembered that may be in git although writing them failed.
+_OWN_MAX = 8
 
 
 class LeadVerdict(NamedTuple):
@@ -81,8 +89,17 @@ def lock_place(state: Path) -> str:
     return f"{boot}:{found.st_dev}:{found.st_ino}"
 
 
-def judge(record: lead_records.LeadRecord | None, led: LedBy, now: float) -> LeadVerdict:
-    """Return what a record says of the store of a controller that begins."""
+def judge(
+    record: lead_records.LeadRecord | None, led: LedBy, now: float, seen_s: float = 0.0
+) -> LeadVerdict:
+    """Return what a record says of the store of a controller without a lease.
+
+    Args:
+        record: as git has it.
+        led: who asks.
+        now: seconds since the epoch.
+        seen_s: for how long the record was seen unchanged.
+    """
     if record is None:
         return LeadVerdict()
     if record.store == led.store:
@@ -91,15 +108,16 @@ def judge(record: lead_records.LeadRecord | None, led: LedBy, now: float) -> Lea
         return LeadVerdict(f"the store ends with cycle {led.cycle}, and git knows {record.cycle}")
     when = times.format_time(record.renewed_at)
     past = f"another store led last, on {record.host}, renewed {when}"
-    # whoever may push can write any time: no lease is longer than ours, nor begins later
+    # whoever may push can write any time: no lease is longer than ours, whatever its clock says
     until = min(record.until, record.renewed_at + LEASE_S)
-    is_over = until <= now or record.renewed_at > now + LEASE_S
-    if is_over or (record.place and record.place == led.place):
+    left_s = min(until + CLOCKS_S - now, LEASE_S - seen_s)
+    is_given_back = record.until <= record.renewed_at
+    if is_given_back or left_s <= 0 or (record.place and record.place == led.place):
         return LeadVerdict(past)
     return LeadVerdict(
         past,
         f"the controller on {record.host} leads with another store until "
-        f"{times.format_time(until)}, and longer if it is alive: stop one of the two",
+        f"{times.format_time(now + left_s)}, and longer if it is alive: stop one of the two",
     )
 
 
@@ -109,6 +127,7 @@ class LeadClaim:
     Args:
         repository: of the cluster.
         led: who claims.
+        lease: its own, as its machine knows it.
         cycle: returns how far the store is.
         tell: called with each new verdict.
         clock: seconds since the epoch.
@@ -118,6 +137,7 @@ class LeadClaim:
         self,
         repository: source.GitSource,
         led: LedBy,
+        lease: kept_lease.KeptLease,
         *,
         cycle: Callable[[], int],
         tell: Callable[[LeadVerdict], None],
@@ -125,6 +145,7 @@ class LeadClaim:
     ) -> None:
         self._repository = repository
         self._led = led
+        self._lease = lease
         self._cycle = cycle
         self._tell = tell
         self._clock = clock
@@ -132,10 +153,20 @@ class LeadClaim:
         self._commit = ""
         self._due_at = 0.0
         self._failed = False
+        #: The commit that was read last, and when it was first seen, by the lease's clock.
+        self._seen = ("", 0.0)
+        #: The records of this process that may be in git.
+        self._own: deque[lead_records.LeadRecord] = deque(maxlen=_OWN_MAX)
+        self._restored = 0
+
+    def take_restored(self) -> int:
+        """Return how often the record was written again since the last call."""
+        found, self._restored = self._restored, 0
+        return found
 
     def wait_s(self) -> float:
         """Return in how many seconds ``keep`` has something to do."""
-        return max(0.0, self._due_at - self._clock())
+        return max(0.0, self._due_at - self._lease.clock())
 
     def begin(self, status: desired.SyncStatus) -> None:
         """Read the record once, before anything is in force, and tell what it says.
@@ -146,12 +177,12 @@ class LeadClaim:
         if self._checked or status.sync == "Unknown":
             return
         try:
-            record, self._commit = lead_records.read(self._repository)
-            past = self._led.empty and record is None and notes.exist(self._repository)
+            record = self._read()
+            past = self._led.empty and record is None and self._was_run()
         except (git_commands.GitError, OSError) as error:
             log.warning("can't read which store led last: %s", error)
             return
-        verdict = judge(record, self._led, self._clock())
+        verdict = judge(record, self._led, self._clock(), self._seen_s())
         if record is not None and record.store == self._led.store and verdict.past:
             # an old copy of the store that led: they must not be taken for one
             self._led = self._led._replace(store=uuid.uuid4().hex)
@@ -161,6 +192,10 @@ class LeadClaim:
         self._checked, self._blocked = True, bool(verdict.blocked)
         new = self._files_after(record, status.attempted_revision)
         self._tell(verdict._replace(store=self._led.store, new_files=new))
+
+    def _was_run(self) -> bool:
+        """Return True if the repository was run before, although no record can be read."""
+        return bool(self._commit) or notes.exist(self._repository)
 
     def _files_after(
         self, record: lead_records.LeadRecord | None, head: str | None
@@ -181,9 +216,9 @@ class LeadClaim:
         Args:
             status: of the newest revision.
         """
-        if self._clock() < self._due_at:
+        if self._lease.clock() < self._due_at:
             return
-        self._due_at = self._clock() + LOOK_EVERY_S
+        self._due_at = self._lease.clock() + LOOK_EVERY_S
         self.begin(status)
         if not self._checked:
             return
@@ -191,11 +226,8 @@ class LeadClaim:
             if self._blocked:
                 self._look_again()
             if not self._blocked:
-                self._write(status.jobs_revision or "", self._clock() + LEASE_S)
-                self._due_at = self._clock() + RENEW_EVERY_S
+                self._renew(status.jobs_revision or "")
             self._failed = False
-        except lead_records.OtherLeaderError:
-            self._look_again()
         except (git_commands.GitError, OSError) as error:
             if not self._failed:
                 log.warning("git does not know that this store leads: %s", error)
@@ -205,23 +237,101 @@ class LeadClaim:
         """Give the lease back, because the controller stops."""
         if self._checked and not self._blocked:
             try:
-                self._write(status.jobs_revision or "", self._clock())
+                self._write(status.jobs_revision or "", 0.0)
+                self._lease.end()
             except (git_commands.GitError, OSError) as error:
                 log.warning("the lease in git is not given back and ends by itself: %s", error)
 
+    def _read(self) -> lead_records.LeadRecord | None:
+        """Return the record that counts: that of git, or the own one while its lease runs.
+
+        One that can't be read counts for as long as another leader's would, and then as none: a
+        leader that is alive has written its own again by then.
+
+        Raises:
+            GitError: it can't be read.
+        """
+        own = self._lease.record
+        try:
+            record, commit = lead_records.read(self._repository)
+            self._see(commit)
+        except lead_records.UnreadableRecordError as error:
+            record, commit = None, error.commit
+            self._see(commit)
+            if own is None and self._seen_s() < LEASE_S:
+                raise
+        self._commit = commit
+        if own is None:
+            return record
+        # a controller that was killed may have written a newer one of its own
+        if record is None or (record.store, record.epoch) != (own.store, own.epoch):
+            self._note_replaced(record)
+        return own
+
+    def _see(self, commit: str) -> None:
+        if commit != self._seen[0]:
+            self._seen = (commit, self._lease.clock())
+
+    def _seen_s(self) -> float:
+        """Return for how long the record was seen unchanged."""
+        return self._lease.clock() - self._seen[1]
+
     def _look_again(self) -> None:
         """Read the record again, after somebody else has written it."""
-        record, self._commit = lead_records.read(self._repository)
-        verdict = judge(record, self._led._replace(cycle=self._cycle()), self._clock())
+        record = self._read()
+        led = self._led._replace(cycle=self._cycle())
+        verdict = judge(record, led, self._clock(), self._seen_s())
         blocked = bool(verdict.blocked)
         if blocked != self._blocked:
             self._blocked = blocked
             self._tell(verdict._replace(store=self._led.store))
 
-    def _write(self, revision: str, until: float) -> None:
-        led = self._led
-        now = self._clock()
-        record = lead_records.LeadRecord(
-            led.store, led.epoch, self._cycle(), led.host, led.place, revision, now, until
+    def _renew(self, revision: str) -> None:
+        """Write the record, also over another one if the own lease runs."""
+        try:
+            self._write(revision, LEASE_S)
+        except lead_records.OtherLeaderError:
+            if self._lease.record is None:
+                self._look_again()
+                return
+            self._note_found()
+            # within the lease nobody else may write, so that nobody can win a race against this
+            ends_before = self._lease.left_s() > git_commands.REMOTE_TIMEOUT_S
+            self._write(revision, LEASE_S, replaces_all=ends_before)
+        self._due_at = self._lease.clock() + RENEW_EVERY_S
+
+    def _note_found(self) -> None:
+        """Note what has replaced the record, without depending on that."""
+        try:
+            record, self._commit = lead_records.read(self._repository)
+        except lead_records.UnreadableRecordError as error:
+            record, self._commit = None, error.commit
+        if record is None or record not in self._own:
+            self._note_replaced(record)
+
+    def _note_replaced(self, record: lead_records.LeadRecord | None) -> None:
+        """Count and log that somebody who is no controller has replaced or removed the record."""
+        self._restored += 1
+        name = lead_records.reference(self._repository)
+        if record is not None:
+            found = f"the record of a store {record.store[:64]!a} on {record.host[:64]!a}"
+        else:
+            found = "no record of a leader" if self._commit else "nothing"
+        log.warning(
+            "%s holds %s (commit %s) while the lease of this controller runs, so it is not from a "
+            "controller: this one leads on, and writes its record again. To fix: let nobody but "
+            "the controller push that reference",
+            *(name, found, self._commit or "none"),
         )
-        self._commit = lead_records.write(self._repository, record, self._commit)
+
+    def _write(self, revision: str, lease_s: float, *, replaces_all: bool = False) -> None:
+        """Write the record with a lease from now on; 0: it is given back."""
+        led, began_at, now = self._led, self._lease.clock(), self._clock()
+        record = lead_records.LeadRecord(
+            *(led.store, led.epoch, self._cycle(), led.host, led.place, revision),
+            *(now, now + lease_s),
+        )
+        self._own.append(record)
+        before = None if replaces_all else self._commit
+        self._commit = lead_records.write(self._repository, record, before)
+        self._lease.renew(began_at + lease_s, record)

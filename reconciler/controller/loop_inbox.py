@@ -12,6 +12,7 @@ from collections.abc import Callable
 from reconciler import metrics
 from reconciler.controller import lead_claim
 from reconciler.core import observed_state
+from reconciler.engines import assignment_proofs
 from reconciler.metrics import usage_accounting
 from reconciler.model import desired
 from reconciler.model.protocol import agent_messages, loop_messages
@@ -116,8 +117,10 @@ class Inbox:
             return
 
 
-def report_of(message: loop_messages.Reported) -> records.NodeReport:
-    """Return a node's report as the next cycle reads it."""
+def report_of(
+    message: loop_messages.Reported, proofs: assignment_proofs.AssignmentProofs
+) -> records.NodeReport:
+    """Return a node's report as the next cycle reads it, with its proofs judged."""
     request = message.request
     return records.NodeReport(
         node=request.node,
@@ -131,6 +134,7 @@ def report_of(message: loop_messages.Reported) -> records.NodeReport:
         usage=request.usage,
         remedies=request.remedies[: agent_messages.REMEDIES_MAX],
         held=request.held,
+        proven=proofs.proven(request.node, request.proofs),
     )
 
 

@@ -36,12 +36,13 @@ from reconciler.controller import (
     lead_claim,
     loop_inbox,
 )
-from reconciler.controller.host import full_disk, gc_tuning
+from reconciler.controller.host import full_disk, gc_tuning, kept_lease, proof_key
 from reconciler.controller.quarantine import cycle_rescue
 from reconciler.core import reconcile
 from reconciler.core.safety import sync_limits
 from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import git_commands, remote_urls, source, watch
+from reconciler.engines import assignment_proofs
 from reconciler.model.state import adoption_state, outcome, records, states
 from reconciler.model.values import addresses
 from reconciler.notifications import delivery, triggers
@@ -195,6 +196,14 @@ def _epoch_before(repository: source.GitSource) -> int:
     return record.epoch if record is not None else 0
 
 
+def _proofs(
+    options: argparse.Namespace, store: sql_store.Store
+) -> assignment_proofs.AssignmentProofs:
+    """Return the maker and judge of proofs, by the keys of the state folder and the store."""
+    first, *older = proof_key.load(options.state, store.reader.view(adoption_state.PROOF_KEY))
+    return assignment_proofs.AssignmentProofs(first, older)
+
+
 def _adoption(store: sql_store.Store, *, empty: bool, copied: bool) -> adoption_state.AdoptionState:
     """Return what is to be adopted, before git was asked."""
     if copied:
@@ -274,6 +283,11 @@ def _git_watcher(
     )
 
 
+def _provisioner(options: argparse.Namespace, inbox: loop_inbox.Inbox) -> runner.Runner:
+    scripts = options.provisioners.resolve() if options.provisioners else None
+    return runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
+
+
 def _tell_start(epoch: int, options: argparse.Namespace) -> None:
     """Log who leads, without addresses, because they may hold passwords."""
     place = f"its state in {options.state}, its API at {options.listen}"
@@ -326,14 +340,13 @@ def _lead(
     notifier = _notifier(options)
     watcher = _git_watcher(options, store, repository, before, inbox=inbox, notifier=notifier)
     watcher.watching = _watch(options.repo, watcher)
-    led = lead_claim.LedBy(
-        identity, epoch, store.cycle, packed is None, host, lead_claim.lock_place(options.state)
-    )
+    place = lead_claim.lock_place(options.state)
+    led = lead_claim.LedBy(identity, epoch, store.cycle, packed is None, host, place)
+    lease = kept_lease.KeptLease(options.state, place)
     watcher.claim = lead_claim.LeadClaim(
-        repository, led, cycle=lambda: store.cycle, tell=inbox.put_verdict
+        repository, led, lease, cycle=lambda: store.cycle, tell=inbox.put_verdict
     )
-    scripts = options.provisioners.resolve() if options.provisioners else None
-    provisioner = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
+    provisioner = _provisioner(options, inbox)
     loop = control_loop.Loop(
         led=sql_store.LedStore(store, epoch),
         socket_path=options.state / "loop.sock",
@@ -344,6 +357,7 @@ def _lead(
             ),
             accepted=packed or b"",
             adoption=_adoption(store, empty=packed is None, copied=copied),
+            proofs=_proofs(options, store),
         ),
         outputs=control_loop.LoopOutputs(
             provision=provisioner.want,

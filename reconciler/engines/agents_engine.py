@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from reconciler.engines import assignment_proofs
 from reconciler.model import desired
 from reconciler.model.observed import health_checks, storage
 from reconciler.model.policy import drift_kinds
@@ -63,6 +64,10 @@ class AgentsEngine:
 
     The engine does not place tasks. It can preempt and signal, and streams logs through the agents'
     own connection.
+
+    Args:
+        epoch: of the leader.
+        proofs: makes those of assignments; None: by a key that ends with the engine.
     """
 
     places_tasks = False
@@ -70,8 +75,12 @@ class AgentsEngine:
     can_signal = True
     can_stream_logs = True
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(
+        self, epoch: int, proofs: assignment_proofs.AssignmentProofs | None = None
+    ) -> None:
         self.epoch = epoch
+        #: Makes and judges the proofs of assignments.
+        self.proofs = proofs or assignment_proofs.AssignmentProofs()
         self._versions: dict[str, int] = {}
         #: The last plan of each node.
         self._plans: dict[str, _Watched] = {}
@@ -123,10 +132,14 @@ class AgentsEngine:
         state: EngineState,
         acknowledged: tuple[str, ...] = (),
     ) -> loop_messages.NodeUpdate:
-        """Return the node's whole set under a new version."""
+        """Return the node's whole set under a new version.
+
+        It is empty as long as somebody has to say if what the node reports is true: what runs there
+        goes on, and its leases are renewed.
+        """
         version = self._versions.get(node, 0) + 1
         self._versions[node] = version
-        wanted = self._set(node, structure, state)
+        wanted, record = self._set(node, structure, state), state.nodes.get(node)
         leases = [
             template.lease_s
             for template in wanted.templates.values()
@@ -136,7 +149,7 @@ class AgentsEngine:
             node=node,
             epoch=self.epoch,
             version=version,
-            payload=self._encoder.encode(wanted),
+            payload=b"" if record and record.unproven else self._encoder.encode(wanted),
             acknowledged=acknowledged,
             lease_s=min(leases, default=None),
         )
@@ -176,6 +189,7 @@ class AgentsEngine:
                     saved=_saved(job, attempt.element),
                     hold=self._holds(job.spec, attempt, state),
                     saves_every_s=attempt.saves_every_s,
+                    proof=self.proofs.of(attempt.id, node),
                 )
             )
         remedies = tuple(remedy for remedy in state.remedies if remedy.open and remedy.node == node)

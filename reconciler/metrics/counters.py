@@ -116,7 +116,8 @@ class RepositoryLook(msgspec.Struct, frozen=True):
 
     ``committed_at`` is when the revision was committed, if this look is the first at it.
     ``defect``: it ended with an internal error. ``notes_lost``: how often others had removed or
-    changed notes in git since the last look.
+    changed notes in git since the last look. ``lead_records_lost``: the same for the record of who
+    leads.
     """
 
     result: str
@@ -125,6 +126,7 @@ class RepositoryLook(msgspec.Struct, frozen=True):
     committed_at: float | None = None
     defect: bool = False
     notes_lost: int = 0
+    lead_records_lost: int = 0
 
 
 class Counters:
@@ -146,6 +148,7 @@ class Counters:
         self.finished: Counter[str] = Counter({state.value: 0 for state in FINISHED_JOB_STATES})
         self.looks: Counter[str] = Counter(dict.fromkeys(LOOKS, 0))
         self.notes_lost = 0
+        self.lead_records_lost = 0
         self.read_at: float | None = None
         self.in_force_at: float | None = None
         self.committed_at: float | None = None
@@ -173,6 +176,7 @@ class Counters:
         self.looks[look.result] += 1
         self.defects["repository"] += look.defect
         self.notes_lost += look.notes_lost
+        self.lead_records_lost += look.lead_records_lost
         self.sync_duration.observe(look.took_s)
         if look.result != UNREADABLE:
             self.read_at = look.at

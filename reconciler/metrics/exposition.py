@@ -163,6 +163,7 @@ def _put_sync(page: MetricPage, counters: Counters, status: desired.SyncStatus) 
         if at is not None:
             page.put(name, at)
     page.put("muster_notes_restored_total", counters.notes_lost)
+    page.put("muster_lead_records_restored_total", counters.lead_records_lost)
     problems = Counter(problem.severity for problem in status.problems)
     for severity in ("error", "warning"):
         page.put("muster_sync_problems", problems[severity], severity)

@@ -1,16 +1,25 @@
 """A store from the past, on real processes: what runs goes on, and what may have run waits."""
 
+import json
+import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import msgspec
 import pytest
 
 from reconciler.interpreter import module_command
+from reconciler.model.protocol import agent_messages
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.operations.client import api_client
 from reconciler.operations.local import local_cluster, local_tokens
 from tests.integration import beds
+from tests.unit.desired.repositories import git
 
 ONE = "  resources: {gpu: 1, cpu: 1}\n  command: [sh, -c, 'echo $MUSTER_ATTEMPT >>%s; sleep 600']"
 
@@ -96,6 +105,101 @@ def test_what_runs_is_taken_over_and_what_may_have_run_waits(bed: beds.Bed, lost
     assert len(over.read_text().splitlines()) == 1
 
 
+def _report(bed: beds.Bed, node: str, *reports: records.AttemptReport) -> None:
+    """Report attempts as anybody can who has the token of a node."""
+    told = agent_messages.SyncRequest(
+        node=node,
+        boot_id="boot",
+        incarnation="agent",
+        sequence=1,
+        attempts=reports,
+        inventory=records.Inventory(hostname=node),
+        accepts_unrenewed=True,
+        held=tuple(records.HeldAttempt(one.id) for one in reports),
+        proofs=dict.fromkeys((one.id for one in reports), "00" * 16),
+    )
+    token = (bed.cluster.state / "node-token").read_text().strip()
+    answer = httpx.post(
+        f"{bed.cluster.url}/v1/nodes/{node}/sync",
+        content=msgspec.msgpack.encode(told),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/msgpack"},
+        timeout=30,
+    )
+    answer.raise_for_status()
+    found = msgspec.msgpack.decode(answer.content, type=agent_messages.SyncResponse)
+    assert found.set is None, "it is left alone"
+
+
+def test_a_node_can_neither_end_a_run_that_waits_nor_take_over_one_of_another(
+    bed: beds.Bed,
+) -> None:
+    backup = bed.folder / "backup.db"
+    done = _cli(bed, "backup", str(backup), "--store", f"sqlite:///{_store(bed)}")
+    assert done.returncode == 0, done.stderr
+    runs = _begin(bed, "runs")
+    over = bed.folder / "over.starts"
+    bed.commit({"jobs/over.yaml": beds.job("over", f"  command: [sh, -c, 'echo x >>{over}']")})
+    bed.until_state("over", "Succeeded")
+    (alive,), (ended,) = bed.job("runs")["attempts"], bed.job("over")["attempts"]
+    _replace_store(bed, backup)
+    bed.until(lambda: "runs" in bed.get("/v1/adopt")["alive"])
+    forged = records.AttemptReport(
+        ended["id"], AttemptState.ENDED, exit_code=0, end_reason=EndReason.EXITED
+    )
+    newer = records.AttemptReport(
+        alive["id"].removesuffix(".1") + ".2", AttemptState.RUNNING, started_at=time.time()
+    )
+    _report(bed, "stranger", forged, newer)
+    found = bed.until(lambda: _waiting(bed) if bed.get("/v1/adopt")["unproven"] else None)
+    assert {one["node"] for one in found["unproven"]} == {"stranger"}
+    assert set(found["awaiting"]) == {"over"}
+    assert bed.job("over")["state"] in ("Pending", "Held")
+    assert [one["id"] for one in bed.job("runs")["attempts"]] == [alive["id"]]
+    listed = _cli(bed, "adopt")
+    assert re.search(f"^{ended['id']} +Ended on stranger without", listed.stdout, re.MULTILINE)
+    assert re.search("^over +new$", listed.stdout, re.MULTILINE)
+    refused = _cli(bed, "adopt", "--all")
+    assert refused.returncode != 0
+    assert "--trust none" in refused.stderr
+    doubted = _cli(bed, "adopt", "--all", "--trust", "all")
+    assert doubted.returncode != 0
+    assert "try 1 is alive on" in doubted.stderr or "in no pool" in doubted.stderr
+    chosen = _cli(bed, "adopt", "--all", "--trust", "none")
+    assert chosen.returncode == 0, chosen.stderr
+    bed.until_state("over", "Succeeded")
+    assert len(over.read_text().splitlines()) == 2, "it was started anew"
+    assert bed.job("runs")["state"] == "Running"
+    assert len(runs.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", ["lost", "in the backup"])
+def test_what_runs_outlives_the_loss_of_the_key(bed: beds.Bed, key: str) -> None:
+    runs = _begin(bed, "runs")
+    (before,) = bed.job("runs")["attempts"]
+    backup = bed.folder / "backup.db"
+    done = _cli(bed, "backup", str(backup), "--store", f"sqlite:///{_store(bed)}")
+    assert done.returncode == 0, done.stderr
+    later = _begin(bed, "later")
+    (bed.cluster.state / "assignment.key").unlink()
+    _replace_store(bed, backup if key != "lost" else None)
+    if key == "lost":
+        found = bed.until(lambda: _waiting(bed) if len(bed.get("/v1/adopt")["unproven"]) > 1 else 0)
+        assert set(found["awaiting"]) == {"runs", "later"}
+        assert [one["doubt"] for one in found["unproven"]] == ["", ""]
+        refused = _cli(bed, "adopt", "--none")
+        assert refused.returncode != 0
+        assert "To fix: say which nodes to believe" in refused.stderr
+        chosen = _cli(bed, "adopt", "--none", "--trust", "all")
+        assert chosen.returncode == 0, chosen.stderr
+    bed.until(lambda: not bed.get("/v1/adopt")["pending"])
+    bed.until_state("later", "Running")
+    assert [one["id"] for one in bed.until_state("runs", "Running")["attempts"]] == [before["id"]]
+    # what was taken over has a proof by the new key from now on
+    _replace_store(bed, None)
+    bed.until(lambda: {"runs", "later"} <= set(bed.get("/v1/adopt")["alive"]))
+    assert [len(one.read_text().splitlines()) for one in (runs, later)] == [1, 1]
+
+
 def test_a_second_controller_with_another_store_leads_nothing_while_the_first_does(
     bed: beds.Bed, tmp_path: Path
 ) -> None:
@@ -132,3 +236,60 @@ def test_a_second_controller_with_another_store_leads_nothing_while_the_first_do
                 api.post("/v1/adopt", {"names": [], "everything": True})
     finally:
         second.stop()
+
+
+def _push_record(repository: Path, **record: object) -> None:
+    """Replace the record of who leads, as anybody can who may push that reference."""
+    body = json.dumps(record).encode()
+    blob = git(repository, "hash-object", "-w", "--stdin", data=body)
+    tree = git(repository, "mktree", data=f"100644 blob {blob}\tlead.json\n".encode())
+    commit = git(repository, "commit-tree", tree, "-m", "x")
+    git(repository, "update-ref", "refs/notes/muster.lead", commit)
+
+
+def _leader(repository: Path) -> str:
+    """Return the store that leads by the record in git; empty if there is none."""
+    try:
+        body = git(repository, "cat-file", "blob", "refs/notes/muster.lead:lead.json")
+    except subprocess.CalledProcessError:
+        return ""
+    return str(json.loads(body)["store"])
+
+
+def _restored(bed: beds.Bed) -> int:
+    """Return how often the controller says that it has restored its record."""
+    assert bed.api is not None
+    page = bed.api.data("/metrics").decode()
+    found = re.search(r"^muster_lead_records_restored_total (\d+)", page, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def test_a_forged_record_does_not_stop_a_leader_that_starts_again_within_its_lease(
+    bed: beds.Bed,
+) -> None:
+    repository = bed.folder / "repository.git"
+    _begin(bed, "runs")
+    store = bed.until(lambda: _leader(repository))
+    bed.until((bed.cluster.state / "lead.json").exists)
+    bed.cluster.kill_controller()
+    now = time.time()
+    _push_record(
+        repository,
+        store="evil",
+        epoch=9,
+        cycle=1,
+        host="evilhost",
+        place="",
+        revision="",
+        renewed_at=now,
+        until=now + 300,
+    )
+    bed.cluster.start_controller()
+    bed.cluster.wait_ready()
+    bed.until(lambda: _leader(repository) == store)
+    found = bed.get("/v1/adopt")
+    assert (found["pending"], found["blocked"]) == (False, "")
+    bed.commit({"jobs/later.yaml": beds.job("later", "  command: ['true']")})
+    bed.until_state("later", "Succeeded")
+    assert bed.job("runs")["state"] == "Running"
+    bed.until(lambda: _restored(bed) > 0)

@@ -291,13 +291,17 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     attempt = f"alive.1.{jobs['alive'].hash}.0.main.0.3"
     told = records.AttemptReport(attempt, AttemptState.RUNNING, started_at=leader.now)
     report = msgspec.structs.replace(
-        node.report(leader.now), attempts=(told,), held=(records.HeldAttempt(attempt),)
+        node.report(leader.now),
+        attempts=(told,),
+        held=(records.HeldAttempt(attempt),),
+        proven=(attempt,),
     )
     leader.report(report)
     taken = leader.cycle()
     assert [(one.id, one.node) for one in taken.attempts] == [(attempt, node.name)]
     assert {one.name: one.state.value for one in taken.jobs} == {"alive": "Running"}
     assert leader.loop._adoption.state.awaiting.keys() == {"done", "new"}
+    assert leader.loop._wake_at == leader.now, "what was found out is shown without other news"
     leader.loop._take_message(loop_messages.Adopt(names=("new",)))
     adopted = leader.cycle()
     assert {one.name: one.state.value for one in adopted.jobs} == {
@@ -310,6 +314,31 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     leader.close()
     with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, leader.decided)
+
+
+def test_what_an_adoption_finds_out_is_stored_in_an_idle_cluster(tmp_path: Path) -> None:
+    world = World(nodes=1)
+    old = adoption_state.AdoptionState(pending=True, why="told")
+    leader = Leader(tmp_path, world.now, adoption=old)
+    jobs = {"a": job("a")}
+    leader.want(desired.Desired(1, world.structure, jobs, status=desired.SyncStatus(sync="Synced")))
+    node = next(iter(world.nodes.values()))
+    for _ in range(4):
+        leader.report(node.report(leader.now))
+        leader.cycle()
+    attempt = f"a.1.{jobs['a'].hash}.0.main.0.3"
+    told = records.AttemptReport(attempt, AttemptState.RUNNING, started_at=leader.now)
+    leader.report(
+        msgspec.structs.replace(
+            node.report(leader.now), attempts=(told,), held=(records.HeldAttempt(attempt),)
+        )
+    )
+    leader.cycle()
+    leader.cycle()
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
+        shown = adoption_state.decode(reader.view(adoption_state.VIEW))
+    assert [one.attempt for one in shown.unproven] == [attempt]
+    leader.close()
 
 
 STRUCTURE = """\

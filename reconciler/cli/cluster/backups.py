@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import context, lazy_import, terminal
-from reconciler.model.values import found_values
+from reconciler.model.values import found_values, hostlists
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
@@ -54,6 +54,16 @@ def _store(url: str | None, *, must_exist: bool) -> str:
     )
 
 
+def _require_nodes(trust: str | None) -> str | None:
+    """End the command if ``trust`` can be no list of nodes."""
+    if trust is not None:
+        try:
+            hostlists.expand(trust)
+        except hostlists.HostListError as error:
+            terminal.fail(f"--trust: {error}", terminal.USAGE)
+    return trust
+
+
 def adopt(
     names: Annotated[
         list[str] | None, typer.Argument(help="Jobs to run.", callback=context.require_name)
@@ -61,13 +71,23 @@ def adopt(
     *,
     everything: Annotated[bool, typer.Option("--all", help="Run all jobs that git has.")] = False,
     nothing: Annotated[bool, typer.Option("--none", help="Run no job: all count as done.")] = False,
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            "--trust",
+            help="Nodes to believe what they report without a proof: all, none, or a list such as "
+            "n[1-8]. Default: nobody has to be believed, or else nothing is adopted.",
+            callback=_require_nodes,
+        ),
+    ] = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
     """Choose which jobs to run after a restore, or after the store was lost.
 
     The other jobs count as done. Without names or options, list what runs and what waits. Until
-    you choose, what runs goes on, and nothing starts that may have run already.
+    you choose, what runs goes on, and nothing starts that may have run already. Tasks without a
+    proof that they were assigned to their node are taken over only from nodes that you trust.
 
     Example: muster adopt evaluate report
     """
@@ -76,22 +96,32 @@ def adopt(
         terminal.fail("expected names of jobs to run, or --all, or --none", terminal.USAGE)
     with context.controller(server, token_file) as api:
         if not chosen:
+            if trust is not None:
+                terminal.fail(
+                    "--trust: expected names of jobs to run, or --all, or --none besides",
+                    terminal.USAGE,
+                )
             _list(api.get("/v1/adopt"))
             return
-        api.post("/v1/adopt", {"names": names or [], "everything": everything})
+        choice = {"names": names or [], "everything": everything, "trust": trust or ""}
+        api.post("/v1/adopt", choice)
     terminal.note("adopted")
 
 
 def _list(found: dict[str, Any]) -> None:
-    """Print what waits to be adopted, one job a line."""
+    """Print what runs and what waits to be adopted."""
     if not found["pending"]:
         terminal.note("nothing waits to be adopted")
         return
     terminal.note(f"{found['why']}; {found['blocked'] or 'run `muster adopt` with your choice'}")
-    for name in found["alive"]:
-        terminal.print_line(f"{name}\truns")
-    for name, what in found["awaiting"].items():
-        terminal.print_line(f"{name}\t{what}")
+    rows = [(name, "runs") for name in found["alive"]]
+    rows += found["awaiting"].items()
+    for one in found.get("unproven", ()):
+        doubt = f", but {one['doubt']}" if one["doubt"] else ""
+        what = f"{one['state']} on {one['node']} without a proof{doubt}"
+        rows.append((one["attempt"], what))
+    if rows:
+        terminal.print_table(("NAME", "WHAT"), rows, cut=False)
     for name in found["unheard"]:
         terminal.note(f"node {name} was not heard yet")
 

@@ -104,9 +104,10 @@ def _take_reports(
     known = {remedy.id: remedy for remedy in remedies if remedy.open}
     for report in reports:
         for reported in report.remedies:
-            remedy = known.pop(reported.id, None)
+            remedy = known.get(reported.id)
             if remedy is None or remedy.node != report.node:
-                continue
+                continue  # of two reports of one cycle, another node's must not hide its own
+            del known[reported.id]
             state: RemedyState = "done" if reported.done else "failed"
             end(remedy, state, rate_limits.shorten(reported.message))
 

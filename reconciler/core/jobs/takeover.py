@@ -1,16 +1,19 @@
 """Takes over what nodes run and a store from the past does not know, under the same attempt ids.
 
 After a restore, or with a new store, nodes run attempts that no record names. As long as
-``Desired.recovery`` is set, those of desired runs become records again, as their nodes hold them.
-Nothing that runs is ended by this. What somebody declared over ends here, if nothing of it is
-alive.
+``Desired.recovery`` is set, those of desired runs become records again, as their nodes hold them:
+at once where a proof says that they were assigned there, else when somebody believes the node
+(``unproven_attempts``). Nothing that runs is ended by this. What somebody declared over ends here,
+if nothing of it is alive.
 """
 
 import msgspec
 
 from reconciler.core import cycle_attempts, cycle_context, job_draft
-from reconciler.core.cycle import attempt_losses, cycle_jobs, cycle_nodes
+from reconciler.core.cycle import attempt_losses, cycle_jobs
+from reconciler.core.jobs import unproven_attempts
 from reconciler.model import desired
+from reconciler.model.observed import task_reports
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 
@@ -18,35 +21,49 @@ from reconciler.model.state.states import AttemptState, EndReason, JobState
 DECLARED_OVER = "it counts as done: `muster adopt` did not name it"
 #: The parts of an attempt's id behind the job's name.
 _PARTS_BEHIND_NAME = 6
+#: The most digits of a number in an id; no store holds larger ones.
+_DIGITS_MAX = 9
 
 
 def apply(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
     """Take over what reports tell of, and end what was declared over."""
     recovery = desired_state.recovery
+    is_new = desired_state.generation != context.observed.desired_generation
     if recovery is None:
+        if is_new:
+            _settle(context, None, frozenset())
         return
-    taker = _Taker(context.jobs, context.attempts, context.nodes, context.now)
-    for report in context.observed.reports:
+    observed = context.observed
+    doubts = unproven_attempts.Doubts(
+        desired_state.structure, context.attempts, context.nodes, observed.leader_since
+    )
+    taker = _Taker(context, doubts)
+    for report in observed.reports:
         node = context.nodes.get(report.node)
-        if node is None or report.held is None:
+        if node is None:
             continue
-        _lose_unlisted(context.attempts, context.losses, report, context.observed.leader_since)
-        reported = {one.id: one for one in report.attempts}
-        held = {one.id: one for one in report.held}
-        for name, one in reported.items():
-            attempt = taker.attempt_of(node, one, held.get(name))
-            if attempt is None:
-                continue
-            taker.take(attempt)
-            context.events.add(
-                "AttemptTakenOver",
-                f"{node.name} has it, and the store did not know",
-                job=attempt.job,
-                node=node.name,
-                attempt=attempt.id,
-            )
-    if desired_state.generation != context.observed.desired_generation:
+        if report.held is None:
+            unproven_attempts.follow(context, node, report)
+            continue
+        _lose_unlisted(context.attempts, context.losses, report, observed.leader_since)
+        taker.hear(node, report, {one.id: one for one in report.held})
+    if is_new:
+        if recovery.trusted is not None:
+            _settle(context, taker, recovery.trusted)
         _end_declared(context.jobs, recovery)
+
+
+def _settle(
+    context: cycle_context.CycleContext, taker: "_Taker | None", trusted: frozenset[str]
+) -> None:
+    """Take over what trusted nodes report without a proof, and forget what all others do."""
+    for name in context.nodes.names():
+        node = context.nodes.get(name)
+        if node is None or not node.unproven:
+            continue
+        if taker is not None and name in trusted:
+            taker.believe(node)
+        unproven_attempts.forget_all(context, context.nodes.get(name) or node)
 
 
 def _lose_unlisted(
@@ -85,23 +102,57 @@ class _Taker:
     """A maker of records of attempts that only nodes know.
 
     Args:
-        jobs: of this cycle.
-        attempts: of this cycle.
-        nodes: of this cycle.
-        now: seconds since the epoch.
+        context: of this cycle.
+        doubts: judges what has no proof.
     """
 
     def __init__(
-        self,
-        jobs: cycle_jobs.CycleJobs,
-        attempts: cycle_attempts.CycleAttempts,
-        nodes: cycle_nodes.CycleNodes,
-        now: float,
+        self, context: cycle_context.CycleContext, doubts: unproven_attempts.Doubts
     ) -> None:
-        self._jobs = jobs
-        self._attempts = attempts
-        self._nodes = nodes
-        self._now = now
+        self._context = context
+        self._jobs = context.jobs
+        self._attempts = context.attempts
+        self._nodes = context.nodes
+        self._now = context.now
+        self._doubts = doubts
+
+    def hear(
+        self,
+        node: records.NodeRecord,
+        report: records.NodeReport,
+        held: dict[str, records.HeldAttempt],
+    ) -> None:
+        """Take over what a node proves of what it reports, and note what else it reports."""
+        proven = frozenset(report.proven)
+        unproven: dict[tuple[str, int, str, int], records.UnprovenAttempt] = {}
+        newest: dict[tuple[str, int, str, int], int] = {}
+        for one in report.attempts:
+            attempt = self.attempt_of(node, one, held.get(one.id))
+            if attempt is None:
+                continue
+            if one.id in proven and not self._doubts.rival(attempt):
+                self.take(attempt)
+                continue
+            task = (attempt.job, attempt.element, attempt.group, attempt.index)
+            if attempt.try_number > newest.get(task, 0):  # its earlier tries are over
+                newest[task] = attempt.try_number
+                doubt = self._doubt(attempt, is_proven=one.id in proven)
+                unproven[task] = records.UnprovenAttempt(one, held.get(one.id), doubt)
+        now = self._nodes.get(node.name) or node
+        unproven_attempts.note(self._context, now, list(unproven.values()))
+
+    def believe(self, node: records.NodeRecord) -> None:
+        """Take over what a node could not prove, as far as nothing newer is known of it."""
+        for one in node.unproven:
+            attempt = self.attempt_of(node, one.report, one.held)
+            if attempt is not None:
+                self.take(attempt)
+
+    def _doubt(self, attempt: records.AttemptRecord, *, is_proven: bool) -> str:
+        draft = self._jobs.draft(attempt.job)
+        if is_proven or draft is None:
+            return self._doubts.rival(attempt)
+        return self._doubts.of(attempt, draft.spec, self._known_tries(draft, attempt.element))
 
     def attempt_of(
         self,
@@ -116,7 +167,9 @@ class _Taker:
         if self._attempts.get(reported.id) is not None:
             return None
         parts = reported.id.rsplit(".", _PARTS_BEHIND_NAME)
-        if len(parts) <= _PARTS_BEHIND_NAME or not all(parts[at].isdecimal() for at in (3, 5, 6)):
+        if len(parts) <= _PARTS_BEHIND_NAME or not all(
+            parts[at].isdecimal() and len(parts[at]) <= _DIGITS_MAX for at in (3, 5, 6)
+        ):
             return None
         draft = self._jobs.draft(parts[0])
         group = self._group(draft, parts)
@@ -182,13 +235,13 @@ class _Taker:
             boot_id=held.boot_id or node.boot_id,
             resources=resources,
             state=reported.state,
-            assigned_at=min(self._now, reported.started_at or self._now),
+            assigned_at=self._moment(reported.started_at) or self._now,
             devices=held.devices,
             rank=held.rank,
-            started_at=reported.started_at,
-            ended_at=(reported.ended_at or self._now) if ended else None,
-            exit_code=reported.exit_code if ended else None,
-            signal=reported.signal if ended else None,
+            started_at=self._moment(reported.started_at),
+            ended_at=(self._moment(reported.ended_at) or self._now) if ended else None,
+            exit_code=task_reports.exit_code(reported.exit_code) if ended else None,
+            signal=task_reports.signal_number(reported.signal) if ended else None,
             end_reason=(reported.end_reason or EndReason.EXITED) if ended else None,
             stop=held.stop,
             lease_s=None if held.lease_s is None else int(held.lease_s),
@@ -199,6 +252,10 @@ class _Taker:
             saves_every_s=held.saves_every_s,
             pool=node.pool,
         )
+
+    def _moment(self, told: float | None) -> float | None:
+        """Return a time of a node's clock, not later than now."""
+        return None if told is None else min(self._now, max(0.0, told))  # so that NaN loses
 
     def take(self, attempt: records.AttemptRecord) -> None:
         """Add an attempt to its element. Older tries of the element are over."""
@@ -218,6 +275,13 @@ class _Taker:
             self._jobs.set_state(draft, JobState.STARTING)
         unwanted = tuple(name for name in node.unwanted if name != attempt.id)
         self._nodes.renew(node, unwanted=unwanted)
+        self._context.events.add(
+            "AttemptTakenOver",
+            f"{node.name} has it, and the store did not know",
+            job=attempt.job,
+            node=node.name,
+            attempt=attempt.id,
+        )
 
     def _supersede(self, before: records.AttemptRecord, number: int) -> None:
         """Conclude an attempt of an earlier try, which a newer one has followed."""

@@ -333,6 +333,17 @@ def _expire_leases(
     return lost
 
 
+def _strays_message(node: records.NodeRecord) -> str:
+    """Return the message of a node that runs what no record says."""
+    if node.unproven:
+        first = node.unproven[0].report.id
+        return (
+            f"nothing proves that {len(node.unproven)} tasks were assigned here, such as {first}: "
+            "`muster adopt` asks if that is so"
+        )
+    return f"{len(node.unwanted)} abandoned tasks still run, such as {node.unwanted[0]}"
+
+
 class _NodeRules:
     """The rules for the states of nodes.
 
@@ -408,12 +419,8 @@ class _NodeRules:
         if node.out_until > self._now and pool.black_hole is not None:
             self._alarm.wake(node.out_until)
             return NodeState.UNHEALTHY, black_hole_message(node)
-        if node.unwanted:
-            first = node.unwanted[0]
-            return (
-                NodeState.UNHEALTHY,
-                f"{len(node.unwanted)} abandoned tasks still run, such as {first}",
-            )
+        if node.unproven or node.unwanted:
+            return NodeState.UNHEALTHY, _strays_message(node)
         if drain is not None:
             state = NodeState.DRAINING if busy else NodeState.DRAINED
             return state, drain_message(drain)

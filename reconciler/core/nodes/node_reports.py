@@ -30,7 +30,6 @@ _AHEAD = frozenset({AttemptState.FETCHING, AttemptState.READY, AttemptState.STAR
 MESSAGE_CHARACTERS_MAX = 2000
 #: The most owners whose failures on a node are remembered.
 FAILURES_MAX = 16
-_CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
@@ -77,10 +76,6 @@ def tells_nothing(report: records.NodeReport) -> bool:
     """Return True if a report only says that a part of one could not be processed."""
     reported = report.attempts or report.inventory or report.usage or report.remedies
     return bool(report.undecided) and not reported
-
-
-def _within(number: int | None, most: int) -> int | None:
-    return number if number is not None and abs(number) <= most else None
 
 
 class _TaskReports:
@@ -148,7 +143,8 @@ class _TaskReports:
         attempt: records.AttemptRecord,
         reported: records.AttemptReport,
     ) -> None:
-        code, signal = _within(reported.exit_code, _CODE_MAX), _within(reported.signal, _SIGNAL_MAX)
+        code = task_reports.exit_code(reported.exit_code)
+        signal = task_reports.signal_number(reported.signal)
         reason = reported.end_reason or EndReason.EXITED
         message = task_reports.told_text(reported.message, MESSAGE_CHARACTERS_MAX)
         self._attempts.renew(

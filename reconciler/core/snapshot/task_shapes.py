@@ -288,7 +288,8 @@ class Shapes:
                 node = self._nodes.get(name)
                 if number >= 0 and node is not None:
                     pool = self.table.pools[number]
-                    mask[row] = _label(label, name, pool, node.inventory.labels) == value
+                    own = node.inventory.labels
+                    mask[row] = desired.label_of(name, pool, own, label) == value
             self._known.masks[label, value] = mask
         return mask
 
@@ -448,16 +449,6 @@ def required_levels(spec: desired.Job) -> set[str]:
     found |= {one.required for one in groups} | {one.slice_level for one in groups}
     found |= {one.level for one in spec.affinities if one.weight is None and not one.apart}
     return found - {""}
-
-
-def _label(label: str, name: str, pool: desired.Pool, own: Mapping[str, str]) -> str | None:
-    if label == "node":
-        return name
-    if label == "pool":
-        return pool.name
-    if label == "gpu-model" and pool.gpu_model:
-        return pool.gpu_model
-    return pool.labels.get(label, own.get(label))
 
 
 def group_shape(

@@ -153,6 +153,30 @@ def _file_limit(bytes_max: int) -> list[str]:
     return [program, f"--fsize={soft}:", "--"]
 
 
+def reference_there(folder: Path, address: str, name: str) -> str:
+    """Return what a reference names; empty if there is none.
+
+    Both git commands also list references whose names only contain this one: who may push
+    branches could otherwise answer for it with one that is called ``refs/heads/NAME``.
+
+    Args:
+        folder: a git folder.
+        address: of a remote; empty: the reference is looked for in the folder.
+        name: whole name of the reference.
+
+    Raises:
+        GitError: it can't be read.
+    """
+    if address:
+        command = ("ls-remote", "--quiet", "--", address, name)
+        listed = run(folder, *command, timeout_s=REMOTE_TIMEOUT_S).stdout
+    else:
+        shape = "--format=%(objectname)\t%(refname)"
+        listed = run(folder, "for-each-ref", shape, name).stdout
+    pairs = (line.split("\t", 1) for line in listed.decode(errors="replace").splitlines())
+    return next((pair[0].strip() for pair in pairs if pair[1:] == [name]), "")
+
+
 def run_program(
     command: Sequence[str],
     *,

@@ -34,6 +34,7 @@ from reconciler.model.desired.pools import (
     Pool,
     Provisioning,
     Volume,
+    label_of,
     merge_levels,
 )
 from reconciler.model.desired.queues import (
@@ -130,6 +131,7 @@ __all__ = [
     "Volume",
     "Waiver",
     "is_unanswered",
+    "label_of",
     "merge_levels",
     "path_to_root",
     "unanswered",

@@ -1,6 +1,6 @@
 """Node pools, remediation of failed nodes, provisioning, and volumes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -244,3 +244,21 @@ class Volume(msgspec.Struct, frozen=True):
         return storage.VolumeStore(
             self.name, self.mount_path, self.objects, read_only=bool(self.read_only)
         )
+
+
+def label_of(node: str, pool: Pool, own: Mapping[str, str], label: str) -> str | None:
+    """Return the value of a label of a node; None if it has no such label.
+
+    Args:
+        node: its name.
+        pool: its pool, whose value counts before its own.
+        own: its labels as its agent reports them.
+        label: the label.
+    """
+    if label == "node":
+        return node
+    if label == "pool":
+        return pool.name
+    if label == "gpu-model" and pool.gpu_model:
+        return pool.gpu_model
+    return pool.labels.get(label, own.get(label))

@@ -111,10 +111,13 @@ class Recovery(msgspec.Struct, frozen=True):
     Attributes:
         awaiting: names of jobs of which nothing starts, because it may have run already.
         ended: keys of runs that somebody declared over; they end if nothing of them is alive.
+        trusted: nodes that somebody believes without a proof: what others report without one counts
+            for nothing from now on. None: nobody has said yet.
     """
 
     awaiting: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
+    trusted: frozenset[str] | None = None
 
 
 #: The words by which an internal error of Muster is named and found.

@@ -126,6 +126,8 @@ _ROWS: tuple[tuple[str, str, str, tuple[str, ...], str, str], ...] = (
      "When the head was seen that is still being read. Absent if the head was read."),
     ("muster_notes_restored_total", "counter", "", (), "cluster",
      "How often notes in git were written again that somebody had removed or changed."),
+    ("muster_lead_records_restored_total", "counter", "", (), "cluster",
+     "How often the record of who leads was written again that somebody had removed or changed."),
     ("muster_sync_lag_seconds", "histogram", "seconds", (), "cluster",
      "Time from a commit until it is in force."),
     ("muster_sync_duration_seconds", "histogram", "seconds", (), "cluster",

@@ -16,6 +16,7 @@ PATH_CHARACTERS_MAX = 512
 PROBLEM_CHARACTERS_MAX = 160
 #: The most tasks that one report tells metrics of.
 TASKS_MAX = 256
+_CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,6 +90,16 @@ def told_text(text: str, characters_max: int) -> str:
     if not kept.isprintable():
         kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in kept)
     return kept[:characters_max]
+
+
+def exit_code(told: int | None) -> int | None:
+    """Return the status with which a task ended, or None if no process can have it."""
+    return told if told is not None and abs(told) <= _CODE_MAX else None
+
+
+def signal_number(told: int | None) -> int | None:
+    """Return the signal that ended a task, or None if there is no such signal."""
+    return told if told is not None and abs(told) <= _SIGNAL_MAX else None
 
 
 def bounded(told: TaskMetrics) -> TaskMetrics:

@@ -51,7 +51,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     secret in the root, and goes no further than the server: only who sends the same follows an
     agent that sent one. Empty: the agent has none. ``held`` comes with the inventory: what the node
     holds for each attempt that is alive, from which a leader whose store is older takes it over;
-    None: not told.
+    None: not told. ``proofs`` come with it: by attempt what its assignment had as its proof.
     """
 
     node: str
@@ -73,6 +73,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     accepts_unrenewed: bool = False
     folder_proof: str = ""
     held: tuple[HeldAttempt, ...] | None = None
+    proofs: dict[str, str] = {}
 
 
 class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,7 +130,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     its gang by name; ``secret`` is known to its tasks alone. ``saved`` is the newest known
     checkpoint of an earlier attempt. ``hold``: fetch what it needs, report that it is ready, and
     start when ``hold`` is no longer set. ``saves_every_s`` is the declared checkpoint interval,
-    None: unknown; only shown.
+    None: unknown; only shown. ``proof`` is known to the node alone, which stores it and reports it
+    back: it proves that the attempt was assigned to this node.
     """
 
     attempt: str
@@ -150,6 +152,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     saved: str = ""
     hold: bool = False
     saves_every_s: int | None = None
+    proof: str = ""
 
     @property
     def reachable(self) -> tuple[int, ...]:

@@ -45,11 +45,13 @@ class Hint(msgspec.Struct, frozen=True, tag="hint"):
 class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
     """To the loop: jobs of a repository that was run before that are new to an empty store.
 
-    ``everything``: all are; else only those of ``names``, and the others count as done.
+    ``everything``: all are; else only those of ``names``, and the others count as done. ``trust``
+    says which nodes are believed without a proof, as ``adoption_state.trusted_nodes`` reads it.
     """
 
     names: tuple[str, ...] = ()
     everything: bool = False
+    trust: str = ""
 
 
 class OverrideAsked(msgspec.Struct, frozen=True, tag="override"):
@@ -68,7 +70,8 @@ class OverrideAnswered(msgspec.Struct, frozen=True, tag="overridden"):
 class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     """To the server: the next answer to a node. ``payload`` is an encoded ``AssignmentSet``.
 
-    ``payload`` None leaves the set as it is; ``acknowledged`` are ends that are durable.
+    ``payload`` None leaves the set as it is, an empty one takes it back: the node is left alone.
+    ``acknowledged`` are ends that are durable.
     ``confirms`` is the question that was decided upon, 0 for none. ``lease_s`` is the shortest
     lease of the node's work: the loop gives nothing up before that time after a contact that it
     knows of. None: nothing there has a lease. ``doubts``: nothing known of the node holds until a

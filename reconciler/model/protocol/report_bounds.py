@@ -27,7 +27,17 @@ ATTEMPTS_MAX = 20_000
 INVENTORY_BYTES_MAX = 2**20
 #: Fields that hold text for people.
 _TEXTS = frozenset({"message", "notice", "problem", "problems", "fabric_problem", "detail"})
-_ITEMS_MAX = {"attempts": ATTEMPTS_MAX, "held": ATTEMPTS_MAX, "labels": LABELS_MAX}
+_ITEMS_MAX = {
+    "attempts": ATTEMPTS_MAX,
+    "held": ATTEMPTS_MAX,
+    "proofs": ATTEMPTS_MAX,
+    "labels": LABELS_MAX,
+}
+#: The latest time in seconds since the epoch, some time in the year 9892.
+TIME_MAX = 2.5e11
+#: The longest lease and grace, a year, and the largest other number of what a node holds.
+SPAN_S_MAX, NUMBER_MAX = 366 * 86_400, 2**31 - 1
+_SPANS = frozenset({"lease_s", "grace_s", "saves_every_s"})
 _NUMBERS = (int, float, bool, type(None))
 
 
@@ -51,6 +61,8 @@ def bounded(request: agent_messages.SyncRequest) -> agent_messages.SyncRequest:
             raise ExcessError(
                 f"inventory: found {size} bytes, expected at most {INVENTORY_BYTES_MAX}"
             )
+    for one in request.held or ():
+        _check_numbers("held", one)
     rest: agent_messages.SyncRequest = _struct("", msgspec.structs.replace(request, attempts=()))
     return msgspec.structs.replace(rest, attempts=attempts)
 
@@ -65,9 +77,45 @@ def _attempt(told: records.AttemptReport) -> records.AttemptReport:
         len(saved.path) <= task_reports.PATH_CHARACTERS_MAX and saved.path.isprintable()
     ):
         saved = None  # no agent tells of it, so nobody could resume from it
-    if message == told.message and saved is told.checkpoint:
+    times = (_time(told.started_at), _time(told.ended_at))
+    ends = (task_reports.exit_code(told.exit_code), task_reports.signal_number(told.signal))
+    now = (message, saved, *times, *ends)
+    before = (told.message, told.checkpoint, told.started_at, told.ended_at)
+    if now == (*before, told.exit_code, told.signal):
         return told
-    return msgspec.structs.replace(told, message=message, checkpoint=saved)
+    return msgspec.structs.replace(
+        told,
+        message=message,
+        checkpoint=saved,
+        started_at=times[0],
+        ended_at=times[1],
+        exit_code=ends[0],
+        signal=ends[1],
+    )
+
+
+def _time(told: float | None) -> float | None:
+    """Return a time of a node's clock, or None if no clock shows it."""
+    return told if told is not None and 0.0 <= told <= TIME_MAX else None
+
+
+def _check_numbers(place: str, value: Any) -> None:
+    """Raise if a number of what a node holds is none that a controller gives.
+
+    A leader that takes an attempt over goes on with them: a lease without an end would be one.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        most = NUMBER_MAX if isinstance(value, int) else TIME_MAX
+        if place.rpartition(".")[2] in _SPANS:
+            most = SPAN_S_MAX
+        if not 0 <= value <= most:
+            raise ExcessError(f"{place}: found {value}, expected a number from 0 to {most:g}")
+    elif isinstance(value, tuple):
+        for one in value:
+            _check_numbers(place, one)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _check_numbers(f"{place}.{name}", getattr(value, name))
 
 
 def _check_id(place: str, text: str) -> None:

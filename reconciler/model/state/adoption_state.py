@@ -2,12 +2,36 @@
 
 import msgspec
 
+from reconciler.model.values import found_values, hostlists
+
+#: Words instead of a list of nodes: those that nothing contradicts, or none.
+TRUST_ALL, TRUST_NONE = "all", "none"
+#: The most nodes that a message names.
+_NAMED_MAX = 5
 #: Name of the stored view.
 VIEW = "adoption"
 #: Name of the stored view with the identity of the store.
 IDENTITY = ".identity"
+#: Name of the stored view with the key of proofs, so that a backup has it.
+PROOF_KEY = ".proof-key"
 #: Name of the stored view that marks a copy: the identity of the store that was copied.
 COPIED = ".copied"
+
+
+class ShownUnproven(msgspec.Struct, frozen=True):
+    """A task that a node reports without a proof that it was assigned there.
+
+    Attributes:
+        attempt: id of the attempt.
+        node: that reports it.
+        state: of the attempt, as the node says.
+        doubt: why it can hardly be true; empty: nothing says so.
+    """
+
+    attempt: str
+    node: str
+    state: str
+    doubt: str = ""
 
 
 class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,6 +47,8 @@ class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
         ended: keys of runs declared over that are not stored yet.
         unheard: nodes that were not heard since the leader began.
         ready_at: when tasks on such nodes have ended by their leases, seconds since the epoch.
+        unproven: what nodes report without a proof, until somebody has said which to believe.
+        trusted: the nodes that were believed, until that is stored; None: nobody has said.
     """
 
     pending: bool = False
@@ -34,6 +60,8 @@ class AdoptionState(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: tuple[str, ...] = ()
     unheard: tuple[str, ...] = ()
     ready_at: float = 0.0
+    unproven: tuple[ShownUnproven, ...] = ()
+    trusted: tuple[str, ...] | None = None
 
 
 _decode_state = msgspec.msgpack.Decoder(AdoptionState).decode
@@ -62,3 +90,69 @@ def why_not(state: AdoptionState, now: float) -> str:
             f"let these nodes report, or wait {left_s:.0f} s until their leases have ended"
         )
     return ""
+
+
+class DistrustError(ValueError):
+    """Error: it can't be said so which nodes to believe; the message says how to."""
+
+
+def trusted_nodes(state: AdoptionState, trust: str) -> frozenset[str]:
+    """Return the nodes that are believed without a proof.
+
+    Args:
+        state: with what has no proof.
+        trust: ``all``, ``none``, or a list of nodes; empty: nobody has said.
+
+    Raises:
+        DistrustError: somebody has to say, or what was said contradicts itself.
+    """
+    unproven = {one.node for one in state.unproven}
+    if trust == TRUST_NONE or not (unproven or trust):
+        return frozenset()
+    if not trust:
+        first = state.unproven[0]
+        raise DistrustError(
+            f"nothing was adopted: of {len(state.unproven)} tasks, such as {first.attempt} on "
+            f"{first.node}, nothing proves that they were assigned there. The key in the state "
+            "folder was lost, their agents are of an earlier version, or a node lies. To fix: say "
+            f"which nodes to believe, --trust all, --trust none or --trust {_listed(unproven)}"
+        )
+    trusted = unproven if trust == TRUST_ALL else _named(unproven, trust)
+    found: dict[str, str] = {}
+    for one in state.unproven:
+        if one.node not in trusted:
+            continue
+        task = one.attempt.rpartition(".")[0]  # of two tries of one task, one is over
+        other = found.setdefault(task, one.node)
+        doubt = one.doubt if trust == TRUST_ALL else ""
+        if other != one.node:
+            doubt = f"{other} reports it too"
+        if doubt:
+            raise DistrustError(
+                f"nothing was adopted: {one.node} reports {one.attempt}, but {doubt}. To fix: name "
+                f"the nodes to believe, of {_listed(unproven)}, with --trust"
+            )
+    return frozenset(trusted)
+
+
+def _named(unproven: set[str], trust: str) -> set[str]:
+    """Return the nodes of a list.
+
+    Raises:
+        DistrustError: it can't be read, or names another node.
+    """
+    try:
+        named = set(hostlists.expand(trust))
+    except hostlists.HostListError as error:
+        raise DistrustError(f"nothing was adopted: --trust: {error}") from None
+    if unknown := sorted(named - unproven):
+        raise DistrustError(
+            f"nothing was adopted: --trust: found {found_values.quote(unknown[0])}, expected "
+            f"nodes that report tasks without a proof: {_listed(unproven) or 'there are none'}"
+        )
+    return named
+
+
+def _listed(nodes: set[str]) -> str:
+    names = sorted(nodes)
+    return ",".join(names[:_NAMED_MAX]) + (",..." if len(names) > _NAMED_MAX else "")

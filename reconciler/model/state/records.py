@@ -336,7 +336,9 @@ class NodeRecord(msgspec.Struct, frozen=True):
     there although they were given up or are unknown: they hold devices until they have left.
     ``leave`` is the rule for leaving nodes of its last pool, None if there is none; with it,
     ``drain_since`` is the time since when it is drained or in no pool, 0 if it is neither.
-    ``undecided`` is the message about its last report if no cycle passed with it.
+    ``undecided`` is the message about its last report if no cycle passed with it. ``unproven`` are
+    what it reports to a store from the past without a proof, until somebody has said what is true:
+    as long as there are any, the node is left alone.
     """
 
     name: str
@@ -359,6 +361,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     leave: desired.Leaving | None = None
     drain_since: float = 0.0
     undecided: str = ""
+    unproven: "tuple[UnprovenAttempt, ...]" = ()
 
 
 OverrideVerb = Literal["cancel", "drain", "suspend"]
@@ -545,6 +548,20 @@ class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     stop: StopOrder | None = None
 
 
+class UnprovenAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An attempt of a desired run that a node reports and can't prove to have been assigned.
+
+    Attributes:
+        report: what the node last reported of it.
+        held: what the node holds for it.
+        doubt: why it can hardly be true, or contradicts what is known; empty: nothing does.
+    """
+
+    report: AttemptReport
+    held: HeldAttempt | None = None
+    doubt: str = ""
+
+
 class RemedyReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's report of a remediation's result."""
 
@@ -558,7 +575,8 @@ class NodeReport(msgspec.Struct, frozen=True):
 
     ``attempts`` is everything that the node knows of if ``complete``, else only what is new.
     ``sequence`` grows with every report of an incarnation. ``held`` is what it holds for attempts
-    that are alive, if it told; None: it did not. ``undecided`` is empty except in a part
+    that are alive, if it told; None: it did not. ``proven`` are the attempts that were surely
+    assigned to it: the loop has checked their proofs. ``undecided`` is empty except in a part
     of a report that as a whole no cycle passed with; it is then the message about that.
     """
 
@@ -574,3 +592,4 @@ class NodeReport(msgspec.Struct, frozen=True):
     remedies: tuple[RemedyReport, ...] = ()
     undecided: str = ""
     held: tuple[HeldAttempt, ...] | None = None
+    proven: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ KEPT = ("audit.seen.json", "notified.json", *_CHAIN_FILES)
 MADE_AGAIN = (
     *("*.log", "*.log.*", "*.sock", "*.lock", "*.part", "*.partial", "mirror-*", "submissions"),
     *("endpoint.json", "provisioning", "nodes", "shared", "store.db*"),
+    *("lead.json", "assignment.key"),  # a lease is of one machine; the store has the key
 )
 _BLOCK_BYTES = 1 << 20
 

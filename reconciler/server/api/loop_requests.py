@@ -53,10 +53,14 @@ async def git_hook(
 
 
 class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs to run after the store was lost; ``everything`` means all."""
+    """Jobs to run after the store was lost; ``everything`` means all.
+
+    ``trust`` says which nodes are believed without a proof: ``all``, ``none``, or a list of nodes.
+    """
 
     names: list[str] = []
     everything: bool = False
+    trust: str = ""
 
 
 def require_written(names: Sequence[str], written: Sequence[str]) -> None:
@@ -91,7 +95,11 @@ async def adopt(
         raise errors.Failure(409, why)
     require_written(data.names, list(state.awaiting))
     try:
-        link.adopt(loop_messages.Adopt(tuple(data.names), data.everything))
+        adoption_state.trusted_nodes(state, data.trust)
+    except adoption_state.DistrustError as error:
+        raise errors.Failure(409, str(error)) from None
+    try:
+        link.adopt(loop_messages.Adopt(tuple(data.names), data.everything, data.trust))
     except LinkDownError as error:
         raise errors.Failure(503, str(error), retry_after_s=1.0) from None
     return Hooked(told=True)
@@ -107,6 +115,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
         awaiting: what is known of each job that waits, by name.
         alive: jobs that run on nodes and were taken over.
         unheard: nodes that were not heard since the controller began.
+        unproven: tasks that nothing proves to be assigned to the node that reports them.
     """
 
     pending: bool
@@ -115,6 +124,7 @@ class AdoptionView(msgspec.Struct, frozen=True):
     awaiting: dict[str, str]
     alive: list[str]
     unheard: list[str]
+    unproven: list[adoption_state.ShownUnproven] = []
 
 
 @get(
@@ -133,6 +143,7 @@ async def adoption(store: NamedDependency[ServerStore]) -> AdoptionView:
         awaiting=state.awaiting,
         alive=list(state.alive),
         unheard=list(state.unheard),
+        unproven=list(state.unproven),
     )
 
 

@@ -114,7 +114,7 @@ class Session:
             self.asking = False
             self.known(self.asked_at)
         if message.payload is not None:
-            self.payload = message.payload
+            self.payload = message.payload or None
         room = ACKNOWLEDGED_MAX - len(self.acknowledged)
         self.acknowledged |= dict.fromkeys(message.acknowledged[:room])
         self.changed.set()

@@ -90,6 +90,30 @@ def test_what_follows_from_a_set(
     assert acts(made.answered(answer(*assignments, version=2), 6.0)) == []
 
 
+def test_proofs_are_kept_before_anything_starts_and_for_as_long_as_it_is_here() -> None:
+    made = node()
+    first = acts(made.answered(answer(assigned(proof="p"), assigned("b")), 5.0))
+    assert first[0] == state.SaveProofs({"a": "p"})
+    made.attempts_changed([RUNNING])
+    assert acts(made.answered(answer(assigned(proof="p"), assigned("b"), version=2), 6.0)) == []
+    # a new key after a loss of the store
+    renewed = answer(assigned(proof="q"), assigned("b"), version=3)
+    assert acts(made.answered(renewed, 7.0)) == [state.SaveProofs({"a": "q"})]
+    made.answered(answer(version=4), 8.0)
+    assert made.proofs == {"a": "q"}, "it has not ended yet"
+    made.attempts_changed([ENDED])
+    made.answered(answer(version=5, acknowledged=("a",)), 9.0)
+    made.answered(answer(version=6), 9.0)
+    assert made.proofs == {}
+
+
+def test_proofs_of_an_earlier_agent_outlive_a_set_that_comes_before_the_supervisor() -> None:
+    made = AgentState(BOOT)
+    made.proofs = {"a": "p"}
+    made.answered(answer(), 5.0)
+    assert made.proofs == {"a": "p"}
+
+
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [(assigned(boot_id="other"), "'other'"), (assigned(template="x"), "'x'")],

@@ -67,6 +67,7 @@ WRONG = {
     "--name": ["Bad_Name"],
     "--form": ["nope"],
     "--policy": ["nope"],
+    "--trust": ["n[1-", "", "no node"],
     "--scheduling": ["nope", "nope=1", "minRuntime=3y"],
 }
 #: Of numbers more than what is below their range or is none.

@@ -1,27 +1,287 @@
-"""What a record of another leader in git may do to a controller."""
+"""What records of other leaders in git may do to a controller, with and without a lease."""
 
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from reconciler import metrics
 from reconciler.changes import lead_records
 from reconciler.controller import lead_claim
+from reconciler.controller.host import kept_lease
+from reconciler.desired.git import git_commands, source
+from reconciler.model import desired
+from tests.unit.desired.repositories import Repository, git, job
 
 NOW = 1_000_000.0
 OURS = lead_claim.LedBy("ours", 1, 5, empty=False, host="here", place="p")
+NAME = "refs/notes/muster.lead"
 
 
 @pytest.mark.parametrize(
-    ("renewed_at", "until", "blocks"),
+    ("renewed_at", "until", "seen_s", "blocks"),
     [
-        (NOW - 10, NOW + 290, True),
-        (NOW - 10, NOW - 1, False),  # it was given back
-        (NOW - 301, NOW + 1e9, False),  # no lease is longer than one of ours
-        (NOW + 1e6, NOW + 1e9, False),  # nor does one begin later
+        (NOW - 10, NOW + 290, 0, True),
+        (NOW - 10, NOW + 290, lead_claim.LEASE_S, False),  # who is alive would have renewed it
+        (NOW - 10, NOW - 10, 0, False),  # it was given back
+        (NOW - lead_claim.LEASE_S - 1, NOW + 1e9, 0, True),  # its clock may be behind
+        (
+            NOW - lead_claim.LEASE_S - lead_claim.CLOCKS_S - 1,
+            NOW + 1e9,
+            0,
+            False,
+        ),
+        (NOW + 1e6, NOW + 1e9, 0, True),  # a clock that is ahead
+        (NOW + 1e6, NOW + 1e9, lead_claim.LEASE_S, False),
     ],
 )
 def test_another_leader_blocks_for_one_lease(
-    renewed_at: float, until: float, *, blocks: bool
+    renewed_at: float, until: float, seen_s: float, *, blocks: bool
 ) -> None:
     record = lead_records.LeadRecord("theirs", 9, 1, "there", "", "", renewed_at, until)
-    verdict = lead_claim.judge(record, OURS, NOW)
+    verdict = lead_claim.judge(record, OURS, NOW, seen_s)
     assert verdict.past
     assert bool(verdict.blocked) is blocks
+
+
+class Bed:
+    """A repository, and controllers of one state folder after each other."""
+
+    def __init__(self, repository: Repository, opened: source.GitSource, state: Path) -> None:
+        self.repository, self.opened, self.state = repository, opened, state
+        revision = repository.commit({"jobs/x.yaml": job("x")})
+        opened.fetch()
+        self.status = desired.SyncStatus(
+            sync="Synced", attempted_revision=revision, jobs_revision=revision
+        )
+        self.boot = 50.0
+        self.verdicts: list[lead_claim.LeadVerdict] = []
+        self.claim = self.start()
+
+    def start(self, place: str = "p", epoch: int = 1) -> lead_claim.LeadClaim:
+        """Start a controller with the store ``ours``, and let it begin."""
+        self.claim = lead_claim.LeadClaim(
+            self.opened,
+            OURS._replace(place=place, epoch=epoch),
+            kept_lease.KeptLease(self.state, place, lambda: self.boot),
+            cycle=lambda: 5,
+            tell=self.verdicts.append,
+            clock=lambda: NOW + self.boot,
+        )
+        self.claim.begin(self.status)
+        return self.claim
+
+    def keep(self, after_s: float) -> None:
+        self.boot += after_s
+        self.claim.keep(self.status)
+
+    def push(self, record: lead_records.LeadRecord | bytes, name: str = NAME) -> None:
+        """Replace the reference, as anybody can who may push it."""
+        body = record if isinstance(record, bytes) else msgspec.json.encode(record)
+        blob = git(self.repository.path, "hash-object", "-w", "--stdin", data=body)
+        entry = f"100644 blob {blob}\tlead.json\n".encode()
+        tree = git(self.repository.path, "mktree", data=entry)
+        commit = git(self.repository.path, "commit-tree", tree, "-m", "x")
+        git(self.repository.path, "update-ref", name, commit)
+
+    def push_foreign(self, **changes: object) -> None:
+        now = NOW + self.boot
+        record = lead_records.LeadRecord(
+            "evil", 9, 1, "evilhost", "", "", now, now + lead_claim.LEASE_S
+        )
+        self.push(msgspec.structs.replace(record, **changes))
+
+    def leader(self) -> str:
+        found = json.loads(git(self.repository.path, "cat-file", "blob", f"{NAME}:lead.json"))
+        assert isinstance(found["store"], str)
+        return found["store"]
+
+    def is_blocked(self) -> bool:
+        return bool(self.verdicts[-1].blocked)
+
+
+@pytest.fixture(params=["remote", "path"])
+def bed(request: pytest.FixtureRequest, repository: Repository, tmp_path: Path) -> Iterator[Bed]:
+    address = str(repository.path)
+    address = f"file://{address}" if request.param == "remote" else address
+    state = tmp_path / "state"
+    state.mkdir()
+    with contextlib.closing(source.GitSource(address, state=state)) as opened:
+        yield Bed(repository, opened, state)
+
+
+ATTACKS = ["foreign", "ours-from-the-future", "removed", "garbage", "long-words", "large"]
+
+
+def _attack(bed: Bed, what: str) -> None:
+    match what:
+        case "foreign":
+            bed.push_foreign(until=4_102_444_800.0)
+        case "ours-from-the-future":
+            bed.push_foreign(store="ours", cycle=10**9)
+        case "removed":
+            git(bed.repository.path, "update-ref", "-d", NAME)
+        case "garbage":
+            bed.push(b"no record")
+        case "long-words":
+            bed.push_foreign(host="\x1b[2J" + "x" * 10_000, renewed_at=1e300)
+        case _:
+            bed.push(b" " * (lead_records._FETCH_BYTES_MAX * 2))
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+def test_a_leader_whose_lease_runs_leads_on_and_writes_its_record_again(
+    bed: Bed, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed.keep(0)
+    for _ in range(3):
+        _attack(bed, what)
+        bed.keep(lead_claim.RENEW_EVERY_S)
+        assert bed.leader() == "ours"
+        assert bed.claim.take_restored() == 1
+        assert bed.claim.take_restored() == 0
+    assert [bool(one.past or one.blocked) for one in bed.verdicts] == [False]
+    assert NAME in caplog.text
+    assert "\x1b" not in caplog.text
+    bed.keep(lead_claim.RENEW_EVERY_S)
+    assert bed.claim.take_restored() == 0
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+def test_so_does_one_that_was_killed_and_starts_again_within_its_lease(bed: Bed, what: str) -> None:
+    bed.keep(0)
+    bed.boot += 20
+    _attack(bed, what)
+    bed.start(epoch=2)
+    bed.keep(1)
+    assert bed.leader() == "ours"
+    assert bed.claim.take_restored() == 1
+    assert not any(one.past or one.blocked for one in bed.verdicts)
+
+
+@pytest.mark.parametrize("why", ["another folder", "another boot", "its end", "given back"])
+def test_without_a_lease_a_controller_waits_one_lease_for_another(bed: Bed, why: str) -> None:
+    bed.keep(0)
+    if why == "given back":
+        bed.claim.release(bed.status)
+    bed.boot += lead_claim.LEASE_S if why == "its end" else 10
+    bed.push_foreign(until=4_102_444_800.0)
+    bed.start(place="p" if why in ("its end", "given back") else why, epoch=2)
+    assert bed.is_blocked()
+    bed.keep(lead_claim.LEASE_S - 1)
+    assert bed.is_blocked()
+    assert bed.leader() == "evil"
+    bed.keep(lead_claim.LOOK_EVERY_S)
+    assert not bed.is_blocked()
+    assert bed.verdicts[-1].past
+    assert bed.leader() == "ours"
+    assert bed.claim.take_restored() == 0
+
+
+def test_a_leader_that_could_not_renew_its_lease_steps_down(bed: Bed) -> None:
+    bed.keep(0)
+    away = bed.repository.path.with_name("away")
+    bed.repository.path.rename(away)
+    for _ in range(4):
+        bed.keep(lead_claim.LEASE_S / 4)
+    away.rename(bed.repository.path)
+    assert not bed.is_blocked()
+    bed.push_foreign()
+    bed.keep(lead_claim.LOOK_EVERY_S)
+    assert bed.is_blocked()
+    assert bed.leader() == "evil"
+
+
+def test_one_that_misses_some_renewals_still_has_its_lease(bed: Bed) -> None:
+    bed.keep(0)
+    away = bed.repository.path.with_name("away")
+    bed.repository.path.rename(away)
+    bed.keep(lead_claim.LEASE_S / 2)
+    away.rename(bed.repository.path)
+    bed.push_foreign()
+    bed.keep(lead_claim.LEASE_S / 2 - 1)
+    assert not bed.is_blocked()
+    assert bed.leader() == "ours"
+
+
+def test_what_cannot_be_read_ends_no_thread_and_counts_for_one_lease(bed: Bed) -> None:
+    bed.keep(0)
+    bed.boot += lead_claim.LEASE_S
+    bed.push(b"no record")
+    bed.keep(0)
+    bed.keep(lead_claim.LEASE_S - 1)
+    assert not bed.is_blocked()
+    with pytest.raises(ValueError, match="Expecting value"):
+        bed.leader()
+    bed.keep(lead_claim.LOOK_EVERY_S)
+    bed.keep(lead_claim.LOOK_EVERY_S)
+    assert bed.leader() == "ours"
+
+
+def test_a_branch_of_that_name_says_nothing_of_who_leads(bed: Bed) -> None:
+    bed.push_foreign()
+    commit = git(bed.repository.path, "rev-parse", NAME)
+    git(bed.repository.path, "update-ref", f"refs/heads/{NAME}", commit)
+    git(bed.repository.path, "update-ref", f"{NAME}-more/x", commit)
+    git(bed.repository.path, "update-ref", "-d", NAME)
+    assert lead_records.read(bed.opened) == (None, "")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"revision": "--output=/tmp/x"},
+        {"host": "a\nb"},
+        {"store": "x" * 1000},
+        {"renewed_at": 1e300},
+        {"renewed_at": -1.0},
+    ],
+)
+def test_a_record_that_no_controller_writes_cannot_be_read(
+    bed: Bed, changes: dict[str, object]
+) -> None:
+    bed.push_foreign(**changes)
+    with pytest.raises(lead_records.UnreadableRecordError, match="can't be read"):
+        lead_records.read(bed.opened)
+
+
+def test_nobody_wins_a_race_against_a_running_lease(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.keep(0)
+    find = git_commands.reference_there
+
+    def slow(*arguments: object) -> str:
+        found = find(*arguments)  # type: ignore[arg-type]
+        bed.push_foreign(cycle=int(bed.boot))
+        bed.boot += 1
+        return found
+
+    monkeypatch.setattr(git_commands, "reference_there", slow)
+    bed.push_foreign()
+    bed.keep(lead_claim.RENEW_EVERY_S)
+    assert bed.leader() == "ours"
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"\xff", b'{"place": "p", "until": "x"}'])
+def test_a_kept_lease_that_cannot_be_read_is_none(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / kept_lease.FILE).write_bytes(body)
+    assert kept_lease.KeptLease(tmp_path, "p", lambda: 0.0).left_s() == 0
+
+
+def test_a_kept_lease_is_private_and_of_its_place(bed: Bed) -> None:
+    bed.keep(0)
+    assert (bed.state / kept_lease.FILE).stat().st_mode & 0o777 == 0o600
+    for place, left_s in (("p", lead_claim.LEASE_S), ("q", 0), ("", 0)):
+        found = kept_lease.KeptLease(bed.state, place, lambda: bed.boot)
+        assert (found.left_s(), found.record is not None) == (left_s, left_s > 0)
+
+
+def test_the_loop_counts_records_that_were_restored() -> None:
+    counters = metrics.Counters()
+    for lost in (0, 1, 2):
+        counters.look(metrics.RepositoryLook("synced", 1.0, 0.1, lead_records_lost=lost))
+    assert counters.lead_records_lost == 3

@@ -547,6 +547,26 @@ def test_a_foreign_process_is_ended_where_policy_says_so() -> None:
     assert site.node(row.node).ordered == [remedy.id]
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_a_node_cannot_hide_what_another_reports_of_its_remedy(*, done: bool) -> None:
+    site = Site(drift={"gpu-process-foreign": "remediate"})
+    foreign(site, random.Random(1))
+    site.round()
+    site.round()
+    (remedy,) = site.memory.remedies
+    assert remedy.open
+    other = site.node("n0" if remedy.node != "n0" else "n1")
+    site.now += 1
+    told = records.RemedyReport(remedy.id, done=not done)
+    site.memory.add_report(msgspec.structs.replace(other.report(site.now), remedies=(told,)))
+    own = records.RemedyReport(remedy.id, done=done)
+    site.memory.add_report(
+        msgspec.structs.replace(site.node(remedy.node).report(site.now), remedies=(own,))
+    )
+    site.cycle()
+    assert [one.state for one in site.memory.remedies] == ["done" if done else "failed"]
+
+
 def test_remediation_backs_off_gives_up_and_says_so() -> None:
     limits_ = desired.Remediation(attempts=3, backoff_s=60)
     site = Site(drift={"gpu-process-foreign": "remediate"}, remediation=limits_)

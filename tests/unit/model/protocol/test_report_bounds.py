@@ -1,5 +1,6 @@
 """What a node says is bounded in every part, and safe to show, before anybody keeps it."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -85,6 +86,36 @@ def test_no_control_character_passes_anywhere() -> None:
     assert found.attempts[0].checkpoint is None, "no job could resume from it"
 
 
+@pytest.mark.parametrize("moment", [math.nan, math.inf, -1.0, 1e300])
+def test_times_and_codes_that_no_task_has_are_left_out(moment: float) -> None:
+    told = attempts(1, started_at=moment, ended_at=moment, exit_code=2**63, signal=-(2**40))
+    (found,) = report_bounds.bounded(report(attempts=told)).attempts
+    assert found == attempts(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("held", "place"),
+    [
+        ({"lease_s": math.inf}, "held.lease_s"),
+        ({"lease_s": math.nan}, "held.lease_s"),
+        ({"lease_s": 1e9}, "held.lease_s"),
+        ({"grace_s": -1}, "held.grace_s"),
+        ({"devices": (0, 2**40)}, "held.devices"),
+        ({"rank": records.RankPlacement(rank=-1)}, "held.rank.rank"),
+        (
+            {"stop": records.StopOrder(states.EndReason.CANCELLED, "TERM", 5, math.nan)},
+            "held.stop.at",
+        ),
+    ],
+)
+def test_numbers_of_what_a_node_holds_that_no_controller_gives_are_refused(
+    held: dict[str, Any], place: str
+) -> None:
+    said = report(held=(records.HeldAttempt("a", **held),))
+    with pytest.raises(report_bounds.ExcessError, match=f"^{place}: found"):
+        report_bounds.bounded(said)
+
+
 def test_texts_for_people_are_cut() -> None:
     most = report_bounds.TEXT_CHARACTERS_MAX
     said = report(
@@ -107,6 +138,8 @@ def test_texts_for_people_are_cut() -> None:
         (report(incarnation="a\nb"), "incarnation: found 3 characters"),
         (report(attempts=(records.AttemptReport(LONG, RUNNING),)), "attempts.id: found 513"),
         (report(attempts=attempts(report_bounds.ATTEMPTS_MAX + 1)), "attempts: found 20001 items"),
+        (report(proofs={"a": LONG}), "proofs: found 513"),
+        (report(proofs={str(n): "" for n in range(20_001)}), "proofs: found 20001 items"),
         (report(follows=("x",) * 5000), "follows: found 5000 items, expected at most 4096"),
         (has(labels={"a": LONG}), "inventory.labels: found 513"),
         (has(labels={LONG: "a"}), "inventory.labels: found 513"),

@@ -1,0 +1,235 @@
+"""What a store from the past believes of what nodes report, with a proof and without one."""
+
+import itertools
+import math
+import random
+
+import msgspec
+import pytest
+
+from reconciler.core import reconcile
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason, JobState
+from tests.unit.core.world import World, job
+
+HELD = AttemptState.RUNNING
+
+
+class Recovering:
+    """A world whose leader has a store from the past, and jobs that may have run."""
+
+    def __init__(self, *names: str, **settings: object) -> None:
+        self.world = World(nodes=3)
+        for name in names:
+            self.world.commit(job(name, **settings))
+        self.recovery: desired.Recovery | None = desired.Recovery(frozenset(names))
+        self.world.memory.leader_since = self.world.now
+        self._sequence = itertools.count(1)
+        self.cycle()
+
+    def cycle(self) -> outcome.Outcome:
+        world = self.world
+        world.now += 1
+        world.generation += 1
+        wanted = desired.Desired(
+            world.generation,
+            world.structure,
+            dict(world.jobs),
+            status=desired.SyncStatus(sync="Synced"),
+            recovery=self.recovery,
+        )
+        reports, answered = world.memory.take_input()
+        observed = world.memory.observed(reports, answered, (), ())
+        result = reconcile.reconcile(wanted, observed, world.now, cache=world.memory.cache)
+        world.memory.absorb(result)
+        return result
+
+    def id_of(self, name: str, number: int = 1, index: int = 0) -> str:
+        spec = self.world.jobs[name]
+        return f"{name}.1.{spec.hash}.0.{spec.groups[0].name}.{index}.{number}"
+
+    def tell(
+        self, node: str, *told: records.AttemptReport, proven: bool = False, held: bool = True
+    ) -> outcome.Outcome:
+        report = msgspec.structs.replace(
+            self.world.nodes[node].report(self.world.now),
+            attempts=told,
+            sequence=next(self._sequence),
+            held=tuple(records.HeldAttempt(one.id) for one in told) if held else None,
+            proven=tuple(one.id for one in told) if proven else (),
+        )
+        self.world.memory.add_report(report)
+        return self.cycle()
+
+    def settle(self, *trusted: str) -> outcome.Outcome:
+        self.recovery = desired.Recovery(trusted=frozenset(trusted))
+        result = self.cycle()
+        self.recovery = None
+        self.cycle()
+        return result
+
+    def state(self, name: str) -> JobState:
+        return self.world.memory.jobs[name].state
+
+    def on(self, name: str) -> dict[str, str]:
+        """Return the nodes of live attempts of a job, by id."""
+        attempts = self.world.memory.attempts.values()
+        return {
+            one.id: one.node
+            for one in attempts
+            if one.job == name and one.state is not AttemptState.ENDED
+        }
+
+    def unproven(self, node: str) -> list[tuple[str, str]]:
+        found = self.world.memory.nodes[node].unproven
+        return [(one.report.id, one.doubt) for one in found]
+
+
+def runs(attempt: str) -> records.AttemptReport:
+    return records.AttemptReport(attempt, AttemptState.RUNNING, started_at=1.0)
+
+
+def ended(attempt: str) -> records.AttemptReport:
+    return records.AttemptReport(
+        attempt, AttemptState.ENDED, exit_code=0, end_reason=EndReason.EXITED, started_at=1.0
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_follows_from_any_report_without_a_proof(seed: int) -> None:
+    chance = random.Random(seed)
+    bed = Recovering("a", "b", "c")
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    bed.cycle()
+    before = (bed.on("a"), [bed.state(name) for name in "abc"])
+    for _ in range(20):
+        told = {}
+        for _ in range(chance.randrange(4)):
+            attempt = bed.id_of(chance.choice("abc"), chance.choice([0, 1, 2, 7, 10**8, 10**30]))
+            told[attempt] = chance.choice([runs, ended])(attempt)
+        bed.tell(chance.choice(["n1", "n2"]), *told.values(), held=chance.random() < 0.8)
+        bed.tell("n0", runs(bed.id_of("a")))
+        assert (bed.on("a"), [bed.state(name) for name in "abc"]) == before
+    bed.settle()
+    assert bed.on("a") == {bed.id_of("a"): "n0"}
+    assert [bed.unproven(node) for node in ("n0", "n1", "n2")] == [[], [], []]
+
+
+@pytest.mark.parametrize(("told", "state"), [(runs, "Running"), (ended, "Succeeded")])
+def test_what_a_node_proves_is_taken_over_at_once(told: object, state: str) -> None:
+    bed = Recovering("a", "b")
+    assert callable(told)
+    bed.tell("n1", told(bed.id_of("a", 3)), proven=True)
+    bed.cycle()
+    assert (bed.state("a").value, bed.state("b").value) == (state, "Pending")
+    assert bed.unproven("n1") == []
+
+
+def test_what_has_no_proof_keeps_the_node_as_it_is_until_somebody_believes_it() -> None:
+    bed = Recovering("a", "b", "c")
+    told = [runs(bed.id_of("a", 2)), ended(bed.id_of("b"))]
+    bed.tell("n1", *told)
+    assert bed.unproven("n1") == [(one.id, "") for one in told]
+    update = bed.world.engine.update("n1", bed.world.structure, bed.world.memory)
+    assert update.payload == b"", "no set makes it end what it runs"
+    # the end is told once more and acknowledged; then the agent knows it no more
+    bed.tell("n1", told[0], held=False)
+    assert bed.unproven("n1") == [(one.id, "") for one in told]
+    result = bed.settle("n1")
+    assert bed.on("a") == {told[0].id: "n1"}
+    assert [bed.state(name).value for name in "abc"] == ["Running", "Succeeded", "Starting"]
+    assert any(one.node == "n1" for one in result.actions if hasattr(one, "node"))
+    update = bed.world.engine.update("n1", bed.world.structure, bed.world.memory)
+    assert update.payload
+
+
+def test_an_unproven_attempt_that_a_complete_report_leaves_out_is_gone() -> None:
+    bed = Recovering("a")
+    bed.tell("n1", runs(bed.id_of("a")))
+    result = bed.tell("n1", held=False)
+    assert bed.unproven("n1") == []
+    assert outcome.WithdrawAttempt(bed.id_of("a"), "n1") in result.actions
+
+
+def test_unproven_attempts_of_an_earlier_recovery_leave_no_node_alone() -> None:
+    bed = Recovering("a")
+    bed.tell("n1", runs(bed.id_of("a")))
+    bed.recovery = None
+    bed.cycle()
+    assert bed.unproven("n1") == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "pool", "doubt"),
+    [
+        ({}, {}, ""),
+        ({"pools": ("other",)}, {}, "n1 is not in pool other"),
+        ({"node_selector": {"room": "b"}}, {}, "n1 has no label room=b"),
+        ({"node_selector": {"room": "b"}}, {"labels": {"room": "b"}}, ""),
+        ({"node_selector": {"node": "n1"}}, {}, ""),
+        ({}, {"observe_only": True}, "n1 is in no pool that runs jobs"),
+        ({"gpu": 8}, {}, "n1 has not the GPUs for it"),
+    ],
+)
+def test_a_node_that_could_not_have_got_a_job_is_doubted(
+    settings: dict[str, object], pool: dict[str, object], doubt: str
+) -> None:
+    bed = Recovering("a", **settings)
+    (name,) = bed.world.structure.pools
+    changed = msgspec.structs.replace(bed.world.structure.pools[name], **pool)
+    bed.world.change_structure(pools={name: changed})
+    bed.tell("n1", runs(bed.id_of("a")))
+    assert bed.unproven("n1") == [(bed.id_of("a"), doubt)]
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_try_that_its_node_reports_alive_is_not_followed_by_another_nodes(
+    *, proven: bool
+) -> None:
+    bed = Recovering("a")
+    first = runs(bed.id_of("a"))
+    bed.tell("n0", first, proven=True)
+    bed.tell("n0", first, held=False)
+    bed.tell("n1", runs(bed.id_of("a", 2)), proven=proven)
+    assert bed.on("a") == {first.id: "n0"}
+    assert bed.unproven("n1") == [(bed.id_of("a", 2), "try 1 is alive on n0")]
+    bed.settle("n1")
+    assert bed.on("a") == {bed.id_of("a", 2): "n1"}, "somebody has said so"
+
+
+def test_a_newer_try_with_a_proof_follows_one_that_was_not_heard() -> None:
+    bed = Recovering("a")
+    bed.tell("n0", runs(bed.id_of("a")), proven=True)
+    bed.world.memory.leader_since = bed.world.now + 1  # another leader begins
+    bed.world.now += 5
+    bed.tell("n1", runs(bed.id_of("a", 4)), proven=True)
+    assert bed.on("a") == {bed.id_of("a", 4): "n1"}
+
+
+def test_a_try_far_behind_the_known_one_is_doubted() -> None:
+    bed = Recovering("a")
+    bed.tell("n1", runs(bed.id_of("a")), proven=True)
+    bed.tell("n1", runs(bed.id_of("a", 3)))
+    assert bed.unproven("n1") == [(bed.id_of("a", 3), "it would be try 3, and 1 are known")]
+
+
+@pytest.mark.parametrize("moment", [math.nan, math.inf, -math.inf, 1e300, -1.0])
+def test_times_and_codes_that_no_node_has_are_not_taken_over(moment: float) -> None:
+    bed = Recovering("a")
+    told = records.AttemptReport(
+        bed.id_of("a"),
+        AttemptState.ENDED,
+        started_at=moment,
+        ended_at=moment,
+        exit_code=2**63,
+        signal=2**40,
+    )
+    result = bed.tell("n1", told, proven=True)
+    (attempt,) = result.attempts
+    assert (attempt.exit_code, attempt.signal) == (None, None)
+    assert attempt.started_at is not None
+    assert attempt.ended_at is not None
+    assert 0 <= attempt.started_at <= bed.world.now
+    assert 0 <= attempt.ended_at <= bed.world.now
+    assert 0 <= attempt.assigned_at <= bed.world.now
