@@ -184,7 +184,7 @@ class Agent:
         self.supervisor.end_all(self.settings.stop_grace_s, self.lifecycle.reported_last)
         with contextlib.suppress(LinkError, RejectedError):
             self.sync.report_once(LAST_REPORT_S)
-        for problem in shutdown.end_everything(self.root):
+        for problem in shutdown.end_everything(self.root, self.launcher.users):
             self.say(problem)
 
     # Parts -----------------------------------------------------------------------------------
@@ -249,6 +249,8 @@ class Agent:
             self.settings, node, self._trash, self.lock,
             volumes=self.monitor.volumes, mig=self.monitor.cutter, gate=self._gate,
         )  # fmt: skip
+        for problem in self.launcher.users.clear():
+            self.say(problem)
         # After the launcher, which needs room on the disk more than the metrics of tasks do.
         self._job_data = reported_data.JobData(self.root, shared, as_root=node.as_root)
         self._containers = container_cleanup.ContainerRemover(

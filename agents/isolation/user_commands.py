@@ -1,0 +1,136 @@
+"""Runs what is no task as another user than the agent's: within limits, and leaving nothing behind.
+
+Commands of container runtimes follow the user's own configuration, which can name any program. So
+each is started from inside a control group of its own, with limits that all commands of its user
+share, and whatever is in that group is killed when the command has ended. Where the node has no
+control groups, or the user is the agent's own, a command runs as any child does.
+"""
+
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from agents.isolation import command_cgroups, command_start, task_limits
+from reconciler import child_process
+from reconciler.model.state.records import Gpu
+
+#: Beginning of the owners of groups that stay after their command: of daemons.
+_DAEMONS = "daemons-"
+#: Added to what a command has written that the kernel has ended.
+_TOO_MUCH_MEMORY = (
+    f"\nits user's commands needed more than {command_cgroups.MEMORY_BYTES_MAX // 2**30} GiB of "
+    "memory, which is their limit"
+).encode()
+
+
+class UserCommands:
+    """What one node runs as users and is no task. Any thread may use it.
+
+    Args:
+        bases: returns the folders of the node's control groups, one in each hierarchy.
+        gpus: returns the node's GPUs, which no command may use unless it is given them.
+    """
+
+    def __init__(
+        self,
+        bases: Callable[[], Iterable[str]] = lambda: (),
+        gpus: Callable[[], tuple[Gpu, ...]] = lambda: (),
+    ) -> None:
+        self._gpus = gpus
+        self._groups = command_cgroups.CommandCgroups(bases)
+
+    def run(
+        self,
+        program: child_process.ChildProgram,
+        limits: child_process.ChildLimits,
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+        daemon: str = "",
+        gpus: Collection[int] = (),
+    ) -> child_process.ChildResult:
+        """Run a program as its user to its end, and end all that it has started.
+
+        Args:
+            daemon: a name for what it starts in the background and what runs on if it succeeds,
+                until :meth:`end_daemon`.
+            gpus: indexes of GPUs that it may use.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        user = program.user
+        if user is None:
+            return child_process.run_child(program, limits, is_wanted=is_wanted)
+        _check_program(program)
+        group, stays = self._take(user.uid, daemon, gpus), False
+        try:
+            result = child_process.run_child(
+                program._replace(argv=[*_start(group, user), *program.argv], user=None),
+                limits,
+                is_wanted=is_wanted,
+            )
+            stays = bool(daemon) and result.status == 0
+            if result.status != 0 and group is not None and group.has_exceeded_memory():
+                result = result._replace(stderr=result.stderr + _TOO_MUCH_MEMORY)
+        finally:
+            if not stays:
+                self._give_back(group)
+        return result
+
+    @contextlib.contextmanager
+    def held(self, uid: int) -> Iterator[list[str]]:
+        """Give the beginning of a command line by which a program is started in groups for a user.
+
+        The program becomes the user by itself. All that it has started ends with the context.
+
+        Raises:
+            OSError: the groups cannot be made.
+        """
+        group = self._take(uid)
+        try:
+            yield _start(group, None)
+        finally:
+            self._give_back(group)
+
+    def end_daemon(self, user: child_process.ChildUser | None, daemon: str) -> None:
+        """Kill what :meth:`run` has left running under a name."""
+        if user is not None:
+            self._groups.end(f"{_DAEMONS}{user.uid}", daemon)
+
+    def clear(self) -> list[str]:
+        """End what commands of an earlier agent have left, but no daemons.
+
+        Returns:
+            What could not be ended, as messages.
+        """
+        return self._groups.clear(lambda owner: owner.startswith(_DAEMONS))
+
+    def _take(
+        self, uid: int, daemon: str = "", gpus: Collection[int] = ()
+    ) -> command_cgroups.CommandCgroup | None:
+        owner = f"{_DAEMONS}{uid}" if daemon else str(uid)
+        denied = task_limits.denied_gpus(self._gpus(), tuple(gpus))
+        return self._groups.take(owner, daemon, list(denied.values()))
+
+    def _give_back(self, group: command_cgroups.CommandCgroup | None) -> None:
+        if group is not None:
+            self._groups.give_back(group)
+
+
+def _start(
+    group: command_cgroups.CommandCgroup | None, user: child_process.ChildUser | None
+) -> list[str]:
+    ids = None
+    if user is not None:
+        ids = {"uid": user.uid, "gid": user.gid, "groups": list(user.groups)}
+    order = json.dumps({"entries": [] if group is None else group.entries(), "user": ids})
+    return [sys.executable, "-I", "-S", command_start.__file__, order]
+
+
+def _check_program(program: child_process.ChildProgram) -> None:
+    """Raise FileNotFoundError for a program that is not installed."""
+    path = None if program.environment is None else program.environment.get("PATH")
+    if shutil.which(program.argv[0], path=path) is None:
+        raise FileNotFoundError(2, "No such file or directory", program.argv[0])
