@@ -81,10 +81,12 @@ class CommandCgroups:
 
     Args:
         bases: returns the folders of the node's groups, one in each hierarchy.
+        top: folder in which ``/proc`` says what is mounted.
     """
 
-    def __init__(self, bases: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, bases: Callable[[], Iterable[str]], top: str = "") -> None:
         self._bases = bases
+        self._top = top
         #: The last that there were: the supervisor ends before the last containers are removed.
         self._known: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -162,7 +164,7 @@ class CommandCgroups:
         ]
 
     def _places(self) -> _Hierarchies | None:
-        found = cgroups.by_hierarchy(self._bases())
+        found = cgroups.by_hierarchy(self._bases(), self._top)
         if found:
             self._known = found
         bases = {name: base for name, base in self._known.items() if _is_there(base)}

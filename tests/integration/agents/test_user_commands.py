@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agents.gpus import mps
 from agents.host import processes
 from agents.isolation import cgroups, command_cgroups, user_commands
 from agents.supervisor import task_isolation
@@ -232,6 +233,30 @@ def test_a_daemon_stays_until_it_is_not_needed(
     assert left_of(bed.root) == []
     assert users.run(shell(DAEMON.format(pids=pids) + "exit 1"), LIMITS, daemon="0").status == 1
     assert not any(map(is_there, pids_in(pids)))
+
+
+def test_a_daemon_of_mps_and_all_it_has_started_goes_with_the_last_task(
+    users: user_commands.UserCommands, tmp_path: Path, bed: Bed
+) -> None:
+    """By a stand-in that ends nothing when it is told to."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    os.chown(folder, USER.uid, USER.gid)
+    pids = folder / "pids"
+    text = f"if [ $# -gt 0 ]; then {DAEMON.format(pids=pids)}\nfi\n[ -s {pids} ]\n"
+    control = program(tmp_path / "nvidia-cuda-mps-control", text)
+    root = tmp_path / "m"
+    root.mkdir()
+    daemons = mps.MpsDaemons(root, users, str(control))
+    share = mps.MpsShare(0, "GPU-a", {"uid": USER.uid, "gid": USER.gid, "groups": []})
+    for name in ("a.1", "a.2"):
+        daemons.want(name, share)
+    (pid,) = pids_in(pids)
+    daemons.keep({"a.2"})
+    assert is_there(pid)
+    daemons.keep(set())
+    wait(lambda: not is_there(pid), "its end")
+    wait(lambda: left_of(bed.root) == [], "the removal of its groups")
 
 
 def test_where_the_supervisor_has_ended_they_are_held_all_the_same(bed: Bed) -> None:
