@@ -48,4 +48,6 @@ def end_everything(
     if not processes.kill_leftovers(str(root), recorded):
         problems.append("some processes of tasks can't be killed")
     problems += images.end_left(str(root), pause)
-    return problems + container_cleanup.clear(root, images.RuntimeCommands(users).execute, pause)
+    problems += container_cleanup.clear(root, images.RuntimeCommands(users).execute, pause)
+    users.leave()
+    return problems

@@ -112,7 +112,11 @@ class CommandCgroups:
             self._retry(owner)
             try:
                 group = self._group(places, owner, name or os.urandom(6).hex())
-                _make(places, group, denied)
+                try:
+                    _make(places, group, denied)
+                except FileNotFoundError:  # what a dead supervisor leaves is removed meanwhile
+                    self._remove(group)
+                    _make(places, group, denied)
             except OSError as problem:
                 raise CommandRefusedError(
                     f"control group of the command: {problem.strerror}"
@@ -162,6 +166,11 @@ class CommandCgroups:
             for group in left
             if not self.give_back(group)
         ]
+
+    def leave(self) -> None:
+        """Remove what stands for commands alone, because no supervisor is here or will come."""
+        for base in self._known.values():
+            cgroups.remove(base)
 
     def _places(self) -> _Hierarchies | None:
         found = cgroups.by_hierarchy(self._bases(), self._top)
@@ -223,7 +232,6 @@ class CommandCgroups:
 def _remove_above(folder: str, name: str) -> bool:
     """Remove what is above a command's group and empty. Return False if the owner's is needed."""
     owner = folder.removesuffix(f"/{name}")
-    top = os.path.dirname(owner)
     try:
         os.rmdir(owner)
     except FileNotFoundError:
@@ -231,10 +239,7 @@ def _remove_above(folder: str, name: str) -> bool:
     except OSError:
         return False
     with contextlib.suppress(OSError):
-        os.rmdir(top)
-        base = os.path.dirname(top)
-        if not os.path.exists(f"{base}/run"):  # the supervisor has ended, and left none
-            os.rmdir(base)
+        os.rmdir(os.path.dirname(owner))
     return True
 
 

@@ -107,6 +107,10 @@ class UserCommands:
         """
         return self._groups.clear(lambda owner: owner.startswith(_DAEMONS))
 
+    def leave(self) -> None:
+        """Remove the groups that are there for commands alone, when the node ends."""
+        self._groups.leave()
+
     def _take(
         self, uid: int, daemon: str = "", gpus: Collection[int] = ()
     ) -> command_cgroups.CommandCgroup | None:

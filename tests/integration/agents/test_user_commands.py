@@ -269,6 +269,7 @@ def test_where_the_supervisor_has_ended_they_are_held_all_the_same(bed: Bed) -> 
     wait(lambda: not any(map(os.path.exists, known)), "the end of the supervisor")
     text = users.run(shell("cat /proc/self/cgroup"), LIMITS).stdout.decode()
     assert f"/{cgroups.token_of(str(bed.root))}/{cgroups.COMMANDS_GROUP}/" in text
+    users.leave()
     assert not any(map(os.path.exists, known))
 
 
