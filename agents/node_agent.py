@@ -249,8 +249,6 @@ class Agent:
             self.settings, node, self._trash, self.lock,
             volumes=self.monitor.volumes, mig=self.monitor.cutter, gate=self._gate,
         )  # fmt: skip
-        for problem in self.launcher.users.clear():
-            self.say(problem)
         # After the launcher, which needs room on the disk more than the metrics of tasks do.
         self._job_data = reported_data.JobData(self.root, shared, as_root=node.as_root)
         self._containers = container_cleanup.ContainerRemover(

@@ -26,7 +26,7 @@ _TOO_MUCH_MEMORY = (
 
 
 class UserCommands:
-    """What one node runs as users and is no task. Any thread may use it.
+    """The commands of one node that run as users and are no tasks. Any thread may use it.
 
     Args:
         bases: returns the folders of the node's control groups, one in each hierarchy.

@@ -15,6 +15,7 @@ import msgspec
 
 from agents.host import disk_space, process_memory, processes
 from agents.isolation import user_commands
+from agents.supervisor import task_isolation
 from agents.tasks import container_runtimes
 from reconciler import child_process
 
@@ -262,7 +263,9 @@ def _missing(wanted: ImageRequest, status: int | None, said: str) -> str:
 
 
 def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str]:
-    """End the image pulls of a node without an agent, because nobody else limits them.
+    """End what an agent has left of its commands as users, without daemons.
+
+    Pulls of images are asked first. Nobody else limits how long they take.
 
     Called before the node's agent starts, and after the last one.
 
@@ -273,10 +276,11 @@ def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str
     left = child_process.end_groups(
         lambda: found & _fetching_for(root), grace_s=ENDING_S, reap_s=KILLED_S, pause=pause
     )
+    users = user_commands.UserCommands(lambda: task_isolation.remembered(root))
     return [
         f"process {pid} of an earlier agent, which pulls an image, can't be killed"
         for pid in sorted(left)
-    ]
+    ] + users.clear()
 
 
 def _fetching_for(root: str) -> set[int]:

@@ -131,6 +131,7 @@ def test_what_an_earlier_agent_has_left_goes_when_the_next_one_starts(
     controller.assign("a.1", template=template(home))
     controller.wait(lambda: bool(pids_in(pids)), "the pull")
     everybodys.kill_agent()
+    assert all(map(is_there, pids_in(pids)))
     controller.assignments.clear()
     everybodys.start("--podman", podman)
     controller.wait(lambda: not any(map(is_there, pids_in(pids))), "the end of its daemon")
