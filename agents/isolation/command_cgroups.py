@@ -12,6 +12,7 @@ none there are no groups here either. Groups go with the last command.
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -123,9 +124,13 @@ class CommandCgroups:
                 ) from None
         return group
 
-    def give_back(self, group: CommandCgroup) -> bool:
-        """Kill what a command has left, and remove its groups. Return False if something stays."""
-        if cgroups.empty(group.folders[group.tracks], group.kills_by, EMPTY_S):
+    def give_back(self, group: CommandCgroup, limit_s: float | None = None) -> bool:
+        """Kill what a command has left, and remove its groups. Return False if something stays.
+
+        That is waited for up to ``limit_s``, by default :data:`EMPTY_S`.
+        """
+        limit_s = EMPTY_S if limit_s is None else max(0.0, limit_s)
+        if cgroups.empty(group.folders[group.tracks], group.kills_by, limit_s):
             with self._lock:
                 self._remove(group)
             return True
@@ -158,13 +163,14 @@ class CommandCgroups:
             self._group(places, owner, name)
             for owner in _names(top)
             if not is_kept(owner)
-            for name in _names(f"{top}/{owner}")
+            for name in _names(f"{top}/{owner}") or ["none"]
         ]
+        deadline = time.monotonic() + EMPTY_S
         return [
             "a command of an earlier agent has left processes that can't be killed in the control "
             f"group {group.folders[group.tracks]}"
             for group in left
-            if not self.give_back(group)
+            if not self.give_back(group, deadline - time.monotonic())
         ]
 
     def leave(self) -> None:

@@ -1,40 +1,31 @@
-"""Becomes a command of a user, from inside its control groups: ``python -I -S PATH ORDER ARGV...``.
+"""Becomes a command of a user, from inside its control groups.
 
-ORDER is JSON: ``entries`` are the files by which the groups are entered, ``user`` is the ids, or
-null for a program that becomes the user by itself. What cannot be started ends with 126 or 127 and
-says why on standard error. Standard library only.
+It is started as ``python -I -S PATH UID GID GROUPS COUNT ENTRIES... ARGV...``: the ids, where UID
+is ``-`` for a program that becomes the user by itself, and so many files by which the groups
+are entered. What cannot be started ends with 126 or 127 and says why on standard error. Standard
+library only, and little of it, because each command waits for this.
 """
 
-import json
 import os
 import signal
 import sys
 
-if __package__ in {None, ""}:
-    # Run as a script in isolated mode, it can import nothing but the standard library and this
-    # package.
-    sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])  # noqa: PTH100 - as the supervisor
-
-from agents.host import session_keyring
-
 
 def main() -> int:
     """Enter the groups, become the user, and run the program."""
-    order, argv = json.loads(sys.argv[1]), sys.argv[2:]
+    uid, gid, groups, count = sys.argv[1:5]
+    entries, argv = sys.argv[5 : 5 + int(count)], sys.argv[5 + int(count) :]
     what = "control group of the command"
     try:
-        for path in order["entries"]:
+        for path in entries:
             handle = os.open(path, os.O_WRONLY)
             os.write(handle, b"0")
             os.close(handle)
-        what = "session keyring of the command"
-        session_keyring.join_new()
-        user = order["user"]
-        if user is not None:
-            what = f"uid {user['uid']}"
-            os.setgroups(user["groups"])
-            os.setgid(user["gid"])
-            os.setuid(user["uid"])
+        if uid != "-":
+            what = f"uid {uid}"
+            os.setgroups([int(group) for group in groups.split(",") if group])
+            os.setgid(int(gid))
+            os.setuid(int(uid))
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)  # which the interpreter ignores
         what = argv[0]

@@ -7,11 +7,11 @@ control groups, or the user is the agent's own, a command runs as any child does
 """
 
 import contextlib
-import json
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from agents.host import session_keyring
 from agents.isolation import command_cgroups, command_start, task_limits
 from reconciler import child_process
 from reconciler.model.state.records import Gpu
@@ -65,6 +65,8 @@ class UserCommands:
             return child_process.run_child(program, limits, is_wanted=is_wanted)
         _check_program(program)
         group, stays = self._take(user.uid, daemon, gpus), False
+        if group is None:
+            return child_process.run_child(program, limits, is_wanted=is_wanted)
         try:
             result = child_process.run_child(
                 program._replace(argv=[*_start(group, user), *program.argv], user=None),
@@ -72,11 +74,11 @@ class UserCommands:
                 is_wanted=is_wanted,
             )
             stays = bool(daemon) and result.status == 0
-            if result.status != 0 and group is not None and group.has_exceeded_memory():
+            if result.status != 0 and group.has_exceeded_memory():
                 result = result._replace(stderr=result.stderr + _TOO_MUCH_MEMORY)
         finally:
             if not stays:
-                self._give_back(group)
+                self._groups.give_back(group)
         return result
 
     @contextlib.contextmanager
@@ -89,10 +91,13 @@ class UserCommands:
             OSError: the groups cannot be made.
         """
         group = self._take(uid)
+        if group is None:
+            yield []
+            return
         try:
             yield _start(group, None)
         finally:
-            self._give_back(group)
+            self._groups.give_back(group)
 
     def end_daemon(self, user: child_process.ChildUser | None, daemon: str) -> None:
         """Kill what :meth:`run` has left running under a name."""
@@ -114,23 +119,22 @@ class UserCommands:
     def _take(
         self, uid: int, daemon: str = "", gpus: Collection[int] = ()
     ) -> command_cgroups.CommandCgroup | None:
+        """Return groups for a command of a user, which this thread starts next."""
+        session_keyring.join_new()
         owner = f"{_DAEMONS}{uid}" if daemon else str(uid)
         denied = task_limits.denied_gpus(self._gpus(), tuple(gpus))
         return self._groups.take(owner, daemon, list(denied.values()))
 
-    def _give_back(self, group: command_cgroups.CommandCgroup | None) -> None:
-        if group is not None:
-            self._groups.give_back(group)
 
-
-def _start(
-    group: command_cgroups.CommandCgroup | None, user: child_process.ChildUser | None
-) -> list[str]:
-    ids = None
+def _start(group: command_cgroups.CommandCgroup, user: child_process.ChildUser | None) -> list[str]:
+    """Return the beginning of a command line that starts a program in groups, and as a user."""
+    ids = ["-", "-", ""]
     if user is not None:
-        ids = {"uid": user.uid, "gid": user.gid, "groups": list(user.groups)}
-    order = json.dumps({"entries": [] if group is None else group.entries(), "user": ids})
-    return [sys.executable, "-I", "-S", command_start.__file__, order]
+        ids = [str(user.uid), str(user.gid), ",".join(map(str, user.groups))]
+    entries = group.entries()
+    return [
+        sys.executable, "-I", "-S", command_start.__file__, *ids, str(len(entries)), *entries,
+    ]  # fmt: skip
 
 
 def _check_program(program: child_process.ChildProgram) -> None:

@@ -1,6 +1,5 @@
 """What runs as a user and is no task, such as pulls, and all that its configuration names."""
 
-import json
 import os
 import pwd
 import shutil
@@ -197,13 +196,36 @@ def test_what_forks_without_end_is_bounded_and_ends(
     assert users.run(shell("echo again"), LIMITS).stdout == b"again\n"
 
 
+def test_what_it_writes_to_a_disk_does_not_end_it(
+    users: user_commands.UserCommands, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    """Pages of files count against its memory, but go when there is too much of them."""
+    monkeypatch.setattr(command_cgroups, "MEMORY_BYTES_MAX", 64 * 2**20)
+    script = f"head -c 300000000 /dev/zero > {home}/file && cat {home}/file | wc -c"
+    result = users.run(shell(script), LIMITS)
+    assert (result.status, result.stdout.strip()) == (0, b"300000000"), result.stderr
+
+
+@pytest.mark.skipif("devices" not in cgroups.discover(), reason="no device rules here")
+def test_a_device_that_is_denied_is_not_opened(bed: Bed) -> None:
+    groups = command_cgroups.CommandCgroups(bed.bases)
+    script = "head -c 1 /dev/zero > /dev/null && head -c 1 /dev/full > /dev/null"
+    for denied, status in (((), 0), (("c 1:7 rwm",), 1)):
+        group = groups.take(str(USER.uid), denied=denied)
+        assert group is not None
+        start = user_commands._start(group, USER)
+        assert subprocess.run([*start, "sh", "-c", script], check=False).returncode == status
+        assert groups.give_back(group)
+
+
 def test_the_limits_are_of_all_commands_of_a_user(
     users: user_commands.UserCommands, bed: Bed
 ) -> None:
     """One that ends takes nothing of another."""
     first = users.held(USER.uid)
     start = first.__enter__()
-    entries = json.loads(start[-1])["entries"]
+    entries = [word for word in start if word.endswith(("/tasks", "/cgroup.procs"))]
+    assert len(entries) > 0
     assert users.run(shell("exit 0"), LIMITS).status == 0
     with subprocess.Popen([*start, "sleep", "9999"]) as one:
         wait(lambda: Path(f"/proc/{one.pid}/comm").read_text() == "sleep\n", "its program")
