@@ -1,9 +1,10 @@
 """Becomes a command of a user, from inside its control groups.
 
 It is started as ``python -I -S PATH UID GID GROUPS COUNT ENTRIES... ARGV...``: the ids, where UID
-is ``-`` for a program that becomes the user by itself, and so many files by which the groups
-are entered. What cannot be started ends with 126 or 127 and says why on standard error. Standard
-library only, and little of it, because each command waits for this.
+is ``-`` for a program that becomes the user by itself, so many files by which the groups are
+entered, and the command, with the full path of its program. What cannot be started ends with 126 or
+127 and says why on standard error. Standard library only, and little of it, because each command
+waits for this.
 """
 
 import os
@@ -13,6 +14,7 @@ import sys
 
 def main() -> int:
     """Enter the groups, become the user, and run the program."""
+    # from the switch on nothing can be imported: the user may not be able to read the interpreter
     uid, gid, groups, count = sys.argv[1:5]
     entries, argv = sys.argv[5 : 5 + int(count)], sys.argv[5 + int(count) :]
     what = "control group of the command"
@@ -29,7 +31,7 @@ def main() -> int:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)  # which the interpreter ignores
         what = argv[0]
-        os.execvp(argv[0], argv)  # noqa: S606 - what it is for
+        os.execv(argv[0], argv)  # noqa: S606 - what it is for
     except OSError as problem:
         sys.stderr.write(f"{what}: {os.strerror(problem.errno or 0)}\n")
         return 127 if isinstance(problem, FileNotFoundError | NotADirectoryError) else 126

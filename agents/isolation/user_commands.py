@@ -63,13 +63,13 @@ class UserCommands:
         user = program.user
         if user is None:
             return child_process.run_child(program, limits, is_wanted=is_wanted)
-        _check_program(program)
+        argv = [_find(program), *program.argv[1:]]
         group, stays = self._take(user.uid, daemon, gpus), False
         if group is None:
             return child_process.run_child(program, limits, is_wanted=is_wanted)
         try:
             result = child_process.run_child(
-                program._replace(argv=[*_start(group, user), *program.argv], user=None),
+                program._replace(argv=[*_start(group, user), *argv], user=None),
                 limits,
                 is_wanted=is_wanted,
             )
@@ -137,8 +137,10 @@ def _start(group: command_cgroups.CommandCgroup, user: child_process.ChildUser |
     ]  # fmt: skip
 
 
-def _check_program(program: child_process.ChildProgram) -> None:
-    """Raise FileNotFoundError for a program that is not installed."""
+def _find(program: child_process.ChildProgram) -> str:
+    """Return the path of a program; raise FileNotFoundError if it is not installed."""
     path = None if program.environment is None else program.environment.get("PATH")
-    if shutil.which(program.argv[0], path=path) is None:
+    found = shutil.which(program.argv[0], path=path)
+    if found is None:
         raise FileNotFoundError(2, "No such file or directory", program.argv[0])
+    return found

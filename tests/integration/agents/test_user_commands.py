@@ -174,6 +174,15 @@ def test_it_runs_as_its_user_with_what_it_was_given(users: user_commands.UserCom
         users.run(shell("")._replace(argv=["/no/such/program"]), LIMITS)
 
 
+def test_what_its_user_may_not_run_is_said(
+    users: user_commands.UserCommands, tmp_path: Path
+) -> None:
+    own = program(tmp_path / "own", "exit 0\n")
+    own.chmod(0o700)
+    result = users.run(shell("")._replace(argv=[str(own)]), LIMITS)
+    assert (result.status, result.stderr.decode()) == (126, f"{own}: Permission denied\n")
+
+
 def test_its_memory_is_bounded(
     users: user_commands.UserCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +223,7 @@ def test_a_device_that_is_denied_is_not_opened(bed: Bed) -> None:
         group = groups.take(str(USER.uid), denied=denied)
         assert group is not None
         start = user_commands._start(group, USER)
-        assert subprocess.run([*start, "sh", "-c", script], check=False).returncode == status
+        assert subprocess.run([*start, "/bin/sh", "-c", script], check=False).returncode == status
         assert groups.give_back(group)
 
 
@@ -227,7 +236,7 @@ def test_the_limits_are_of_all_commands_of_a_user(
     entries = [word for word in start if word.endswith(("/tasks", "/cgroup.procs"))]
     assert len(entries) > 0
     assert users.run(shell("exit 0"), LIMITS).status == 0
-    with subprocess.Popen([*start, "sleep", "9999"]) as one:
+    with subprocess.Popen([*start, shutil.which("sleep") or "", "9999"]) as one:
         wait(lambda: Path(f"/proc/{one.pid}/comm").read_text() == "sleep\n", "its program")
         assert all(one.pid in pids_in_group(Path(entry).parent) for entry in entries)
         assert users.run(shell("exit 0"), LIMITS).status == 0
