@@ -184,7 +184,7 @@ class Agent:
         self.supervisor.end_all(self.settings.stop_grace_s, self.lifecycle.reported_last)
         with contextlib.suppress(LinkError, RejectedError):
             self.sync.report_once(LAST_REPORT_S)
-        for problem in shutdown.end_everything(self.root):
+        for problem in shutdown.end_everything(self.root, self.launcher.users):
             self.say(problem)
 
     # Parts -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agents.host import processes
+from agents.isolation import user_commands
 from agents.supervisor import journal, task_isolation
 from agents.tasks import container_cleanup, images
 
@@ -17,9 +18,19 @@ GONE_S = 10.0
 LOOK_S = 0.005
 
 
-def end_everything(root: Path, pause: Callable[[float], None] = time.sleep) -> list[str]:
-    """End everything of the node in ``root``. Return what could not be ended, as messages."""
+def end_everything(
+    root: Path,
+    users: user_commands.UserCommands | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """End everything of the node in ``root``. Return what could not be ended, as messages.
+
+    Args:
+        users: how the node has run commands as users, if its agent is still here.
+    """
     problems = []
+    # a supervisor that has ended in order has left no groups, and no word of them
+    users = users or user_commands.UserCommands(lambda: task_isolation.remembered(str(root)))
     supervisors = processes.supervisors_of(str(root))
     for pid in supervisors:
         processes.kill(pid)
@@ -37,4 +48,6 @@ def end_everything(root: Path, pause: Callable[[float], None] = time.sleep) -> l
     if not processes.kill_leftovers(str(root), recorded):
         problems.append("some processes of tasks can't be killed")
     problems += images.end_left(str(root), pause)
-    return problems + container_cleanup.clear(root, images.RuntimeCommands().execute, pause)
+    problems += container_cleanup.clear(root, images.RuntimeCommands(users).execute, pause)
+    users.leave()
+    return problems

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agents.data import copy_queue, copy_worker, worker_process
-from agents.host import session_keyring
+from agents.isolation import command_cgroups, user_commands
 from reconciler.model.observed import storage
 
 #: Copies that cannot be killed beside which another one is still started.
@@ -33,8 +33,11 @@ class CopyRunner:
         moved_bytes: bytes that all copies have moved.
     """
 
-    def __init__(self, queue: copy_queue.CopyQueue) -> None:
+    def __init__(
+        self, queue: copy_queue.CopyQueue, users: user_commands.UserCommands | None = None
+    ) -> None:
         self.moved_bytes = 0
+        self._users = users or user_commands.UserCommands()
         self._queue = queue
         self._lock = queue.lock
         #: Copies that could not be killed; their turns are over.
@@ -57,10 +60,26 @@ class CopyRunner:
             moved: called with the bytes copied so far.
         """
         argv = [sys.executable, "-I", copy_worker.__file__]
-        if user is not None:
-            session_keyring.join_new()
-            # not by the start: between that and its own first step a task could trace it
-            argv += [str(user["uid"]), str(user["gid"]), ",".join(map(str, user["groups"]))]
+        if user is None:
+            return self._run(argv, order, copy, listed, moved)
+        # it becomes the user by itself: between a start as the user and its own first step a task
+        # could trace it
+        argv += [str(user["uid"]), str(user["gid"]), ",".join(map(str, user["groups"]))]
+        try:
+            with self._users.held(user["uid"]) as start:
+                return self._run([*start, *argv], order, copy, listed, moved)
+        except command_cgroups.CommandRefusedError as problem:
+            return f"the copy can't be started: {problem}", {}
+
+    def _run(
+        self,
+        argv: list[str],
+        order: dict[str, Any],
+        copy: copy_queue.Copy,
+        listed: Callable[[dict[str, Any]], str],
+        moved: Callable[[int], None],
+    ) -> tuple[str, dict[str, list[str]]]:
+        """Run a copy by a command line."""
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         with self._lock:
             if copy.why:

@@ -15,6 +15,7 @@ import msgspec
 
 from agents.data import copy_queue, copy_runner, data_cache, secret_store
 from agents.host import disk_space
+from agents.isolation import user_commands
 from reconciler.model.observed import storage
 from reconciler.model.protocol import decoders
 from reconciler.model.state.records import AttemptReport, NodeUsage
@@ -60,16 +61,21 @@ class Stager:
         root: the node's folder.
         cache: where data is copied to.
         secrets: where credentials come from.
+        users: starts copies as their users; None for one without control groups.
     """
 
     def __init__(
-        self, root: str, cache: data_cache.DataCache, secrets: secret_store.SecretStore
+        self,
+        root: str,
+        cache: data_cache.DataCache,
+        secrets: secret_store.SecretStore,
+        users: user_commands.UserCommands | None = None,
     ) -> None:
         self.cache = cache
         self._root = root
         self._secrets = secrets
         self._queue = copy_queue.CopyQueue()
-        self._runner = copy_runner.CopyRunner(self._queue)
+        self._runner = copy_runner.CopyRunner(self._queue, users)
         self._lock = self._queue.lock
         #: Time to stop of attempts that were asked to stop.
         self._graces: dict[str, float] = {}

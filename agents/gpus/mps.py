@@ -10,11 +10,10 @@ import os
 import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from agents.host import session_keyring
 from reconciler import child_process
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -46,6 +45,23 @@ class MpsError(Exception):
     """A daemon that cannot be started."""
 
 
+class UserPrograms(Protocol):
+    """Whoever runs programs as users, within limits: see ``isolation.user_commands``."""
+
+    def run(
+        self,
+        program: child_process.ChildProgram,
+        limits: child_process.ChildLimits,
+        *,
+        daemon: str = "",
+        gpus: Collection[int] = (),
+    ) -> child_process.ChildResult:
+        """Run a program to its end. What it has started runs on if ``daemon`` names it."""
+
+    def end_daemon(self, user: child_process.ChildUser | None, daemon: str) -> None:
+        """Kill what runs on under a name."""
+
+
 def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, str]:
     """Return the variables that tell a task its share of a GPU.
 
@@ -71,8 +87,9 @@ class MpsDaemons:
     Calls about one daemon wait for each other, but not for other daemons, which may hang.
     """
 
-    def __init__(self, root: Path, program: str = PROGRAM) -> None:
+    def __init__(self, root: Path, users: UserPrograms, program: str = PROGRAM) -> None:
         self._folder = root / "mps"
+        self._users = users
         self._program = program
         self._lock = threading.Lock()
         self._turns: dict[Path, threading.Lock] = {}
@@ -125,7 +142,12 @@ class MpsDaemons:
                 return
             with contextlib.suppress(MpsError, OSError, msgspec.MsgspecError):
                 wanted = _DECODE_WANTED((folder / "wanted.json").read_bytes())
-                self._run(folder, wanted, [], "quit\n")
+                try:
+                    self._run(folder, wanted, [], "quit\n")
+                finally:
+                    self._users.end_daemon(
+                        child_process.ChildUser.of(wanted.user), str(wanted.device)
+                    )
 
     def _turn(self, folder: Path) -> threading.Lock:
         with self._lock:
@@ -182,9 +204,12 @@ class MpsDaemons:
             given=words.encode(),
         )
         try:
-            if wanted.user is not None:
-                session_keyring.join_new()
-            result = child_process.run_child(program, child_process.ChildLimits(ANSWER_S))
+            result = self._users.run(
+                program,
+                child_process.ChildLimits(ANSWER_S),
+                daemon=str(wanted.device) if arguments else "",
+                gpus=(wanted.device,),
+            )
         except FileNotFoundError:
             raise MpsError(f"{self._program} is not installed") from None
         self._stuck.note(folder, result)

@@ -27,6 +27,8 @@ NEEDED = ("memory", "cpu", "pids")
 REMOVE_S = 10.0
 #: Name of the supervisor's own group. It must stay: groups outlive upgrades of the agent.
 SUPERVISOR_GROUP = "keeper"
+#: Name of the group of what the agent runs as users and is no task (``command_cgroups``).
+COMMANDS_GROUP = "commands"
 #: Attributes that can note a group's folder: the first that the kernel lets us write.
 MARKS = ("trusted.muster_root", "user.muster_root")
 #: A file for trees in tests: only root can create files here, and the kernel refuses.
@@ -87,6 +89,27 @@ def mounts(top: str = "") -> list[str]:
         for before, _, after in lines
         if after.startswith(("cgroup ", "cgroup2 "))
     ]
+
+
+def by_hierarchy(folders: Iterable[str], top: str = "") -> dict[str, str]:
+    """Return groups by the controller, or ``unified``, of the hierarchy that each is in.
+
+    A group whose hierarchy is not used, or not mounted here, is left out.
+    """
+    kinds = {}
+    for line in read(f"{top}/proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        kind = after.split()
+        if len(kind) > 2 and kind[0] in {"cgroup", "cgroup2"}:
+            names = [UNIFIED] if kind[0] == "cgroup2" else kind[2].split(",")
+            kinds[f"{top}{before.split()[4]}"] = names
+    found: dict[str, str] = {}
+    for folder in folders:
+        above = [mount for mount in kinds if folder.startswith(f"{mount}/")]
+        for name in kinds[max(above, key=len)] if above else ():
+            if name == UNIFIED or name in CONTROLLERS:
+                found.setdefault(name, folder)
+    return found
 
 
 def offers(found: dict[str, str]) -> tuple[str, list[str]]:

@@ -76,7 +76,8 @@ clear() {
     echo $$ > "${base%/*}/cgroup.procs"
     passes=0
     while [ -d "$base" ] && [ $passes -lt 100 ]; do
-      rmdir "$base"/run/* "$base/run" "$base/OWN_GROUP" "$base" || sleep 0.02
+      rmdir "$base"/run/* "$base/run" "$base"/COMMANDS/*/* "$base"/COMMANDS/* "$base/COMMANDS" \\
+        "$base/OWN_GROUP" "$base" || sleep 0.02
       passes=$((passes + 1))
     done
   done
@@ -90,6 +91,7 @@ fi
     .replace("READ", str(READ_S))
     .replace("SLOW", str(SLOW_S))
     .replace("OWN_GROUP", cgroups.SUPERVISOR_GROUP)
+    .replace("COMMANDS", cgroups.COMMANDS_GROUP)
     .replace("PASSES", str(round(processes.ASKED_S / 0.02)))
 )
 

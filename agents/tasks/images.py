@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
-from agents.host import disk_space, process_memory, processes, session_keyring
+from agents.host import disk_space, process_memory, processes
+from agents.isolation import user_commands
+from agents.supervisor import task_isolation
 from agents.tasks import container_runtimes
 from reconciler import child_process
 
@@ -80,7 +82,8 @@ class UnwantedError(Exception):
 class RuntimeCommands:
     """A runner of commands of container runtimes, for any thread. It counts those that hang."""
 
-    def __init__(self) -> None:
+    def __init__(self, users: user_commands.UserCommands) -> None:
+        self._users = users
         self._stuck = child_process.StuckChildren()
 
     def execute(
@@ -97,7 +100,8 @@ class RuntimeCommands:
         its storage hangs, is left alone. If there are too many of those, no other is started.
 
         A runtime that has to be ended is asked first: one that is killed while it pulls or removes
-        leaves unnamed layers. Helpers that it has started for its user outlive it.
+        leaves unnamed layers. What it has started for its user ends with it, where the node has
+        control groups.
 
         Raises:
             UnwantedError: ``is_wanted``, which is checked repeatedly, has returned False.
@@ -122,9 +126,7 @@ class RuntimeCommands:
             reap_s=ENDING_S,
         )
         try:
-            if user is not None:
-                session_keyring.join_new()
-            result = child_process.run_child(program, limits, is_wanted=is_wanted)
+            result = self._users.run(program, limits, is_wanted=is_wanted)
         except OSError as problem:
             return 127, str(problem)
         self._stuck.note(None, result)
@@ -143,10 +145,10 @@ class Images:
         commands: runs the commands of runtimes.
     """
 
-    def __init__(self, timeout_s: float, root: str) -> None:
+    def __init__(self, timeout_s: float, root: str, users: user_commands.UserCommands) -> None:
         self._timeout_s = timeout_s
         self._root = root
-        self.commands = RuntimeCommands()
+        self.commands = RuntimeCommands(users)
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(TOGETHER_MAX)
         self._fetches: dict[tuple[str, str, str], _Fetch] = {}
@@ -261,7 +263,9 @@ def _missing(wanted: ImageRequest, status: int | None, said: str) -> str:
 
 
 def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str]:
-    """End the image pulls of a node without an agent, because nobody else limits them.
+    """End what an agent has left of its commands as users, without daemons.
+
+    Pulls of images are asked first. Nobody else limits how long they take.
 
     Called before the node's agent starts, and after the last one.
 
@@ -272,10 +276,11 @@ def end_left(root: str, pause: Callable[[float], None] = time.sleep) -> list[str
     left = child_process.end_groups(
         lambda: found & _fetching_for(root), grace_s=ENDING_S, reap_s=KILLED_S, pause=pause
     )
+    users = user_commands.UserCommands(lambda: task_isolation.remembered(root))
     return [
         f"process {pid} of an earlier agent, which pulls an image, can't be killed"
         for pid in sorted(left)
-    ]
+    ] + users.clear()
 
 
 def _fetching_for(root: str) -> set[int]:

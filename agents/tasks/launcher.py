@@ -17,8 +17,9 @@ from agents.data import data_cache, secret_store, staging
 from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
 from agents.host import host_info, trash, unix_users
-from agents.isolation import cpu_pinning, task_limits
+from agents.isolation import cpu_pinning, task_limits, user_commands
 from agents.settings import AgentSettings
+from agents.supervisor import task_isolation
 from agents.supervisor.commands import AttemptCommand
 from agents.tasks import (
     gates,
@@ -46,6 +47,7 @@ class Launcher:
 
     Attributes:
         node: facts about the node; replaced when they change.
+        users: runs commands as the users of tasks.
         images: container images that are pulled.
         stager: copies of data in and out.
 
@@ -68,17 +70,20 @@ class Launcher:
         gate: gates.StartGate | None = None,
     ) -> None:
         self.node = node
-        self.images = images.Images(settings.image_timeout_s, node.root)
+        self.users = user_commands.UserCommands(
+            lambda: task_isolation.remembered(node.root), lambda: self.node.gpus
+        )
+        self.images = images.Images(settings.image_timeout_s, node.root, self.users)
         secrets = secret_store.SecretStore(settings.secrets, settings.secret_command)
         cache = data_cache.DataCache(settings.root, settings.cache_bytes_max)
-        self.stager = staging.Stager(node.root, cache, secrets)
+        self.stager = staging.Stager(node.root, cache, secrets, self.users)
         self._data = task_data.TaskData(self.stager, secrets, volumes, lock)
         self._settings = settings
         self._spares = spares
         self._mig = mig
         self._gate = gate
         self._user_lookups = unix_users.UserLookups(lock, USER_LOOKUP_TIMEOUT_S, unix_users.SYSTEM)
-        self._mps_daemons = mps.MpsDaemons(Path(node.root))
+        self._mps_daemons = mps.MpsDaemons(Path(node.root), self.users)
         self._preparations = preparation.Preparations(lock)
         self._supervisor_takes_spares = False
         self._cores: cpu_pinning.CorePool | None = None

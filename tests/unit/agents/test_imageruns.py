@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from agents.host import disk_space
+from agents.isolation import user_commands
 from agents.tasks import container_runtimes, images
 
 ENVIRONMENT = dict(os.environ)
@@ -20,7 +21,7 @@ ENVIRONMENT = dict(os.environ)
 def run(
     script: str, folder: Path, limit_s: float = 60.0, commands: images.RuntimeCommands | None = None
 ) -> tuple[int | None, str]:
-    execute = (commands or images.RuntimeCommands()).execute
+    execute = (commands or images.RuntimeCommands(user_commands.UserCommands())).execute
     return execute(["sh", "-c", script], None, {**ENVIRONMENT, "HERE": str(folder)}, limit_s)
 
 
@@ -41,7 +42,9 @@ def until_gone(pid: int) -> None:
 def test_the_status_and_the_last_words(tmp_path: Path) -> None:
     assert run("echo out; echo one >&2; echo two >&2; exit 3", tmp_path) == (3, "two")
     assert run("exit 0", tmp_path) == (0, "")
-    status, said = images.RuntimeCommands().execute(["/nosuch/runtime"], None, ENVIRONMENT, 1.0)
+    status, said = images.RuntimeCommands(user_commands.UserCommands()).execute(
+        ["/nosuch/runtime"], None, ENVIRONMENT, 1.0
+    )
     assert (status, "No such file" in said) == (127, True)
 
 
@@ -89,7 +92,7 @@ def test_one_that_not_even_a_kill_ends_holds_nobody_and_many_of_them_are_the_end
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     monkeypatch.setattr(images, "ENDING_S", 0.05)
     monkeypatch.setattr(images, "HUNG_MAX", 2)
-    gone, commands = tmp_path / "gone", images.RuntimeCommands()
+    gone, commands = tmp_path / "gone", images.RuntimeCommands(user_commands.UserCommands())
     script = "echo $$ >> $HERE/begun; until [ -e $HERE/gone ]; do sleep 0.05; done"
     try:
         for _ in range(2):
@@ -174,7 +177,7 @@ def file_image(image: str, folder: Path) -> str:
     wanted = images.ImageRequest(
         container_runtimes.Apptainer(), image, None, tuple(ENVIRONMENT.items())
     )
-    images.Images(600.0, str(folder)).want("a.1", wanted, told.put)
+    images.Images(600.0, str(folder), user_commands.UserCommands()).want("a.1", wanted, told.put)
     return str(told.get(timeout=60))
 
 
@@ -184,7 +187,7 @@ class Bench:
     def __init__(self, folder: Path, script: str = PULL) -> None:
         self.folder = folder
         self.runtime = Registry(script)
-        self.images = images.Images(600.0, str(folder))
+        self.images = images.Images(600.0, str(folder), user_commands.UserCommands())
         self.told: queue.Queue[tuple[str, str | Exception]] = queue.Queue()
 
     def want(self, attempt: str, image: str = "a:1", limit_s: float | None = None) -> None:
