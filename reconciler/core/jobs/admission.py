@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.core import cycle_cache, cycle_context, job_errors
 from reconciler.core.cycle import cycle_events, cycle_jobs
+from reconciler.core.jobs import run_terms
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import JobState
@@ -105,7 +106,7 @@ def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         record, spec = jobs.known.get(name), documents[name]
         if record is None or record.spec is not spec:
             with job_errors.JobErrorScope(name):
-                admit_job(jobs, events, spec)
+                admit_job(jobs, events, spec, desired_state.structure)
     for name in sorted(name for name in without if name not in desired_state.refused):
         draft = jobs.draft(name)
         if draft is not None and not draft.removed:
@@ -115,7 +116,11 @@ def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -
 
 
 def admit_successors(context: cycle_context.CycleContext, desired_state: desired.Desired) -> None:
-    """Begin runs that waited for an earlier run of the same name to end in this cycle."""
+    """Begin runs that waited for an earlier run of the same name to end in this cycle.
+
+    Runs whose last task has left its node in this cycle take over what they kept until then.
+    """
+    jobs, structure = context.jobs, desired_state.structure
     for name in context.jobs.finished_now:
         spec = desired_state.jobs.get(name)
         draft = context.jobs.drafts.get(name)
@@ -124,11 +129,22 @@ def admit_successors(context: cycle_context.CycleContext, desired_state: desired
         if draft.spec.key != spec.key:
             with job_errors.JobErrorScope(name):
                 context.jobs.archive_finished(name)
-                admit_job(context.jobs, context.events, spec)
+                admit_job(jobs, context.events, spec, structure)
+    for name, draft in list(jobs.drafts.items()):
+        spec = desired_state.jobs.get(name)
+        if spec is None or draft.spec is spec or draft.finished or draft.removed:
+            continue
+        is_same = (draft.spec.key, draft.spec.owner) == (spec.key, spec.owner)
+        if is_same and not draft.live_count():
+            with job_errors.JobErrorScope(name):
+                admit_job(jobs, context.events, spec, structure)
 
 
 def admit_job(
-    jobs: cycle_jobs.CycleJobs, events: cycle_events.CycleEvents, spec: desired.Job
+    jobs: cycle_jobs.CycleJobs,
+    events: cycle_events.CycleEvents,
+    spec: desired.Job,
+    structure: desired.Structure,
 ) -> None:
     """Begin, change or replace one job's run."""
     record = jobs.before(spec.name)
@@ -139,7 +155,7 @@ def admit_job(
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
             if record.spec.owner == spec.owner:
-                _take_over(jobs, events, spec)
+                _take_over(jobs, events, spec, structure)
             else:
                 _keep_owner(jobs, events, spec, record.spec.owner)
         return
@@ -184,18 +200,33 @@ def _keep_owner(
 
 
 def _take_over(
-    jobs: cycle_jobs.CycleJobs, events: cycle_events.CycleEvents, spec: desired.Job
+    jobs: cycle_jobs.CycleJobs,
+    events: cycle_events.CycleEvents,
+    spec: desired.Job,
+    structure: desired.Structure,
 ) -> None:
-    """Apply queue, priority, limits, labels and holds, which may change while a run is alive."""
+    """Apply queue, priority, limits, labels and holds, which may change while a run is alive.
+
+    What its tasks could not have started under waits until none of them is on a node.
+    """
     draft = jobs.draft(spec.name)
     if draft is None:
         return
+    kept = run_terms.kept_fields(structure, draft.spec, spec) if draft.live_count() else ()
+    taken = run_terms.keep(draft.spec, spec, kept)
     if draft.spec.suspend != spec.suspend:
         if spec.suspend:
             events.add("JobHoldAsked", "held by its document", job=spec.name)
         else:
             events.add("JobReleased", "its document no longer holds it", job=spec.name)
             if draft.state is JobState.HELD:
-                draft.spec = spec
+                draft.spec = taken
                 jobs.set_state(draft, JobState.PENDING)
-    draft.spec = spec
+    draft.spec = taken
+    if kept:
+        message = run_terms.message(kept)
+        if draft.message != message:
+            draft.message = message
+            events.add("JobChangeWaits", message, job=spec.name)
+    elif draft.message.startswith(run_terms.WAITS):
+        draft.message = ""

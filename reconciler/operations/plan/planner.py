@@ -20,6 +20,7 @@ from reconciler.model.state import records, states
 from reconciler.model.values import hostlists
 from reconciler.model.values.times import format_time
 from reconciler.operations.plan import (
+    change_notes,
     cluster_snapshot,
     diff,
     document_fields,
@@ -86,7 +87,7 @@ def plan(
         head=found.head_commit,
         merged=found.merged,
         apart=found.apart,
-        changes=[change_view(one, _note(one, found, snapshot)) for one in found.changes],
+        changes=_changes(found, snapshot),
         impact=_impact_view(impact.measure_impact(base, head, observed, at), base, head, observed),
         forecast=ahead,
         no_forecast=reason,
@@ -224,64 +225,16 @@ def _looked_at(one: desired.HeldPart) -> str | None:
 # --- views ----------------------------------------------------------------------------------
 
 
+def _changes(
+    found: revisions.Comparison, snapshot: cluster_snapshot.DigestedSnapshot | None
+) -> list[plan_types.ChangeView]:
+    return [change_view(one, change_notes.note(one, found, snapshot)) for one in found.changes]
+
+
 def change_view(of: diff.DocumentDiff, note: str = "") -> plan_types.ChangeView:
     """Return an object that differs, as plans show it."""
     return plan_types.ChangeView(
         of.operation, of.kind, of.name, of.path, of.summary, of.fields, note
-    )
-
-
-def _note(
-    change: diff.DocumentDiff,
-    found: revisions.Comparison,
-    snapshot: cluster_snapshot.DigestedSnapshot | None,
-) -> str:
-    """Return why a change of an object has more or less effect than it seems; empty if it
-    has not.
-    """
-    if change.kind != "Job" or found.runs_known:
-        return _ignored(change, found.base, found.head, snapshot)
-    if change.operation == "remove" and change.name not in found.base.jobs:
-        return (
-            "a run of it that was admitted before is cancelled (only a controller with this base "
-            "in force knows if there is one)"
-        )
-    if change.operation == "add" and change.name in found.base.refused:
-        return (
-            "its old document was refused: a run of it that was admitted before keeps running "
-            "(only a controller with this base in force knows if there is one)"
-        )
-    return _ignored(change, found.base, found.head, snapshot)
-
-
-def _ignored(
-    change: diff.DocumentDiff,
-    base: desired.Desired,
-    head: desired.Desired,
-    snapshot: cluster_snapshot.DigestedSnapshot | None,
-) -> str:
-    """Return why a change of execution fields has no effect on a job's run; empty if it has one."""
-    if (change.operation, change.kind) != ("change", "Job"):
-        return ""
-    old, new = base.jobs.get(change.name), head.jobs.get(change.name)
-    if old is None or new is None or old.key == new.key:
-        return ""
-    run = f"run {new.run}"
-    if snapshot is None:
-        is_ignored, alive = old.run == new.run, f"if {run} of it is alive, it"
-    else:
-        record = snapshot.live.observed.jobs.get(change.name)
-        is_ignored = (
-            record is not None
-            and not (record.finished or record.removed)
-            and (record.spec.run, record.key == new.key) == (new.run, False)
-        )
-        alive = f"{run} of it is alive and"
-    if not is_ignored:
-        return ""
-    return (
-        f"{alive} goes on as it was: what it executes is another only once that has ended; raise "
-        "spec.run to replace it now"
     )
 
 

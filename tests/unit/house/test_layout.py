@@ -98,7 +98,8 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _commands(module: ast.Module) -> set[str]:
-    """Return the functions that a module's ``register`` passes to ``app.command(...)``.
+    """Return the functions that a module's ``register`` passes to ``app.command(...)`` or, for a
+    group, to ``callback(...)``.
 
     It passes them by name, or by the variable of a loop over their names.
     """
@@ -114,7 +115,7 @@ def _commands(module: ast.Module) -> set[str]:
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Call)
                 and isinstance(call.func.func, ast.Attribute)
-                and call.func.func.attr == "command"
+                and call.func.func.attr in {"command", "callback"}
             ):
                 found |= {one.id for one in call.args if isinstance(one, ast.Name)}
     return found

@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from reconciler.core import job_draft
+from reconciler.core.jobs import run_terms
 from reconciler.model import desired
 from reconciler.operations.plan import (
     cluster_snapshot,
@@ -308,3 +310,19 @@ def test_who_may_not_know_what_jobs_run_is_not_told_what_was_found_there() -> No
     assert shown["spec.queue"].message == "write it in quotes; found 48122; expected text"
     assert shown["spec.command[0]"].message == "write it in quotes; expected text"
     assert "48121" in str(plan)
+
+
+def test_a_plan_says_which_terms_of_a_run_wait_for_its_next_start() -> None:
+    snapshot = live()
+    name = next(
+        name
+        for name, record in snapshot.live.observed.jobs.items()
+        if record.elements.count(job_draft.RUNNING)
+    )
+    runs = snapshot.live.observed.jobs[name].spec
+    head = msgspec.structs.replace(
+        BASE, jobs={**BASE.jobs, name: msgspec.structs.replace(runs, preemptible=False)}
+    )
+    base = msgspec.structs.replace(BASE, jobs={**BASE.jobs, name: runs})
+    changes = planner.plan(comparison(base, head), snapshot, 2e6, forecast=False).changes
+    assert [one.note for one in changes] == [run_terms.message(("preemptible",))]

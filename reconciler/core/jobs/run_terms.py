@@ -1,0 +1,108 @@
+"""Terms that a run with tasks on nodes goes on under, whatever its document says by now.
+
+Limits, budgets, guarantees and reservations are judged where work starts. A change that would have
+made the start wrong therefore waits until the run has no task on a node any more; what restricts
+the run counts at once.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.policy import queue_paths
+
+
+def kept_fields(
+    structure: desired.Structure, before: desired.Job, after: desired.Job
+) -> tuple[str, ...]:
+    """Return the fields of a job that stay as they were while tasks of it are on nodes.
+
+    Args:
+        structure: in force.
+        before: what the run goes on under.
+        after: what its document says.
+    """
+    return tuple(
+        field
+        for field, judge in _JUDGES.items()
+        if getattr(before, field) != getattr(after, field) and judge(structure, before, after)
+    )
+
+
+def keep(before: desired.Job, after: desired.Job, fields: tuple[str, ...]) -> desired.Job:
+    """Return what a document says, but for fields that stay as they were."""
+    if not fields:
+        return after
+    found = msgspec.structs.replace(after, **{field: getattr(before, field) for field in fields})
+    return before if found == before else found
+
+
+def message(fields: tuple[str, ...]) -> str:
+    """Return what is said of a run that keeps fields."""
+    return f"{WAITS}{', '.join(WRITTEN[field] for field in fields)}"
+
+
+#: Fields as documents call them.
+WRITTEN: Mapping[str, str] = {
+    "queue": "queue",
+    "time_limit_s": "timeLimit",
+    "preemptible": "preemptible",
+    "reservation": "reservation",
+}
+#: Beginning of the message of a run that keeps fields.
+WAITS = "its tasks go on under what they started with; at the next start it takes over its new "
+
+
+def _leaves_queue(structure: desired.Structure, before: desired.Job, after: desired.Job) -> bool:
+    """Return True if limits, guarantees or quotas count the run elsewhere in the other queue."""
+    old, new = (_path_of(structure, one.queue) for one in (before, after))
+    entered = [structure.queues[name] for name in new if name not in old]
+    is_bounded = any(
+        amounts != desired.QuotaAmounts()
+        for queue in entered
+        for amounts in (queue.limit, queue.guaranteed)
+    )
+    is_bounded = is_bounded or any(queue.flavors or queue.gpu_milli_max for queue in entered)
+    return is_bounded or any(
+        quota.queue and quota.queue in set(old) ^ set(new) for quota in structure.quotas.values()
+    )
+
+
+def _path_of(structure: desired.Structure, queue: str) -> tuple[str, ...]:
+    parents = {name: one.parent for name, one in structure.queues.items()}
+    return tuple(
+        name for name in (queue, *queue_paths.ancestors(queue, parents.get)) if name in parents
+    )
+
+
+def _outlives(structure: desired.Structure, before: desired.Job, after: desired.Job) -> bool:
+    """Return True if a longer time limit costs a budget more, or can meet a reservation."""
+    old, new = before.time_limit_s, after.time_limit_s
+    if old is None or (new is not None and new < old):
+        return False
+    groups = structure.access.groups_of(after.owner)
+    path = _path_of(structure, before.queue)
+    if structure.reservations:
+        return True
+    return any(
+        quota.budget_gpu_s is not None and quota.holds_for(after.owner, groups, path)
+        for quota in structure.quotas.values()
+    )
+
+
+def _is_settled(_structure: desired.Structure, before: desired.Job, _after: desired.Job) -> bool:
+    """Return True if a run that can be evicted is to be one that can't."""
+    return before.preemptible
+
+
+def _always(_structure: desired.Structure, _before: desired.Job, _after: desired.Job) -> bool:
+    return True
+
+
+_JUDGES = {
+    "queue": _leaves_queue,
+    "time_limit_s": _outlives,
+    "preemptible": _is_settled,
+    "reservation": _always,
+}

@@ -1,0 +1,157 @@
+"""A run whose tasks are on nodes keeps the terms that its start was judged by."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from reconciler.core.jobs import run_terms
+from reconciler.model import desired
+from reconciler.model.state.states import JobState
+from tests.unit.core.world import World, job
+
+GPU_4 = desired.QuotaAmounts(gpu_milli=4000)
+QUEUES = (
+    desired.Queue("free"),
+    desired.Queue("also-free"),
+    desired.Queue("team", guaranteed=GPU_4),
+    desired.Queue("inner", parent="team"),
+    desired.Queue("other-inner", parent="team"),
+    desired.Queue("small", limit=GPU_4),
+)
+STRUCTURE = desired.Structure(queues={one.name: one for one in QUEUES})
+BUDGET = desired.Quota("b", queue="team", budget_gpu_s=3600.0)
+RUNNING = desired.Quota("r", queue="free", running=3)
+KEPT: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    # what is in force beside the queues; the job as it runs; its changes; what it keeps
+    "immune": ({}, {}, {"preemptible": False}, ("preemptible",)),
+    "evictable": ({}, {"preemptible": False}, {"preemptible": True}, ()),
+    "shorter": ({}, {"time_limit_s": 90}, {"time_limit_s": 60}, ()),
+    "limited": ({}, {"time_limit_s": None}, {"time_limit_s": 60}, ()),
+    "longer": ({}, {"time_limit_s": 90}, {"time_limit_s": 900}, ()),
+    "longer, budget": (
+        {"quotas": {"b": BUDGET}},
+        {"queue": "inner", "time_limit_s": 90},
+        {"time_limit_s": 900},
+        ("time_limit_s",),
+    ),
+    "endless, budget": (
+        {"quotas": {"b": BUDGET}},
+        {"queue": "team", "time_limit_s": 90},
+        {"time_limit_s": None},
+        ("time_limit_s",),
+    ),
+    "longer, another's budget": (
+        {"quotas": {"b": BUDGET}},
+        {"queue": "free", "time_limit_s": 90},
+        {"time_limit_s": 900},
+        (),
+    ),
+    "longer, reservation": (
+        {"reservations": {"r": desired.Reservation("r", ("n1",), 100.0, 200.0)}},
+        {"time_limit_s": 90},
+        {"time_limit_s": 900},
+        ("time_limit_s",),
+    ),
+    "queue without limits": ({}, {"queue": "free"}, {"queue": "also-free"}, ()),
+    "into a limit": ({}, {"queue": "free"}, {"queue": "small"}, ("queue",)),
+    "into a guarantee": ({}, {"queue": "free"}, {"queue": "inner"}, ("queue",)),
+    "beside, below one guarantee": ({}, {"queue": "inner"}, {"queue": "other-inner"}, ()),
+    "out of a quota": (
+        {"quotas": {"r": RUNNING}},
+        {"queue": "free"},
+        {"queue": "also-free"},
+        ("queue",),
+    ),
+    "unknown queue": ({}, {"queue": "free"}, {"queue": "gone"}, ()),
+    "reservation": ({}, {}, {"reservation": "course"}, ("reservation",)),
+    "priority": ({}, {}, {"priority": 99, "labels": {"a": "b"}}, ()),
+}
+
+
+@pytest.mark.parametrize(("in_force", "runs", "changes", "kept"), KEPT.values(), ids=list(KEPT))
+def test_what_a_start_was_judged_by_stays(
+    in_force: dict[str, Any],
+    runs: dict[str, Any],
+    changes: dict[str, Any],
+    kept: tuple[str, ...],
+) -> None:
+    structure = msgspec.structs.replace(STRUCTURE, **in_force)
+    before = job("a", **{"queue": "free", "time_limit_s": 60, **runs})
+    after = msgspec.structs.replace(before, **changes)
+    assert run_terms.kept_fields(structure, before, after) == kept
+    taken = run_terms.keep(before, after, kept)
+    for field in changes:
+        assert getattr(taken, field) == getattr(before if field in kept else after, field)
+
+
+def _limit(world: World, name: str) -> int | None:
+    return world.memory.jobs[name].spec.time_limit_s
+
+
+def _reserved(world: World) -> World:
+    """A world with a reservation far in the future."""
+    at = world.now + 1e6
+    world.structure = msgspec.structs.replace(
+        world.structure, reservations={"r": desired.Reservation("r", ("n0",), at, at + 60)}
+    )
+    return world
+
+
+def test_what_waits_is_told_once_and_comes_with_the_next_start() -> None:
+    world = _reserved(World())
+    world.commit(job("a", time_limit_s=90, retries=desired.Retries(limit=1)))
+    world.settle()
+    world.commit(job("a", time_limit_s=900, priority=7, retries=desired.Retries(limit=1)))
+    world.settle()
+    assert (_limit(world, "a"), world.memory.jobs["a"].spec.priority) == (90, 7)
+    told = world.memory.jobs["a"].message
+    assert told == f"{run_terms.WAITS}timeLimit"
+    world.commit(job("b"))
+    world.settle()
+    assert world.events("JobChangeWaits") == ["a"]
+    world.end("a", exit_code=1)
+    world.advance(1000)
+    assert world.state("a") is JobState.RUNNING
+    assert _limit(world, "a") == 900
+
+
+def test_a_time_limit_that_could_not_be_raised_ends_the_run() -> None:
+    world = _reserved(World())
+    world.commit(job("a", time_limit_s=90))
+    world.settle()
+    world.commit(job("a", time_limit_s=9000))
+    world.advance(90)
+    assert world.state("a") is JobState.TIMED_OUT
+
+
+def test_what_waits_is_taken_over_by_a_hold_and_a_release() -> None:
+    world = _reserved(World())
+    world.commit(job("a", time_limit_s=90))
+    world.settle()
+    world.commit(job("a", time_limit_s=900, suspend=True))
+    world.settle()
+    assert world.state("a") is JobState.HELD
+    assert (_limit(world, "a"), world.memory.jobs["a"].message.startswith(run_terms.WAITS)) == (
+        900,
+        False,
+    )
+    world.commit(job("a", time_limit_s=900))
+    world.settle()
+    assert (world.state("a"), _limit(world, "a")) == (JobState.RUNNING, 900)
+
+
+def test_who_borrows_stays_evictable_by_who_is_owed() -> None:
+    queues = (
+        desired.Queue("ours", guaranteed=desired.QuotaAmounts(gpu_milli=2000)),
+        desired.Queue("theirs", guaranteed=desired.QuotaAmounts(gpu_milli=2000)),
+    )
+    world = World(nodes=1, gpu=4, cpu=16, queues=queues)
+    mine = [job(f"m{number}", queue="ours", gpu=1) for number in range(4)]
+    world.commit(*mine)
+    world.settle()
+    assert set(world.states().values()) == {"Running"}
+    world.commit(*[msgspec.structs.replace(one, preemptible=False) for one in mine])
+    world.commit(job("owed", queue="theirs", gpu=2))
+    world.settle()
+    assert world.state("owed") is JobState.RUNNING
