@@ -17,7 +17,7 @@ from reconciler.controller.host import gc_tuning
 from reconciler.model.state import records
 from reconciler.scheduling.cycle import engine_cycle, scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.engine.coverage import NotCovered
+from reconciler.scheduling.engine.refusals import NotCovered
 from reconciler.scheduling.inputs.snapshots import Snapshot
 
 if TYPE_CHECKING:

@@ -193,7 +193,7 @@ def test_lists_have_one_shape_in_api_and_command(bed: beds.Bed, path: str) -> No
 
 def test_the_audit_log_is_a_list_too(bed: beds.Bed) -> None:
     page = json.loads(muster(bed, "audit", "-o", "json").stdout)
-    assert set(page) == {"apiVersion", "items", "asOf", "revision"}
+    assert set(page) == {"apiVersion", "items", "asOf", "revision", "next"}
     assert all(isinstance(one["duration_s"], float) for one in page["items"])
 
 

@@ -50,6 +50,10 @@ class CapacityEvents:
         """Something starts now that ends at a moment which is known."""
         self._started.append((ends_at, tasks, exclusive, matches))
 
+    def ends_of_started(self) -> list[tuple[float, Taken]]:
+        """When what started in this cycle ends, and what it has."""
+        return [(ends_at, tasks) for ends_at, tasks, _, _ in self._started]
+
     @property
     def some(self) -> bool:
         """Whether anything ends at a moment that is known, or a window does."""

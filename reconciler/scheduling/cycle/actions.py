@@ -196,14 +196,27 @@ class Actions:
         charged: snapshots.Charge,
     ) -> None:
         """Note what could be evicted as soon as it runs."""
-        if ask.firm or ask.missing or self.situation.queues.min_runtime_s[ask.queue] > 0:
+        if not ask.firm and not ask.missing:
+            line = ask.line
+            if ask.shape != line.shape:
+                line = msgspec.structs.replace(line, shape=ask.shape)
+            self.may_leave_again(line, charged, tasks)
+
+    def may_leave_again(
+        self,
+        line: snapshots.PendingGroup,
+        charged: snapshots.Charge,
+        tasks: tuple[TaskPlacement, ...],
+    ) -> None:
+        """Note tasks of an element of a group that could be evicted as soon as they run."""
+        if not line.preemptible or self.situation.queues.min_runtime_s[line.queue] > 0:
             return
-        shape, line = self.situation.shapes[ask.shape], ask.line
+        shape = self.situation.shapes[line.shape]
         ends_at = self.situation.now + line.duration_s
         one = displacement.ReplaceableAllocation(
             line.priority, charged, ends_at, tasks, shape.exclusive, shape.matches, partly=False
         )
-        self.begun.setdefault(ask.queue, []).append(one)
+        self.begun.setdefault(line.queue, []).append(one)
 
     def _charge(
         self, ask: request.PlacementRequest, tasks: tuple[TaskPlacement, ...]
@@ -267,6 +280,10 @@ class Actions:
         """What was promised of what is free now can't be taken by others."""
         self.now.clamp(self.later, {task.node for task in tasks})
         self.calendar.promised(tasks, beside_s=beside_s)
+
+    def make_room(self, ask: request.PlacementRequest) -> bool:
+        """Move others, or evict them, so that an ask can start once they have left."""
+        return self._move(ask) or self._evict(ask)
 
     def _split(self) -> None:
         """From now on what is coming free differs from what is free."""

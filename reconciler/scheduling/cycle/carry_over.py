@@ -111,8 +111,9 @@ def reservations(cycle: Beginning) -> None:
     asks = []
     for _, _, index, position in sorted(found)[: reservation_calendar.RESERVATIONS_MAX]:
         line = cycle.situation.lines[index]
-        progress = cycle.queues[line.queue].progress.setdefault(
-            (index, position), job_order.PendingJobProgress(index, line.claims[position])
+        queue = cycle.queues[line.queue]
+        progress = queue.progress.get((index, position)) or queue.begin(
+            job_order.PendingJobProgress(index, line.claims[position]), position
         )
         if progress.left <= 0:
             continue

@@ -67,6 +67,16 @@ class ChurnGuard:
         #: Lines whose next claim may take from other queues, as far as anybody asked.
         self._open: NDArray[np.intp] | None = None
 
+    @property
+    def counted(self) -> tuple[int, int]:
+        """How often it may be looked still, in a row in vain and in all."""
+        return self._looks, self._in_all
+
+    def count_from(self, in_vain: int, in_all: int, rows: NDArray[np.intp] | None) -> None:
+        """Look only so often from now on, and at these lines alone; None: at all of them."""
+        self._looks, self._in_all = in_vain, in_all
+        self._open = None if rows is None else self._ordered(rows)
+
     def let(
         self, ask: request.PlacementRequest, *, had_reservation: bool
     ) -> request.PlacementRequest | None:
@@ -184,12 +194,16 @@ class ChurnGuard:
             strict = self.turns.situation.queues.strict[columns.queue]
             rows = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
             rows = rows[self._stays_within(rows)]  # before they are put in order: few are left
-            keys = (columns.order[rows], -columns.priority[rows], columns.queue[rows])
-            rows = rows[np.lexsort(keys)]
+            rows = self._ordered(rows)
         elif rows.size:
             rows = rows[self._stays_within(rows)]
         self._open = rows
         return rows
+
+    def _ordered(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        columns = self.turns.columns
+        keys = (columns.order[rows], -columns.priority[rows], columns.queue[rows])
+        return rows[np.lexsort(keys)]
 
     def _stays_within(self, rows: NDArray[np.intp]) -> snapshots.Mask:
         """(r,) whether a claim of a line asks for something that is measured, and within shares."""

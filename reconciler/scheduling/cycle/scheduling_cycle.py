@@ -108,7 +108,7 @@ class SchedulingCycle(actions.Actions):
 
     def run(self) -> Decisions:
         """Go through all claims once."""
-        self._suspend()
+        self.suspend()
         carry_over.promises(self)
         carry_over.reservations(self)
         over = self._over()
@@ -174,7 +174,7 @@ class SchedulingCycle(actions.Actions):
 
     # Before the turns
 
-    def _suspend(self) -> None:
+    def suspend(self) -> None:
         flags = self.situation.queues.suspended
         for queue in range(len(self.queues)):
             for member in self.ledger.paths[queue]:
@@ -309,7 +309,7 @@ class SchedulingCycle(actions.Actions):
             if self.start(ask, self._action()):
                 return None
             return self._later(ask, had_reservation=had_reservation)
-        return None if self._relieved(ask, cause) else self._awaiting(ask, cause)
+        return None if self.relieved(ask, cause) else self._awaiting(ask, cause)
 
     def _goes_after(self, ask: request.PlacementRequest, *, had_reservation: bool) -> bool:
         """Whoever would evict an ask as soon as it ran starts before it; whether anybody did.
@@ -357,7 +357,7 @@ class SchedulingCycle(actions.Actions):
                 return None
         found = []
         for one, gate in zip(asks, gates, strict=True):
-            if gate is not None and self._relieved(one, gate):
+            if gate is not None and self.relieved(one, gate):
                 return None
             cause = (
                 self._later(one, had_reservation=had_reservation, reserves=False)
@@ -376,7 +376,7 @@ class SchedulingCycle(actions.Actions):
     def _action(self) -> Action:
         return "backfill" if self.calendar.reservations else "allocate"
 
-    def _relieved(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> bool:
+    def relieved(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> bool:
         """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
         if cause.kind not in {BlockKind.LIMIT, BlockKind.LENDING} or (
             cause.kind == BlockKind.LENDING and self._never(ask)
@@ -431,7 +431,7 @@ class SchedulingCycle(actions.Actions):
                 return self._kept_out(ask, again=had_reservation, reserves=reserves)
         if self.promise(ask):
             return None
-        if ask.line.preempts and (self._move(ask) or self._evict(ask)):
+        if ask.line.preempts and self.make_room(ask):
             return None
         cause = reason_explainer.BlockReason(
             BlockKind.NO_CAPACITY, ahead=bool(self.takers) and not ask.progress.started

@@ -8,11 +8,10 @@ cells are compared by a cheap estimate of it, and the best of them by the measur
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 
-from reconciler.scheduling.engine.cells import Cell
+from reconciler.scheduling.engine.cells import NO_BOUND, Cell, CellCost
 from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import WHOLE
@@ -29,13 +28,6 @@ EMPTY_MAX = 64
 
 #: Tasks that cost the same in each cell: GPUs, share of each, CPU and memory taken in steps.
 TaskKind = tuple[int, int, int, int]
-
-
-class CellCost(NamedTuple):
-    """What a task costs in a cell, and what is free on the device of which it takes a share."""
-
-    cost: float
-    value: int
 
 
 class ArrivalCosts:
@@ -57,8 +49,9 @@ class ArrivalCosts:
             situation.mix, kinds[:, 2:] > 0, kinds[:, 0].copy(), kinds[:, 1] > 0
         )
         self._values: dict[tuple[int, int, int], float] = {}
-        self._costs: dict[tuple[object, ...], CellCost] = {}
-        self._ways: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        #: By devices and share of each, by row: the devices that a task may take, by what is free,
+        #: and the row of the rest.
+        self._ways: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
 
     def kind(self, shape: JobShape) -> TaskKind:
         """Return the kind of a task."""
@@ -73,34 +66,61 @@ class ArrivalCosts:
         found: list[CellCost | None] = [None] * len(cells)
         at: list[int] = []
         values: list[int] = []
+        before: list[int] = []
         after: list[int] = []
+        cpu_step, memory_step = self._steps
+        # what is left is rounded to the nearest step, and what a cell has is rounded down
+        least_cpu = 1 - cpu_step - kind[2] * cpu_step if kind[2] else NO_BOUND
+        least_memory = 1 - memory_step - kind[3] * memory_step if kind[3] else NO_BOUND
+        idle = kind[0] if kind[1] >= WHOLE else 0
+        ways = self._ways.setdefault(kind[:2], {})
         for index, cell in enumerate(cells):
-            if self._may_hold(cell, kind):
-                for value, row in self._rows_after(cell, kind):
-                    at.append(index)
-                    values.append(value)
-                    after.append(row)
+            if cell.cpu < least_cpu or cell.memory < least_memory or cell.idle < idle:
+                continue
+            row = cell.mix_row if cell.mix_row >= 0 else self._row(cell)
+            known = ways.get(row)
+            for value, left in self._rows_after(cell, kind) if known is None else known:
+                at.append(index)
+                values.append(value)
+                before.append(row)
+                after.append(left)
         if not at:
             return found
         chosen = [cells[index] for index in at]
         cpu = np.array([cell.cpu for cell in chosen])
         memory = np.array([cell.memory for cell in chosen])
-        before = np.array([self._row(cell) for cell in chosen])
+        rows = np.array(before)
         left_cpu = np.maximum(cpu + kind[2] * self._steps[0], 0)
         left_memory = np.maximum(memory + kind[3] * self._steps[1], 0)
         alone = self._outlook.alone
-        lost = alone(np.array(after), left_cpu, left_memory) - alone(before, cpu, memory)
+        lost = alone(np.array(after), left_cpu, left_memory) - alone(rows, cpu, memory)
         costs = np.rint(lost * PRECISION) + np.array([cell.tight for cell in chosen])
         for index, cost, value in zip(at, costs.tolist(), values, strict=True):
-            known = found[index]
-            if known is None or cost < known.cost:
+            other = found[index]
+            if other is None or cost < other.cost:
                 found[index] = CellCost(cost, value)
         return found
 
+    def work_out(self, cells: Sequence[Cell], kind: TaskKind) -> None:
+        """Work out at once what ``exact`` needs to know of cells that may hold a task."""
+        values = self._values
+        asked: dict[tuple[int, int, int], None] = {}
+        for cell in cells:
+            if kind in cell.costs:
+                continue
+            asked[self._row(cell), cell.cpu, cell.memory] = None
+            cpu = max(cell.cpu + kind[2] * self._steps[0], 0)
+            memory = max(cell.memory + kind[3] * self._steps[1], 0)
+            for _, row in self._rows_after(cell, kind):
+                asked[row, cpu, memory] = None
+        new = [key for key in asked if key not in values]
+        if new:
+            columns = np.array(new, dtype=np.int64).T
+            values.update(zip(new, self._outlook.unused(*columns).tolist(), strict=True))
+
     def exact(self, cell: Cell, kind: TaskKind) -> CellCost:
         """Return what a task costs in a cell that may hold it, by the measure itself."""
-        key = (kind, cell.key)
-        found = self._costs.get(key)
+        found = cell.costs.get(kind)
         if found is None:
             cpu = max(cell.cpu + kind[2] * self._steps[0], 0)
             memory = max(cell.memory + kind[3] * self._steps[1], 0)
@@ -112,7 +132,7 @@ class ArrivalCosts:
                 )
                 for value, row in self._rows_after(cell, kind)
             ]
-            found = self._costs[key] = min(ways, key=itemgetter(0))
+            found = cell.costs[kind] = min(ways, key=itemgetter(0))
         return found
 
     def ranked(
@@ -129,6 +149,7 @@ class ArrivalCosts:
         costs = zip(self.estimate(fitting, kind), fitting, strict=True)
         known = sorted((cost.cost, cell.number, cost) for cost, cell in costs if cost is not None)
         bar = known[:SHORTLIST_MAX][-1][0] if known else 0.0
+        self.work_out([cells[number] for estimate, number, _ in known if estimate <= bar], kind)
         for estimate, number, cost in known:
             found[number] = (
                 self.exact(cells[number], kind)
@@ -137,32 +158,25 @@ class ArrivalCosts:
             )
         return found
 
-    def _may_hold(self, cell: Cell, kind: TaskKind) -> bool:
-        """Return False if CPU or memory of a cell's nodes is too little for certain.
-
-        What is left is rounded to the nearest step, and what a cell has is rounded down.
-        """
-        cpu_step, memory_step = self._steps
-        return not (
-            (kind[2] and cell.cpu + kind[2] * cpu_step < 1 - cpu_step)
-            or (kind[3] and cell.memory + kind[3] * memory_step < 1 - memory_step)
-        )
-
     def _row(self, cell: Cell) -> int:
         """Return the number that the measure has for the devices of a cell."""
-        return self._outlook.number(self._mix_class[cell.node_class], cell.devices)
+        if cell.mix_row < 0:
+            of = self._mix_class[cell.node_class]
+            cell.mix_row = self._outlook.number(of, cell.devices)
+        return cell.mix_row
 
     def _rows_after(self, cell: Cell, kind: TaskKind) -> list[tuple[int, int]]:
         """Return the devices that a task may take, by what is free, and the number of the rest."""
         devices, share, _, _ = kind
+        row = self._row(cell)
         if not devices:
-            return [(0, self._row(cell))]
-        of = self._mix_class[cell.node_class]
-        key = (of, cell.devices, devices, share)
-        found = self._ways.get(key)
+            return [(0, row)]
+        ways = self._ways.setdefault((devices, share), {})
+        found = ways.get(row)
         if found is None:
+            of = self._mix_class[cell.node_class]
             options = device_choice.options(cell.devices, devices, share)
-            found = self._ways[key] = [
+            found = ways[row] = [
                 (one.values[0] if share < WHOLE else 0, self._outlook.number(of, one.after))
                 for one in options
             ]
@@ -194,20 +208,30 @@ class CostOrder:
             filled: cells that got their first node, in that order; it only grows.
             fits: whether a task may fit on a node of a cell.
         """
-        new = [cell for cell in filled[self._read :] if cell.number not in self._known]
+        # a cell that is empty by now comes again when it gets its next node
+        new = [
+            cell for cell in filled[self._read :] if cell.nodes and cell.number not in self._known
+        ]
+        first = not self._entries
         for cell, cost in zip(new, self._costs.estimate(new, self._kind), strict=True):
             if cost is not None and cell.number not in self._known:
-                insort(self._entries, (cost.cost, cell.number, cell))
+                entry = (cost.cost, cell.number, cell)
+                if first:
+                    self._entries.append(entry)
+                else:
+                    insort(self._entries, entry)
                 self._known.add(cell.number)
+        if first:
+            self._entries.sort()
         self._read = len(filled)
-        near: list[tuple[float, int, Cell]] = []
+        near: list[Cell] = []
         empty, bar, more = 0, 0.0, False
-        for estimate, number, cell in self._entries:
+        for estimate, _, cell in self._entries:
             if not cell.nodes:
                 empty += 1
             elif fits(cell):
                 if len(near) < SHORTLIST_MAX or estimate == bar:
-                    near.append((self._costs.exact(cell, self._kind).cost, number, cell))
+                    near.append(cell)
                     bar = estimate
                 else:
                     more = True
@@ -215,15 +239,15 @@ class CostOrder:
         if empty > EMPTY_MAX:
             self._entries = [entry for entry in self._entries if entry[2].nodes]
             self._known = {number for _, number, _ in self._entries}
-        yield from (cell for _, _, cell in sorted(near))
+        self._costs.work_out(near, self._kind)
+        exact = [(self._costs.exact(cell, self._kind).cost, cell.number, cell) for cell in near]
+        yield from (cell for _, _, cell in sorted(exact))
         if more:
             yield from self._others(near, fits)
 
-    def _others(
-        self, near: list[tuple[float, int, Cell]], fits: Callable[[Cell], bool]
-    ) -> Iterator[Cell]:
+    def _others(self, near: list[Cell], fits: Callable[[Cell], bool]) -> Iterator[Cell]:
         """Yield the cells that fit beyond the first, the cheapest by estimate first."""
-        seen = {number for _, number, _ in near}
+        seen = {cell.number for cell in near}
         for _, number, cell in self._entries:
             if cell.nodes and number not in seen and fits(cell):
                 yield cell

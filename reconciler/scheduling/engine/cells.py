@@ -1,8 +1,8 @@
 """Cells of nodes that are alike in what is left, and shelves of cells by tightness."""
 
-import copy
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from reconciler.scheduling.inputs.arrays import WHOLE
 
@@ -13,6 +13,13 @@ NO_BOUND = -(2**62)
 #: Nodes of a cell are ordered by free CPU, then by row: (milli-CPUs << NODE_BITS) + row.
 NODE_BITS = 24
 NODE_MASK = (1 << NODE_BITS) - 1
+
+
+class CellCost(NamedTuple):
+    """What a task costs in a cell, and what is free on the device of which it takes a share."""
+
+    cost: float
+    value: int
 
 
 class Cell:
@@ -28,14 +35,18 @@ class Cell:
         tight: what is left as one number: GPUs first, then CPU, then memory.
         devices: milli-GPUs left of the devices of one node, ascending.
         nodes: ordered as ``NODE_BITS`` says.
+        mix_row: number of its devices for the mix of arrivals; -1: nobody asked yet.
+        costs: by kind of task, what one costs here by that mix.
     """
 
     __slots__ = (
+        "costs",
         "cpu",
         "devices",
         "gpu",
         "idle",
         "memory",
+        "mix_row",
         "node_class",
         "nodes",
         "number",
@@ -57,15 +68,16 @@ class Cell:
         self.values = (ANY, *sorted(set(free)))
         self.tight = 0.0
         self.nodes: list[int] = []
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What tells it from all other cells."""
-        return (self.node_class, self.cpu, self.memory, self.devices)
+        self.mix_row = -1
+        self.costs: dict[object, CellCost] = {}
 
     def copy(self) -> "Cell":
         """Return a cell of its own with the same nodes."""
-        twin = copy.copy(self)
+        twin = Cell.__new__(Cell)
+        twin.number, twin.node_class, twin.devices = self.number, self.node_class, self.devices
+        twin.cpu, twin.memory, twin.gpu, twin.idle = self.cpu, self.memory, self.gpu, self.idle
+        twin.values, twin.tight = self.values, self.tight
+        twin.mix_row, twin.costs = self.mix_row, self.costs
         twin.nodes = self.nodes.copy()
         return twin
 

@@ -1,76 +1,36 @@
 """What of a snapshot the engine does not decide yet.
 
 A snapshot is decided as a whole or not at all: a trait that is not covered raises ``NotCovered``,
-before the first turn where columns tell, else at the turn that would need it. Entries of ``Trait``
-may only go.
+before the first turn where columns tell, else at the turn that would need it.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.causes import BlockKind
-from reconciler.scheduling.engine import queue_accounts, shape_table
+from reconciler.scheduling.engine import placement, queue_accounts
+from reconciler.scheduling.engine.calendar.reservations import BlockedElement, Taking
+from reconciler.scheduling.engine.refusals import NotCovered, Trait
+from reconciler.scheduling.engine.searches import Looks, Searches, StartedFirst, TriedJob
 from reconciler.scheduling.inputs import flavors, snapshots
-from reconciler.scheduling.inputs.arrays import UNLIMITED, WHOLE
-from reconciler.scheduling.queues import arrival_batches
+from reconciler.scheduling.inputs.arrays import UNLIMITED, WHOLE, Charge
 
-#: Starts in a row of which nobody was found who could reclaim them, after which nobody looks again;
-#: as in ``cycle.churn_guard``.
-RECLAIM_SEARCHES_MAX = 8
-
-
-class Trait(StrEnum):
-    """What is not covered. Values are for people."""
-
-    LEAVING = "work that is leaving"
-    NOMINATED = "nominated capacity of earlier cycles"
-    CARRIED = "reservations of earlier cycles"
-    DEADLINES = "deadlines"
-    ELASTIC = "elastic gangs"
-    GROUPS = "jobs of several task groups"
-    LEVELS = "topology constraints"
-    AFFINITY = "affinities"
-    EXCLUSIVE = "whole nodes for one job"
-    SCORES = "preferred nodes"
-    SPREAD = "spreading over nodes"
-    DEVICES = "MIG instances, GPU memory, several shared GPUs, or GPUs near each other"
-    MIX = "a large batch of jobs placed by what is ahead in it"
-    POOLS = "caps on what all work may have in a pool"
-    LENDING = "lending limits"
-    WINDOWS = "reservations and maintenance windows"
-    EVICTIONS = "a job for which others could leave or move"
-    RECLAIMED = "a start that another job could reclaim at once"
-    GIVES_WAY = "a reservation that gives way to another job"
+#: Starts in a row of which nobody was found who could reclaim them, after which nobody looks again,
+#: and in all; as in ``cycle.churn_guard``.
+LOOKS_MAX, LOOKS_IN_ALL_MAX = 8, 64
 
 
-class NotCovered(Exception):  # noqa: N818 - no error: the present cycle decides instead
-    """The engine does not decide this snapshot.
-
-    Attributes:
-        trait: what it does not cover.
-    """
-
-    def __init__(self, trait: Trait) -> None:
-        super().__init__(f"not covered: {trait.value}")
-        self.trait = trait
-
-
-def check(situation: snapshots.Snapshot, columns: snapshots.PendingColumns, batch: int) -> None:
+def check(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> None:
     """Raise ``NotCovered`` if columns tell that a snapshot has a trait that is not covered.
 
     Args:
         situation: the snapshot, prepared for a cycle.
         columns: its pending groups as columns.
-        batch: elements that came together with others.
     """
     found = (
-        (Trait.LEAVING, situation.running.leaving.any()),
-        (Trait.CARRIED, situation.kept),
         (Trait.DEADLINES, situation.turns),
-        (Trait.MIX, situation.mix and batch >= arrival_batches.AHEAD_MIN),
         (Trait.POOLS, bool(flavors.caps(situation))),
         (Trait.LENDING, (np.asarray(situation.queues.lending) < UNLIMITED).any()),
         (Trait.WINDOWS, situation.windows),
@@ -111,10 +71,24 @@ def _check_jobs(line: snapshots.PendingGroup) -> None:
     for claim in line.claims:
         if claim.missing:
             raise NotCovered(Trait.ELASTIC)
-        if claim.promised or claim.moved:
-            raise NotCovered(Trait.NOMINATED)
         if claim.slack_s != snapshots.ENDLESS:
             raise NotCovered(Trait.DEADLINES)
+
+
+class TimedSearches(Searches, Protocol):
+    """The searches of a cycle, also in time."""
+
+    def taking(
+        self, job: TriedJob, element: BlockedElement, until: float, *, renewed: bool
+    ) -> Taking | None:
+        """Return what a job may take from others once their minimum run time is over.
+
+        Args:
+            job: the job.
+            element: of it.
+            until: up to when.
+            renewed: whether nodes were reserved for it already.
+        """
 
 
 class CoverageGuard:
@@ -125,92 +99,204 @@ class CoverageGuard:
         situation: snapshots.Snapshot,
         columns: snapshots.PendingColumns,
         accounts: queue_accounts.QueueAccounts,
-        shapes: list[shape_table.JobShape],
+        placer: placement.ElementPlacer,
+        searches: TimedSearches,
     ) -> None:
         self._situation, self._columns, self._accounts = situation, columns, accounts
-        self._shapes = shapes
+        self.searches = searches
+        self._placer, self._shapes = placer, placer.table.shapes
         running = situation.running
-        self._movable = situation.policy.consolidate and bool(
-            situation.policy.any_movable or running.movable.any()
-        )
+        policy = situation.policy
+        may = running.free_to_go(situation.now) & running.preemptible
+        may &= (running.shape >= 0) & (running.spares == 0)
+        may &= running.movable | policy.any_movable
+        self._movable = policy.consolidate and bool(may.any())
         some = (running.queue >= 0) & (running.preemptible | (running.spares > 0))
+        protected = some & (running.protected_until > situation.now)
+        protected &= ~(running.leaving | running.doubtful)
+        protected[protected] = situation.queues.min_runtime_s[running.queue[protected]] > 0
+        #: Whether work has a minimum run time that is not over.
+        self.protects = bool(protected.any())
         self._lowest: dict[int, int] = {}
         for queue, priority in zip(running.queue[some], running.priority[some], strict=True):
             self._lowest[int(queue)] = min(int(priority), self._lowest.get(int(queue), 2**62))
-        self._searches = RECLAIM_SEARCHES_MAX
+        #: How often it may be looked still who reclaims: in a row in vain, and in all.
+        self._looks = (LOOKS_MAX, LOOKS_IN_ALL_MAX)
         self._open: NDArray[np.intp] | None = None
         self._charged = np.zeros((0, 3), dtype=np.int64)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody could leave for anybody, so that blocked jobs need no check."""
-        return not self._lowest
+    def are_idle(self, groups: NDArray[np.int64]) -> bool:
+        """Return True if nobody leaves or moves for pending groups that have no room, for certain.
 
-    def kept_out(
+        They have one pool, and may be preempted.
+        """
+        columns, policy = self._columns, self._situation.policy
+        if not columns.preemptible[groups].all():
+            return False
+        if self._situation.pools is not None and any(
+            self._situation.lines[index].others for index in groups.tolist()
+        ):
+            return False
+        if not self._lowest:
+            return True
+        queue, shape = columns.queue[groups], columns.shape[groups]
+        if policy.preempt:
+            lowest = np.full(len(self._accounts.paths), 2**62)
+            lowest[list(self._lowest)] = list(self._lowest.values())
+            if (lowest[queue] < columns.priority[groups]).any():
+                return False
+        if policy.reclaim:
+            charged = np.array([one.charged for one in self._shapes], dtype=np.int64)[shape]
+            left, rationed = self._accounts.left_of_shares()
+            beyond = (charged > 0) & rationed[queue] & (charged > left[queue])
+            if not beyond.any(axis=1).all():
+                return False
+        shapes = np.unique(shape).tolist() if self._movable else []
+        return not any(self._placer.has_enough(number) for number in shapes)
+
+    def gives_way(
         self,
         line: snapshots.PendingGroup,
         shape: int,
-        reserved: Sequence[tuple[snapshots.PendingGroup, int]],
-    ) -> None:
-        """Check that no reservation gives way to a job that would delay it.
+        reserved: Sequence[tuple[snapshots.PendingGroup, int, bool]],
+    ) -> bool:
+        """Return False if no reservation gives way to a job that it keeps out, for certain.
 
         Args:
             line: of the job.
             shape: in the pool that is tried.
-            reserved: groups and shapes of the jobs with reservations.
+            reserved: groups and shapes of the jobs with reservations, and whether these are due.
         """
-        covered = self._accounts.covered
-        owed = covered(line.queue, self._shapes[shape].charged)
-        for other, number in reserved:
-            if other.queue == line.queue:
-                gives_way = other.priority < line.priority
-            else:
-                gives_way = owed and not covered(other.queue, self._shapes[number].charged)
-            if gives_way:
-                raise NotCovered(Trait.GIVES_WAY)
-
-    def blocked(self, line: snapshots.PendingGroup, kind: BlockKind) -> None:
-        """Check that nobody could leave for a job that is blocked."""
-        policy = self._situation.policy
-        if kind == BlockKind.QUOTA or not line.preempts:
-            return
-        lower = self._lowest.get(line.queue, 2**62) < line.priority
-        others = policy.reclaim and any(
-            self._accounts.is_over_guarantee(queue)
-            for queue in self._lowest
-            if queue not in self._accounts.paths[line.queue]
+        covered, amounts = self._accounts.covered, self._shapes[shape].charged
+        owed = covered(line.queue, amounts)
+        return any(
+            self._could_evict(line, amounts, other, due=due)
+            or (
+                owed
+                and other.queue != line.queue
+                and not covered(other.queue, self._shapes[number].charged)
+            )
+            for other, number, due in reserved
         )
-        if (self._movable and self._lowest) or (policy.preempt and lower) or others:
-            raise NotCovered(Trait.EVICTIONS)
 
-    def ended(self, risen: Collection[int]) -> None:
-        """Check that nobody could evict from queues that came above their shares in the cycle."""
-        if risen and self._lowest and self._situation.policy.reclaim:
-            raise NotCovered(Trait.EVICTIONS)
+    def _could_evict(
+        self,
+        line: snapshots.PendingGroup,
+        amounts: Charge,
+        holder: snapshots.PendingGroup,
+        *,
+        due: bool,
+    ) -> bool:
+        """Return False if a job could not evict one with a reservation had that started now."""
+        policy = self._situation.policy
+        protected = self._situation.queues.min_runtime_s[holder.queue] > 0
+        if not line.preempts or not holder.preemptible or protected:
+            return False
+        if holder.queue == line.queue:
+            return policy.preempt and holder.priority < line.priority
+        return due and policy.reclaim and self._accounts.within_fair_share(line.queue, amounts)
 
-    def reclaiming(
-        self, line: snapshots.PendingGroup, would_use: Callable[[int], bool]
-    ) -> list[int]:
-        """Return the shapes of which a job could reclaim what a start is about to take.
+    def is_relieved(self, line: snapshots.PendingGroup, job: TriedJob) -> bool:
+        """Return True if others leave for a job that a limit forbids."""
+        helps = self._settles(line, job) or (
+            line.preempts and bool(self._lowest) and self.searches.could_leave(job)
+        )
+        return helps and self.searches.relieve(job)
 
-        Args:
-            line: of the element that starts.
-            would_use: whether one element of a shape has room, and could use the same nodes.
-        """
+    def _settles(self, line: snapshots.PendingGroup, job: TriedJob) -> bool:
+        """Return True if no limit stands in the way of a job once all that leaves has left."""
+        queue, asked = line.queue, self._shapes[job.shape].charged
+        if self._accounts.over_limit(queue, asked, settled=True) is not None:
+            return False
+        return line.preemptible or self._accounts.over_guarantee(queue, asked) is None
+
+    def may_make_room(self, line: snapshots.PendingGroup, shape: int) -> bool:
+        """Return False if nobody leaves or moves for a job that has no room, for certain."""
+        if not line.preempts or not self._lowest:
+            return False
+        if self._may_evict(line, shape):
+            return True
+        return self._movable and self._placer.has_enough(shape)
+
+    def room_is_made(self, line: snapshots.PendingGroup, job: TriedJob) -> bool:
+        """Return True if others leave or move for a job that has no room."""
+        if not self.may_make_room(line, job.shape):
+            return False
+        moves = self._movable and self._placer.has_enough(job.shape)
+        evicts = self.searches.could_leave(job)
+        return (moves or evicts) and self.searches.make_room(job)
+
+    def looks(self, line: snapshots.PendingGroup, job: TriedJob) -> bool:
+        """Return True if others may leave for a job that a limit forbids."""
+        searched = line.preempts and bool(self._lowest) and self.searches.may_search(job)
+        return searched or self._settles(line, job)
+
+    def hopeless(self, line: snapshots.PendingGroup, job: TriedJob) -> None:
+        """Note that a job is blocked that could never start."""
+        if line.preempts and self._may_evict(line, job.shape):
+            self.searches.asked(job)
+
+    def _may_evict(self, line: snapshots.PendingGroup, shape: int) -> bool:
+        """Return False if a job could evict nobody for certain."""
+        policy = self._situation.policy
+        if policy.preempt and self._lowest.get(line.queue, 2**62) < line.priority:
+            return True
+        return (
+            policy.reclaim
+            and bool(self._lowest)
+            and self._accounts.within_fair_share(line.queue, self._shapes[shape].charged)
+        )
+
+    @property
+    def rises_matter(self) -> bool:
+        """Whether queues that came above their shares could lose something again."""
+        return bool(self._lowest) and self._situation.policy.reclaim
+
+    def could_lose(self, line: snapshots.PendingGroup) -> bool:
+        """Return True if a job could be evicted as soon as it ran, and it is looked by whom."""
         policy, amounts = self._situation.policy, self._shapes[line.shape].charged
         protected = self._situation.queues.min_runtime_s[line.queue] > 0
         if not policy.reclaim or not line.preemptible or line.others or protected:
-            return []
-        if self._searches <= 0:
-            return []
-        if self._accounts.covered(line.queue, amounts):
-            return []
+            return False
+        return self._looks[0] > 0 and not self._accounts.covered(line.queue, amounts)
+
+    def let(
+        self, job: TriedJob, kept_out: Sequence[TriedJob], *, again: bool
+    ) -> StartedFirst | None:
+        """Start who would evict a job as soon as that ran; None: nobody would.
+
+        Args:
+            job: the job.
+            kept_out: whom reservations keep out.
+            again: whether the job had a reservation until now.
+        """
+        looks = Looks(*self._looks, self._open)
+        started, self._looks = self.searches.let(job, kept_out, again=again, looks=looks)
+        return started
+
+    def reclaimers(self, line: snapshots.PendingGroup) -> NDArray[np.intp]:
+        """Return pending groups of other queues that stay within their shares with a job.
+
+        Once there is none any more nobody looks again, though a queue may lose something later.
+        """
+        if not self.could_lose(line):
+            return np.zeros(0, dtype=np.intp)
         rows = self._within_shares()
-        rows = rows[self._columns.queue[rows] != line.queue]
-        if not rows.size:
-            return []
-        self._searches -= 1
-        return [s for s in np.unique(self._columns.shape[rows]).tolist() if would_use(s)]
+        found: NDArray[np.intp] = rows[self._columns.queue[rows] != line.queue]
+        return found
+
+    def reclaiming(self, rows: NDArray[np.intp], would_use: Callable[[int], bool]) -> list[int]:
+        """Return the shapes of which a job could reclaim what a start is about to take.
+
+        Args:
+            rows: pending groups of such jobs.
+            would_use: whether one element of a shape has room, and could use the same nodes.
+        """
+        looks, in_all = self._looks
+        found = [s for s in np.unique(self._columns.shape[rows]).tolist() if would_use(s)]
+        if not found:
+            self._looks = (looks - 1, in_all - 1)
+        return found
 
     def _within_shares(self) -> NDArray[np.intp]:
         """Return pending groups of which a job would stay within the fair share of its queue."""
@@ -219,9 +305,6 @@ class CoverageGuard:
         if rows is None:
             strict = self._situation.queues.strict[columns.queue]
             rows = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
-            if self._situation.pools is not None:
-                lines = self._situation.lines
-                rows = rows[[not lines[row].others for row in rows.tolist()]]
             self._charged = np.array([shape.charged for shape in self._shapes], dtype=np.int64)
         asked, queue = self._charged[columns.shape[rows]], columns.queue[rows]
         left, rationed = self._accounts.left_of_shares()

@@ -37,12 +37,17 @@ class GangPlacer:
         self._rank = topology.TopologyDomains(situation.nodes.domains).rank
         self._usable: dict[tuple[bool, ...], Mask] = {}
 
-    def find(self, shape: JobShape, grid: NodeGrid) -> list[NodeTasks]:
-        """Return where the tasks go, along the network; empty if the gang has no room."""
+    def find(self, shape: JobShape, grid: NodeGrid, within: Mask | None = None) -> list[NodeTasks]:
+        """Return where the tasks go, along the network; empty if the gang has no room.
+
+        ``within``: (n,) nodes that they may use; None: all.
+        """
         if not self.usable(shape).any():
             return []
         columns = grid.columns()
         counts = self._room(shape, grid, columns)
+        if within is not None:
+            counts[~within] = 0
         if int(counts.sum()) < shape.tasks:
             return []
         places = self._rank
@@ -64,6 +69,13 @@ class GangPlacer:
             NodeTasks(node, tasks, int(values[node]) if tasks == 1 and values.size > 1 else 0)
             for node, tasks in sorted(found, key=lambda pair: int(self._rank[pair[0]]))
         ]
+
+    def fits(self, shape: JobShape, grid: NodeGrid) -> bool:
+        """Return True if a gang has room."""
+        if not self.usable(shape).any():
+            return False
+        counts = self._room(shape, grid, grid.columns())
+        return int(counts.sum()) >= shape.tasks
 
     def usable(self, shape: JobShape) -> Mask:
         """(n,) nodes that the tasks of a shape may use."""

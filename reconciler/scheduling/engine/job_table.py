@@ -66,6 +66,10 @@ class JobTable:
             _elements(situation, columns, line, first)[ranked],
         )
 
+    def row(self, line: int, position: int) -> int:
+        """Return the row of a job, by its pending group and its place in it."""
+        return int(np.flatnonzero((self.line == line) & (self.position == position))[0])
+
 
 def _overdue(
     situation: snapshots.Snapshot, line: NDArray[np.intp], since: NDArray[np.float64]

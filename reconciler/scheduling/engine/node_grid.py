@@ -17,11 +17,18 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.engine.arrival_costs import (
     ArrivalCosts,
-    CellCost,
     CostOrder,
     TaskKind,
 )
-from reconciler.scheduling.engine.cells import ANY, NO_BOUND, NODE_BITS, NODE_MASK, Cell, Shelf
+from reconciler.scheduling.engine.cells import (
+    ANY,
+    NO_BOUND,
+    NODE_BITS,
+    NODE_MASK,
+    Cell,
+    CellCost,
+    Shelf,
+)
 from reconciler.scheduling.engine.node_resources import NodeResources
 from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
@@ -38,12 +45,14 @@ class GridColumns(NamedTuple):
     """What is left of all nodes, for a look at all of them at once.
 
     Attributes:
-        cpu, memory, idle: milli-CPUs, bytes and GPUs that nobody has anything of.
+        cpu, memory, gpu: milli-CPUs, bytes and milli-GPUs.
+        idle: GPUs that nobody has anything of.
         tight: of the cell of each node.
     """
 
     cpu: NDArray[np.int64]
     memory: NDArray[np.int64]
+    gpu: NDArray[np.int64]
     idle: NDArray[np.int64]
     tight: NDArray[np.float64]
 
@@ -59,33 +68,54 @@ class NodeGrid:
         self.turn = situation.turn
         #: Along a network nodes stay in order, so that neighbours go together.
         self.rotates = not nodes.domains.shape[1]
+        self._node_classes = classes
         self._classes = classes.of
-        self._steps = _steps(situation, classes)
         most = nodes.capacity.max(axis=0, initial=1)
         self._scale = (
             nodes.devices.shape[1] * WHOLE + 1.0,
             float(most[0]) + 1.0,
             float(most[1]) + 1.0,
         )
-        self._cells: dict[tuple[object, ...], Cell] = {}
-        self._cell_of: list[Cell | None] = [None] * len(state.cpu)
         #: How a node stands in its cell.
         self._code_of = [0] * len(state.cpu)
+        self._sorted: dict[tuple[int, ...], tuple[int, ...]] = {}
+        #: Whether anything was placed by it. Until then cells have no age.
+        self._begun = False
+        self._begin(situation, _steps(situation, classes, free_resources.free_now(situation)))
+
+    def begin(self) -> None:
+        """Number cells by the nodes as they are now, unless something was placed already."""
+        if not self._begun:
+            self._begun = True
+            if self.state.before + self.state.changes != self._made_at:
+                self._begin(self._situation, self._steps)
+
+    def expect(self, situation: snapshots.Snapshot, stock: free_resources.FreeResources) -> None:
+        """From now on choose nodes by the mix of a snapshot; ``stock``: what is free."""
+        self._begin(situation, _steps(situation, self._node_classes, stock))
+
+    def _begin(self, situation: snapshots.Snapshot, steps: tuple[int, int]) -> None:
+        """Put all nodes in cells."""
+        self._situation, self._steps = situation, steps
+        self._made_at = self.state.before + self.state.changes
+        self._cells: dict[tuple[object, ...], Cell] = {}
+        self._cell_of: list[Cell | None] = [None] * len(self._code_of)
         self._shelves: dict[int, Shelf] = {}
         self._values: list[int] = []
-        self._sorted: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._columns: GridColumns | None = None
         self._stale: set[int] = set()
         #: Cells that got their first node, in that order.
         self._filled: list[Cell] = []
-        self._costs = ArrivalCosts(situation, classes, self._steps) if situation.mix else None
+        self._costs = (
+            ArrivalCosts(situation, self._node_classes, self._steps) if situation.mix else None
+        )
         self._orders: dict[TaskKind, CostOrder] = {}
-        for node in np.flatnonzero(nodes.accepts).tolist():
+        for node in np.flatnonzero(situation.nodes.accepts).tolist():
             self._cell(node).nodes.append(self._code(node))
         for cell in self._cells.values():
             cell.nodes.sort()
             self._put(cell)
-        state.changed.clear()
+        self.state.changed.clear()
 
     def copy(self, state: NodeResources) -> "NodeGrid":
         """Return a grid of its own for a copy of the state."""
@@ -148,9 +178,18 @@ class NodeGrid:
 
         The node is -1 if none has room.
         """
-        self._settle()
-        if self._costs is not None and shape.by_mix:
+        found = self._tightest(shape)
+        if found[0] >= 0 and self._costs is not None and shape.by_mix:
             return self._find_by_mix(shape, self._costs)
+        return found
+
+    def fits(self, shape: JobShape) -> bool:
+        """Return True if some node has room for one task."""
+        return self._tightest(shape)[0] >= 0
+
+    def _tightest(self, shape: JobShape) -> tuple[int, int]:
+        """Return the same by best fit, whatever arrives."""
+        self._settle()
         if shape.share >= WHOLE:
             shelf = self._shelves.get(WHOLE if shape.devices else ANY)
             return (-1 if shelf is None else self._find_on(shelf, shape, shape.devices)), 0
@@ -171,6 +210,21 @@ class NodeGrid:
             if node >= 0:
                 return node, costs.exact(cell, kind).value
         return -1, 0
+
+    def value_on(self, node: int, shape: JobShape) -> int:
+        """Return what is free on the device of one node of which a task would take a share.
+
+        ``node``: has room for the task.
+        """
+        if shape.share >= WHOLE or not shape.devices:
+            return 0
+        self._settle()
+        cell = self._cell_of[node]
+        if cell is None:
+            return 0
+        if self._costs is not None and shape.by_mix:
+            return self._costs.exact(cell, self._costs.kind(shape)).value
+        return next(value for value in cell.values if value >= shape.share)
 
     def costs(self, shape: JobShape) -> list[CellCost]:
         """Return what one task costs in each cell, by number; only where it fits it counts."""
@@ -285,6 +339,7 @@ class NodeGrid:
             self._columns = GridColumns(
                 np.array(state.cpu, dtype=np.int64),
                 np.array(state.memory, dtype=np.int64),
+                np.array([0 if cell is None else cell.gpu for cell in cells], dtype=np.int64),
                 np.array([0 if cell is None else cell.idle for cell in cells], dtype=np.int64),
                 np.array([0.0 if cell is None else cell.tight for cell in cells]),
             )
@@ -293,7 +348,8 @@ class NodeGrid:
             cell = self._cell_of[node]
             if cell is not None:
                 columns.cpu[node], columns.memory[node] = state.cpu[node], state.memory[node]
-                columns.idle[node], columns.tight[node] = cell.idle, cell.tight
+                columns.gpu[node], columns.idle[node] = cell.gpu, cell.idle
+                columns.tight[node] = cell.tight
         self._stale.clear()
         return columns
 
@@ -303,10 +359,12 @@ def _within_one(value: float) -> float:
     return min(max(value, 0.0), best_fit.BELOW_ONE)
 
 
-def _steps(situation: snapshots.Snapshot, classes: scoring.Classes) -> tuple[int, int]:
+def _steps(
+    situation: snapshots.Snapshot, classes: scoring.Classes, stock: free_resources.FreeResources
+) -> tuple[int, int]:
     """Return the steps of CPU and memory in which nodes of a cell may differ."""
     nodes = situation.nodes
     if len(nodes.names) <= node_classes.EXACT_NODES_MAX:
         return (1, 1)
     most = nodes.capacity.max(axis=0, initial=1)
-    return scoring.steps(free_resources.free_now(situation), classes, (int(most[0]), int(most[1])))
+    return scoring.steps(stock, classes, (int(most[0]), int(most[1])))

@@ -3,13 +3,14 @@
 Starts and running work come in as what they hold; nothing here says where a job should go.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from reconciler.scheduling.engine.shape_table import JobShape
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import WHOLE
 from reconciler.scheduling.nodes import device_choice
+from reconciler.scheduling.nodes.free_resources import NodeRow, Task
 
 Devices = tuple[int, ...]
 
@@ -35,7 +36,7 @@ class NodeResources:
         accepts: whether new work may go there; others never change.
         changes: changes of nodes since it was made; equal nodes take turns by it.
         before: the same of the state of which it is a copy, when it was copied.
-        changed: nodes that changed since somebody cleared this.
+        changed, touched: nodes that changed since somebody cleared these.
     """
 
     def __init__(self, nodes: snapshots.NodeColumns) -> None:
@@ -46,6 +47,7 @@ class NodeResources:
         self.accepts: list[bool] = nodes.accepts.tolist()
         self.changes = self.before = 0
         self.changed: set[int] = set()
+        self.touched: set[int] = set()
 
     def copy(self) -> "NodeResources":
         """Return a state of its own with the same contents."""
@@ -54,7 +56,7 @@ class NodeResources:
         twin.devices, twin.occupied = self.devices.copy(), self.occupied.copy()
         twin.accepts = self.accepts
         twin.changes, twin.before = 0, self.before + self.changes
-        twin.changed = self.changed.copy()
+        twin.changed, twin.touched = self.changed.copy(), set()
         return twin
 
     def take(self, shape: JobShape, node: int, tasks: int, value: int) -> TaskPlaces:
@@ -75,6 +77,7 @@ class NodeResources:
         self.occupied[node] += 1
         self.changes += tasks
         self.changed.add(node)
+        self.touched.add(node)
         return TaskPlaces(node, given)
 
     def hold(self, shape: JobShape, places: ElementPlaces, sign: int = -1) -> None:
@@ -84,11 +87,20 @@ class NodeResources:
                 self._shift(node, (shape.cpu, shape.memory), devices, shape.share * sign, sign)
             self._occupy((node,), -sign)
 
-    def release(self, allocation: snapshots.Allocation) -> None:
+    def release(self, tasks: Sequence[Task]) -> None:
         """Give back what running work has."""
-        for task in allocation.tasks:
+        for task in tasks:
             self._shift(task.node, task.amounts[:2], task.devices, task.share, 1)
-        self._occupy(dict.fromkeys(task.node for task in allocation.tasks), -1)
+        self._occupy(dict.fromkeys(task.node for task in tasks), -1)
+
+    def put(self, rows: Mapping[int, NodeRow], turned: int) -> None:
+        """Set what nodes have left; ``turned``: how often nodes have changed by now."""
+        for node, row in rows.items():
+            if self.accepts[node]:
+                self.cpu[node], self.memory[node] = row.cpu, row.memory
+                self.devices[node], self.occupied[node] = row.devices, row.occupied
+                self.changed.add(node)
+        self.changes = turned - self.before
 
     def _shift(
         self, node: int, amounts: tuple[int, int], devices: Devices, share: int, sign: int
@@ -106,18 +118,25 @@ class NodeResources:
             self.devices[node] = tuple(left)
         self.changes += 1
         self.changed.add(node)
+        self.touched.add(node)
 
     def _occupy(self, nodes: Iterable[int], count: int) -> None:
         for node in nodes:
             if self.accepts[node]:
                 self.occupied[node] = max(self.occupied[node] + count, 0)
                 self.changes += 1
+                self.touched.add(node)
 
     def clamp(self, other: "NodeResources") -> None:
         """Keep of each node the lesser of what both have left."""
         cpu, memory, occupied = self.cpu, self.memory, self.occupied
-        for node, devices in enumerate(self.devices):
-            least = other.devices[node]
+        mine = zip(self.devices, cpu, memory, occupied, strict=True)
+        theirs = zip(other.devices, other.cpu, other.memory, other.occupied, strict=True)
+        differ = [
+            node for node, (one, two) in enumerate(zip(mine, theirs, strict=True)) if one != two
+        ]
+        for node in differ:
+            devices, least = self.devices[node], other.devices[node]
             if least != devices:
                 least = tuple(map(min, devices, least))
             if (
@@ -133,6 +152,7 @@ class NodeResources:
             occupied[node] = max(occupied[node], other.occupied[node])
             self.changes += 1
             self.changed.add(node)
+            self.touched.add(node)
 
     def holds(self, node: int, shape: JobShape) -> int:
         """Return how many tasks of an element a node has room for, ``shape.tasks`` at the most."""

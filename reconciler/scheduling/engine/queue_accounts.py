@@ -49,14 +49,17 @@ class QueueAccounts:
 
     Attributes:
         charged: of each queue what it and all below it have.
+        going: of that what is leaving.
         paths: of each queue the rows from itself up to its root.
     """
 
     def __init__(self, ledger: quota_ledger.QuotaLedger, priority: list[int]) -> None:
         """Begin with what the ledger says, which is left as it is."""
+        self._ledger = ledger
         self.paths = ledger.paths
         self.parents = ledger.parents
         self.charged = [row.copy() for row in ledger.charged]
+        self.going = [row.copy() for row in ledger.going]
         self._firm = [row.copy() for row in ledger.firm]
         self._firm_limit = ledger.firm_limit
         self._limit, self._fair, self._rationed = ledger.limit, ledger.fair, ledger.rationed
@@ -72,6 +75,12 @@ class QueueAccounts:
             [member for member in path if min(self._limit[member]) < UNLIMITED]
             for path in self.paths
         ]
+
+    def renew(self) -> None:
+        """Follow the ledger, in which somebody else charged or released something."""
+        self.charged = [row.copy() for row in self._ledger.charged]
+        self.going = [row.copy() for row in self._ledger.going]
+        self._firm = [row.copy() for row in self._ledger.firm]
 
     def key(self, queue: int, asked: Charge) -> Key:
         """Return the place of a queue among its siblings if it starts so much next."""
@@ -110,9 +119,15 @@ class QueueAccounts:
         """Return True if a limit may forbid a start."""
         return bool(self._limited[queue])
 
-    def over_limit(self, queue: int, asked: Charge) -> QuotaExcess | None:
-        """Return the lowest limit that a start would exceed, if any."""
-        return next(self._excesses(self._limited[queue], asked, self._limit, self.charged), None)
+    def over_limit(self, queue: int, asked: Charge, *, settled: bool = False) -> QuotaExcess | None:
+        """Return the lowest limit that a start would exceed, if any.
+
+        ``settled``: once all that leaves has left.
+        """
+        members, held = self._limited[queue], self.charged
+        if settled and members:
+            held = [[self._used(q, r) for r in range(self._width)] for q in range(len(held))]
+        return next(self._excesses(members, asked, self._limit, held), None)
 
     def over_guarantee(self, queue: int, asked: Charge) -> QuotaExcess | None:
         """Return the lowest guarantee that a start of work that can't be preempted exceeds."""
@@ -145,7 +160,7 @@ class QueueAccounts:
             for member in self.paths[queue]:
                 limit = self._limit[member][resource]
                 if limit < UNLIMITED:
-                    used = self.charged[member][resource]
+                    used = self._used(member, resource)
                     found[member, resource, False] = limit - used - asked[resource]
                 limit = self._firm_limit[member][resource]
                 if firm and limit < UNLIMITED:
@@ -157,29 +172,35 @@ class QueueAccounts:
         """Return True if guarantees all the way up cover a start."""
         measured = False
         for member in self.paths[queue]:
-            charged = self.charged[member]
             for resource, _, owed in self._rations[member]:
                 if asked[resource]:
                     measured = True
-                    if charged[resource] + asked[resource] > owed:
+                    if self._used(member, resource) + asked[resource] > owed:
                         return False
         return measured
+
+    def within_fair_share(self, queue: int, asked: Charge) -> bool:
+        """Return True if a queue stays within its fair share with a start."""
+        return all(
+            not asked[resource] or self._used(queue, resource) + asked[resource] <= fair
+            for resource, fair, _ in self._rations[queue]
+        )
+
+    def _used(self, queue: int, resource: int) -> int:
+        """Return what a queue has, without what is leaving."""
+        return self.charged[queue][resource] - self.going[queue][resource]
 
     def left_of_shares(self) -> tuple[Amounts, Mask]:
         """(q, 3) what is left of fair shares, and of which resources there are any."""
         rationed = np.array(self._rationed, dtype=np.bool_).reshape(-1, self._width)
         left = np.array(self._fair, dtype=np.int64) - np.array(self.charged, dtype=np.int64)
+        left += np.array(self.going, dtype=np.int64)
         return left.reshape(-1, self._width), rationed
-
-    def is_over_guarantee(self, queue: int) -> bool:
-        """Return True if a queue has more than its guarantee, or none is measured for it."""
-        charged, rations = self.charged[queue], self._rations[queue]
-        return not rations or any(charged[r] > owed for r, _, owed in rations)
 
     def above_shares(self) -> set[int]:
         """Return the queues that have more than their fair share and guarantee."""
         return {
             queue
             for queue, rations in enumerate(self._rations)
-            if any(self.charged[queue][r] > max(fair, owed) for r, fair, owed in rations)
+            if any(self._used(queue, r) > max(fair, owed) for r, fair, owed in rations)
         }

@@ -15,12 +15,16 @@ ROOT = -1
 
 class QueueHeap:
     """The queues that have something to try. A queue with work of its own competes with those
-    below it as one of them."""
+    below it as one of them.
+
+    Attributes:
+        asked: by queue, what it asks for next; None: nothing.
+    """
 
     def __init__(self, accounts: QueueAccounts, heads: list[Charge | None]) -> None:
         """``heads``: what each queue asks for next; None: nothing."""
         self._accounts = accounts
-        self._asked = heads
+        self.asked = heads
         count = len(heads)
         self._inner = [False] * count
         for parent in accounts.parents:
@@ -45,7 +49,7 @@ class QueueHeap:
             return None
         child = heap[0][1]
         own = child == queue or not self._inner[child]
-        return self._asked[child] if own else self._asked_below(child)
+        return self.asked[child] if own else self._asked_below(child)
 
     def first(self) -> int | None:
         """Return the queue whose turn it is."""
@@ -59,7 +63,7 @@ class QueueHeap:
 
     def renew(self, queue: int, asked: Charge | None) -> None:
         """Put the queue whose turn it was where it belongs now; ``asked``: what it asks next."""
-        self._asked[queue] = asked
+        self.asked[queue] = asked
         if self._inner[queue]:
             self._replace(self._heaps[queue], queue, asked)
             asked = self._asked_below(queue)

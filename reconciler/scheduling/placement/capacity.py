@@ -199,6 +199,15 @@ class Capacity:
         turn = self.situation.turn
         return turn if self._fixed.network.depth else turn + self._before + len(self.stock.log)
 
+    @property
+    def turned(self) -> int:
+        """How often nodes changed, which turns the choice among equal ones."""
+        return self._before + len(self.stock.log)
+
+    def turn_to(self, changes: int) -> None:
+        """Choose among equal nodes as if nodes had changed so often, no less than so far."""
+        self.stock.pad(changes - self.turned)
+
     def plan(self, shape: int, *, within: Mask | None = None) -> GangPlacement | None:
         """Where the minimum of each group of one element goes; None: no room.
 

@@ -1,7 +1,8 @@
 """Situations that the engine should cover, drawn from a seed, and where it decides otherwise.
 
 ``python -m tests.unit.scheduling.engine.differing FIRST COUNT`` draws as many as one likes and
-counts how many are decided alike, not covered, or otherwise than by the present cycle.
+counts how many are decided alike, not covered, or otherwise than by the present cycle. With
+``--stories`` each goes on for some cycles: work starts, leaves, ends and arrives between them.
 """
 
 import dataclasses
@@ -9,13 +10,15 @@ import math
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 from reconciler.scheduling.cycle import engine_cycle, scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.engine.coverage import NotCovered
+from reconciler.scheduling.engine.refusals import NotCovered
 from reconciler.scheduling.inputs.snapshots import ArrivalShare, SchedulingPolicy, Snapshot
+from tests.unit.scheduling import drawn
 from tests.unit.scheduling.situations import Situation, gpus_in
 
 
@@ -156,6 +159,44 @@ def with_mix(given: Snapshot, seed: int) -> Snapshot:
     return dataclasses.replace(given, mix=tuple(mix))
 
 
+def story(seed: int, steps: int = 6) -> Iterator[Snapshot]:
+    """Yield the snapshots of a cluster cycle by cycle, as the present cycle decides.
+
+    Even seeds begin as ``situation`` draws them, odd ones as ``drawn.situation`` does.
+    """
+    rng = random.Random(f"story {seed}")
+    s = drawn.situation(seed)[0] if seed % 2 else situation(seed)
+    names = [queue.name for queue in s.queue_list]
+    for step in range(steps):
+        given = s.snapshot()
+        yield with_mix(given, seed)
+        s.apply(scheduling_cycle.schedule(given))
+        if rng.random() < 0.7:
+            s.left()
+        s.turn += 1
+        s.now += rng.choice([0.0, 1.0, 60.0, 300.0])
+        running = [held for held in s.held if not held.leaving]
+        gone = {id(held) for held in running if rng.random() < 0.2}
+        s.held = [held for held in s.held if id(held) not in gone]
+        for index in range(rng.choice([0, 0, 1, 3])):
+            s.job(
+                f"s{step}{index}",
+                rng.choice(names),
+                gpu=rng.choice([0.5, 1, 1, 2, 4]),
+                tasks=rng.choice([1, 1, 2]),
+                priority=rng.choice([10, 50, 90]),
+                submitted_at=s.now,
+                time_limit_s=rng.choice([math.inf, 60.0, 600.0]),
+            )
+
+
+def _snapshots(seed: int, *, stories: bool) -> Iterator[Snapshot]:
+    if stories:
+        yield from story(seed)
+    else:
+        yield with_mix(situation(seed).snapshot(), seed)
+
+
 def differing(given: Snapshot) -> list[str]:
     """Return the fields of ``Decisions`` in which engine and present cycle differ.
 
@@ -171,14 +212,15 @@ def main(arguments: list[str]) -> int:
     first, count = int(arguments[0]), int(arguments[1])
     kinds: Counter[str] = Counter()
     for seed in range(first, first + count):
-        try:
-            found = differing(with_mix(situation(seed).snapshot(), seed))
-        except NotCovered as error:
-            kinds[str(error)] += 1
-            continue
-        kinds["differ: " + " ".join(found) if found else "alike"] += 1
-        if found:
-            print(f"seed {seed}: {' '.join(found)}", flush=True)
+        for step, given in enumerate(_snapshots(seed, stories="--stories" in arguments)):
+            try:
+                found = differing(given)
+            except NotCovered as error:
+                kinds[str(error)] += 1
+                continue
+            kinds["differ: " + " ".join(found) if found else "alike"] += 1
+            if found:
+                print(f"seed {seed} step {step}: {' '.join(found)}", flush=True)
     for kind, number in kinds.most_common():
         print(number, kind)
     return any(kind.startswith("differ") for kind in kinds)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from reconciler.scheduling.cycle import engine_cycle, scheduling_cycle
-from reconciler.scheduling.engine.coverage import NotCovered, Trait
-from tests.unit.scheduling.situations import Situation, amounts, started
+from reconciler.scheduling.engine.refusals import NotCovered, Trait
+from reconciler.scheduling.inputs.snapshots import CarriedReservation
+from tests.unit.scheduling.situations import Situation, amounts, evicted, started
 
 
 def two_queues() -> Situation:
@@ -57,7 +58,6 @@ def victims() -> Situation:
 @pytest.mark.parametrize(
     ("make", "trait"),
     [
-        (leaving, Trait.LEAVING),
         (elastic, Trait.ELASTIC),
         (several_groups, Trait.GROUPS),
         (spread, Trait.SPREAD),
@@ -65,7 +65,6 @@ def victims() -> Situation:
         (lending, Trait.LENDING),
         (window, Trait.WINDOWS),
         (exclusive, Trait.EXCLUSIVE),
-        (victims, Trait.EVICTIONS),
     ],
 )
 def test_a_trait_that_is_not_covered_is_named(make: Callable[[], Situation], trait: Trait) -> None:
@@ -85,6 +84,45 @@ def test_what_is_covered_is_decided_by_the_engine() -> None:
 
     assert started(decisions) == ["w0", "w1"]
     assert decisions == scheduling_cycle.schedule(s.snapshot())
+
+
+def kept() -> Situation:
+    s = two_queues().job("r", "a", gpu=4, on=("n",), time_limit_s=60.0)
+    s.job("x", "b", gpu=4, time_limit_s=30.0).job("w", "b", gpu=4, time_limit_s=30.0)
+    s.kept = (CarriedReservation("w", 0, 60.0, (0,)),)
+    return s
+
+
+def protected() -> Situation:
+    s = victims()
+    s.queue_list[0].min_runtime_s = 600.0
+    return s
+
+
+@pytest.mark.parametrize("make", [leaving, victims, kept, protected])
+def test_what_began_in_earlier_cycles_is_decided_alike(make: Callable[[], Situation]) -> None:
+    snapshot = make().snapshot()
+
+    assert engine_cycle.decide(snapshot) == scheduling_cycle.schedule(snapshot)
+
+
+def test_others_leave_for_a_job_in_a_run_of_the_engine() -> None:
+    decisions = engine_cycle.decide(victims().snapshot())
+
+    assert evicted(decisions) == [("r3", "w")]
+    assert decisions.promised == {"w": 1}
+
+
+def test_nodes_that_come_free_are_promised_in_a_run_of_the_engine() -> None:
+    s = two_queues().job("r", "a", gpu=4, on=("n",), leaving=True).job("w", "b", gpu=2)
+
+    assert engine_cycle.decide(s.snapshot()).promised == {"w": 1}
+
+
+def test_a_reservation_of_an_earlier_cycle_is_kept_in_a_run_of_the_engine() -> None:
+    found = engine_cycle.decide(kept().snapshot()).kept
+
+    assert [(entry.job, entry.starts_at) for entry in found] == [("w", 60.0), ("x", 90.0)]
 
 
 def test_evictions_that_are_off_need_no_cover() -> None:

@@ -5,8 +5,15 @@ import random
 import pytest
 
 from reconciler.scheduling.engine.placement import ElementPlacer
+from reconciler.scheduling.engine.searches import NodeChanges
 from reconciler.scheduling.inputs.arrays import WHOLE
+from reconciler.scheduling.inputs.snapshots import Snapshot
 from tests.unit.scheduling.engine import differing
+
+
+def placer_of(snapshot: Snapshot) -> ElementPlacer:
+    """Return the nodes of a snapshot, of which nothing has changed."""
+    return ElementPlacer.of(snapshot, [NodeChanges({}, 0)])[0]
 
 
 def tightest(placer: ElementPlacer, number: int) -> tuple[int, ...] | None:
@@ -24,7 +31,7 @@ def tightest(placer: ElementPlacer, number: int) -> tuple[int, ...] | None:
 @pytest.mark.parametrize("seed", range(60))
 def test_a_task_goes_to_the_tightest_node(seed: int) -> None:
     snapshot = differing.situation(seed).snapshot()
-    placer = ElementPlacer.of(snapshot)
+    placer = placer_of(snapshot)
     rng = random.Random(seed)
     single = [
         number
@@ -47,7 +54,7 @@ def test_a_task_goes_to_the_tightest_node(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_copy_knows_nothing_of_what_comes_after(seed: int) -> None:
-    placer = ElementPlacer.of(differing.situation(seed).snapshot())
+    placer = placer_of(differing.situation(seed).snapshot())
     twin = placer.copy()
     before = [twin.copy().find(number) for number in range(len(placer.table.shapes))]
 

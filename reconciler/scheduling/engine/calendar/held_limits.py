@@ -7,6 +7,7 @@ of its queue would pass it for ever. If what runs has no time limit, there is no
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,12 +37,18 @@ class HeldLimit:
 class HeldLimits:
     """What is kept in one cycle, for the first job of each queue that waits so."""
 
-    def __init__(self, situation: snapshots.Snapshot, accounts: QueueAccounts) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        accounts: QueueAccounts,
+        charged: Iterable[tuple[int, float, Charge, bool]],
+    ) -> None:
+        """``charged``: queue, end and amounts of what got nodes, whether it may not borrow."""
         self._situation, self._accounts = situation, accounts
         self._keeps = accounts.has_bounds and situation.policy.backfill != "none"
         self.held: dict[int, HeldLimit] = {}
         #: What started in this cycle: queue, end, amounts, whether it may not borrow.
-        self._started: list[tuple[int, float, Charge, bool]] = []
+        self._started = list(charged)
 
     def wait(self, row: int, line: snapshots.PendingGroup, asked: Charge) -> None:
         """Keep what comes free for a job, if its queue has no other and it is known when."""
