@@ -164,7 +164,16 @@ class Stager:
             key = keys[news["name"]] = (wanted.uid, news["key"])
             total += 0 if news["there"] else int(news["bytes"])
             copy.note = f"copying {news['name']}"
-            return self.cache.claim(attempt, key, int(news["bytes"]), there=bool(news["there"]))
+            try:
+                return self.cache.claim(
+                    attempt, key, int(news["bytes"]), there=bool(news["there"]),
+                    must_end=lambda: self._queue.must_end(copy),
+                )  # fmt: skip
+            except data_cache.RoomUnderWayError as late:
+                copy.lacks_room = True  # another node may have room at once
+                if copy.why != copy_runner.STOPPED:
+                    copy.why = str(late)
+                return copy.why
 
         def moved(count: int) -> None:
             copy.note = f"copying data, {_gib(count)} of {_gib(total)}"

@@ -21,6 +21,7 @@ from agents.data import (
     staging,
     worker_process,
 )
+from agents.deletion import deleter
 from agents.host import processes
 from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
@@ -57,7 +58,7 @@ class Bed:
         self.target = root / "target"
         self.target.mkdir()
         (root / "pids").touch()
-        self.cache = data_cache.DataCache(root, 2**20)
+        self.cache = data_cache.DataCache(root, deleter.Deleter(), 2**20)
         self.stager = staging.Stager(str(root), self.cache, secret_store.SecretStore(None, ()))
         self.told: list[AttemptReport] = []
 
@@ -165,7 +166,7 @@ def test_what_takes_longer_is_the_end_that_was_ordered(bed: Bed, grace_s: float 
     assert (end.end_reason, end.exit_code) == (EndReason.PREEMPTED, 0)
     assert "could not be copied out" in end.message
     # another agent tells the same
-    again = data_cache.DataCache(bed.root, 2**20)
+    again = data_cache.DataCache(bed.root, deleter.Deleter(), 2**20)
     (told,) = staging.Stager(str(bed.root), again, secret_store.SecretStore(None, ())).hold(
         [ENDED], print
     )
