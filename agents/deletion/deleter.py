@@ -6,6 +6,7 @@ suffix ``.kept`` and is left there; the next agent tries it again.
 
 import contextlib
 import os
+import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -68,13 +69,11 @@ class Deleter:
         """Delete what an earlier agent has put in a folder."""
         for name in os.listdir(folder):  # noqa: PTH208 - names are what is wanted
             path = f"{folder}/{name}"
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # nothing of it keeps an agent from its start
                 stem, _, uid = name.removesuffix(GONE).removesuffix(KEPT).rpartition(_OF)
                 if not (stem and uid.isdecimal()):
                     stem, uid = name.removesuffix(GONE), str(os.lstat(path).st_uid)
-                gone = named(folder, stem, int(uid))
-                os.rename(path, gone)  # noqa: PTH104
-                self.add(gone, int(uid))
+                self.add(move(path, folder, stem, int(uid)), int(uid))
 
     def turn(self) -> bool:
         """Delete a part of what is next. Return True if there is more to delete."""
@@ -122,6 +121,19 @@ class Deleter:
 def named(folder: str, name: str, uid: int) -> str:
     """Return a path in a folder for what is to be deleted. It tells the next agent whose it is."""
     return f"{folder}/{name[-_STEM_CHARACTERS_MAX:]}{_OF}{uid}{GONE}"
+
+
+def move(path: str, folder: str, name: str, uid: int) -> str:
+    """Move a path to where it is deleted. Return its new path.
+
+    Raises:
+        OSError: it is not there any more, or can't be moved.
+    """
+    gone = named(folder, name, uid)
+    if os.path.lexists(gone):
+        gone = named(folder, f"{name}.{secrets.token_hex(4)}", uid)
+    os.rename(path, gone)  # noqa: PTH104
+    return gone
 
 
 def _owner_check(uid: int) -> Callable[[int], bool]:

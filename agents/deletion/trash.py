@@ -100,9 +100,8 @@ class Trash:
     def _delete(self, path: str) -> None:
         """Have a folder deleted, unless an attempt has taken it."""
         uid = os.lstat(path).st_uid
-        gone = deleter.named(self._folder, os.path.basename(path), uid)  # noqa: PTH119
-        os.rename(path, gone)  # noqa: PTH104
-        self.deleter.add(gone, uid)
+        name = os.path.basename(path)  # noqa: PTH119
+        self.deleter.add(deleter.move(path, self._folder, name, uid), uid)
 
 
 def _is_hollow(path: str) -> bool:
