@@ -104,6 +104,7 @@ class Stager:
         with self._lock:
             copy = copy_queue.Copy(
                 "waiting for its turn to copy data",
+                wanted.uid,
                 home=wanted.uid,
                 timeout_s=wanted.plan.timeout_s,
             )
@@ -221,6 +222,7 @@ class Stager:
             if report.id not in self._outs:
                 copy = copy_queue.Copy(
                     "copying out its results",
+                    wanted.uid,
                     lease_s=wanted.lease_s,
                     timeout_s=wanted.plan.timeout_s,
                 )

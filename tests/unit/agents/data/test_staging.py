@@ -196,22 +196,22 @@ def test_copies_that_can_not_be_killed_keep_no_turn(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_process, "LAST_S", 0.1)
-    names = [f"a.{number}" for number in range(1, copy_queue.TOGETHER_MAX + 2)]
+    names = [f"a.{number}" for number in range(1, copy_queue.OF_ONE_USER_MAX + 2)]
     for name in names:
         bed.prepare(name)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", Unkillable)
         for name in names[:-1]:
             bed.hold(id=name)
-        wait_for(lambda: len(bed.pids()) == copy_queue.TOGETHER_MAX)
+        wait_for(lambda: len(bed.pids()) == copy_queue.OF_ONE_USER_MAX)
         bed.hold(id=names[-1])
         for name in names[:-1]:
             bed.stager.stop(name, EndReason.CANCELLED, None)
         # who waits is woken by its own stop; it has not begun
-        wait_for(lambda: len(bed.told) == copy_queue.TOGETHER_MAX)
+        wait_for(lambda: len(bed.told) == copy_queue.OF_ONE_USER_MAX)
     wait_for(lambda: len(bed.pids()) == len(names))
     assert all(processes.process_facts(pid) is not None for pid in bed.pids())
-    monkeypatch.setattr(copy_runner, "HUNG_MAX", copy_queue.TOGETHER_MAX)
+    monkeypatch.setattr(copy_runner, "HUNG_MAX", copy_queue.OF_ONE_USER_MAX)
     bed.prepare("b.1")
     bed.hold(id="b.1")
     wait_for(lambda: len(bed.told) == len(names))
@@ -225,11 +225,11 @@ def test_copies_that_can_not_be_killed_keep_no_turn(
 
 
 def test_who_waits_for_a_turn_is_woken_by_its_stop(bed: Bed) -> None:
-    names = [f"a.{number}" for number in range(1, copy_queue.TOGETHER_MAX + 2)]
+    names = [f"a.{number}" for number in range(1, copy_queue.OF_ONE_USER_MAX + 2)]
     for name in names:
         bed.prepare(name)
         bed.hold(id=name)
-    wait_for(lambda: len(bed.pids()) == copy_queue.TOGETHER_MAX)
+    wait_for(lambda: len(bed.pids()) == copy_queue.OF_ONE_USER_MAX)
     waiting = names[-1]
     bed.stager.stop(waiting, EndReason.CANCELLED, None)
     end = bed.end()
