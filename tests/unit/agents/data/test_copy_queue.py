@@ -22,9 +22,11 @@ class Turns:
         """Let those begin that may. Return whose they are, in that order."""
         begun = []
         while (copy := self.queue._next()) is not None:
-            self.queue._waiting.remove(copy)
+            others = [other for other in self.queue._waiting if other is not copy]
+            self.queue._waiting = []  # who takes a turn waits for none of them
             self.running[copy] = contextlib.ExitStack()
             self.running[copy].enter_context(self.queue.turn(copy))
+            self.queue._waiting = others
             begun.append(copy.uid)
         return begun
 

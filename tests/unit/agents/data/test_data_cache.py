@@ -133,6 +133,32 @@ def test_nothing_idle_goes_for_what_could_never_fit(tmp_path: Path) -> None:
     assert entries(tmp_path) == {"k3"}
 
 
+def test_room_is_there_once_what_was_evicted_is_deleted(tmp_path: Path) -> None:
+    """Until then the copy waits, for no longer than it may take."""
+    remover = deleter.Deleter()  # nothing is deleted yet
+    cache = DataCache(tmp_path, remover, 24 * KIB)
+    assert cache.loaded.wait(LONG_S)
+    assert add(cache, "a.1", "k0", 16) == ""
+    cache.forget("a.1")
+    asked = iter([False, False, True])
+    with pytest.raises(data_cache.RoomUnderWayError, match="were still being deleted"):
+        cache.claim("a.2", (UID, "k1"), 16 * KIB, there=False, must_end=asked.__next__)
+    assert next(asked, None) is None, "it has waited and asked again"
+    assert entries(tmp_path) == set()
+    assert cache.size_bytes == 16 * KIB, "what is on the disk counts"
+    # what fits beside it needs no wait
+    assert cache.claim("a.3", (UID, "k2"), 8 * KIB, there=False) == ""
+    cache.settle("a.3")
+
+    def delete() -> bool:
+        while remover.turn():
+            pass
+        return False
+
+    assert cache.claim("a.2", (UID, "k1"), 16 * KIB, there=False, must_end=delete) == ""
+    assert cache.size_bytes == 0
+
+
 def test_a_copy_can_not_make_room_by_what_it_says(tmp_path: Path) -> None:
     cache = opened(tmp_path, 24 * KIB)
     assert "does not say" in cache.claim("a.1", (UID, "k0"), -(2**50), there=False)
