@@ -48,7 +48,6 @@ from agents.tasks import container_cleanup, gates, images, launcher, nccl_interf
 from agents.tasks.node_context import NodeContext
 from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.state.records import Gpu
-from reconciler.model.values.quantities import counted
 
 #: Time for an agent that restarts itself to report that first.
 RESTART_DELAY_S = 1.0
@@ -97,8 +96,6 @@ class Agent:
         self.state = state.AgentState(self.boot_id, leader_epochs.load(self.root, self._console))
         self.state.proofs = assignment_proofs.load(self.root, self._console)
         self.attempts = attempt_queries.AttemptQueries(self.lock, self.state, self.supervisor)
-        self._deleter = deleter.Deleter(self._delete_due.set, self._not_deleted)
-        self._trash = trash.Trash(self.root / "trash", self._deleter)
         self._build_node_parts()
         self._build_task_parts(shared)
         self._build_controller_parts(follows)
@@ -130,8 +127,7 @@ class Agent:
         for work in (
             self.sync.poll,
             self.sync.report,
-            self._cleanup.keep_logs,
-            self._cleanup.delete,
+            *self._cleanup.loops(),
             self._containers.turn,
             self.remediation.work,
             self.monitor.check,
@@ -229,6 +225,8 @@ class Agent:
         )
         if self.remediation.reports():
             self.state.remedies = None
+        remover = deleter.Deleter(self._delete_due.set, self.monitor.kept)
+        self._trash = trash.Trash(self.root / "trash", remover)
         self._cleanup = cleanup.Cleanup(
             self.settings, self._trash, self.attempts.running, self.refresh_host,
             say=self.say, clean=self._delete_due, leaving=self.leaving,
@@ -329,16 +327,6 @@ class Agent:
 
     def _notice(self, problem: str) -> None:
         self.monitor.notice(problem)
-
-    def _not_deleted(self, count: int, path: str) -> None:
-        """Say what could not be deleted, because it is another user's or somebody adds to it."""
-        says = (
-            f"{counted(count, 'folder')} in the trash can't be deleted, the last is {path}: what "
-            "is in it belongs to somebody else than the tries' user, or somebody adds to it. "
-            "To fix: look who misses it, then move or delete it"
-        )
-        self.say(says)
-        self.monitor.notice(says, "trash")
 
     def _inventory_changed(self) -> None:
         self.state.want_inventory = True

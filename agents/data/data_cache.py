@@ -75,8 +75,8 @@ class RoomUnderWayError(Exception):
 
 
 class _Room(NamedTuple):
-    """What a copy has to do for its room: delete an entry and ask again, wait and ask again, or
-    end with a problem. It has the room if there is none of these.
+    """The next step on a copy's way to its room: delete an entry and ask again, wait and ask again,
+    or end with a problem. It has the room if there is none of these.
     """
 
     evicted: tuple[Key, int] | None = None

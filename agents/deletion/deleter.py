@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agents.deletion import subordinate_ids
-from agents.deletion.tree_deletion import Outcome, TreeDeletion
+from agents.deletion.tree_deletion import DeletionOutcome, TreeDeletion
 
 #: Names and time of one turn.
 TURN_NAMES, TURN_S = 20_000, 0.25
@@ -34,7 +34,7 @@ class _Tree(NamedTuple):
 
 
 class Deleter:
-    """What one node has to delete. Different threads may add to it; one calls ``turn``.
+    """The deletions of one node. Different threads may add to it; one calls ``turn``.
 
     Args:
         added: called when there is something to delete.
@@ -86,15 +86,15 @@ class Deleter:
                 self._waiting[user] = trees  # behind the others
         deletion = self._resume(tree)
         outcome = deletion.step(TURN_NAMES, TURN_S)
-        if outcome is not Outcome.MORE:
+        if outcome is not DeletionOutcome.MORE:
             deletion.close()
             self._open = None
-            if outcome is Outcome.STUCK:
+            if outcome is DeletionOutcome.STUCK:
                 self._set_aside(tree)
             if tree.done is not None:
                 tree.done()
         with self._lock:
-            if outcome is Outcome.MORE:
+            if outcome is DeletionOutcome.MORE:
                 self._waiting.setdefault(tree.turns_of, deque()).append(tree)
             return bool(self._waiting)
 

@@ -32,8 +32,8 @@ FRAME = "secrets"
 Owns = Callable[[int], bool]
 
 
-class Outcome(enum.Enum):
-    """What a step has led to. ``STUCK``: the rest can't be deleted."""
+class DeletionOutcome(enum.Enum):
+    """The result of a step. ``STUCK``: the rest can't be deleted."""
 
     MORE = "more"
     DONE = "done"
@@ -98,11 +98,11 @@ class TreeDeletion:
         self._shared = not self._is_root
         self._names = 0
 
-    def step(self, names_max: int, time_s: float) -> Outcome:
+    def step(self, names_max: int, time_s: float) -> DeletionOutcome:
         """Delete so many names, for so long. Never raises OSError."""
         until = time.monotonic() + time_s
         try:
-            if not self._levels and (outcome := self._begin()) is not Outcome.MORE:
+            if not self._levels and (outcome := self._begin()) is not DeletionOutcome.MORE:
                 return outcome
             for _ in range(names_max):
                 if not self._levels:
@@ -110,29 +110,29 @@ class TreeDeletion:
                 self._one()
                 self._names += 1
                 if self._shared and self._names > SHARED_NAMES_MAX:
-                    return Outcome.STUCK
+                    return DeletionOutcome.STUCK
                 if time.monotonic() >= until:
                     break
         except OSError:
-            return Outcome.STUCK if os.path.lexists(self._path) else Outcome.DONE
-        return Outcome.MORE if self._levels else self._end()
+            return DeletionOutcome.STUCK if os.path.lexists(self._path) else DeletionOutcome.DONE
+        return DeletionOutcome.MORE if self._levels else self._end()
 
     def close(self) -> None:
         """Close what is open. A later step begins again."""
         while self._levels:
             self._levels.pop().close()
 
-    def _begin(self) -> Outcome:
+    def _begin(self) -> DeletionOutcome:
         try:
             found = os.lstat(self._path)
         except FileNotFoundError:
-            return Outcome.DONE
+            return DeletionOutcome.DONE
         if not stat.S_ISDIR(found.st_mode):
             os.unlink(self._path)  # noqa: PTH108
-            return Outcome.DONE
+            return DeletionOutcome.DONE
         with contextlib.suppress(OSError):
             os.rmdir(self._path)  # noqa: PTH106
-            return Outcome.DONE
+            return DeletionOutcome.DONE
         self._device = found.st_dev
         above = os.open(os.path.dirname(self._path) or ".", file_tree.FOLDER)  # noqa: PTH120
         try:
@@ -140,12 +140,12 @@ class TreeDeletion:
         finally:
             os.close(above)
         if top is None:
-            return Outcome.STUCK
+            return DeletionOutcome.STUCK
         self._levels.append(top)
-        return Outcome.MORE
+        return DeletionOutcome.MORE
 
-    def _end(self) -> Outcome:
-        return Outcome.STUCK if os.path.lexists(self._path) else Outcome.DONE
+    def _end(self) -> DeletionOutcome:
+        return DeletionOutcome.STUCK if os.path.lexists(self._path) else DeletionOutcome.DONE
 
     def _one(self) -> None:
         """Delete the next name in the current folder, enter it, or leave the folder."""
@@ -254,8 +254,8 @@ def delete(path: str) -> bool:
     """Delete a folder, file or link of this process's own user. Return True if nothing is left."""
     deletion = TreeDeletion(path, lambda _: True)
     try:
-        while (outcome := deletion.step(10_000, 60.0)) is Outcome.MORE:
+        while (outcome := deletion.step(10_000, 60.0)) is DeletionOutcome.MORE:
             pass
-        return outcome is Outcome.DONE
+        return outcome is DeletionOutcome.DONE
     finally:
         deletion.close()

@@ -115,6 +115,10 @@ class Cleanup:
         self._clean = clean
         self._leaving = leaving
 
+    def loops(self) -> tuple[Callable[[], None], ...]:
+        """Return the work of its threads."""
+        return self.keep_logs, self.delete
+
     def keep_logs(self) -> None:
         """Keep logs within their limits, and the host's facts fresh, until the agent stops."""
         look_at = time.monotonic()

@@ -203,7 +203,7 @@ def test_trees_are_deleted_in_bounds_and_without_their_links(tmp_path: Path) -> 
         (top / "e" / f"file{number}").touch()
     assert file_tree.measure(str(top)).size_bytes is None
     first = tree_deletion.TreeDeletion(str(top), lambda _: True)
-    assert first.step(5, LONG_S) is tree_deletion.Outcome.MORE
+    assert first.step(5, LONG_S) is tree_deletion.DeletionOutcome.MORE
     first.close()
     assert top.exists()
     assert tree_deletion.delete(str(top))

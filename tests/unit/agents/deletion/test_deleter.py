@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agents.deletion import deleter, subordinate_ids, tree_deletion
-from agents.deletion.tree_deletion import Outcome, TreeDeletion
+from agents.deletion.tree_deletion import DeletionOutcome, TreeDeletion
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -166,7 +166,7 @@ def test_nobody_adds_to_what_is_deleted(bin_: Bin) -> None:
 def test_what_a_crash_has_left_half_deleted_is_known_again(bin_: Bin) -> None:
     top = bin_.lay("a", *(f"work/{number}/file" for number in range(50)), uid=ADA)
     first = TreeDeletion(str(top), lambda uid: uid == ADA)
-    assert first.step(30, LONG_S) is Outcome.MORE
+    assert first.step(30, LONG_S) is DeletionOutcome.MORE
     first.close()
     assert (top / "work").stat().st_uid == 0
     bin_.deleter = bin_.fresh()
@@ -234,10 +234,10 @@ def test_a_turn_ends_after_so_many_names_and_goes_on(tmp_path: Path) -> None:
     for number in range(100):
         (top / str(number)).touch()
     deletion = TreeDeletion(str(top), lambda _: True)
-    assert deletion.step(40, LONG_S) is Outcome.MORE
+    assert deletion.step(40, LONG_S) is DeletionOutcome.MORE
     assert len(list(top.iterdir())) == 60
     deletion.close()
-    assert deletion.step(61, LONG_S) is Outcome.DONE
+    assert deletion.step(61, LONG_S) is DeletionOutcome.DONE
 
 
 def test_what_can_not_be_emptied_is_given_up(
