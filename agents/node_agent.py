@@ -23,7 +23,7 @@ from agents import (
     state,
     step_executor,
 )
-from agents.deletion import deleter, trash
+from agents.deletion import trash
 from agents.host import (
     clock_skew,
     operator_log,
@@ -225,8 +225,7 @@ class Agent:
         )
         if self.remediation.reports():
             self.state.remedies = None
-        remover = deleter.Deleter(self._delete_due.set, self.monitor.kept)
-        self._trash = trash.Trash(self.root / "trash", remover)
+        self._trash = trash.of_node(self.root, self._delete_due.set, self.monitor.kept)
         self._cleanup = cleanup.Cleanup(
             self.settings, self._trash, self.attempts.running, self.refresh_host,
             say=self.say, clean=self._delete_due, leaving=self.leaving,

@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from agents.deletion import deleter
@@ -102,6 +103,11 @@ class Trash:
         uid = os.lstat(path).st_uid
         name = os.path.basename(path)  # noqa: PTH119
         self.deleter.add(deleter.move(path, self._folder, name, uid), uid)
+
+
+def of_node(root: Path, added: Callable[[], None], kept: Callable[[int, str], None]) -> Trash:
+    """Return the trash of a node, with a deleter that calls these (see ``deleter``)."""
+    return Trash(root / "trash", deleter.Deleter(added, kept))
 
 
 def _is_hollow(path: str) -> bool:
