@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agents import state, step_executor
-from agents.host import failpoints, trash
+from agents.deletion import trash
+from agents.host import failpoints
 from agents.job_data import reported_data
 from agents.logs import event_log
 from agents.node import cleanup, monitor

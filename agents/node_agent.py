@@ -23,11 +23,11 @@ from agents import (
     state,
     step_executor,
 )
+from agents.deletion import trash
 from agents.host import (
     clock_skew,
     operator_log,
     shutdown_request,
-    trash,
 )
 from agents.job_data import reported_data
 from agents.link import assignment_proofs, leader_epochs, sync
@@ -96,7 +96,6 @@ class Agent:
         self.state = state.AgentState(self.boot_id, leader_epochs.load(self.root, self._console))
         self.state.proofs = assignment_proofs.load(self.root, self._console)
         self.attempts = attempt_queries.AttemptQueries(self.lock, self.state, self.supervisor)
-        self._trash = trash.Trash(self.root / "trash")
         self._build_node_parts()
         self._build_task_parts(shared)
         self._build_controller_parts(follows)
@@ -128,7 +127,7 @@ class Agent:
         for work in (
             self.sync.poll,
             self.sync.report,
-            self._cleanup.run,
+            *self._cleanup.loops(),
             self._containers.turn,
             self.remediation.work,
             self.monitor.check,
@@ -226,9 +225,10 @@ class Agent:
         )
         if self.remediation.reports():
             self.state.remedies = None
+        self._trash = trash.of_node(self.root, self._delete_due.set, self.monitor.kept)
         self._cleanup = cleanup.Cleanup(
             self.settings, self._trash, self.attempts.running, self.refresh_host,
-            clean=self._delete_due, leaving=self.leaving,
+            say=self.say, clean=self._delete_due, leaving=self.leaving,
         )  # fmt: skip
 
     def _build_task_parts(self, shared: str) -> None:

@@ -1,13 +1,15 @@
 """Turns of copies: how many run at the same time, and when a copy must end.
 
-A copy waits in the queue until it may run. At most one copy in of a user runs at a time, so that no
-two of them create the same entry of the cache.
+A copy waits in the queue until it may run. Users take turns, and one place is left to those of whom
+no copy runs: a user who is alone never has them all. At most one copy in of a user runs at a time,
+so that no two of them create the same entry of the cache.
 """
 
 import contextlib
 import math
 import threading
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 from agents.data import worker_process
@@ -15,7 +17,11 @@ from agents.host import processes
 from reconciler.model.state.states import EndReason
 
 #: Copies that run at the same time, for all users together.
-TOGETHER_MAX = 2
+TOGETHER_MAX = 3
+#: Copies of one user that run at the same time.
+OF_ONE_USER_MAX = TOGETHER_MAX - 1
+#: Users whose last turn is remembered.
+REMEMBERED_MAX = 1024
 #: How often a copy that waits for its turn checks its time limits.
 CHECK_INTERVAL_S = 1.0
 
@@ -25,6 +31,7 @@ class Copy:
 
     Attributes:
         note: what is shown while it is not finished.
+        uid: id of the user whose turn it takes.
         home: user id of the cache that it fills; None for a copy out.
         why: why it must end; empty if it need not.
         reason: end reason of the attempt, if the copy must end because the attempt is stopped.
@@ -35,9 +42,11 @@ class Copy:
     """
 
     def __init__(
-        self, note: str, *, timeout_s: float, home: int | None = None, lease_s: float | None = None
-    ) -> None:
+        self, note: str, uid: int, *, timeout_s: float, home: int | None = None,
+        lease_s: float | None = None,
+    ) -> None:  # fmt: skip
         self.note = note
+        self.uid = uid
         self.home = home
         self.lease_s = lease_s
         self.child: worker_process.WorkerProcess | None = None
@@ -76,6 +85,8 @@ class CopyQueue:
         self._changed = threading.Condition(self.lock)
         self._waiting: list[Copy] = []
         self._running: list[Copy] = []
+        #: Users who had turns; the latest is last.
+        self._served: OrderedDict[int, None] = OrderedDict()
         #: When leases were last renewed, on the boot clock; unknown before the first time.
         self._renewed_at = -math.inf
 
@@ -102,6 +113,10 @@ class CopyQueue:
             self._waiting.remove(copy)
             if not copy.why:
                 self._running.append(copy)
+                self._served[copy.uid] = None
+                self._served.move_to_end(copy.uid)
+                while len(self._served) > REMEMBERED_MAX:
+                    self._served.popitem(last=False)
             self.wake()
         try:
             yield
@@ -119,12 +134,22 @@ class CopyQueue:
         return copy.lost or bool(copy.why)
 
     def _next(self) -> Copy | None:
-        """Return the first copy that may run now."""
+        """Return the copy that may run now: of a user with fewest running, and of those the one
+        whose last turn was longest ago.
+        """
         if len(self._running) >= TOGETHER_MAX:
             return None
         homes = {copy.home for copy in self._running if copy.home is not None}
-        fit = (copy for copy in self._waiting if copy.home not in homes and self._has_lease(copy))
-        return next(fit, None)
+        counts = Counter(copy.uid for copy in self._running)
+        turns = {uid: number for number, uid in enumerate(self._served)}
+        fit = [
+            copy
+            for copy in self._waiting
+            if copy.home not in homes
+            and counts[copy.uid] < OF_ONE_USER_MAX
+            and self._has_lease(copy)
+        ]
+        return min(fit, key=lambda copy: (counts[copy.uid], turns.get(copy.uid, -1)), default=None)
 
     def _has_lease(self, copy: Copy) -> bool:
         return copy.lease_s is None or processes.boottime() < self._renewed_at + copy.lease_s

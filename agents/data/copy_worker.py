@@ -29,7 +29,7 @@ if __package__ in {None, ""}:
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])  # noqa: PTH100
 
 from agents.data import object_store
-from agents.host import file_tree
+from agents.deletion import tree_deletion
 
 Listing = list[tuple[str, int, str]]
 
@@ -309,7 +309,7 @@ def copy_in(
 ) -> None:  # fmt: skip
     """Create a cache entry, which gets its name once it is complete."""
     for old in (entry, entry + PART):
-        file_tree.delete(old, sys.maxsize)
+        tree_deletion.delete(old)
     part = entry + PART
     wanted = {listing[0][0]: item["sha256"]} if item["sha256"] else {}
     hashing = bool(wanted or item["checksums"])
@@ -333,12 +333,12 @@ def copy_in(
             os.fsync(stream.fileno())
         os.rename(part, entry)  # noqa: PTH104
     except OSError as problem:
-        file_tree.delete(part, sys.maxsize)
+        tree_deletion.delete(part)
         refusal = refused(problem, "the node's cache")
         refusal.lacks_room = problem.errno in NO_ROOM
         raise refusal from None
     except BaseException:  # also if it is told to end: no part of an entry may stay
-        file_tree.delete(part, sys.maxsize)
+        tree_deletion.delete(part)
         raise
 
 

@@ -1,7 +1,8 @@
 """The cache of data that tasks have copied to this node, with a limit on its size.
 
-An entry is the folder ``cache/UID/KEY``. Entries that are being created or deleted have other
-endings and are removed by the next agent. A file per attempt pins the entries that it needs; of the
+An entry is the folder ``cache/UID/KEY``. Entries that are being created have another ending. What
+is to be deleted is moved to ``cache/trash``, and the node's deleter deletes it: until then it takes
+its space, and whoever needs that waits. A file per attempt pins the entries that it needs; of the
 others the least recently used is deleted first. Users own their folders: nothing in them is
 followed or trusted.
 """
@@ -12,12 +13,14 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from agents.data import copy_worker
+from agents.deletion import deleter
 from agents.host import file_tree
 from reconciler.model.state.states import EndReason
 
@@ -31,6 +34,8 @@ ENTRIES_MAX = 10_000
 NAMES_MAX = 10_000_000
 #: How long copies wait until entries of an earlier agent are measured.
 LOAD_S = 60.0
+#: How often a copy that waits for room checks if it must end.
+LOOK_S = 0.25
 
 Key = tuple[int, str]
 
@@ -65,6 +70,20 @@ _DECODE_DONE = msgspec.json.Decoder(_Done).decode
 ROOM_BYTES = 2048
 
 
+class RoomUnderWayError(Exception):
+    """The end of a copy's time while what it needs the room of was still being deleted."""
+
+
+class _Room(NamedTuple):
+    """The next step on a copy's way to its room: delete an entry and ask again, wait and ask again,
+    or end with a problem. It has the room if there is none of these.
+    """
+
+    evicted: tuple[Key, int] | None = None
+    waits: bool = False
+    problem: str = ""
+
+
 class _Entry(msgspec.Struct):
     size_bytes: int
     used_at: float
@@ -75,26 +94,34 @@ class DataCache:
 
     Args:
         root: the node's folder.
+        remover: deletes what is no longer needed.
         limit_bytes: largest size; 0 for a fifth of the file system.
     """
 
-    def __init__(self, root: Path, limit_bytes: int = 0) -> None:
+    def __init__(self, root: Path, remover: deleter.Deleter, limit_bytes: int = 0) -> None:
         self._folder = root / "cache"
+        self._trash = self._folder / "trash"
         self._notes_folder = root / "staging"
+        self._deleter = remover
         self._folder.mkdir(mode=0o711, exist_ok=True)
+        self._trash.mkdir(mode=0o700, exist_ok=True)
         self._notes_folder.mkdir(mode=0o700, exist_ok=True)
         space = os.statvfs(root)
         total = space.f_blocks * space.f_frsize
         self.limit_bytes = limit_bytes or int(total * LIMIT_RATIO)
         self._reserve = min(RESERVE_BYTES, int(total * RESERVE_RATIO))
         self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
         self._entries: dict[Key, _Entry] = {}
         #: Space reserved for running copies, by attempt.
         self._promised: dict[str, int] = {}
+        #: Space of entries that are being deleted.
+        self._evicted_bytes = 0
         self._notes: dict[str, CacheNote] = {}
         #: Set once entries of an earlier agent are known.
         self.loaded = threading.Event()
         self._load_notes()
+        remover.add_left(str(self._trash))
         found, gone = self._look()
         threading.Thread(target=self._load, args=(found, gone), daemon=True).start()
 
@@ -160,9 +187,9 @@ class DataCache:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all entries."""
+        """Size of all entries, those that are being deleted included."""
         with self._lock:
-            return sum(entry.size_bytes for entry in self._entries.values())
+            return self._size()
 
     def home(self, uid: int, gid: int) -> str:
         """Return the folder of a user's entries, creating it if needed.
@@ -182,12 +209,19 @@ class DataCache:
             os.close(handle)
         return str(home)
 
-    def claim(self, attempt: str, key: Key, size_bytes: int, *, there: bool) -> str:
+    def claim(
+        self, attempt: str, key: Key, size_bytes: int, *, there: bool,
+        must_end: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         """Pin an entry for an attempt, and make room if it must be copied. Return a problem, if
         any.
 
+        Args:
+            must_end: asked while it waits until room is free.
+
         Raises:
             OSError: the pin cannot be written.
+            RoomUnderWayError: it must end, and still waits for room.
         """
         if size_bytes < 0:
             return "the copy does not say how much it is"
@@ -198,20 +232,28 @@ class DataCache:
             entry = self._entries.get(key)
             if entry is not None:
                 entry.used_at = time.time()
-        if not there:
-            self.loaded.wait(LOAD_S)  # without the lock
-        while not there:
+        if there:
+            return ""
+        self.loaded.wait(LOAD_S)  # without the lock
+        while True:
             with self._lock:
-                victim, problem = self._make_room(attempt, size_bytes)
-            if victim is None:
-                return problem
-            self._remove(victim)  # without the lock: it may be large
-        return ""
+                room = self._make_room(attempt, size_bytes)
+                if room.waits:
+                    self._freed.wait(LOOK_S)
+            if room.evicted is not None:
+                self._evict(*room.evicted)
+            elif not room.waits:
+                return room.problem
+            elif must_end():
+                raise RoomUnderWayError(
+                    f"no room in time: {_mib(size_bytes)} are to be copied, and earlier copies of "
+                    f"{_mib(self._evicted_bytes)} were still being deleted"
+                )
 
     def settle(self, attempt: str, keys: tuple[Key, ...] = ()) -> None:
         """Measure entries after a copy has ended, and remove what it has not finished."""
         for key in keys:
-            file_tree.delete(self._path(key) + copy_worker.PART)
+            self._discard(self._path(key) + copy_worker.PART, key[0])
         sizes = {key: file_tree.measure(self._path(key)).size_bytes for key in keys}
         with self._lock:
             self._promised.pop(attempt, None)
@@ -219,40 +261,64 @@ class DataCache:
                 if size is not None:
                     self._entries[key] = _Entry(size, time.time())
 
-    def _make_room(self, attempt: str, size_bytes: int) -> tuple[Key | None, str]:
-        """Reserve space. Return the entry that must be deleted first, or why the space never
-        suffices.
-        """
+    def _size(self) -> int:
+        return self._evicted_bytes + sum(entry.size_bytes for entry in self._entries.values())
+
+    def _make_room(self, attempt: str, size_bytes: int) -> _Room:
+        """Reserve space, or return what must happen before, or why the space never suffices."""
         promised = sum(size for name, size in self._promised.items() if name != attempt)
         own = self._promised.get(attempt, 0) + size_bytes
         pinned = {key for note in self._notes.values() for key in note.pins}
         idle = [key for key in self._entries if key not in pinned]
-        used = sum(entry.size_bytes for entry in self._entries.values())
-        freed = sum(self._entries[key].size_bytes for key in idle)
+        used, evicted = self._size(), self._evicted_bytes
+        freed = evicted + sum(self._entries[key].size_bytes for key in idle)
         space = os.statvfs(self._folder)
         left = space.f_bavail * space.f_frsize - self._reserve - promised
-        if used + promised + own <= self.limit_bytes and size_bytes <= left:
+
+        def fits(freed: int) -> bool:
+            return used - freed + promised + own <= self.limit_bytes and size_bytes <= left + freed
+
+        if fits(0):
             self._promised[attempt] = own
-            return None, ""
+            return _Room()
+        if evicted and fits(evicted):
+            return _Room(waits=True)
         # nothing is deleted for data that would not fit even then
-        fits = used - freed + promised + own <= self.limit_bytes and size_bytes <= left + freed
-        if idle and fits:
+        if idle and fits(freed):
             victim = min(idle, key=lambda key: (self._entries[key].used_at, key))
-            del self._entries[victim]
-            return victim, ""
+            size = self._entries.pop(victim).size_bytes
+            self._evicted_bytes += size
+            return _Room(evicted=(victim, size))
         where = "on the node's disk" if size_bytes > left + freed else "for copies on the node"
-        return None, (
-            f"no room {where}: {_mib(size_bytes)} are to be copied, {_mib(used - freed + promised)}"
-            f" of at most {_mib(self.limit_bytes)} of copies are held by tasks, and "
-            f"{_mib(left + freed)} of the disk are free or could be"
+        return _Room(
+            problem=f"no room {where}: {_mib(size_bytes)} are to be copied, "
+            f"{_mib(used - freed + promised)} of at most {_mib(self.limit_bytes)} of copies are "
+            f"held by tasks, and {_mib(left + freed)} of the disk are free or could be"
         )
 
     def _path(self, key: Key) -> str:
         return f"{self._folder}/{key[0]}/{key[1]}"
 
-    def _remove(self, key: Key) -> None:
-        """Delete a former entry, under a name that shows it."""
-        file_tree.delete(_gone(self._path(key)))
+    def _evict(self, key: Key, size_bytes: int) -> None:
+        """Have a former entry deleted, whose space counts until then."""
+
+        def freed() -> None:
+            with self._freed:
+                self._evicted_bytes -= size_bytes
+                self._freed.notify_all()
+
+        if not self._discard(self._path(key), key[0], freed):
+            freed()
+
+    def _discard(self, path: str, uid: int, done: Callable[[], None] | None = None) -> bool:
+        """Have a path of a user deleted. Return False if it is not there or can't be moved."""
+        gone = deleter.named(str(self._trash), secrets.token_hex(8), uid)
+        try:
+            os.rename(path, gone)  # noqa: PTH104
+        except OSError:
+            return False
+        self._deleter.add(gone, uid, done)
+        return True
 
     # What an earlier agent has left ----------------------------------------------------------
 
@@ -266,10 +332,10 @@ class DataCache:
             del self._notes[name]
             (self._notes_folder / name).unlink(missing_ok=True)
 
-    def _look(self) -> tuple[list[Key], list[str]]:
-        """Return possible entries, and useless paths with names that no copy uses."""
+    def _look(self) -> tuple[list[Key], list[Key]]:
+        """Return possible entries, and useless paths below users' folders."""
         found: list[Key] = []
-        gone: list[str] = []
+        gone: list[Key] = []
         for home in self._folder.iterdir():
             if not home.name.isdigit() or home.is_symlink():
                 continue
@@ -279,15 +345,17 @@ class DataCache:
                 for number, name in enumerate(names):
                     left = name.endswith((copy_worker.PART, copy_worker.GONE))
                     if left or number >= ENTRIES_MAX:
-                        gone.append(_gone(f"{home}/{name}"))
+                        gone.append((int(home.name), name))
                     else:
                         found.append((int(home.name), name))
         return found, gone
 
-    def _load(self, found: list[Key], gone: list[str]) -> None:
-        """Measure entries and delete useless paths in a thread. A copy may create an entry
+    def _load(self, found: list[Key], gone: list[Key]) -> None:
+        """Measure entries and discard useless paths in a thread. A copy may create an entry
         meanwhile.
         """
+        for key in gone:
+            self._discard(self._path(key), key[0])
         names = dict.fromkeys((uid for uid, _ in found), NAMES_MAX)
         try:
             for key in found:
@@ -301,21 +369,9 @@ class DataCache:
                         used_at = os.lstat(path).st_mtime
                         self._entries[key] = _Entry(measured.size_bytes, used_at)
                     elif not any(key in note.pins for note in self._notes.values()):
-                        gone.append(_gone(path))
+                        self._discard(path, key[0])
         finally:
             self.loaded.set()
-        for path in gone:
-            file_tree.delete(path)
-
-
-def _gone(path: str) -> str:
-    """Rename what is deleted. Return its new path."""
-    if path.endswith(copy_worker.GONE):
-        return path
-    gone = f"{os.path.dirname(path)}/{secrets.token_hex(8)}{copy_worker.GONE}"  # noqa: PTH120
-    with contextlib.suppress(OSError):
-        os.rename(path, gone)  # noqa: PTH104
-    return gone
 
 
 def _mib(size: int) -> str:

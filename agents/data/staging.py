@@ -104,6 +104,7 @@ class Stager:
         with self._lock:
             copy = copy_queue.Copy(
                 "waiting for its turn to copy data",
+                wanted.uid,
                 home=wanted.uid,
                 timeout_s=wanted.plan.timeout_s,
             )
@@ -164,7 +165,16 @@ class Stager:
             key = keys[news["name"]] = (wanted.uid, news["key"])
             total += 0 if news["there"] else int(news["bytes"])
             copy.note = f"copying {news['name']}"
-            return self.cache.claim(attempt, key, int(news["bytes"]), there=bool(news["there"]))
+            try:
+                return self.cache.claim(
+                    attempt, key, int(news["bytes"]), there=bool(news["there"]),
+                    must_end=lambda: self._queue.must_end(copy),
+                )  # fmt: skip
+            except data_cache.RoomUnderWayError as late:
+                copy.lacks_room = True  # another node may have room at once
+                if copy.why != copy_runner.STOPPED:
+                    copy.why = str(late)
+                return copy.why
 
         def moved(count: int) -> None:
             copy.note = f"copying data, {_gib(count)} of {_gib(total)}"
@@ -212,6 +222,7 @@ class Stager:
             if report.id not in self._outs:
                 copy = copy_queue.Copy(
                     "copying out its results",
+                    wanted.uid,
                     lease_s=wanted.lease_s,
                     timeout_s=wanted.plan.timeout_s,
                 )

@@ -1,4 +1,4 @@
-"""Measures and deletes folders that another user fills, at a bounded cost.
+"""Measures folders that another user fills, at a bounded cost.
 
 No symbolic link is followed: every step goes from the handle of one folder to a name in it, so that
 moving folders meanwhile misleads nobody. Depth is limited, and nothing is recursive.
@@ -6,8 +6,6 @@ moving folders meanwhile misleads nobody. Depth is limited, and nothing is recur
 
 import contextlib
 import os
-import secrets
-import stat
 from typing import NamedTuple, Self
 
 #: Nested folders, and names in a tree, that are still measured. Copies have lower limits:
@@ -82,57 +80,3 @@ def measure(path: str, names_max: int = NAMES_MAX) -> Measured:
     except OSError:
         return Measured(None, count)
     return Measured(total, count)
-
-
-def delete(path: str, names_max: int = NAMES_MAX) -> bool:
-    """Delete a folder, file or link itself. Return True if nothing is left.
-
-    Folders deeper than ``DEPTH_MAX`` are moved up and deleted from there.
-    """
-    try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            os.unlink(path)  # noqa: PTH108
-            return True
-        with _Levels(path) as levels:
-            names: list[str] = []
-            left = names_max
-            while levels.handles:
-                here = levels.handles[-1]
-                below, count = _delete_files(here, left)
-                left -= count
-                if left <= 0:
-                    return False
-                if below is None:
-                    levels.up()
-                    if names:
-                        os.rmdir(names.pop(), dir_fd=levels.handles[-1])
-                elif len(levels) >= DEPTH_MAX:
-                    fresh = f".{secrets.token_hex(8)}"
-                    os.rename(below, fresh, src_dir_fd=here, dst_dir_fd=levels.handles[0])
-                else:
-                    levels.down(below)
-                    names.append(below)
-        os.rmdir(path)  # noqa: PTH106
-    except FileNotFoundError:
-        return not os.path.lexists(path)
-    except OSError:
-        return False
-    return True
-
-
-def _delete_files(handle: int, most: int) -> tuple[str | None, int]:
-    """Delete the files before a folder's first subfolder. Return its name and the number of names
-    read.
-    """
-    count = 0
-    with contextlib.suppress(OSError):
-        os.fchmod(handle, 0o700)
-    with os.scandir(handle) as entries:
-        for entry in entries:
-            count += 1
-            if count > most:
-                break
-            if entry.is_dir(follow_symlinks=False):
-                return entry.name, count
-            os.unlink(entry.name, dir_fd=handle)
-    return None, count

@@ -3,6 +3,7 @@
 Pure, except that it reads the driver's files for the device numbers of GPUs.
 """
 
+import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,7 +53,8 @@ class ViewedPaths(NamedTuple):
     Attributes:
         attempt: folder of the attempt.
         node: folders of the node that must stay visible.
-        program: the task's working directory and command, which must stay visible in ``/tmp``.
+        program: the task's working directory and command, which must stay visible in ``/tmp``. No
+            other folder stays visible for them.
     """
 
     attempt: str
@@ -104,13 +106,24 @@ def view_of(
         if not is_needed(shared, paths.node + paths.program)
     ]
     view: dict[str, Any] = {"binds": binds, "masks": denied, "own_processes": alone}
-    if restricted and not is_needed(USERS_SERVICES, paths.node + paths.program):
+    # nothing that a job chooses brings it back: it would leave its limits through it
+    if restricted and not is_needed(USERS_SERVICES, paths.node):
         view["hides"] = [USERS_SERVICES]
     own_memory: dict[str, Any] = {} if gang is None else {"ipc": gang}
     # nothing that a job chooses has it use the host's, where files outlive it and its limit
     if not is_needed(MEMORY, paths.node):
         own_memory["shm_bytes"] = memory_bytes
     return {key: value for key, value in view.items() if value} | own_memory
+
+
+def hidden_path(view: Mapping[str, Any], paths: ViewedPaths) -> str:
+    """Return the path of a task's program that its view hides; empty if there is none."""
+    for path in paths.program:
+        name = posixpath.normpath(path)
+        for hidden in view.get("hides", ()):
+            if name == hidden or name.startswith(f"{hidden}/"):
+                return path
+    return ""
 
 
 def denied_gpus(

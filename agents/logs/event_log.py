@@ -124,6 +124,15 @@ class EventLog:
         self._says.tell(f"agent stops; {rest}")
 
 
+def not_deleted(count: int, path: str) -> str:
+    """Return the problem of folders that can't be deleted, of which ``path`` is the last."""
+    return (
+        f"{counted(count, 'folder')} in the trash can't be deleted, the last is {path}: what is in "
+        "it belongs to somebody else than the task's user, or somebody adds to it. To fix: look "
+        "who misses it, then move or delete it"
+    )
+
+
 def _amounts(offers: Inventory) -> str:
     has = offers.capacity
     gpus: dict[str, int] = {}

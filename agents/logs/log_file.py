@@ -20,6 +20,8 @@ CHUNK_BYTES_MAX = 256 * 2**10
 CUT = ".cut"
 #: A rotation that takes longer was interrupted: the part next to the log is not reliable.
 TURNING_S_MAX = 10.0
+#: Count of lost bytes that is not exceeded: a task can give its log any size, without writing it.
+CUT_BYTES_MAX = 2**62
 _NOTE = struct.Struct("<Q?")
 
 
@@ -66,7 +68,7 @@ def turn_over(path: Path, keep_bytes: int) -> None:
     _note(path, cut, is_turning=True)
     try:
         began, ended = rotation.turn_over(path, copy, keep_bytes)
-        cut += ended
+        cut = min(cut + ended, CUT_BYTES_MAX)
         timestamps.moved(path, copy, began)
     finally:
         _note(path, cut, is_turning=False)
@@ -90,6 +92,7 @@ def _state(path: Path) -> _State:
     try:
         with _note_of(path).open("rb") as stream:
             cut, is_turning = _NOTE.unpack(stream.read(_NOTE.size))
+            cut = min(cut, CUT_BYTES_MAX)
             age_s = time.time() - os.fstat(stream.fileno()).st_mtime
     except (OSError, struct.error):
         return _State(

@@ -33,40 +33,57 @@ ALIVE_EVERY_S = 15.0
 #: Log files of ended tasks, however small, because listing them takes memory and time.
 FILES_MAX = 20_000
 REMEMBERED_MAX = 1024
+#: Problems of one round that are told.
+PROBLEMS_MAX = 8
 POST_TIMEOUT_S = 30.0
 #: Other readable streams: the history of a task's metrics, which limits itself.
 READABLE = (*timestamps.STREAMS, "metrics")
 
 
 class Rotation(NamedTuple):
-    """Space that logs take on disk, and if one has grown far beyond its limit since the last
-    check.
+    """Space that logs take on disk, if one has grown far beyond its limit since the last check, and
+    what went wrong with single logs.
     """
 
     total: int
     hurried: bool
+    problems: tuple[str, ...] = ()
 
 
 def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Rotation:
-    """Rotate logs that are larger than ``limit`` bytes, or hold far more space than that."""
+    """Rotate logs that are larger than ``limit`` bytes, or hold far more space than that.
+
+    Whatever goes wrong with one log keeps no other from being rotated.
+    """
     total, hurried = 0, False
+    problems: list[str] = []
     for attempt in attempts:
         for stream in timestamps.STREAMS:
             path = folder / f"{attempt}.{stream}"
-            copy = log_file.copy_of(path)
             try:
-                found = path.stat()
-                used = log_shares.disk_bytes(found)
-                if found.st_size > limit or used > HURRIED_TIMES * limit + RESERVED_BYTES_MAX:
-                    hurried = hurried or found.st_size > HURRIED_TIMES * limit
-                    with contextlib.suppress(BlockingIOError):  # its owner holds it: next time
-                        log_file.turn_over(path, limit)
-                        used = 0
+                used, grew = _rotate(path, limit)
                 total += used
-                total += log_shares.disk_bytes(copy.stat())
-            except OSError:
-                continue
-    return Rotation(total, hurried)
+                hurried = hurried or grew
+            except Exception as problem:  # a task writes it: nothing of it may stop the others
+                if len(problems) < PROBLEMS_MAX:
+                    problems.append(f"log {path} can't be rotated: {problem!r}")
+    return Rotation(total, hurried, tuple(problems))
+
+
+def _rotate(path: Path, limit: int) -> tuple[int, bool]:
+    """Rotate a log if it must be. Return the space that it takes, and if it grows fast."""
+    total, hurried = 0, False
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        used = log_shares.disk_bytes(found)
+        if found.st_size > limit or used > HURRIED_TIMES * limit + RESERVED_BYTES_MAX:
+            hurried = found.st_size > HURRIED_TIMES * limit
+            with contextlib.suppress(BlockingIOError):  # its owner holds it: next time
+                log_file.turn_over(path, limit)
+                used = 0
+        total += used
+        total += log_shares.disk_bytes(log_file.copy_of(path).stat())
+    return total, hurried
 
 
 def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
@@ -102,7 +119,8 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int
             ended.append(log_shares.KeptLog(changed_at, used, name, uid))
     surplus = log_shares.choose(ended, running, bytes_max, FILES_MAX, time.time() - age_s_max)
     for name in surplus.names:
-        (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # one that can't be deleted keeps no other from it
+            (folder / name).unlink()
     return surplus.left_bytes
 
 

@@ -15,6 +15,7 @@ from agents.gpus import gpu_selection, gpu_watcher, mig_manager, nvml_client, si
 from agents.health import checks, volume_checks
 from agents.host import clock_skew, host_info
 from agents.isolation import cgroups
+from agents.logs import event_log
 from agents.node import inventory, usage_sampler
 from agents.settings import AgentSettings
 from reconciler.model import desired
@@ -163,6 +164,12 @@ class NodeMonitor:
                 self._notices[of] = text
             notices = "; ".join(self._notices.values())
             self.take_over(msgspec.structs.replace(self.inventory, notice=notices))
+
+    def kept(self, count: int, path: str) -> None:
+        """Report folders that can't be deleted, of which ``path`` is the last."""
+        problem = event_log.not_deleted(count, path)
+        self._hooks.say(problem)
+        self.notice(problem, "trash")
 
     def take_over(self, found: Inventory) -> bool:
         """Replace the inventory if it has changed, and report it. Called under the lock."""

@@ -14,9 +14,10 @@ import msgspec
 
 from agents import state
 from agents.data import data_cache, secret_store, staging
+from agents.deletion import trash
 from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
-from agents.host import host_info, trash, unix_users
+from agents.host import host_info, unix_users
 from agents.isolation import cpu_pinning, task_limits, user_commands
 from agents.settings import AgentSettings
 from agents.supervisor import task_isolation
@@ -75,7 +76,7 @@ class Launcher:
         )
         self.images = images.Images(settings.image_timeout_s, node.root, self.users)
         secrets = secret_store.SecretStore(settings.secrets, settings.secret_command)
-        cache = data_cache.DataCache(settings.root, settings.cache_bytes_max)
+        cache = data_cache.DataCache(settings.root, spares.deleter, settings.cache_bytes_max)
         self.stager = staging.Stager(node.root, cache, secrets, self.users)
         self._data = task_data.TaskData(self.stager, secrets, volumes, lock)
         self._settings = settings

@@ -153,6 +153,29 @@ def _process(
     restricted = template.privileges == task_privileges.RESTRICTED and resources.user.uid != 0
     if restricted:
         denied |= task_limits.FUSE
+    paths = task_limits.ViewedPaths(
+        node.attempt_folder(assignment.attempt),
+        (node.root, node.shared),
+        (execution.cwd, execution.argv[0]),
+    )
+    view = task_limits.view_of(
+        node.isolation,
+        paths,
+        memory_bytes=template.memory_bytes,
+        denied=list(denied),
+        alone=resources.user.switch,
+        # a daemon of MPS and its clients have to be in one IPC namespace
+        gang=None
+        if resources.shared_gpu is not None
+        else _gang_on_node(assignment, template, resources.user),
+        restricted=restricted,
+    )
+    if hidden := task_limits.hidden_path(view, paths):
+        raise UnstartableError(
+            f"job {template.job} has {hidden} as its working directory or command, and tasks of "
+            f"its pool don't see {task_limits.USERS_SERVICES}. To fix: choose a folder elsewhere, "
+            "or a pool with privileges: unrestricted"
+        )
     return {
         "argv": execution.argv,
         "files": execution.files,
@@ -160,22 +183,7 @@ def _process(
         "cwd": execution.cwd,
         "limits": _limits(template, node, resources, denied),
         "privileges": task_privileges.RESTRICTED if restricted else "",
-        "private": task_limits.view_of(
-            node.isolation,
-            task_limits.ViewedPaths(
-                node.attempt_folder(assignment.attempt),
-                (node.root, node.shared),
-                (execution.cwd, execution.argv[0]),
-            ),
-            memory_bytes=template.memory_bytes,
-            denied=list(denied),
-            alone=resources.user.switch,
-            # a daemon of MPS and its clients have to be in one IPC namespace
-            gang=None
-            if resources.shared_gpu is not None
-            else _gang_on_node(assignment, template, resources.user),
-            restricted=restricted,
-        ),
+        "private": view,
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents.data import copy_worker
+from agents.deletion import tree_deletion
 from agents.host import file_tree
 
 
@@ -60,7 +61,7 @@ def test_what_is_too_deep_is_refused_and_says_what_to_do(tmp_path: Path, depth: 
         copy_worker.StageError, match="more than 64 folders below each other: put it"
     ):
         source.list("", 10)
-    assert file_tree.delete(str(tmp_path / "deep"))
+    assert tree_deletion.delete(str(tmp_path / "deep"))
 
 
 class Said(io.StringIO):

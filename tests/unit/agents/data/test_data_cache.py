@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,28 @@ import pytest
 
 from agents.data import copy_worker, data_cache
 from agents.data.data_cache import CacheNote, DataCache
+from agents.deletion import deleter, tree_deletion
 from agents.host import file_tree
 from reconciler.model.state.states import EndReason
 
 UID, GID = os.geteuid(), os.getegid()
 KIB = 1024
 LONG_S = 60.0
+
+
+def opened(root: Path, limit_bytes: int = 0) -> DataCache:
+    """A cache whose discarded entries a thread deletes."""
+    due = threading.Event()
+    remover = deleter.Deleter(due.set)
+
+    def work() -> None:
+        while due.wait():
+            due.clear()
+            while remover.turn():
+                pass
+
+    threading.Thread(target=work, daemon=True).start()
+    return DataCache(root, remover, limit_bytes)
 
 
 def fill(cache: DataCache, key: str, kib: int = 8) -> Path:
@@ -39,7 +56,7 @@ def add(cache: DataCache, attempt: str, key: str, kib: int = 8) -> str:
 
 def found_again(root: Path, limit_bytes: int = 2**20) -> DataCache:
     """A cache of another agent, that has found what is there."""
-    cache = DataCache(root, limit_bytes)
+    cache = opened(root, limit_bytes)
     assert cache.loaded.wait(LONG_S)
     return cache
 
@@ -68,7 +85,7 @@ def entries(root: Path) -> set[str]:
 
 
 def test_what_was_used_longest_ago_goes_first_and_what_is_needed_stays(tmp_path: Path) -> None:
-    cache = DataCache(tmp_path, 24 * KIB)
+    cache = opened(tmp_path, 24 * KIB)
     for number, attempt in enumerate(("a.1", "a.2", "a.3")):
         assert add(cache, attempt, f"k{number}") == ""
     assert cache.size_bytes == 24 * KIB
@@ -83,7 +100,7 @@ def test_what_was_used_longest_ago_goes_first_and_what_is_needed_stays(tmp_path:
 
 
 def test_what_never_fits_says_so_and_evicts_nobody_who_is_needed(tmp_path: Path) -> None:
-    cache = DataCache(tmp_path, 24 * KIB)
+    cache = opened(tmp_path, 24 * KIB)
     assert add(cache, "a.1", "k0", 16) == ""
     problem = add(cache, "a.2", "k1", 16)
     assert problem.startswith("no room for copies on the node: 0.01562 MiB are to be copied")
@@ -99,7 +116,7 @@ def test_what_never_fits_says_so_and_evicts_nobody_who_is_needed(tmp_path: Path)
 
 
 def test_nothing_idle_goes_for_what_could_never_fit(tmp_path: Path) -> None:
-    cache = DataCache(tmp_path, 40 * KIB)
+    cache = opened(tmp_path, 40 * KIB)
     for number in range(4):
         assert add(cache, f"a.{number}", f"k{number}") == ""
     for number in range(3):
@@ -116,15 +133,41 @@ def test_nothing_idle_goes_for_what_could_never_fit(tmp_path: Path) -> None:
     assert entries(tmp_path) == {"k3"}
 
 
+def test_room_is_there_once_what_was_evicted_is_deleted(tmp_path: Path) -> None:
+    """Until then the copy waits, for no longer than it may take."""
+    remover = deleter.Deleter()  # nothing is deleted yet
+    cache = DataCache(tmp_path, remover, 24 * KIB)
+    assert cache.loaded.wait(LONG_S)
+    assert add(cache, "a.1", "k0", 16) == ""
+    cache.forget("a.1")
+    asked = iter([False, False, True])
+    with pytest.raises(data_cache.RoomUnderWayError, match="were still being deleted"):
+        cache.claim("a.2", (UID, "k1"), 16 * KIB, there=False, must_end=asked.__next__)
+    assert next(asked, None) is None, "it has waited and asked again"
+    assert entries(tmp_path) == set()
+    assert cache.size_bytes == 16 * KIB, "what is on the disk counts"
+    # what fits beside it needs no wait
+    assert cache.claim("a.3", (UID, "k2"), 8 * KIB, there=False) == ""
+    cache.settle("a.3")
+
+    def delete() -> bool:
+        while remover.turn():
+            pass
+        return False
+
+    assert cache.claim("a.2", (UID, "k1"), 16 * KIB, there=False, must_end=delete) == ""
+    assert cache.size_bytes == 0
+
+
 def test_a_copy_can_not_make_room_by_what_it_says(tmp_path: Path) -> None:
-    cache = DataCache(tmp_path, 24 * KIB)
+    cache = opened(tmp_path, 24 * KIB)
     assert "does not say" in cache.claim("a.1", (UID, "k0"), -(2**50), there=False)
     assert "no room" in cache.claim("a.1", (UID, "k1"), 25 * KIB, there=False)
 
 
 @pytest.mark.parametrize("name", ["deep", f"deep{copy_worker.PART}", f"deep{copy_worker.GONE}"])
 def test_what_a_user_has_nested_stops_no_agent(tmp_path: Path, name: str) -> None:
-    cache = DataCache(tmp_path, 2**20)
+    cache = opened(tmp_path, 2**20)
     add(cache, "a.1", "k0")
     nest(Path(cache.home(UID, GID)) / name, 3_000)
     again = found_again(tmp_path)
@@ -135,7 +178,7 @@ def test_what_a_user_has_nested_stops_no_agent(tmp_path: Path, name: str) -> Non
 def test_a_start_waits_for_no_count_of_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = DataCache(tmp_path, 2**20)
+    cache = opened(tmp_path, 2**20)
     for key in ("k0", "k1", "k2"):
         fill(cache, key)
     monkeypatch.setattr(data_cache, "NAMES_MAX", 5)  # of an entry: the folder and its file
@@ -159,16 +202,18 @@ def test_trees_are_deleted_in_bounds_and_without_their_links(tmp_path: Path) -> 
     for number in range(10):
         (top / "e" / f"file{number}").touch()
     assert file_tree.measure(str(top)).size_bytes is None
-    assert not file_tree.delete(str(top), names_max=5)
+    first = tree_deletion.TreeDeletion(str(top), lambda _: True)
+    assert first.step(5, LONG_S) is tree_deletion.DeletionOutcome.MORE
+    first.close()
     assert top.exists()
-    assert file_tree.delete(str(top))
+    assert tree_deletion.delete(str(top))
     assert not top.exists()
-    assert file_tree.delete(str(top))
+    assert tree_deletion.delete(str(top))
     assert (outside / "precious").exists()
 
 
 def test_another_agent_finds_what_is_whole_and_removes_the_rest(tmp_path: Path) -> None:
-    cache = DataCache(tmp_path, 2**20)
+    cache = opened(tmp_path, 2**20)
     add(cache, "a.1", "k0")
     fill(cache, f"k1{copy_worker.PART}")
     fill(cache, f"k2{copy_worker.GONE}")
@@ -191,7 +236,7 @@ def test_links_of_users_lead_nowhere(tmp_path: Path, kind: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_bytes(b"x" * 64 * KIB)
-    cache = DataCache(tmp_path, 2**20)
+    cache = opened(tmp_path, 2**20)
     home = Path(cache.home(UID, GID))
     if kind == "entry":
         (home / "k0").symlink_to(outside)
@@ -207,13 +252,13 @@ def test_links_of_users_lead_nowhere(tmp_path: Path, kind: str) -> None:
 def test_the_default_limit_is_a_part_of_the_disk(tmp_path: Path) -> None:
     space = os.statvfs(tmp_path)
     expected = int(space.f_blocks * space.f_frsize * data_cache.LIMIT_RATIO)
-    assert DataCache(tmp_path).limit_bytes == expected
+    assert opened(tmp_path).limit_bytes == expected
 
 
 def test_what_can_not_be_kept_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = DataCache(tmp_path, 2**20)
+    cache = opened(tmp_path, 2**20)
 
     def refuse(path: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -234,7 +279,7 @@ def test_how_a_copy_out_has_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("nothing can be mounted here")
     try:
-        cache = DataCache(disk, 2**20)
+        cache = opened(disk, 2**20)
         cache.put("a.1", CacheNote(pins=((UID, "k0"),), outs={"plan": {}}))
         with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as stream:
             while stream.write(bytes(4096)) == 4096:
@@ -254,7 +299,7 @@ def test_how_a_copy_out_has_ended_is_kept_on_a_full_disk(tmp_path: Path) -> None
 
 def test_an_end_of_a_copy_that_is_torn_or_long_costs_nothing_else(tmp_path: Path) -> None:
     note = CacheNote(pins=((UID, "k0"),), outs={"plan": {}})
-    cache = DataCache(tmp_path, 2**20)
+    cache = opened(tmp_path, 2**20)
     for name in ("torn", "long", "old"):
         cache.put(name, note)
     path = tmp_path / "staging" / "torn"

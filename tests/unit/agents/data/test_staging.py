@@ -21,6 +21,7 @@ from agents.data import (
     staging,
     worker_process,
 )
+from agents.deletion import deleter
 from agents.host import processes
 from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
@@ -57,7 +58,7 @@ class Bed:
         self.target = root / "target"
         self.target.mkdir()
         (root / "pids").touch()
-        self.cache = data_cache.DataCache(root, 2**20)
+        self.cache = data_cache.DataCache(root, deleter.Deleter(), 2**20)
         self.stager = staging.Stager(str(root), self.cache, secret_store.SecretStore(None, ()))
         self.told: list[AttemptReport] = []
 
@@ -165,7 +166,7 @@ def test_what_takes_longer_is_the_end_that_was_ordered(bed: Bed, grace_s: float 
     assert (end.end_reason, end.exit_code) == (EndReason.PREEMPTED, 0)
     assert "could not be copied out" in end.message
     # another agent tells the same
-    again = data_cache.DataCache(bed.root, 2**20)
+    again = data_cache.DataCache(bed.root, deleter.Deleter(), 2**20)
     (told,) = staging.Stager(str(bed.root), again, secret_store.SecretStore(None, ())).hold(
         [ENDED], print
     )
@@ -195,22 +196,22 @@ def test_copies_that_can_not_be_killed_keep_no_turn(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_process, "LAST_S", 0.1)
-    names = [f"a.{number}" for number in range(1, copy_queue.TOGETHER_MAX + 2)]
+    names = [f"a.{number}" for number in range(1, copy_queue.OF_ONE_USER_MAX + 2)]
     for name in names:
         bed.prepare(name)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", Unkillable)
         for name in names[:-1]:
             bed.hold(id=name)
-        wait_for(lambda: len(bed.pids()) == copy_queue.TOGETHER_MAX)
+        wait_for(lambda: len(bed.pids()) == copy_queue.OF_ONE_USER_MAX)
         bed.hold(id=names[-1])
         for name in names[:-1]:
             bed.stager.stop(name, EndReason.CANCELLED, None)
         # who waits is woken by its own stop; it has not begun
-        wait_for(lambda: len(bed.told) == copy_queue.TOGETHER_MAX)
+        wait_for(lambda: len(bed.told) == copy_queue.OF_ONE_USER_MAX)
     wait_for(lambda: len(bed.pids()) == len(names))
     assert all(processes.process_facts(pid) is not None for pid in bed.pids())
-    monkeypatch.setattr(copy_runner, "HUNG_MAX", copy_queue.TOGETHER_MAX)
+    monkeypatch.setattr(copy_runner, "HUNG_MAX", copy_queue.OF_ONE_USER_MAX)
     bed.prepare("b.1")
     bed.hold(id="b.1")
     wait_for(lambda: len(bed.told) == len(names))
@@ -224,11 +225,11 @@ def test_copies_that_can_not_be_killed_keep_no_turn(
 
 
 def test_who_waits_for_a_turn_is_woken_by_its_stop(bed: Bed) -> None:
-    names = [f"a.{number}" for number in range(1, copy_queue.TOGETHER_MAX + 2)]
+    names = [f"a.{number}" for number in range(1, copy_queue.OF_ONE_USER_MAX + 2)]
     for name in names:
         bed.prepare(name)
         bed.hold(id=name)
-    wait_for(lambda: len(bed.pids()) == copy_queue.TOGETHER_MAX)
+    wait_for(lambda: len(bed.pids()) == copy_queue.OF_ONE_USER_MAX)
     waiting = names[-1]
     bed.stager.stop(waiting, EndReason.CANCELLED, None)
     end = bed.end()

@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import resource
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -220,3 +221,40 @@ def test_nobody_waits_for_the_owner_of_a_log_who_holds_it(tmp_path: Path) -> Non
         log_file.turn_over(path, 8)
         assert rest(path, 2) == (b"xyz", 13)
     assert rest(path) == (b"xyz", 13)
+
+
+def test_a_log_of_any_size_keeps_no_other_from_its_limit(tmp_path: Path) -> None:
+    """A task can set the size of its own output, which writes nothing, to all that a file may have
+    on some file systems: after two of them no number of lost bytes had room in the note.
+    """
+    huge, other = tmp_path / "a.1.stdout", tmp_path / "b.1.stdout"
+    (tmp_path / "a.1.stdout.cut").write_bytes(struct.pack("<Q?", 2**64 - 10, False))
+    for _ in range(3):
+        grow(huge, b"x")
+        os.truncate(huge, 2**40)
+        grow(other, b"y" * 100)
+        found = log_streamer.rotate(tmp_path, ("a.1", "b.1"), 50)
+        assert found.problems == ()
+        assert [path.stat().st_size for path in (huge, other)] == [0, 0]
+    piece = log_file.read(huge, 0)
+    assert (len(piece.data or b""), piece.turning) == (50, False)
+    assert piece.offset + 50 == log_file.CUT_BYTES_MAX
+
+
+def test_what_is_wrong_with_one_log_is_said_and_keeps_no_other_from_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn_over = log_file.turn_over
+
+    def fail(path: Path, keep_bytes: int) -> None:
+        if path.name.startswith("a"):
+            raise ValueError("what nobody has thought of")
+        turn_over(path, keep_bytes)
+
+    monkeypatch.setattr(log_file, "turn_over", fail)
+    for name in ("a.1.stdout", "b.1.stdout"):
+        grow(tmp_path / name, b"y" * 100)
+    found = log_streamer.rotate(tmp_path, ("a.1", "b.1"), 50)
+    assert (tmp_path / "b.1.stdout").stat().st_size == 0
+    assert len(found.problems) == 1
+    assert "a.1.stdout can't be rotated: ValueError" in found.problems[0]

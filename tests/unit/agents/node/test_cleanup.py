@@ -19,10 +19,11 @@ class Scene:
         self.folder = root / "logs"
         self.folder.mkdir()
         self.now = 100.0
+        self.said: list[str] = []
         settings = AgentSettings(
             "http://127.0.0.1:1", "n1", root, log_bytes_max=40 * KIB, logs_total_bytes_max=100 * KIB
         )
-        self.logs = cleanup.LogCleanup(self.folder, settings, lambda: self.now)
+        self.logs = cleanup.LogCleanup(self.folder, settings, self.said.append, lambda: self.now)
         assert self.logs.turn([]), "at the start"
 
     def write(self, name: str, kib: int, age: float = 0.0) -> None:

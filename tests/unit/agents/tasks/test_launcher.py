@@ -10,8 +10,8 @@ import pytest
 
 from agents import state
 from agents.data import staging
+from agents.deletion import deleter, trash
 from agents.health import checks, volume_checks
-from agents.host import trash
 from agents.settings import AgentSettings
 from agents.tasks import gates, launcher, task_data
 from agents.tasks.node_context import NodeContext
@@ -35,7 +35,7 @@ class Starts:
         settings = AgentSettings(name="n", root=root, server="http://127.0.0.1:1")
         place = NodeContext("n", str(root), str(self.shared))
         self.carrier = launcher.Launcher(
-            settings, place, trash.Trash(root / "trash"), self.lock, **parts
+            settings, place, trash.Trash(root / "trash", deleter.Deleter()), self.lock, **parts
         )
         self.orders: list[Any] = []
         self.came = threading.Event()

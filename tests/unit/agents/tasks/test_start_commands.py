@@ -97,6 +97,22 @@ def test_all_but_root_are_restricted_unless_the_pool_says_otherwise(
     assert order["limits"].get("deny_devices") == (["c 10:229 rwm"] if restricted else None)
 
 
+@pytest.mark.parametrize("field", ["working_directory", "command"])
+@pytest.mark.parametrize("path", ["/run/user", "/run/user/1001/bus", "/run/./user/1001"])
+def test_no_choice_of_a_job_brings_the_services_of_its_user_back(
+    monkeypatch: pytest.MonkeyPatch, field: str, path: str
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    holding = task_limits.IsolationCapabilities(views=True)
+    place = msgspec.structs.replace(PLACE, as_root=True, isolation=holding)
+    chosen: dict[str, Any] = {field: (path,) if field == "command" else path}
+    template = TaskTemplate("j", 1, "g", **{"command": ("true",), "user": "games", **chosen})
+    with pytest.raises(UnstartableError, match=r"don't see /run/user\. To fix: "):
+        ordering.order_for(Assignment("a.1", "t", "b"), template, place)
+    free = msgspec.structs.replace(template, privileges="unrestricted")
+    assert "hides" not in ordering.order_for(Assignment("a.1", "t", "b"), free, place)["private"]
+
+
 @pytest.mark.parametrize("user", ["root", None])
 def test_nobody_becomes_root_unless_the_pool_allows_it(
     monkeypatch: pytest.MonkeyPatch, user: str | None

@@ -2,19 +2,19 @@
 
 Most contain only the two empty folders that every attempt gets. Creating and deleting those is
 expensive on some file systems, so new attempts reuse them. The rest is deleted when the node is
-quiet. Folders with content are deleted at once. Taking a folder is a rename, so nobody else can
-have it.
+quiet. Folders with content are deleted at once, by turns (see ``deleter``). Taking a folder is a
+rename, so nobody else can have it.
 """
 
 import contextlib
 import os
 import stat
-import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
-from agents.host import file_tree
+from agents.deletion import deleter
 
 #: Quiet time after which empty folders are deleted.
 QUIET_S = 5.0
@@ -24,21 +24,22 @@ HOLLOW_MAX = 5_000
 #: stopped.
 LENT_S, LENT_MAX = 15.0, 20_000
 _INNER = ("work", "tmp")
-#: Suffix of what is being deleted.
-_GONE = ".gone"
 
 
 class Trash:
-    """The trash of one node. Different threads may call ``put`` and ``empty``."""
+    """The trash of one node. Different threads may call ``put`` and ``empty``.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        deleter: deletes what has content, here and in the cache.
+    """
+
+    def __init__(self, folder: Path, remover: deleter.Deleter) -> None:
         self._folder = str(folder)
-        self._full: deque[str] = deque()
+        self.deleter = remover
         self._hollow: deque[str] = deque()
         self._lent: deque[tuple[float, str]] = deque(maxlen=LENT_MAX)
         self._put_at = 0.0
-        for name in os.listdir(self._folder):  # noqa: PTH208 - what an earlier agent left
-            self._full.append(f"{self._folder}/{name}")
+        remover.add_left(self._folder)
 
     def put(self, folder: str) -> bool:
         """Take a folder as a whole. Return True if ``empty`` should be called soon.
@@ -53,7 +54,7 @@ class Trash:
         if _is_hollow(path):
             self._hollow.append(path)
             return first or len(self._hollow) > HOLLOW_MAX
-        self._full.append(path)
+        self._delete(path)
         return True
 
     def take(self) -> str | None:
@@ -68,18 +69,45 @@ class Trash:
         return os.path.basename(path)  # noqa: PTH119
 
     def empty(self) -> float | None:
-        """Delete what is due. Return the seconds until more is due; None if nothing is left."""
-        while self._full:
-            _remove(self._full.popleft())
+        """Delete a part of what is due. Return the seconds until more is due, 0 if some is left to
+        delete now; None if nothing is left.
+        """
         while self._lent and self._lent[0][0] <= time.monotonic() - LENT_S:
-            _remove(self._lent.popleft()[1])
+            self._remove(self._lent.popleft()[1])
+        left_s = self._empty_hollow()
+        return 0.0 if self.deleter.turn() else left_s
+
+    def _empty_hollow(self) -> float | None:
         left_s = self._put_at + QUIET_S - time.monotonic()
         if not self._hollow or (left_s > 0 and len(self._hollow) <= HOLLOW_MAX):
             return left_s if self._hollow else None
         with contextlib.suppress(IndexError):  # an attempt may have taken one meanwhile
             for _ in range(len(self._hollow)):
-                _remove(self._hollow.pop())
+                self._remove(self._hollow.pop())
         return None
+
+    def _remove(self, path: str) -> None:
+        """Delete a hollow folder, unless an attempt has taken it."""
+        with contextlib.suppress(FileNotFoundError):
+            gone = deleter.named(self._folder, os.path.basename(path), os.geteuid())  # noqa: PTH119
+            os.rename(path, gone)  # noqa: PTH104
+            try:
+                for name in _INNER:
+                    os.rmdir(f"{gone}/{name}")  # noqa: PTH106
+                os.rmdir(gone)  # noqa: PTH106
+            except OSError:
+                self.deleter.add(gone, os.geteuid())
+
+    def _delete(self, path: str) -> None:
+        """Have a folder deleted, unless an attempt has taken it."""
+        uid = os.lstat(path).st_uid
+        name = os.path.basename(path)  # noqa: PTH119
+        self.deleter.add(deleter.move(path, self._folder, name, uid), uid)
+
+
+def of_node(root: Path, added: Callable[[], None], kept: Callable[[int, str], None]) -> Trash:
+    """Return the trash of a node, with a deleter that calls these (see ``deleter``)."""
+    return Trash(root / "trash", deleter.Deleter(added, kept))
 
 
 def _is_hollow(path: str) -> bool:
@@ -97,18 +125,3 @@ def _is_hollow(path: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _remove(path: str) -> None:
-    """Delete a folder, unless an attempt has taken it."""
-    gone = path if path.endswith(_GONE) else path + _GONE
-    try:
-        os.rename(path, gone)  # noqa: PTH104
-    except OSError:
-        return
-    try:
-        for name in _INNER:
-            os.rmdir(f"{gone}/{name}")  # noqa: PTH106
-        os.rmdir(gone)  # noqa: PTH106
-    except OSError:
-        file_tree.delete(gone, sys.maxsize)  # which works at any depth
