@@ -87,6 +87,17 @@ def jobs(
     return statement.order_by(table.position.desc(), table.name).limit(min(limit, ROWS_MAX))
 
 
+def job_counts() -> sa.Select[tuple[str, str, int]]:
+    """Select how many jobs are in a state; of those that wait, by the key of their reasons."""
+    table = schema.JOBS.c
+    key = sa.case((table.state == "Pending", table.reason_key), else_="")
+    return (
+        sa.select(table.state, key, sa.func.count())
+        .where(table.newest == sa.literal_column("1"))
+        .group_by(table.state, key)
+    )
+
+
 def run_of_job(name: str, run: int | None, ended_by: float | None) -> sa.Select[tuple[str, bytes]]:
     """Select one run of a job. See ``StoreReader.job``."""
     table = schema.JOBS.c

@@ -105,6 +105,11 @@ class StoreReader:
         with database.told(self.url):
             return [codec.job(row.body) for row in self.rows(statement)]
 
+    def job_counts(self) -> list[tuple[str, str, int]]:
+        """Return states, keys of the reasons of jobs that wait, and how many jobs have them."""
+        with database.told(self.url):
+            return [(row[0], row[1], row[2]) for row in self.rows(statements.job_counts())]
+
     def job(
         self, name: str, run: int | None = None, *, ended_by: float | None = None
     ) -> records.JobRecord | None:

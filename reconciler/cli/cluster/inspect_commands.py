@@ -2,6 +2,9 @@
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 else:
     desired = lazy_import.module("reconciler.model.desired")
     review_findings = lazy_import.module("reconciler.model.rules.review_findings")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
     cluster_status = lazy_import.module("reconciler.operations.views.cluster_status")
 
 Json = Any
@@ -322,7 +326,7 @@ def status(
     with context.controller(server, token_file) as api:
         sync = api.get("/v1/sync")["sync"]
         nodes_found = api.get("/v1/nodes")["items"]
-        jobs_found = api.items("/v1/jobs")
+        jobs_found = _job_counts(api)
         overridden = api.get("/v1/overrides")["items"]
         found = cluster_status.roll_up(
             cluster_status.with_overrides(sync, overridden),
@@ -345,7 +349,7 @@ def status(
     _print_git(sync)
     _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
-    terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+    terminal.out.print(f"Jobs   {_counts_text(jobs_found)}", markup=False)
     if told_drift := cluster_status.drift_line(drifting):
         terminal.print_paragraph(f"Drift  {told_drift}", 0, 7)
     for one in overridden:
@@ -419,9 +423,23 @@ def problem_text(problem: Json) -> str:
     return desired.Problem(**problem).text()
 
 
+def _job_counts(api: "api_client.ApiClient") -> Mapping[str, int]:
+    try:
+        counts: Mapping[str, int] = api.get("/v1/job-counts")["states"]
+    except api_client.ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        counts = _counts(api.items("/v1/jobs"))  # an older controller
+    return counts
+
+
+def _counts(items: list[Json]) -> Mapping[str, int]:
+    return Counter(reason_order.state_text(one, one.get("reasons") or ()) for one in items)
+
+
 def _tally(items: list[Json]) -> str:
-    counts: dict[str, int] = {}
-    for item in items:
-        state = reason_order.state_text(item, item.get("reasons") or ())
-        counts[state] = counts.get(state, 0) + 1
+    return _counts_text(_counts(items))
+
+
+def _counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"

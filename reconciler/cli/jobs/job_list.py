@@ -28,6 +28,8 @@ LEAST = {"NAME": 15, "QUEUE": 8, "REASON": 21}
 WAITING = frozenset({"Pending", "Held"})
 #: In a line narrower than this, words of ends are cut to so many characters: `5/6, 1 fail…`.
 ROOMY, SHORT = 100, 5
+#: How many jobs a table has, unless more are asked for.
+SHOWN = 50
 #: Replaces a reason that is the same as in the row before.
 AS_ABOVE = "as above"
 #: A list view holds all tries of a job that has fewer than this.
@@ -67,7 +69,19 @@ def jobs(
     owner: Annotated[
         str | None, typer.Option(help="Only jobs of this owner. Default: all.")
     ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            "-n",
+            help=f"Number of jobs, newest first. Default: {SHOWN} in tables, all as data.",
+            min=1,
+        ),
+    ] = None,
     *,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="All jobs, in tables, too.")
+    ] = False,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
     token_file: context.TokenFile = None,
@@ -86,9 +100,13 @@ def jobs(
     array_elements.require_whole_jobs("jobs", names or ())
     wanted = None if state is None else _state(state)
     with context.controller(server, token_file) as api:
-        items = api.items("/v1/jobs", queue=queue, state=wanted, owner=owner)
+        most = _most(limit, everything=everything or bool(names) or output.is_data)
+        query = {"queue": queue, "state": wanted, "owner": owner}
+        items = api.items("/v1/jobs", most=None if most is None else most + 1, **query)
         if names:
             items = [item for item in items if item["name"] in names]
+        has_more = most is not None and len(items) > most
+        items = items[:most]
         if queue is not None and not items:
             _check_queue(api, queue)
         missing = [name for name in names or () if name not in {item["name"] for item in items}]
@@ -99,8 +117,23 @@ def jobs(
             terminal.print_document(page, output)
         elif items or not unknown:  # unknown names are reported below
             show(items, time.time(), wide=output is terminal.Output.WIDE)
+            if has_more:
+                _note_more(len(items), is_asked=limit is not None)
     if unknown:
         terminal.fail(unknown[0], details=unknown[1:])
+
+
+def _most(limit: int | None, *, everything: bool) -> int | None:
+    """Return how many jobs to list; None: all."""
+    return limit if limit is not None or everything else SHOWN
+
+
+def _note_more(shown: int, *, is_asked: bool) -> None:
+    """Tell that there are more jobs, unless somebody asked for so many."""
+    if not is_asked:
+        terminal.note(
+            f"the newest {shown} are shown: --all shows all, --state, --queue and --owner select"
+        )
 
 
 def _state(written: str) -> str:

@@ -29,6 +29,8 @@ ANSWER_S_MIN = 90.0
 BEGIN_S = 30.0
 #: The most bytes of a stream handed on at once.
 PIECE_BYTES = 2**16
+#: The most items that a controller gives at once.
+PAGE_ITEMS_MAX = 1000
 #: A larger answer is none of a controller's.
 ANSWER_BYTES_MAX = 2**30
 #: What may stand in a path as it is; whatever else a name holds is escaped.
@@ -174,15 +176,19 @@ class ApiClient:
         finally:
             connection.close()
 
-    def items(self, path: str, **query: str | float | None) -> list[Json]:
-        """Return all items of a list, from all of its pages."""
+    def items(
+        self, path: str, *, most: int | None = None, **query: str | float | None
+    ) -> list[Json]:
+        """Return the items of a list, from its pages; ``most``: about so many are enough."""
+        if most is not None:
+            query["limit"] = min(most, PAGE_ITEMS_MAX)
         found: list[Json] = []
         after: str | None = None
         for _ in range(10_000):
             page = self.get(path, after=after, **query)
             found.extend(page["items"])
             after = page.get("next")
-            if not after:
+            if not after or (most is not None and len(found) >= most):
                 break
         return found
 

@@ -25,6 +25,12 @@ class Jobs(Envelope, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class JobCounts(Envelope, frozen=True, kw_only=True):
+    """How many jobs there are, by state; ``Invalid`` are those that can't run as written."""
+
+    states: dict[str, int]
+
+
 class NodesEnvelope(Envelope, frozen=True, kw_only=True):
     """Nodes."""
 

@@ -1,6 +1,7 @@
 """Read access over HTTP: each call reads the store once and shows what it holds."""
 
 import asyncio
+import collections
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from litestar.params import Parameter, QueryParameter
 from reconciler.model.protocol import loop_messages
 from reconciler.model.rules import redaction
 from reconciler.model.state import records
-from reconciler.model.state.pending_reasons import Reason
+from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import JobState
 from reconciler.model.values import suggestions, times
 from reconciler.operations.views import attempt_views, job_views, quota_views, view_types
@@ -113,6 +114,20 @@ def show_refused(reader: StoreReader, prefix: str) -> list[view_types.JobView]:
     ]
 
 
+def count_jobs(reader: StoreReader) -> dict[str, int]:
+    """Return how many jobs there are by state, as the list of jobs shows it."""
+    found = reader.job_counts()
+    reasons = reader.reasons([key for _, key, _ in found if key])
+    counts: collections.Counter[str] = collections.Counter()
+    for state, key, count in found:
+        is_invalid = any(one.code is ReasonCode.INVALID for one in reasons.get(key, ()))
+        counts["Invalid" if is_invalid else state] += count
+    refused = len(show_refused(reader, ""))
+    if refused:
+        counts["Invalid"] += refused
+    return dict(counts)
+
+
 def is_structure_otherwise(reader: StoreReader) -> bool:
     """Return True if objects may be in force that git does not have like this any more."""
     sync = job_views.stored_sync(reader.view(job_views.SYNC))
@@ -193,6 +208,15 @@ def jobs(
         next=cursor(found[-1]) if len(found) == limit else None,
         **envelopes.head(link.published),
     )
+
+
+@get("/v1/job-counts", sync_to_thread=True, responses=FAILS, summary="How many jobs, by state")
+def job_counts(
+    store: NamedDependency[ServerStore], link: NamedDependency[LinkClient]
+) -> envelopes.JobCounts:
+    """Return how many jobs are in each state."""
+    states = count_jobs(store.reader)
+    return envelopes.JobCounts(states=states, **envelopes.head(link.published))
 
 
 @get("/v1/jobs/{name:str}", sync_to_thread=True, responses=_NOT_FOUND, summary="One job")
@@ -431,6 +455,7 @@ async def events(
 
 
 HANDLERS = [
+    job_counts,
     jobs,
     job,
     nodes,
