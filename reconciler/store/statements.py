@@ -92,7 +92,7 @@ def job_counts() -> sa.Select[tuple[str, str, int]]:
     table = schema.JOBS.c
     key = sa.case((table.state == "Pending", table.reason_key), else_="")
     return (
-        sa.select(table.state, key, sa.func.count())
+        sa.select(table.state, key.label("why"), sa.func.count().label("jobs"))
         .where(table.newest == sa.literal_column("1"))
         .group_by(table.state, key)
     )

@@ -108,7 +108,7 @@ class StoreReader:
     def job_counts(self) -> list[tuple[str, str, int]]:
         """Return states, keys of the reasons of jobs that wait, and how many jobs have them."""
         with database.told(self.url):
-            return [(row[0], row[1], row[2]) for row in self.rows(statements.job_counts())]
+            return [(row.state, row.why, row.jobs) for row in self.rows(statements.job_counts())]
 
     def job(
         self, name: str, run: int | None = None, *, ended_by: float | None = None
