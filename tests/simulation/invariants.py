@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.state import outcome, pending_reasons, records
-from reconciler.model.state.states import JobState
+from reconciler.model.state.states import ELEMENT_CODE, JobState
 from reconciler.model.values.resources import Resources
 from tests.simulation import views
 from tests.simulation.views import Running, View
@@ -221,7 +221,7 @@ class Jobs:
             if known is None and spec.key not in self._finished:
                 found.append(f"{name} is in git and nowhere else")
             elsewhere = known is None or known.finished or keys[name] != spec.key
-            if known is not None and not elsewhere and known.spec != spec:
+            if known is not None and not elsewhere and not _follows(known, spec):
                 found.append(f"{name} does not follow its document")
         for name, record in view.job_records.items():
             ended = self._finished.get(keys[name])
@@ -240,6 +240,20 @@ class Jobs:
             if attempt.job not in view.job_records or view.job_records[attempt.job].finished
         ]
         return found
+
+
+#: Terms that a run with tasks on nodes may keep, and the states of such elements.
+KEPT = ("queue", "time_limit_s", "preemptible", "reservation")
+LIVE = {ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING]}
+
+
+def _follows(record: records.JobRecord, spec: desired.Job) -> bool:
+    """Return True if a run is as its document says, but for terms that wait for its tasks' end."""
+    if record.spec == spec:
+        return True
+    terms = {field: getattr(record.spec, field) for field in KEPT}
+    is_live = not LIVE.isdisjoint(record.elements)
+    return is_live and msgspec.structs.replace(spec, **terms) == record.spec
 
 
 def once(view: View) -> list[str]:
