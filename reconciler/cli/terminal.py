@@ -202,7 +202,13 @@ def print_document(value: Any, form: Output) -> None:
     if form is Output.YAML:
         sys.stdout.write(msgspec.yaml.encode(value).decode())
     else:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        sys.stdout.write(log_lines.escape_json(text) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Print a value as JSON on one line."""
+    sys.stdout.write(log_lines.escape_json(msgspec.json.encode(value).decode()) + "\n")
 
 
 def print_table(

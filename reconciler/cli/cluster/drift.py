@@ -5,7 +5,6 @@ import sys
 import time
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from reconciler.cli import common_options, context, terminal
@@ -210,7 +209,7 @@ def _follow(api: Json, given: dict[str, str], items: list[Json], output: termina
 
 def _line(change: str, item: Json) -> None:
     """Print one change as a line of JSON."""
-    sys.stdout.write(msgspec.json.encode({"change": change, **item}).decode() + "\n")
+    terminal.print_json_line({"change": change, **item})
     sys.stdout.flush()
 
 

@@ -299,9 +299,7 @@ def _check_known(api: "api_client.ApiClient", job: str | None, node: str | None)
 
 def _print_event(item: Json, output: terminal.Output) -> None:
     if output in (terminal.Output.JSON, terminal.Output.YAML):
-        import msgspec  # noqa: PLC0415 - one line an event, not one document
-
-        sys.stdout.write(msgspec.json.encode(item).decode() + "\n")
+        terminal.print_json_line(item)
         return
     subject = item.get("job") or item.get("node") or "-"
     where = f" on {item['node']}" if item.get("job") and item.get("node") else ""

@@ -10,8 +10,10 @@ from typing import TextIO
 
 #: The longest sequence that is waited for if a piece ends within it.
 SEQUENCE_BYTES_MAX = 64
-#: Colours and other attributes of text, and erasure of a line or its rest.
-_HARMLESS = rb"\x1b\[[0-9;:]{0,32}m|\x1b\[[0-2]?K"
+#: Colours and other attributes of text, and erasure of the rest of a line or of all of it.
+_HARMLESS = rb"\x1b\[[0-9;:]{0,32}m|\x1b\[[02]?K"
+#: Takes attributes back, so that a task's output leaves none of them to what follows.
+_PLAIN = b"\x1b[0m"
 #: Control characters but tab, line feed and carriage return (of progress bars); those of the second
 #: set in UTF-8.
 _CONTROL = rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]"
@@ -32,6 +34,7 @@ class TerminalFilter:
 
     def __init__(self) -> None:
         self._held = b""
+        self._is_coloured = False
 
     def add(self, piece: bytes) -> bytes:
         """Return what can be written after a further piece."""
@@ -39,12 +42,15 @@ class TerminalFilter:
         found = _UNFINISHED.search(data, max(0, len(data) - SEQUENCE_BYTES_MAX))
         end = found.start() if found else len(data)
         self._held = data[end:]
-        return _TOKEN.sub(_shown, data[:end])
+        shown = _TOKEN.sub(_shown, data[:end])
+        self._is_coloured = self._is_coloured or b"\x1b" in shown
+        return shown
 
     def end(self) -> bytes:
-        """Return what was held back."""
-        held, self._held = self._held, b""
-        return _TOKEN.sub(_shown, held)
+        """Return what was held back, and what takes colours back."""
+        held, self._held = _TOKEN.sub(_shown, self._held), b""
+        plain, self._is_coloured = _PLAIN if self._is_coloured else b"", False
+        return held + plain
 
 
 class TaskOutput:
@@ -72,7 +78,7 @@ class TaskOutput:
         self._put(piece if self._filter is None else self._filter.add(piece))
 
     def end(self) -> None:
-        """Write what was held back."""
+        """Write what was held back, and take colours back."""
         if self._filter is not None:
             self._put(self._filter.end())
 

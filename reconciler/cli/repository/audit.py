@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 
 from reconciler.cli import context, terminal
@@ -255,7 +253,7 @@ def export(
     with context.controller(server, token_file) as api:
         for page in _pages(api, ACCESS if only_access else REVISIONS, query, None):
             for item in page["items"]:
-                sys.stdout.write(msgspec.json.encode(item).decode() + "\n")
+                terminal.print_json_line(item)
             count += len(page["items"])
     terminal.note(terminal.counted(count, "line"))
 

@@ -55,18 +55,20 @@ WAITS = "its tasks go on under what they started with; at the next start it take
 
 
 def _leaves_queue(structure: desired.Structure, before: desired.Job, after: desired.Job) -> bool:
-    """Return True if limits, guarantees or quotas count the run elsewhere in the other queue."""
-    old, new = (_path_of(structure, one.queue) for one in (before, after))
-    entered = [structure.queues[name] for name in new if name not in old]
-    is_bounded = any(
-        amounts != desired.QuotaAmounts()
-        for queue in entered
-        for amounts in (queue.limit, queue.guaranteed)
-    )
-    is_bounded = is_bounded or any(queue.flavors or queue.gpu_milli_max for queue in entered)
-    return is_bounded or any(
-        quota.queue and quota.queue in set(old) ^ set(new) for quota in structure.quotas.values()
-    )
+    """Return True if limits, guarantees or quotas count the run elsewhere in the other queue.
+
+    What it leaves counts as what it enters: room in a guarantee or limit would be free for a
+    further start, while the run goes on where it could not have started.
+    """
+    differing = set(_path_of(structure, before.queue)) ^ set(_path_of(structure, after.queue))
+    nothing = desired.QuotaAmounts()
+    return any(
+        queue.limit != nothing
+        or queue.guaranteed != nothing
+        or queue.flavors
+        or queue.gpu_milli_max
+        for queue in map(structure.queues.__getitem__, differing)
+    ) or any(quota.queue in differing for quota in structure.quotas.values())
 
 
 def _path_of(structure: desired.Structure, queue: str) -> tuple[str, ...]:

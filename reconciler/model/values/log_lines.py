@@ -32,6 +32,11 @@ def escape(text: str) -> str:
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
+def escape_json(text: str) -> str:
+    """Return JSON without characters that control a terminal; it says the same."""
+    return text.translate(_JSON_ESCAPES)
+
+
 def line(
     form: str, at: float, source: str, message: str, *, level: str, fields: Mapping[str, object]
 ) -> str:
@@ -62,4 +67,4 @@ def _value(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str).translate(_JSON_ESCAPES)
+    return escape_json(json.dumps(value, ensure_ascii=False, default=str))

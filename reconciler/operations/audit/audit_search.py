@@ -118,11 +118,13 @@ def _did_in_access(entry: audit_entries.AuditEntry, query: AuditQuery) -> bool:
     if not entry.access or (query.action and entry.access.action != query.action):
         return False
     name = query.object.rpartition("/")[2]
-    return not name or name in _WORD.findall(f"{entry.access.request} {entry.message}")
+    text = f"{entry.access.request} {entry.message}"
+    # what callers write is split only if it has the name
+    return name in text and (not name or name in {one.strip(".") for one in _WORD.findall(text)})
 
 
 #: What names of objects and people consist of.
-_WORD = re.compile(r"[\w.@-]*[\w@-]")
+_WORD = re.compile(r"[\w.@-]+")
 _People = Callable[[audit_entries.AuditEntry], list[str]]
 _Did = Callable[[audit_entries.AuditEntry, AuditQuery], bool]
 _of_revision: tuple[_People, _Did] = (_people_of_commits, _did_in_revision)

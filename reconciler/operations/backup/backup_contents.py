@@ -6,7 +6,10 @@ line. Secrets are not copied but named, because a backup travels further than th
 
 import fnmatch
 import hashlib
+import os
 import pathlib
+import stat
+from typing import BinaryIO
 
 import msgspec
 
@@ -30,7 +33,7 @@ KEPT = ("audit.seen.json", "notified.json", *_CHAIN_FILES)
 #: Of a controller's folder, what is made again or belongs to processes and virtual nodes.
 MADE_AGAIN = (
     *("*.log", "*.log.*", "*.sock", "*.lock", "*.part", "*.partial", "mirror-*", "submissions"),
-    *("endpoint.json", "provisioning", "nodes", "shared", "store.db*"),
+    *("muster-keys-*", "endpoint.json", "provisioning", "nodes", "shared", "store.db*"),
     *("lead.json", "assignment.key"),  # a lease is of one machine; the store has the key
 )
 _BLOCK_BYTES = 1 << 20
@@ -106,14 +109,29 @@ def left_out(folder: pathlib.Path) -> tuple[str, ...]:
     )
 
 
+def open_file(path: pathlib.Path) -> BinaryIO:
+    """Open a file for reading; a link is not followed, and a pipe not waited for.
+
+    Raises:
+        OSError: it can't be read.
+        BackupError: it is something else.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise BackupError(f"{path} is no file")
+    return file
+
+
 def describe(path: pathlib.Path) -> BackupFile:
     """Return what a manifest says of a file.
 
     Raises:
         OSError: it can't be read.
+        BackupError: it is no file.
     """
     found, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while block := file.read(_BLOCK_BYTES):
             found.update(block)
             size += len(block)

@@ -5,6 +5,7 @@ another name, and has its own once all of it is on disk.
 """
 
 import contextlib
+import hashlib
 import os
 import pathlib
 import shutil
@@ -145,9 +146,8 @@ def restore(source: pathlib.Path, url: str, state: pathlib.Path) -> RestoreResul
         for one in manifest.files if manifest else ():
             if one.name == backup_contents.STORE:
                 continue
-            (restored if _place(source / one.name, state / one.name, owner) else kept).append(
-                one.name
-            )
+            is_placed = _place(source / one.name, state / one.name, owner, one.sha256)
+            (restored if is_placed else kept).append(one.name)
         audit_log.sync_folder(state)
     except errors.StoreError as error:
         raise BackupError(str(error)) from error
@@ -167,13 +167,17 @@ def _give(path: pathlib.Path, owner: Owner | None) -> None:
         os.chown(path, *owner, follow_symlinks=False)
 
 
-def _place(source: pathlib.Path, target: pathlib.Path, owner: Owner | None) -> bool:
-    """Copy a file to a place; return False if there is one already, which stays."""
+def _place(source: pathlib.Path, target: pathlib.Path, owner: Owner | None, sha256: str) -> bool:
+    """Copy a file to a place; return False if there is one already, which stays.
+
+    Raises:
+        BackupError: what was copied is not what the manifest says.
+    """
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     try:
-        _copy(source, partial)
-        _give(partial, owner)
+        if _copy(source, partial, owner=owner) != sha256:
+            raise BackupError(f"{source}: it was changed while it was restored")
         os.link(partial, target)
     except FileExistsError:
         return False
@@ -182,19 +186,36 @@ def _place(source: pathlib.Path, target: pathlib.Path, owner: Owner | None) -> b
     return True
 
 
-def _copy(source: pathlib.Path, target: pathlib.Path, *, whole_lines: bool = False) -> None:
-    """Copy a file to a new one and to disk; ``whole_lines``: up to its last end of a line."""
+def _copy(
+    source: pathlib.Path,
+    target: pathlib.Path,
+    *,
+    whole_lines: bool = False,
+    owner: Owner | None = None,
+) -> str:
+    """Copy a file to a new one and to disk; return the SHA-256 of what was read.
+
+    ``whole_lines``: up to its last end of a line. ``owner``: user and group of the copy.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with source.open("rb") as file, os.fdopen(os.open(target, flags, 0o600), "wb") as copy:
+    found = hashlib.sha256()
+    with (
+        backup_contents.open_file(source) as file,
+        os.fdopen(os.open(target, flags, 0o600), "wb") as copy,
+    ):
+        if owner is not None:
+            os.fchown(copy.fileno(), *owner)
         end = 0
         while block := file.read(_BLOCK_BYTES):
             copy.write(block)
+            found.update(block)
             last = block.rfind(b"\n")
             end = copy.tell() - len(block) + last + 1 if last >= 0 else end
         if whole_lines:
             copy.truncate(end)
         copy.flush()
         os.fsync(copy.fileno())
+    return found.hexdigest()
 
 
 def _write(path: pathlib.Path, data: bytes) -> None:

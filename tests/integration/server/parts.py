@@ -302,3 +302,14 @@ def in_background(call: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
         yield result
     finally:
         thread.join(PATIENCE_S)
+
+
+def muster(served: Served, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that asks a server."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "reconciler.cli.entry", *words, *served.endpoint],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -36,33 +34,23 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[parts.Served]:
         made.close()
 
 
-def muster(served: parts.Served, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "reconciler.cli.entry", *words, *served.endpoint],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_an_entry_is_found_by_person_and_by_object(served: parts.Served) -> None:
-    by_ada = muster(served, "audit", "--person", "ADA@", "-o", "json")
+    by_ada = parts.muster(served, "audit", "--person", "ADA@", "-o", "json")
     assert [one["number"] for one in json.loads(by_ada.stdout)["items"]] == [4]
-    shown = muster(served, "audit", "--object", "Job/train-3")
+    shown = parts.muster(served, "audit", "--object", "Job/train-3")
     assert "ada@x.org: Grow research" in shown.stdout
-    none = muster(served, "audit", "--object", "Job/train-3", "--action", "Removed")
+    none = parts.muster(served, "audit", "--object", "Job/train-3", "--action", "Removed")
     assert (none.stdout, none.stderr) == ("", "no entry matches\n")
 
 
 def test_calls_are_found_and_shown(served: parts.Served) -> None:
-    shown = muster(served, "audit", "access", "--object", "Job/train", "--person", "eve")
+    shown = parts.muster(served, "audit", "access", "--object", "Job/train", "--person", "eve")
     assert "LogsRead  eve@x.org" in shown.stdout
     assert "GET /v1/jobs/train/logs: of ada@x.org" in shown.stdout
 
 
 def test_a_wrong_action_is_told_with_the_right_ones(served: parts.Served) -> None:
-    wrong = muster(served, "audit", "--action", "Remove")
+    wrong = parts.muster(served, "audit", "--action", "Remove")
     assert wrong.returncode == 64
     assert "Removed" in wrong.stderr
     path = "/v1/audit/access?action=Forbiden"
@@ -72,10 +60,10 @@ def test_a_wrong_action_is_told_with_the_right_ones(served: parts.Served) -> Non
 
 
 def test_all_is_exported_over_several_pages(served: parts.Served) -> None:
-    done = muster(served, "audit", "export")
+    done = parts.muster(served, "audit", "export")
     assert done.returncode == 0, done.stderr
     numbers = [json.loads(line)["number"] for line in done.stdout.splitlines()]
     assert numbers == list(range(1200, 0, -1))
     assert done.stderr == "1200 lines\n"
-    since = muster(served, "audit", "export", "--since", "1970-01-01T00:36:00Z")
+    since = parts.muster(served, "audit", "export", "--since", "1970-01-01T00:36:00Z")
     assert len(since.stdout.splitlines()) == 40

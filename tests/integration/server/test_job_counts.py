@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -39,41 +37,31 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[parts.Served]:
         made.close()
 
 
-def muster(served: parts.Served, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "reconciler.cli.entry", *words, *served.endpoint],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_jobs_are_counted_as_their_list_shows_them(served: parts.Served) -> None:
     assert served.client.get("/v1/job-counts").json()["states"] == COUNTS
-    shown = muster(served, "status")
+    shown = parts.muster(served, "status")
     assert "Jobs   2 Invalid, 20 Pending, 3 Running, 40 Succeeded\n" in shown.stdout
 
 
 def test_a_table_shows_the_newest_and_says_how_to_see_more(served: parts.Served) -> None:
-    shown = muster(served, "jobs")
+    shown = parts.muster(served, "jobs")
     rows = [line for line in shown.stdout.splitlines() if line[:1].islower()]
     assert len(rows) == 50
     assert rows[0].startswith("invalid-1")
     assert "the newest 50 are shown: --all shows all" in shown.stderr
-    few = muster(served, "jobs", "-n", "3")
+    few = parts.muster(served, "jobs", "-n", "3")
     assert len([line for line in few.stdout.splitlines() if line[:1].islower()]) == 3
     assert few.stderr == ""
     for words in (["--all"], ["--state", "Succeeded"]):
-        assert "are shown" not in muster(served, "jobs", *words).stderr
+        assert "are shown" not in parts.muster(served, "jobs", *words).stderr
 
 
 def test_data_is_whole_unless_so_many_are_asked_for(served: parts.Served) -> None:
-    whole = json.loads(muster(served, "jobs", "-o", "json").stdout)
+    whole = json.loads(parts.muster(served, "jobs", "-o", "json").stdout)
     assert len(whole["items"]) == sum(COUNTS.values())
-    some = json.loads(muster(served, "jobs", "-o", "json", "-n", "7").stdout)
+    some = json.loads(parts.muster(served, "jobs", "-o", "json", "-n", "7").stdout)
     assert len(some["items"]) == 7
 
 
 def test_a_name_is_found_however_old_it_is(served: parts.Served) -> None:
-    assert muster(served, "jobs", "running-0").stdout.splitlines()[1].startswith("running-0")
+    assert parts.muster(served, "jobs", "running-0").stdout.splitlines()[1].startswith("running-0")

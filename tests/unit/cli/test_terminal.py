@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from reconciler.cli import terminal
@@ -42,3 +43,21 @@ def test_a_cell_writes_no_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> 
         ["NODE", "STATE"], [["a\napproved by ada", "Ready"], ["b", "Lost"]], cut=False
     )
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("form", [terminal.Output.JSON, terminal.Output.YAML])
+def test_data_controls_no_terminal_and_says_the_same(
+    form: terminal.Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "ua\x9b31mRED\x1b]52;\x7f\u202e ä"
+    terminal.print_document({"author": name}, form)
+    text = capsys.readouterr().out
+    # YAML leaves what turns the direction of text: it has no escapes outside of quotes
+    controls = "\x9b\x1b\x7f" + ("\u202e" if form is terminal.Output.JSON else "")
+    assert not set(text) & set(controls)
+    read = msgspec.json.decode(text) if form is terminal.Output.JSON else msgspec.yaml.decode(text)
+    assert read == {"author": name}
+    terminal.print_json_line([name])
+    line = capsys.readouterr().out
+    assert not set(line) & set("\x9b\x1b\x7f\u202e")
+    assert msgspec.json.decode(line) == [name]

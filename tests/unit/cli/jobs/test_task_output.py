@@ -14,8 +14,9 @@ from reconciler.cli.jobs import task_output
 #: What a task writes, and what a terminal gets.
 SHOWN = {
     "text": (b"loss 0.5\tstep 3\r\n", b"loss 0.5\tstep 3\r\n"),
-    "progress": (b" 50%|##  |\r\x1b[K100%|####|\n", b" 50%|##  |\r\x1b[K100%|####|\n"),
-    "colours": (b"\x1b[1;38;5;9mred\x1b[0m\x1b[m", b"\x1b[1;38;5;9mred\x1b[0m\x1b[m"),
+    "progress": (b" 50%|##  |\r\x1b[K100%|####|\n", b" 50%|##  |\r\x1b[K100%|####|\n\x1b[0m"),
+    "colours": (b"\x1b[1;38;5;9mred\x1b[0m\x1b[m", b"\x1b[1;38;5;9mred\x1b[0m\x1b[m\x1b[0m"),
+    "concealed": (b"\x1b[8mx\x1b[1K", b"\x1b[8mx\\x1b[1K\x1b[0m"),
     "clipboard": (b"\x1b]52;c;cm0gLXJmIH4K\x07", rb"\x1b]52;c;cm0gLXJmIH4K\x07"),
     "question": (b"\x1b[6n\x1bP$q q\x1b\\", rb"\x1b[6n\x1bP$q q\x1b" + b"\\"),
     "cursor": (b"\x1b[3A\x1b[2J\x1bcok", rb"\x1b[3A\x1b[2J\x1bcok"),

@@ -55,6 +55,8 @@ KEPT: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], tuple[str,
     ),
     "queue without limits": ({}, {"queue": "free"}, {"queue": "also-free"}, ()),
     "into a limit": ({}, {"queue": "free"}, {"queue": "small"}, ("queue",)),
+    "out of a guarantee": ({}, {"queue": "inner"}, {"queue": "free"}, ("queue",)),
+    "out of a limit": ({}, {"queue": "small"}, {"queue": "free"}, ("queue",)),
     "into a guarantee": ({}, {"queue": "free"}, {"queue": "inner"}, ("queue",)),
     "beside, below one guarantee": ({}, {"queue": "inner"}, {"queue": "other-inner"}, ()),
     "out of a quota": (

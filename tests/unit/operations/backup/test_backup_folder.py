@@ -123,7 +123,19 @@ def _break_chain(folder: pathlib.Path) -> None:
     (folder / "manifest.json").write_bytes(backup_contents.encode(manifest))
 
 
+def _link(path: pathlib.Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def _pipe(path: pathlib.Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 FAULTS = {
+    "link": (lambda copy: _link(copy / "notified.json"), "notified.json can't be read"),
+    "pipe": (lambda copy: _pipe(copy / "notified.json"), "notified.json is no file"),
     "changed": (lambda copy: _change(copy / "store.db"), "store.db: found SHA-256"),
     "shorter": (lambda copy: os.truncate(copy / "notified.json", 3), "found 3 bytes, expected 11"),
     "gone": (lambda copy: (copy / "notified.json").unlink(), "notified.json can't be read"),
@@ -147,6 +159,26 @@ def test_a_backup_that_is_not_whole_is_neither_accepted_nor_restored(
     with pytest.raises(backup_contents.BackupError, match=message):
         backup_folder.restore(copy, f"sqlite:///{place / 'store.db'}", place)
     assert not list(place.iterdir())
+
+
+def test_what_is_changed_after_the_check_is_not_restored(
+    live: StateFolder, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    backup_folder.save(live.url, live.folder, copy, NOW)
+    place = tmp_path / "new"
+    place.mkdir()
+    problems = backup_contents.problems
+
+    def then_changed(folder: pathlib.Path, manifest: backup_contents.Manifest) -> list[str]:
+        found = problems(folder, manifest)
+        _change(copy / "notified.json")
+        return found
+
+    monkeypatch.setattr(backup_contents, "problems", then_changed)
+    with pytest.raises(backup_contents.BackupError, match="was changed while it was restored"):
+        backup_folder.restore(copy, f"sqlite:///{place / 'store.db'}", place)
+    assert not (place / "notified.json").exists()
 
 
 def test_a_check_goes_along_the_chains(live: StateFolder, tmp_path: pathlib.Path) -> None:
