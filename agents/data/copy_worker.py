@@ -426,7 +426,7 @@ def deliver(order: dict[str, Any], progress: CopyProgress) -> None:
 
 
 def become(uid: str, gid: str, groups: str) -> None:
-    """Become a user for good, as whom nobody can trace this process.
+    """Become a user for good, so that no process of that user can trace this one.
 
     Raises:
         OSError: this process may not; it must not go on.

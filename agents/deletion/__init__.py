@@ -1,1 +1,1 @@
-"""Deletes what nobody needs any more, in bounded steps and without what belongs to others."""
+"""Deletion of what users leave on a node, in bounded steps; files of others stay."""

@@ -1,7 +1,8 @@
 """Deletes folders of many users in turns, so that no user's folder keeps those of others waiting.
 
-Each turn is short, and then another user's folder is next. A folder that can't be deleted gets the
-suffix ``.kept`` and is left there; the next agent tries it again.
+Each turn is short, and then another user's folder is next. Of one user's folders, one after the
+other is deleted: each goes on where its last turn ended, so that every turn gets on. A folder that
+can't be deleted gets the suffix ``.kept`` and is left there; the next agent tries it again.
 """
 
 import contextlib
@@ -19,6 +20,8 @@ from agents.deletion.tree_deletion import DeletionOutcome, TreeDeletion
 TURN_NAMES, TURN_S = 20_000, 0.25
 #: Suffixes of what is being deleted, and of what can't be.
 GONE, KEPT = ".gone", ".kept"
+#: Users whose deletions stay open between turns, each with some handles.
+OPEN_MAX = 16
 #: What is before the uid in a name. No attempt has it in its id.
 _OF = "@"
 _STEM_CHARACTERS_MAX = 230
@@ -51,8 +54,8 @@ class Deleter:
         self._kept_count = 0
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[_Tree]] = OrderedDict()
-        #: The path of the last turn, if it goes on where it was.
-        self._open: tuple[_Tree, TreeDeletion] | None = None
+        #: Deletions that go on where they were, by user; that of the last turn is the last.
+        self._open: OrderedDict[str, tuple[_Tree, TreeDeletion]] = OrderedDict()
 
     def add(self, path: str, uid: int, done: Callable[[], None] | None = None) -> None:
         """Delete a path of a user, which :func:`named` has made in a folder of the agent's own.
@@ -88,25 +91,25 @@ class Deleter:
         outcome = deletion.step(TURN_NAMES, TURN_S)
         if outcome is not DeletionOutcome.MORE:
             deletion.close()
-            self._open = None
+            del self._open[tree.turns_of]
             if outcome is DeletionOutcome.STUCK:
                 self._set_aside(tree)
             if tree.done is not None:
                 tree.done()
         with self._lock:
             if outcome is DeletionOutcome.MORE:
-                self._waiting.setdefault(tree.turns_of, deque()).append(tree)
+                self._waiting.setdefault(tree.turns_of, deque()).appendleft(tree)
             return bool(self._waiting)
 
     def _resume(self, tree: _Tree) -> TreeDeletion:
-        """Return the deletion of a path, as it was left if no other had a turn meanwhile."""
-        if self._open is not None:
-            if self._open[0] is tree:
-                return self._open[1]
-            self._open[1].close()
-        deletion = TreeDeletion(tree.path, _owner_check(tree.uid))
-        self._open = tree, deletion
-        return deletion
+        """Return the deletion of a path, as its last turn left it unless too many users wait."""
+        found = self._open.pop(tree.turns_of, None)
+        if found is None:
+            found = tree, TreeDeletion(tree.path, _owner_check(tree.uid))
+        if len(self._open) == OPEN_MAX:
+            self._open.popitem(last=False)[1][1].close()
+        self._open[tree.turns_of] = found
+        return found[1]
 
     def _set_aside(self, tree: _Tree) -> None:
         kept = f"{tree.path.removesuffix(GONE)}{KEPT}"

@@ -29,12 +29,12 @@ def ids_of(uid: int, source: Path = SUBUID) -> tuple[range, ...]:
 
 
 def holder_of(uid: int, source: Path = SUBUID) -> str:
-    """Return who has an id, as the file writes it; the id itself if it is nobody's subordinate."""
+    """Return the holder of a subordinate id, as the file writes it; the id itself if none."""
     return next((line.owner for line in _read(source) if uid in line.ids), str(uid))
 
 
 def user_of(uid: int, source: Path = SUBUID) -> int:
-    """Return the user who has an id; the id itself if it is nobody's subordinate.
+    """Return the user who holds a subordinate id; the id itself if there is none.
 
     This may ask a directory service for the user.
     """

@@ -3,7 +3,7 @@
 Most contain only the two empty folders that every attempt gets. Creating and deleting those is
 expensive on some file systems, so new attempts reuse them. The rest is deleted when the node is
 quiet. Folders with content are deleted at once, by turns (see ``deleter``). Taking a folder is a
-rename, so nobody else can have it.
+rename, so no other file has it.
 """
 
 import contextlib

@@ -20,7 +20,7 @@ from agents.host import file_tree
 
 #: Nested folders that are open at a time; what is deeper is moved up.
 DEPTH_MAX = 32
-#: How often a folder is read again that nobody should add to and that is not empty.
+#: How often a folder is read again if it is not empty, although nobody should be able to add to it.
 READS_MAX = 3
 #: Names that are deleted in a tree whose folders can't be taken from who may add to them.
 SHARED_NAMES_MAX = 20_000_000
@@ -82,7 +82,7 @@ class TreeDeletion:
     """The deletion of one folder, file or link.
 
     Args:
-        path: it; in a folder in which nobody else can rename it.
+        path: the folder. Only root may rename names beside it.
         owns: True for the uids of the user whose it is.
     """
 

@@ -26,7 +26,8 @@ READ_S, GONE_S = 2.0, 1.0
 STALL_S = 0.1
 #: Processes that a reader waits for at the same time.
 TOGETHER_MAX = 256
-#: How much of an environment and of a command line is read, and how much of the latter is told.
+#: The most bytes that are read of an environment and of a command line. Of a command line, the most
+#: words that are told, and characters of each value.
 ENVIRONMENT_BYTES_MAX, COMMAND_BYTES_MAX = 2**20, 2**16
 WORDS_MAX, VALUE_CHARACTERS_MAX = 64, 4096
 #: Processes that one reader is given.

@@ -1,9 +1,9 @@
 """Control groups of what an agent runs as users and is no task, such as pulls of images.
 
 Beside the groups of its tasks, a node has ``commands`` with a group for each user. That one has the
-limits, which all commands of the user share. Each command has a group in it, by which whatever it
-has started is killed when it is over. They stand in the supervisor's hierarchies, so where it has
-none there are no groups here either. Groups go with the last command.
+limits, which all commands of the user share. Each command has a group of its own in there. When the
+command is over, all processes of that group are killed. The groups stand in the supervisor's
+hierarchies: without those there are no groups here either. They go with the last command.
 """
 
 # Paths are texts here, as in ``cgroups``.

@@ -199,6 +199,30 @@ def test_what_an_agent_without_such_names_has_left_goes(bin_: Bin) -> None:
     assert bin_.left() == set()
 
 
+@as_root
+@pytest.mark.parametrize("users", [(ADA, ADA), (ADA, BOB)], ids=["one user", "two users"])
+def test_every_turn_gets_on_however_much_of_others_stays(
+    bin_: Bin, users: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deleter, "TURN_NAMES", 10)
+    other = pwd.getpwnam("nobody").pw_uid
+    for name, uid in zip("ab", users, strict=True):
+        top = bin_.lay(name, *(f"own{number}" for number in range(20)), uid=uid)
+        for number in range(40):
+            stays = top / f"stays{number}"
+            stays.mkdir(0o777)
+            (stays / "x").touch()
+            give(stays, other)
+        bin_.deleter.add(str(top), uid)
+    turns = 0
+    while bin_.deleter.turn():
+        turns += 1
+        assert turns < 100, "turns begin again and again with what stays"
+    left = {path.name for path in bin_.folder.rglob("*") if path.name.startswith("own")}
+    assert left == set()
+    assert len(bin_.kept) == 2
+
+
 def test_users_take_turns(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deleter, "TURN_NAMES", 20)
     gone: list[str] = []
@@ -207,7 +231,7 @@ def test_users_take_turns(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
         top = bin_.lay(name, *(f"work/{number}" for number in range(count)), uid=owner)
         bin_.deleter.add(str(top), uid, lambda name=name: gone.append(name))  # type: ignore[misc]
     bin_.empty()
-    assert gone == ["small", "next", "large"], "a user's own take turns as well"
+    assert gone == ["small", "large", "next"], "one user's are deleted one after the other"
     assert bin_.left() == set()
 
 
