@@ -16,6 +16,9 @@ _PIECE_BYTES = 2**20
 def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
     """Copy the newest bytes of a file to another one with the same owner and mode, and truncate it.
 
+    Both have the time at which the file was written last: by it the oldest logs are deleted first,
+    however late one is rotated.
+
     Returns:
         Start and end of the kept part in the old file.
 
@@ -26,6 +29,7 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
     """
     with os.fdopen(open_unwaiting(path, os.O_RDWR), "r+b") as source:
         found = os.fstat(source.fileno())
+        times = (found.st_atime_ns, found.st_mtime_ns)
         copy.unlink(missing_ok=True)  # its owner may hold a lease on it
         handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
@@ -35,7 +39,10 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
                     os.fchown(target.fileno(), found.st_uid, found.st_gid)
                 began = source.seek(-min(keep_bytes, found.st_size), os.SEEK_END)
                 copied = _copy(source, target, keep_bytes)
+                target.flush()
+                os.utime(target.fileno(), ns=times)
             source.truncate(0)
+            os.utime(source.fileno(), ns=times)
         except OSError:
             copy.unlink(missing_ok=True)  # half of it is useless, and disk space is what lacks
             raise

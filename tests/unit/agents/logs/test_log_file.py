@@ -258,3 +258,18 @@ def test_what_is_wrong_with_one_log_is_said_and_keeps_no_other_from_its_limit(
     assert (tmp_path / "b.1.stdout").stat().st_size == 0
     assert len(found.problems) == 1
     assert "a.1.stdout can't be rotated: ValueError" in found.problems[0]
+
+
+def test_a_log_that_is_rotated_late_goes_before_newer_ones(tmp_path: Path) -> None:
+    """A size that takes no space becomes a copy that does."""
+    old, new = tmp_path / "a.1.stdout", tmp_path / "b.1.stdout"
+    old.touch()
+    os.truncate(old, 2**40)
+    os.utime(old, (1000.0, 1000.0))
+    new.write_bytes(b"x" * 4096)
+    os.utime(new, (2000.0, 2000.0))
+    log_file.turn_over(old, 2**20)
+    assert {log_file.copy_of(old).stat().st_mtime, old.stat().st_mtime} == {1000.0}
+    log_streamer.prune(tmp_path, set(), 2**16, 1e12)
+    assert not log_file.copy_of(old).exists()
+    assert new.exists()
