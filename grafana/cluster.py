@@ -2,13 +2,31 @@
 
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana import panels
-from grafana.panels import BAD, GOOD, WARNING
+from grafana import control, panels
+from grafana.panels import BAD, GOOD, WARNING, Look
+from reconciler.model.state.pending_reasons import NEVER_CODES, ReasonCode
 
 NONE = ((None, GOOD), (1, WARNING))
 NONE_AT_ALL = ((None, GOOD), (1, BAD))
 #: GPUs that a task has, with what they do.
 BUSY = "muster_gpu_utilization_ratio and on (node, gpu) muster_node_gpu_allocated == 1"
+#: Sizes of numbers in a line of four, and in one of five, whose last one has what is left.
+FOURTH, FIFTH = Look(width=6), Look(width=5)
+#: Reasons of jobs that more room, or room in another form, would start.
+ROOM = (
+    ReasonCode.WAITING_FOR_QUOTA,
+    ReasonCode.FRAGMENTED,
+    ReasonCode.INSUFFICIENT_RESOURCES,
+    ReasonCode.WAITING_FOR_EVICTIONS,
+    ReasonCode.RESERVED,
+    ReasonCode.BEHIND,
+)
+#: GPUs that work asks for which waits for room.
+FOR_ROOM = f'sum(muster_pending_gpus{{reason=~"{"|".join(ROOM)}"}})'
+#: Reasons that waiting does not end, but for those that somebody chose.
+NEVER = "|".join(sorted((NEVER_CODES | {ReasonCode.NO_TOPOLOGY_DOMAIN}) - {ReasonCode.HELD}))
+#: Alerts of Muster's rules that fire, by severity.
+FIRING = 'count(ALERTS{alertname=~"Muster.*", alertstate="firing", severity="%s"}) or vector(0)'
 ON = '{pool=~"$pool", node=~"$node"}'
 CPUS_OF_TASKS = f"rate(muster_task_cpu_seconds_total{ON}[$__rate_interval])"
 
@@ -18,117 +36,222 @@ def overview() -> models.Dashboard:
     return panels.board(
         "muster-overview",
         "Overview",
-        "Is the cluster what git says, do the GPUs work, why does work wait, is control well?",
+        "A line for each question: is the cluster what git says, do GPUs do useful work, why does "
+        "work wait, is the control plane well? Green and blue need nobody, orange can wait until "
+        "tomorrow, red can't. Each number leads to the dashboard that says more.",
         {
-            "At a glance": _glance(),
-            "GPUs": [
-                panels.lines(
-                    "GPUs by state",
-                    "GPUs that attempts hold, that are free, and that are away with their node. "
-                    "The sum is what the cluster has.",
-                    {"{{state}}": "sum by (state) (muster_pool_gpus)"},
-                    stacked=True,
-                ),
-                panels.lines(
-                    "Work of allocated GPUs",
-                    "Part of the time in which a kernel ran on GPUs that a task has, the mean and "
-                    "the tenth of them that does least.",
-                    {
-                        "mean": f"avg({BUSY})",
-                        "lowest tenth": f"quantile(0.1, {BUSY})",
-                    },
-                    look=panels.Look(unit="percentunit", most=1),
-                ),
-            ],
-            "Work": [
-                panels.lines(
-                    "Jobs that wait, by reason",
-                    "Pending jobs by their first reason; the dashboard *Why is work waiting* goes "
-                    "on from here.",
-                    {"{{reason}}": "sum by (reason) (muster_pending_jobs)"},
-                    stacked=True,
-                ),
-                panels.lines(
-                    "Jobs by state",
-                    "Jobs that are listed and alive, by state.",
-                    {
-                        "{{state}}": "sum by (state) "
-                        '(muster_jobs{state=~"Held|Pending|Starting|Running"})'
-                    },
-                    stacked=True,
-                ),
-            ],
+            "Is the cluster what git says?": _as_git_says(),
+            "Do GPUs do useful work?": _useful(),
+            "Why does work wait?": _waiting(),
+            "Is the control plane well?": _control(),
+            "Over time": _over_time(),
         },
     )
 
 
-def _glance() -> list[panels.Panel]:
-    return [*_state_and_gpus(), *_waiting_and_control()]
-
-
-def _state_and_gpus() -> list[panels.Panel]:
+def _as_git_says() -> list[panels.Panel]:
     return [
         panels.number(
             "Git",
-            "Whether the head of the branch is in force as a whole.",
+            "Whether the head of the branch is in force as a whole. Red otherwise: somebody was "
+            "told that a change is merged, and the cluster goes by another.",
             'muster_sync_state{state="Synced"}',
             words={"0": ("not in force", BAD), "1": ("in force", GOOD)},
+            look=FOURTH,
             link=("What is refused, and since when", "/d/muster-gitops"),
         ),
         panels.number(
+            "Errors in git",
+            "What is refused of what is written, each with file and line in `muster status`. Red "
+            "from one on: what was in force before stays so, and its author may not know.",
+            'sum(muster_sync_problems{severity="error"}) or vector(0)',
+            look=FOURTH._replace(steps=NONE_AT_ALL),
+            link=("What is refused", "/d/muster-gitops"),
+        ),
+        panels.number(
+            "Held until approved",
+            "Changes that safety holds until somebody approves them: `muster status` names them. "
+            "Orange from one on; after an hour an alert comes.",
+            "sum(muster_approvals_waiting) or vector(0)",
+            look=FOURTH._replace(steps=NONE),
+            link=("How the repository stands", "/d/muster-gitops"),
+        ),
+        panels.number(
             "Drift",
-            "Differences between git and what is observed; `muster drift` lists them.",
+            "Differences between git and what is observed; `muster drift` lists them. Orange from "
+            "one on. Most heal by themselves, and each kind has an alert of its own that says by "
+            "when it should have.",
             "sum(muster_drift) or vector(0)",
-            look=panels.Look(steps=NONE),
+            look=FOURTH._replace(steps=NONE),
             link=("Which kinds", "/d/muster-gitops"),
-        ),
-        panels.number(
-            "GPUs allocated",
-            "Part of all GPUs that attempts hold. Below 80 % orange, below half red: with work "
-            "waiting, look why.",
-            'sum(muster_pool_gpus{state="allocated"}) / sum(muster_pool_gpus)',
-            look=panels.Look(unit="percentunit", steps=panels.RISING),
-            link=("Who has them", "/d/muster-queues"),
-        ),
-        panels.number(
-            "GPUs at work",
-            "Mean utilisation of the GPUs that a task has. Below 80 % orange, below half red.",
-            f"avg({BUSY})",
-            look=panels.Look(unit="percentunit", steps=panels.RISING),
-            link=("Which do nothing", "/d/muster-nodes"),
         ),
     ]
 
 
-def _waiting_and_control() -> list[panels.Panel]:
+def _useful() -> list[panels.Panel]:
+    return [
+        panels.number(
+            "GPUs allocated",
+            "Part of all GPUs that attempts hold. It has no colours: few are well while nothing "
+            "waits, and what else they could do is said beside it.",
+            'sum(muster_pool_gpus{state="allocated"}) / (sum(muster_pool_gpus) > 0)',
+            look=FIFTH._replace(unit="percentunit"),
+            link=("Who has them", "/d/muster-queues"),
+        ),
+        panels.number(
+            "Free beside waiting work",
+            "Part of all GPUs that is free while work waits for as many: the smaller of the two. "
+            "Fragments and room that is kept for a gang cost some; orange from a tenth on. From a "
+            "quarter on, red, one node in four works for nobody while people wait.",
+            f'clamp_max(sum(muster_pool_gpus{{state="free"}}), scalar({FOR_ROOM} or vector(0))) '
+            "/ (sum(muster_pool_gpus) > 0)",
+            look=FIFTH._replace(
+                unit="percentunit", steps=((None, GOOD), (0.1, WARNING), (0.25, BAD))
+            ),
+            link=("What they wait for", "/d/muster-waiting"),
+        ),
+        panels.number(
+            "GPUs at work",
+            "Mean utilisation of the GPUs that a task has; those that are not measured are left "
+            "out, and counted beside it. Below 80 % orange: loading of data or one slow rank holds "
+            "them up. Below half, red, two jobs could share what one has.",
+            f"avg({BUSY})",
+            look=FIFTH._replace(unit="percentunit", steps=panels.RISING),
+            link=("Which do nothing", "/d/muster-nodes"),
+        ),
+        panels.number(
+            "GPUs not measured",
+            "GPUs that a task has and of which nobody tells the utilisation: MIG instances, "
+            "simulated ones, and nodes that are not scraped. Blue: it says how much the number "
+            "before leaves out.",
+            "count(muster_node_gpu_allocated == 1 unless on (node, gpu) "
+            "muster_gpu_utilization_ratio) or vector(0)",
+            look=FIFTH,
+            link=("Nodes and GPUs", "/d/muster-nodes"),
+        ),
+        panels.number(
+            "GPUs that can't be used",
+            "Lost, missing, failed, or without an answer of the driver. Red from one on: its node "
+            "takes no new work, and what ran on it may have to be run again.",
+            'sum(max by (node, gpu) (muster_gpu_state{state!="ok"})) or vector(0)',
+            look=Look(width=4, steps=NONE_AT_ALL),
+            link=("Which", "/d/muster-nodes"),
+        ),
+    ]
+
+
+def _waiting() -> list[panels.Panel]:
     return [
         panels.number(
             "Jobs waiting",
-            "Pending jobs of all queues.",
-            'sum(muster_jobs{state="Pending"})',
+            "Pending jobs of all queues. Blue: a cluster that is used has a queue; how long it is "
+            "says the next number.",
+            'sum(muster_jobs{state="Pending"}) or vector(0)',
+            look=FOURTH,
             link=("What they wait for", "/d/muster-waiting"),
         ),
         panels.number(
             "Oldest that waits",
-            "How long the oldest pending job has waited: from four hours on orange, a day red.",
+            "How long the oldest pending job has waited, of those that waiting can start. Orange "
+            "from four hours on, as the alert of gangs; red from a day on, as that of other jobs.",
             "time() - min(muster_oldest_pending_timestamp_seconds)",
-            look=panels.Look(unit="s", steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD))),
+            look=FOURTH._replace(unit="s", steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD))),
             link=("What it waits for", "/d/muster-waiting"),
         ),
         panels.number(
+            "Will never start",
+            "Pending jobs that no waiting starts: too large for every node, refused, or behind a "
+            "job that ended the wrong way. Orange from one on: its owner has to act, and "
+            "`muster explain JOB` says how.",
+            f'sum(muster_pending_jobs{{reason=~"{NEVER}"}}) or vector(0)',
+            look=FOURTH._replace(steps=NONE),
+            link=("Which", "/d/muster-waiting"),
+        ),
+        panels.number(
+            "Less than guaranteed",
+            "GPUs that queues are guaranteed and have not, though work waits that would fit in "
+            "them. Orange from one on: victims may still be in their grace. After half an hour an "
+            "alert comes.",
+            "sum(muster_queue_starved_gpus) or vector(0)",
+            look=FOURTH._replace(steps=NONE),
+            link=("Which queues", "/d/muster-queues"),
+        ),
+    ]
+
+
+def _control() -> list[panels.Panel]:
+    return [
+        panels.number(
+            "Critical alerts",
+            "Alerts of Muster's rules that fire with severity `critical`: somebody has to act now. "
+            "Red from one on.",
+            FIRING % "critical",
+            look=FIFTH._replace(steps=NONE_AT_ALL),
+            link=("What fires", "/alerting/list"),
+        ),
+        panels.number(
+            "Other alerts",
+            "Those that fire with severity `warning`: to be seen to today. Orange from one on.",
+            FIRING % "warning",
+            look=FIFTH._replace(steps=NONE),
+            link=("What fires", "/alerting/list"),
+        ),
+        panels.number(
             "Nodes not ready",
-            "Nodes that take no new work: drained, unhealthy, silent or gone.",
-            'sum(muster_nodes{state!="Ready"})',
-            look=panels.Look(steps=NONE),
+            "Nodes of pools that take no new work: drained, unhealthy, silent or gone. Orange from "
+            "one on: one is repaired tomorrow; that many are away at once is an alert. Machines "
+            "that no pool declares are drift, and not counted here.",
+            'sum(muster_nodes{pool!="", state!="Ready"}) or vector(0)',
+            look=FIFTH._replace(steps=NONE),
             link=("Which", "/d/muster-nodes"),
         ),
         panels.number(
-            "Control",
+            "Slow answers",
+            "What 95 % of the calls take at most that don't wait on purpose, over five minutes. "
+            "From 0.2 s on orange: people notice. From a second on, red, an alert comes.",
+            control.slowest_answers(over="5m"),
+            look=FIFTH._replace(unit="s", steps=((None, GOOD), (0.2, WARNING), (1, BAD))),
+            link=("Which calls", "/d/muster-control-plane"),
+        ),
+        panels.number(
+            "Last decision",
             "Age of the loop's page: it is made after each cycle, and every half minute without. "
             "After a minute orange; after two, red, an alert comes.",
             "time() - muster_page_timestamp_seconds",
-            look=panels.Look(unit="s", steps=((None, GOOD), (60, WARNING), (120, BAD))),
+            look=Look(width=4, unit="s", steps=((None, GOOD), (60, WARNING), (120, BAD))),
             link=("How it is", "/d/muster-control-plane"),
+        ),
+    ]
+
+
+def _over_time() -> list[panels.Panel]:
+    return [
+        panels.lines(
+            "GPUs by state",
+            "GPUs that attempts hold, that are free, and that are away with their node. The sum is "
+            "what the cluster has.",
+            {"{{state}}": "sum by (state) (muster_pool_gpus)"},
+            stacked=True,
+        ),
+        panels.lines(
+            "Work of allocated GPUs",
+            "Part of the time in which a kernel ran on GPUs that a task has, the mean and the "
+            "tenth of them that does least.",
+            {"mean": f"avg({BUSY})", "lowest tenth": f"quantile(0.1, {BUSY})"},
+            look=Look(unit="percentunit", most=1),
+        ),
+        panels.lines(
+            "Jobs that wait, by reason",
+            "Pending jobs by their first reason; the dashboard *Why is work waiting* goes on from "
+            "here.",
+            {"{{reason}}": "sum by (reason) (muster_pending_jobs)"},
+            stacked=True,
+        ),
+        panels.lines(
+            "Jobs by state",
+            "Jobs that are listed and alive, by state.",
+            {"{{state}}": 'sum by (state) (muster_jobs{state=~"Held|Pending|Starting|Running"})'},
+            stacked=True,
         ),
     ]
 

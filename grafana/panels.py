@@ -26,6 +26,8 @@ from grafana_foundation_sdk.models import prometheus as prometheus_models
 
 SOURCE = models.DataSourceRef("prometheus", "${datasource}")
 HEIGHT, STAT_HEIGHT = 8, 4
+#: What a panel says that has nothing to show. Grafana's own "No data" reads like a fault.
+EMPTY = "none"
 GOOD, WARNING, BAD = "green", "orange", "red"
 #: A percentage that is better when it is high.
 RISING = ((None, BAD), (0.5, WARNING), (0.8, GOOD))
@@ -77,7 +79,7 @@ _LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
 
 
 def _with(panel: Panel, title: str, description: str, look: Look, width: int) -> Panel:
-    panel = panel.title(title).description(description).unit(look.unit)
+    panel = panel.title(title).description(description).unit(look.unit).no_value(EMPTY)
     return panel.span(width if look.width is None else look.width).datasource(SOURCE)
 
 

@@ -64,7 +64,8 @@ def _shares() -> list[panels.Panel]:
         ),
         panels.lines(
             "GPUs beyond the guarantee",
-            "What queues borrow; it is given back when its owner asks.",
+            "What queues borrow, all that queues without a guarantee have among it; it is given "
+            "back when its owner asks.",
             {"{{queue}}": f"muster_queue_borrowed_gpus{QUEUE}"},
         ),
         panels.lines(
@@ -205,8 +206,9 @@ def _since() -> list[panels.Panel]:
     return [
         panels.bars(
             "Oldest that waits",
-            "Of each queue, gangs apart: jobs of several tasks that start together. From four "
-            "hours on orange, a day red.",
+            "Of each queue, gangs apart: jobs of several tasks that start together. Jobs that "
+            "waiting can't start are left out. Orange from four hours on, as the alert of gangs; "
+            "red from a day on, as that of other jobs.",
             f"time() - muster_oldest_pending_timestamp_seconds{QUEUE}",
             "{{queue}}, gang: {{gang}}",
             look=panels.Look(unit="s", steps=((None, GOOD), (4 * 3600, WARNING), (86400, BAD))),

@@ -243,8 +243,8 @@ def _used() -> list[panels.Panel]:
         ),
         panels.number(
             "GPUs held now",
-            "Mean of the last minutes.",
-            "sum(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))",
+            "GPUs that attempts hold at this moment.",
+            'sum(muster_pool_gpus{state="allocated"})',
             look=panels.Look(width=6),
         ),
         panels.number(
@@ -276,7 +276,7 @@ def _used_by_whom() -> list[panels.Panel]:
         ),
         panels.lines(
             "GPUs held, by queue",
-            "GPUs that attempts of each queue held.",
+            "GPUs that attempts of each queue held, the mean of each step of the chart.",
             {
                 "{{queue}}": "sum by (queue) "
                 "(rate(muster_gpu_allocated_seconds_total[$__rate_interval]))"

@@ -87,6 +87,9 @@ class Oldest:
         """Remove ``name``."""
         self._at.pop(name, None)
 
+    def __len__(self) -> int:
+        return len(self._at)
+
     def first(self) -> float | None:
         """Return the earliest time; None if there is none."""
         while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
@@ -103,7 +106,7 @@ class Aggregates:
         wanted: queue to what its pending work asks for.
         held: node to what live attempts hold of it.
         gpus_of: (queue, owner) to the milli-GPUs that their live attempts hold.
-        oldest: (queue, is a gang) to the submission times of pending jobs.
+        oldest: (queue, is a gang, reason key) to the submission times of pending jobs.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class Aggregates:
         self.wanted: dict[str, list[int]] = {}
         self.held: dict[str, list[int]] = {}
         self.gpus_of: Counter[tuple[str, str]] = Counter()
-        self.oldest: dict[tuple[str, bool], Oldest] = {}
+        self.oldest: dict[tuple[str, bool, str], Oldest] = {}
         for job in jobs.values():
             self.job(job)
         for attempt in attempts.values():
@@ -155,11 +158,14 @@ class Aggregates:
             for position, amount in enumerate(job.wants):
                 total[position] += sign * amount
         if job.state is JobState.PENDING:
-            oldest = self.oldest.setdefault((job.queue, job.gang), Oldest())
+            group = (job.queue, job.gang, job.reason_key)
+            oldest = self.oldest.setdefault(group, Oldest())
             if sign > 0:
                 oldest.add(name, job.submitted_at)
             else:
                 oldest.remove(name)
+            if not oldest:
+                del self.oldest[group]
 
     def _ask(self, key: starvation.Whose, job: JobTotals, sign: int) -> None:
         asked = self.asked_by_reason.setdefault(key, starvation.QueueDemand(0, [0, 0, 0]))

@@ -19,7 +19,9 @@ from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import FINISHED_JOB_STATES, AttemptState, EndReason
 
 #: Upper bounds of the buckets of durations, in seconds.
-DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+DURATION_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
 WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 #: What a look at the repository can come to.
 SYNCED, OUT_OF_SYNC, UNREADABLE = LOOKS = ("synced", "out-of-sync", "unreadable")

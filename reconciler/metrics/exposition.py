@@ -2,7 +2,6 @@
 pages.
 """
 
-import contextlib
 import math
 import os
 import resource
@@ -22,6 +21,7 @@ from reconciler.model import desired
 from reconciler.model.policy.drift_kinds import HEALING_VERBS
 from reconciler.model.state import outcome, records
 from reconciler.model.state.instance_records import InstanceState
+from reconciler.model.state.pending_reasons import never_starts
 from reconciler.model.state.states import JobState, NodeState
 from reconciler.model.values.resources import Resources
 
@@ -33,11 +33,12 @@ HOUR_S = 3600.0
 
 
 class StateDisk(msgspec.Struct, frozen=True):
-    """The disk of the controller's state folder, and the size of the store."""
+    """The disk of the controller's state folder, and the size of the store and of its log."""
 
     free_bytes: int
     size_bytes: int
     store_bytes: int
+    log_bytes: int
 
 
 def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
@@ -46,12 +47,18 @@ def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
         disk = os.statvfs(folder)
     except OSError:
         return None
-    store_bytes = 0
-    for path in () if store is None else (store, store.with_name(f"{store.name}-wal")):
-        with contextlib.suppress(OSError):
-            store_bytes += path.stat().st_size
     block = disk.f_frsize
-    return StateDisk(disk.f_bavail * block, disk.f_blocks * block, store_bytes)
+    log_bytes = 0 if store is None else _size(store.with_name(f"{store.name}-wal"))
+    store_bytes = 0 if store is None else _size(store) + log_bytes
+    return StateDisk(disk.f_bavail * block, disk.f_blocks * block, store_bytes, log_bytes)
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it can't be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def render_cluster(
@@ -99,6 +106,7 @@ def render_cluster(
         page.put("muster_state_disk_free_bytes", disk.free_bytes)
         page.put("muster_state_disk_size_bytes", disk.size_bytes)
         page.put("muster_store_size_bytes", disk.store_bytes)
+        page.put("muster_store_log_size_bytes", disk.log_bytes)
     page.put("muster_process_start_timestamp_seconds", counters.began_at)
     page.put("muster_process_cpu_seconds_total", time.process_time())
     page.put("muster_process_resident_memory_bytes", resident_bytes())
@@ -187,10 +195,18 @@ def _put_jobs(
     for (queue, code), count in sorted(first.items()):
         page.put("muster_pending_jobs", count, queue, code)
         page.put("muster_pending_gpus", gpus[queue, code] / 1000, queue, code)
-    for (queue, gang), waiting in sorted(sums.oldest.items()):
+    for (queue, gang), since in sorted(_oldest(sums, memory).items()):
+        page.put("muster_oldest_pending_timestamp_seconds", since, queue, str(gang).lower())
+
+
+def _oldest(sums: Aggregates, memory: ClusterState) -> dict[tuple[str, bool], float]:
+    """Return (queue, is a gang) to the earliest submission of the jobs that waiting can start."""
+    found: dict[tuple[str, bool], float] = {}
+    for (queue, gang, key), waiting in sums.oldest.items():
         at = waiting.first()
-        if at is not None:
-            page.put("muster_oldest_pending_timestamp_seconds", at, queue, str(gang).lower())
+        if at is not None and not never_starts(memory.reasons.get(key, ())):
+            found[queue, gang] = min(at, found.get((queue, gang), at))
+    return found
 
 
 def _put_pools(
@@ -252,7 +268,7 @@ def _put_queues(
                 "limit": math.inf if limit is None else limit,
                 "fair_share": usage.fair_share[position],
                 "demand": usage.demand[position],
-                "borrowed": None if due is None else max(0, has - due),
+                "borrowed": max(0, has - (due or 0)),
                 "starved": None if due is None else starved[usage.name][position],
             }
             for what, value in values.items():

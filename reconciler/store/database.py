@@ -17,6 +17,11 @@ from reconciler.store.errors import DamagedError, FullError, StoreError, StoreRe
 BUSY_TIMEOUT_S = 10
 #: Connections that the readers of one process share.
 READERS_MAX = 8
+#: The write-ahead log is started over when it is larger than this.
+LOG_MAX_BYTES = 64 * 2**20
+#: How long that waits for readers, and how long until it is tried again.
+LOG_PATIENCE_S = 0.5
+LOG_RETRY_S = 5.0
 #: Results of the driver that mean that the file is not what it should be.
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 #: What the driver raises for values that no store takes, however often they are written: a number
@@ -62,11 +67,31 @@ def engine(path: pathlib.Path, *, read_only: bool) -> sa.Engine:
         else:
             cursor.execute("PRAGMA journal_mode = WAL")
             cursor.execute("PRAGMA synchronous = FULL")
-            cursor.execute("PRAGMA journal_size_limit = 67108864")
+            cursor.execute(f"PRAGMA journal_size_limit = {LOG_MAX_BYTES}")
         cursor.close()
 
     sa.event.listen(made, "connect", prepare)
     return made
+
+
+def log_of(path: pathlib.Path) -> pathlib.Path:
+    """Return the write-ahead log of the database file ``path``."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def start_log_over(writer: sa.Engine) -> None:
+    """Copy the write-ahead log into the database, so that the next commit writes at its beginning.
+
+    SQLite does so by itself, but only if it meets a moment in which nobody reads what the log
+    holds. Under constant readers there is none, and the log grows without end. This waits at most
+    ``LOG_PATIENCE_S`` for those who read; readers that come meanwhile are not held up.
+    """
+    with writer.connect() as connection:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {LOG_PATIENCE_S * 1000:.0f}")
+        try:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(RESTART)")
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
 
 
 @contextlib.contextmanager

@@ -80,6 +80,8 @@ class Store:
         self._last_event = 0
         self._remembered: scheduler_state.SchedulerState | None = None
         self._remembered_at = 0.0
+        self._log = database.log_of(database.path_of(reader.url))
+        self._log_tried_at = 0.0
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -223,7 +225,21 @@ class Store:
             self._remembered, self._remembered_at = remembered, outcome.now
         self._cycle = cycle
         self._last_event = last
+        self._bound_log(outcome.now)
         return last
+
+    def _bound_log(self, now: float) -> None:
+        """Start the write-ahead log over if it is too large."""
+        try:
+            size_bytes = self._log.stat().st_size
+        except OSError:
+            return
+        if size_bytes > database.LOG_MAX_BYTES and abs(now - self._log_tried_at) >= (
+            database.LOG_RETRY_S
+        ):
+            self._log_tried_at = now
+            with database.told(self.reader.url):
+                database.start_log_over(self._engine)
 
     def _is_due(self, remembered: scheduler_state.SchedulerState, now: float) -> bool:
         """Return True if the scheduler's memory must be written; changes of budgets are written at

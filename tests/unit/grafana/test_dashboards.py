@@ -87,6 +87,20 @@ def test_a_panel_says_what_its_colours_mean(name: str) -> None:
                 assert step["color"] in panel["description"].lower(), panel["title"]
 
 
+def test_a_colour_of_the_overview_is_defended() -> None:
+    """Who is woken by it may ask why here, and not earlier or later."""
+    for panel in panels_of(json.loads(BUILT["overview.json"])):
+        if panel["type"] != "stat":
+            continue
+        options = panel["fieldConfig"]["defaults"]
+        mapped = [each for one in options.get("mappings", []) for each in one["options"].values()]
+        colors = {one["color"] for one in (*options["thresholds"]["steps"], *mapped)}
+        words = panel["description"].lower()
+        assert len(words.split(". ")) >= 2, panel["title"]
+        assert all(one in words for one in colors & {"orange", "red"}), panel["title"]
+        assert options["noValue"] == "none", panel["title"]
+
+
 #: What a node's page on the controller has, and one at a port of its own has not.
 JUDGED = {"muster_node_state"}
 
@@ -121,6 +135,8 @@ def test_expressions_go_by_series_of_the_table_and_variables_that_are_there(name
         assert used <= variables | BUILT_IN, expr
     for panel in panels_of(document):
         for link in panel["fieldConfig"]["defaults"].get("links", []):
+            if link["url"] == "/alerting/list":
+                continue  # Grafana's own page of rules and what fires
             uid = re.match(r"/d/muster-([a-z-]+)", link["url"])
             assert uid is not None, link
             assert f"{uid[1]}.json" in BUILT, link

@@ -22,6 +22,7 @@ from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.policy import drift_kinds
 from reconciler.model.state import instance_records, outcome, records, scheduler_state
 from reconciler.model.state.instance_records import InstanceState
+from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values import resources
 from tests.unit import gpusamples
@@ -163,7 +164,7 @@ def cluster_openmetrics() -> bytes:
     counters, observed, wanted = filled()
     return metrics.render_cluster(
         counters=counters, memory=observed, wanted=wanted, epoch=3, now=100.0,
-        disk=metrics.StateDisk(50, 100, 7), told={("chat", "sent"): 1},
+        disk=metrics.StateDisk(50, 100, 7, 3), told={("chat", "sent"): 1},
     )  # fmt: skip
 
 
@@ -551,6 +552,41 @@ def test_the_oldest_that_waits_is_known_whatever_leaves() -> None:
     for name in ("j0", "j199"):
         waiting.remove(name)
     assert waiting.first() is None
+
+
+def test_what_can_never_start_is_not_what_waits_longest() -> None:
+    """Nobody has to hurry for a job that waiting does not start; its reason counts it."""
+    old = msgspec.structs.replace(samples.job("old", reason_key="never"), submitted_at=5.0)
+    young = msgspec.structs.replace(samples.job("young", reason_key="r"), submitted_at=50.0)
+    never = Reason(ReasonCode.NEVER_FITS, "no node is large enough")
+    for jobs, expected in (
+        ((old, young), {("default", "false"): 50.0}),
+        ((old,), {}),
+        ((msgspec.structs.replace(old, reason_key="r"),), {("default", "false"): 5.0}),
+    ):
+        observed = records.Observed(
+            jobs={job.name: job for job in jobs},
+            active=frozenset(job.name for job in jobs),
+            reasons={"r": (samples.reason(),), "never": (never,)},
+        )
+        page = metrics.render_cluster(
+            counters=metrics.Counters(), memory=observed, wanted=_wanted(), epoch=3, now=100.0
+        )
+        text = plain_text.of(page).decode()
+        name = "muster_oldest_pending_timestamp_seconds"
+        assert (values(text, name) if f"\n{name}{{" in text else {}) == expected
+
+
+def test_a_queue_without_a_guarantee_borrows_all_that_it_has() -> None:
+    counters = metrics.Counters()
+    counters.queues = (msgspec.structs.replace(USAGE, guaranteed=(None, None, None)),)
+    page = metrics.render_cluster(
+        counters=counters, memory=records.Observed(), wanted=_wanted(), epoch=3, now=100.0
+    )
+    text = plain_text.of(page).decode()
+    has = values(text, "muster_queue_allocated_gpus")
+    assert values(text, "muster_queue_borrowed_gpus") == has
+    assert all(has.values())
 
 
 def _remedy(

@@ -1,11 +1,13 @@
 """What is committed is there after a restart, as a whole, and only the leader commits."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +21,7 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import run_set
-from reconciler.store import journal_entries, statements, store_reader
+from reconciler.store import database, journal_entries, statements, store_reader
 from tests.unit.store import samples
 
 #: Nothing is too old.
@@ -579,3 +581,40 @@ def test_what_holds_something_is_read_as_of_one_commit(opened: store.Store, url:
         assert holding() == ({"first", "second"}, {"first", "second"})
     finally:
         reading.close()
+
+
+def _read_without_a_pause(path: pathlib.Path, ends: threading.Event) -> None:
+    """Read so that at every moment somebody does: one begins before the other ends."""
+    readers = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
+    for turn in itertools.cycle(readers):
+        if ends.is_set():
+            break
+        turn.execute("BEGIN")
+        turn.execute("SELECT count(*) FROM journal").fetchone()
+        (other,) = (one for one in readers if one is not turn)
+        if other.in_transaction:
+            other.execute("COMMIT")
+        ends.wait(0.005)
+    for one in readers:
+        one.close()
+
+
+def test_the_log_stays_small_while_others_read_without_a_pause(
+    url: str, opened: store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite itself starts it over only at a moment at which nobody reads."""
+    monkeypatch.setattr(database, "LOG_MAX_BYTES", 2 * 2**20)
+    path = database.path_of(url)
+    epoch = opened.lead("me", 1.0)
+    ends = threading.Event()
+    reader = threading.Thread(target=_read_without_a_pause, args=(path, ends))
+    reader.start()
+    try:
+        for cycle in range(1, 61):
+            decided = samples.cycle(10.0 * cycle)
+            commit(opened, epoch, cycle, decided, journal=os.urandom(2**18))
+    finally:
+        ends.set()
+        reader.join(30)
+    assert database.log_of(path).stat().st_size < 4 * 2**20
+    assert path.stat().st_size > 14 * 2**20
