@@ -59,7 +59,10 @@ GANG = (
 QUICK = "  queue: research\n  pools: [h200]\n  resources: {cpu: 0.1, gpu: 1}\n  command: ['true']"
 WRONG = "  queue: research\n  resources: {cpu: 0.1}\n  command: ['false']"
 LATE = "  queue: product\n  resources: {cpu: 64}\n  command: ['true']"
-JOBS = {"train": TRAIN, "gang": GANG, "quick": QUICK, "wrong": WRONG, "late": LATE}
+AFTER = "  dependsOn: [{job: train}]\n  resources: {cpu: 0.1}\n  command: ['true']"
+JOBS = {
+    "train": TRAIN, "gang": GANG, "quick": QUICK, "wrong": WRONG, "late": LATE, "after": AFTER,
+}  # fmt: skip
 
 #: What stands in for Grafana's own variables, and for those of the dashboards.
 VALUES = {
