@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from reconciler.model.values.text_lines import split_lines
+
 CHUNK_BYTES = 2**20
 #: Larger objects are sent in parts of at least this size, of which a service accepts 10,000.
 PART_BYTES, PARTS_MAX = 8 * 2**20, 9_000
@@ -190,7 +192,7 @@ def _is_digest(tag: str) -> bool:
 
 def _said(problem: Exception) -> str:
     """Return an error in one line, without details of the request."""
-    lines = str(problem).splitlines() or [type(problem).__name__]
+    lines = split_lines(str(problem)) or [type(problem).__name__]
     code, _, rest = str(problem).partition("<Code>")[2].partition("</Code>")
     if code:
         message = rest.partition("<Message>")[2].partition("</Message>")[0]

@@ -5,6 +5,8 @@ import pwd
 from pathlib import Path
 from typing import NamedTuple
 
+from reconciler.model.values.text_lines import split_lines
+
 SUBUID = Path("/etc/subuid")
 
 
@@ -47,11 +49,11 @@ def user_of(uid: int, source: Path = SUBUID) -> int:
 
 def _read(source: Path) -> list[_Range]:
     try:
-        text = source.read_text(encoding="utf-8", errors="replace")
+        text = source.read_bytes().decode("utf-8", "replace")
     except OSError:
         return []
     found = []
-    for line in text.splitlines():
+    for line in split_lines(text):
         owner, *numbers = line.strip().split(":")
         if owner and not owner.startswith("#") and len(numbers) == 2:
             first, count = numbers

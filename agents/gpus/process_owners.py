@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from agents.host import processes
+from reconciler.model.values.text_lines import split_lines
 
 ANCESTORS_MAX = 64
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -115,7 +116,7 @@ def name_of(pid: int) -> str:
 
 def cgroup_of(pid: int) -> str:
     """Return the cgroup of a process: of version 2, else of the first hierarchy that limits it."""
-    lines = processes.read_file(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines()
+    lines = split_lines(processes.read_file(f"/proc/{pid}/cgroup").decode("utf-8", "replace"))
     paths = [line.split(":", 2)[2] for line in lines if line.count(":") >= 2]
     deep = [path for path in paths if path != "/"]
     return deep[0] if deep else "/"

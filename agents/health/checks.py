@@ -20,6 +20,7 @@ from reconciler.model.observed import devices
 from reconciler.model.observed.health_checks import BUILT_IN, CheckPlan, CheckResult, Verdict
 from reconciler.model.state import records
 from reconciler.model.values.quantities import counted
+from reconciler.model.values.text_lines import split_lines
 
 #: Time for a file system to answer.
 MOUNT_S = 5.0
@@ -270,7 +271,7 @@ class MountChecker:
     def problem(self, path: str) -> str:
         """Return what is wrong with a mount; empty if nothing is."""
         text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
-        points = {line.split()[1] for line in text.splitlines() if line.count(" ") > 1}
+        points = {line.split()[1] for line in split_lines(text) if line.count(" ") > 1}
         if path.replace(" ", "\\040") not in points:
             return "is not mounted"
         return self.answer(path)

@@ -3,6 +3,7 @@
 from reconciler import child_process
 from reconciler.model.observed.health_checks import CheckCommand, CheckResult
 from reconciler.model.observed.task_reports import told_text
+from reconciler.model.values.text_lines import split_lines
 
 OUTPUT_BYTES_MAX = 4096
 MESSAGE_CHARACTERS_MAX = 300
@@ -51,6 +52,6 @@ def _verdict(check: CheckCommand, result: child_process.ChildResult) -> CheckRes
         return CheckResult(check.name, "failed", message)
     if result.status == 0:
         return CheckResult(check.name)
-    lines = result.stdout.decode("utf-8", "replace").strip().splitlines()
+    lines = split_lines(result.stdout.decode("utf-8", "replace").strip())
     first = told_text(lines[0], MESSAGE_CHARACTERS_MAX) if lines else f"status {result.status}"
     return CheckResult(check.name, "degraded" if result.status == 1 else "failed", first)

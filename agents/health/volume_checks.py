@@ -15,6 +15,7 @@ import msgspec
 from agents.health import checks
 from agents.host import processes
 from reconciler.model.observed.storage import VolumeState, WantedVolume
+from reconciler.model.values.text_lines import split_lines
 
 #: Age of a result that is still used for the start of a task.
 FRESH_S = 5.0
@@ -35,7 +36,7 @@ class Mounted(msgspec.Struct, frozen=True):
 def table(text: str) -> list[Mounted]:
     """Return the mounts in ``/proc/self/mounts``; the newest of a path is last."""
     found = []
-    for line in text.splitlines():
+    for line in split_lines(text):
         words = [_ESCAPE.sub(lambda m: chr(int(m[1], 8)), word) for word in line.split(" ")]
         if len(words) >= 4:
             found.append(Mounted(words[0], words[1], words[2], frozenset(words[3].split(","))))

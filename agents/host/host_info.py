@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reconciler.model.observed.host_facts import Disk, Host, Link, Mount, NumaNode, RdmaPort
+from reconciler.model.values.text_lines import split_lines
 
 DISKS_MAX = MOUNTS_MAX = LINKS_MAX = RDMA_MAX = NUMA_MAX = 128
 SECTOR_BYTES = 512
@@ -44,7 +45,7 @@ def read(root: Path = Path("/")) -> Host:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return path.read_bytes().decode("utf-8", "replace").strip()
     except OSError:
         return ""
 
@@ -86,7 +87,7 @@ def numa_of_pci(address: str, root: Path = Path("/")) -> int | None:
 
 
 def _os_name(root: Path) -> str:
-    for line in _text(root / "etc/os-release").splitlines():
+    for line in split_lines(_text(root / "etc/os-release")):
         key, _, value = line.partition("=")
         if key == "PRETTY_NAME":
             return value.strip("\"'")
@@ -98,7 +99,7 @@ def _cpus(root: Path) -> tuple[str, int, int, int]:
     model, cpus, cores, sockets = "", 0, set(), set()
     for block in _text(root / "proc/cpuinfo").split("\n\n"):
         entry = {}
-        for line in block.splitlines():
+        for line in split_lines(block):
             key, _, value = line.partition(":")
             entry[key.strip()] = value.strip()
         if "processor" not in entry:
@@ -156,7 +157,7 @@ def _disks(root: Path) -> Iterator[Disk]:
 
 def _mounts(root: Path) -> Iterator[Mount]:
     """Yield the fields before `` - `` of each mount in ``mountinfo``, and its file system."""
-    for line in _text(root / "proc/self/mountinfo").splitlines():
+    for line in split_lines(_text(root / "proc/self/mountinfo")):
         before, _, after = line.partition(" - ")
         fields, file_system = before.split(), after.split()
         if len(fields) < 6 or len(file_system) < 2 or file_system[0] not in DATA_FILE_SYSTEMS:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from agents.host import processes
+from reconciler.model.values.text_lines import split_lines
 
 UNIFIED = "unified"
 #: Used controllers of version 1, each in a hierarchy that others may share.
@@ -57,12 +58,12 @@ def token_of(root: str) -> str:
 def discover(top: str = "") -> dict[str, str]:
     """Return the folder of this process's group in each hierarchy, by controller or ``unified``."""
     own: dict[str, str] = {}
-    for line in read(f"{top}/proc/self/cgroup").splitlines():
+    for line in split_lines(read(f"{top}/proc/self/cgroup")):
         _, listed, path = line.split(":", 2)
         for name in listed.split(",") if listed else [UNIFIED]:
             own[name] = path
     found: dict[str, str] = {}
-    for line in read(f"{top}/proc/self/mountinfo").splitlines():
+    for line in split_lines(read(f"{top}/proc/self/mountinfo")):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
@@ -83,7 +84,7 @@ def _below(mount: str, mounted: str, own: str) -> str:
 
 def mounts(top: str = "") -> list[str]:
     """Return all mount points of hierarchies."""
-    lines = [line.partition(" - ") for line in read(f"{top}/proc/self/mountinfo").splitlines()]
+    lines = [line.partition(" - ") for line in split_lines(read(f"{top}/proc/self/mountinfo"))]
     return [
         f"{top}{before.split()[4]}"
         for before, _, after in lines
@@ -97,7 +98,7 @@ def by_hierarchy(folders: Iterable[str], top: str = "") -> dict[str, str]:
     A group whose hierarchy is not used, or not mounted here, is left out.
     """
     kinds = {}
-    for line in read(f"{top}/proc/self/mountinfo").splitlines():
+    for line in split_lines(read(f"{top}/proc/self/mountinfo")):
         before, _, after = line.partition(" - ")
         kind = after.split()
         if len(kind) > 2 and kind[0] in {"cgroup", "cgroup2"}:
@@ -258,7 +259,7 @@ class Tree:
         text = read(f"/proc/{pid}/cgroup")
         if not self.group_part or not text:
             return None
-        names = (f"{line}/".partition(self.group_part)[2] for line in text.splitlines())
+        names = (f"{line}/".partition(self.group_part)[2] for line in split_lines(text))
         return next((name.partition("/")[0] for name in names if name), "")
 
     def drop_elsewhere(self, name: str) -> None:
@@ -396,7 +397,7 @@ def number(text: str) -> int:
 
 def value(text: str, key: str) -> int:
     """Return the number of a key in a flat file."""
-    for line in text.splitlines():
+    for line in split_lines(text):
         name, _, value = line.partition(" ")
         if name == key:
             return number(value)

@@ -16,6 +16,8 @@ import struct
 import time
 from collections.abc import Iterable
 
+from reconciler.model.values.text_lines import split_lines
+
 MOUNTS = "/proc/self/mountinfo"
 #: File systems without a server or disk, besides the system's own.
 OF_MEMORY = frozenset({"tmpfs", "ramfs"})
@@ -40,7 +42,7 @@ def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
         own: paths that this process needs anyway, whose file systems do not count.
     """
     devices: dict[str, tuple[str, bool]] = {}
-    for line in table.splitlines():
+    for line in split_lines(table):
         told, _, kind = line.partition(" - ")
         words = told.split(" ")
         if len(words) > 4:

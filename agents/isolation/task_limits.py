@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.state.records import Gpu
+from reconciler.model.values.text_lines import split_lines
 
 #: Folders shared by all processes of a machine, which a task gets for itself.
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
@@ -187,7 +188,7 @@ def _denied_parts(
     major = re.search(r"^ *([0-9]+) nvidia-caps$", numbers, re.MULTILINE)
     if major is None:
         return {}
-    minors = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+    minors = dict(line.split() for line in split_lines(text) if len(line.split()) == 2)
     listed = system / f"driver/nvidia/capabilities/gpu{gpu}/mig"
     there = {f"gpu{gpu}/{path.relative_to(listed)}" for path in listed.glob("gi*/**/access")}
     for one in known:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agents.isolation import system_call_filter
+from reconciler.model.values.text_lines import split_lines
 
 #: The setting of a pool, and the word in an order, by which tasks are restricted.
 RESTRICTED = "restricted"
@@ -95,7 +96,7 @@ def tried() -> Privileges:
     os.close(read)
     os.waitpid(pid, 0)
     taken, problems = [], []
-    for line in words.decode(errors="replace").splitlines():
+    for line in split_lines(words.decode(errors="replace")):
         name, _, problem = line.partition(": ")
         if problem:
             problems.append(f"{name} of tasks: {problem}")

@@ -17,6 +17,7 @@ from agents.host import processes
 from agents.isolation import cgroups
 from reconciler.model.observed import task_usage
 from reconciler.model.state.records import AttemptReport
+from reconciler.model.values.text_lines import split_lines
 
 EVERY_S = 15.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -141,7 +142,7 @@ class TaskUsageSampler:
         for pid in members:
             text = processes.read_file(f"{self._top}/proc/{pid}/io", 4096).decode()
             with contextlib.suppress(ValueError):
-                lines = (line.split(": ") for line in text.splitlines())
+                lines = (line.split(": ") for line in split_lines(text))
                 usages.append({key: int(value) for key, value in lines})
         usages = [usage for usage in usages if usage]
         if not usages:
@@ -156,7 +157,7 @@ class TaskUsageSampler:
         found = {}
         # whoever can create groups can give them any name
         text = os.fsdecode(processes.read_file(f"{self._top}/proc/{pid}/cgroup", 2**16))
-        for line in text.splitlines():
+        for line in split_lines(text):
             _, listed, path = line.split(":", 2)
             above, made, below = path.partition(f"/{self._token}/run/")
             if not made:
@@ -173,7 +174,7 @@ def hierarchies(top: str = "") -> dict[str, tuple[str, str]]:
     """Return mount point and visible part of each hierarchy, by controller or ``unified``."""
     found: dict[str, tuple[str, str]] = {}
     text = processes.read_file(f"{top}/proc/self/mountinfo", 2**22).decode("utf-8", "replace")
-    for line in text.splitlines():
+    for line in split_lines(text):
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:

@@ -18,6 +18,7 @@ from agents.isolation import user_commands
 from agents.supervisor import task_isolation
 from agents.tasks import container_runtimes
 from reconciler import child_process
+from reconciler.model.values.text_lines import split_lines
 
 TOGETHER_MAX = 2
 LOOK_S = 60.0
@@ -134,7 +135,7 @@ class RuntimeCommands:
             raise UnwantedError
         if result.status is None:
             return None, ""
-        lines = result.stderr.decode(errors="replace").strip().splitlines()
+        lines = split_lines(result.stderr.decode(errors="replace").strip())
         return result.status, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reconciler.changes import requests
 from reconciler.desired.git import git_commands
+from reconciler.model.values.text_lines import split_lines
 
 #: The most commits that are looked through.
 COMMITS_MAX = 1_000
@@ -40,7 +41,7 @@ def standing(
     ).stdout.decode("utf-8", "replace")
     for entry in said.split("\x01"):
         commit, address, trailers = (*entry.strip("\n").split("\0"), "", "")[:3]
-        if address == email and line.casefold() in map(str.casefold, trailers.splitlines()):
+        if address == email and line.casefold() in map(str.casefold, split_lines(trailers)):
             counts = _stands(folder, commit, head) and not _leads(folder, commit, held_at)
             return commit if counts and (not signed or _is_signed(folder, commit)) else None
     return None

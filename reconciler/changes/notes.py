@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from reconciler.changes.requests import MUSTER
 from reconciler.desired.git import git_commands, mirror_fetch, source, tree_entries
+from reconciler.model.values.text_lines import split_lines
 
 REFERENCE = "refs/notes/muster"
 #: How often a push of notes is tried again on top of what others pushed.
@@ -61,7 +62,7 @@ def texts(repository: source.GitSource) -> dict[str, str]:
         return {}
     name = reference(repository)
     listed = git_commands.run(repository.folder, "notes", f"--ref={name}", "list").stdout
-    pairs = [line.split() for line in listed.decode().splitlines()]
+    pairs = [line.split() for line in split_lines(listed.decode())]
     bodies = repository.blobs([blob for blob, _ in pairs])
     return {
         revision: body.decode("utf-8", "replace")

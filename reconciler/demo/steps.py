@@ -19,6 +19,7 @@ import msgspec
 from reconciler.demo import environment
 from reconciler.model import desired
 from reconciler.model.values import paragraphs, times
+from reconciler.model.values.text_lines import split_lines
 
 Json = Any
 
@@ -50,7 +51,7 @@ class Teller:
     def say(self, text: str) -> None:
         """Print a sentence, wrapped between words; a traceback keeps its lines."""
         head = f"  {time.monotonic() - self._began:6.1f}s  "
-        for line in text.splitlines() or [""]:
+        for line in split_lines(text) or [""]:
             lines = paragraphs.wrapped(line, WIDTH, head, " " * len(head)) or [head.rstrip()]
             sys.stdout.write("\n".join(lines) + "\n")
             head = " " * len(head)
@@ -220,7 +221,7 @@ class Story:
             raise environment.StoryError("training has told no loss since it resumed")
         self.say(f"training is done: loss {losses[-1][1]} after {losses[-1][0]} steps")
         self.stage.until_state("evaluate", "Succeeded")
-        for line in self.stage.output("evaluate").splitlines():
+        for line in split_lines(self.stage.output("evaluate")):
             self.say(f"evaluate: {line}")
         self.stage.until_state("background", "Succeeded")
 
@@ -273,14 +274,14 @@ class Story:
 
     def _losses(self, name: str) -> list[tuple[int, str]]:
         found = []
-        for line in self.stage.output(name, task="main-0").splitlines():
+        for line in split_lines(self.stage.output(name, task="main-0")):
             words = line.split()
             if line.startswith("step ") and len(words) == 4:
                 found.append((int(words[1]), words[3]))
         return found
 
     def _line(self, name: str, words: str) -> str:
-        lines = self.stage.output(name, task="main-0").splitlines()
+        lines = split_lines(self.stage.output(name, task="main-0"))
         return next((line for line in reversed(lines) if words in line), "")
 
     def _checkpoint(self) -> bool:

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from reconciler.desired.git import git_commands
+from reconciler.model.values.text_lines import split_lines
 
 
 def environment() -> dict[str, str]:
@@ -37,7 +38,7 @@ def branches(address: str) -> list[str]:
     """Return the branches of a repository on this machine. Others have none."""
     if not Path(address).is_dir():
         return []
-    return _output("-C", address, "branch", "--list", "--format=%(refname:short)").splitlines()
+    return split_lines(_output("-C", address, "branch", "--list", "--format=%(refname:short)"))
 
 
 def _output(*arguments: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reconciler.desired.git import git_commands, subprocesses
+from reconciler.model.values.text_lines import split_lines
 
 GIT_TIMEOUT_S = 120.0
 #: The most files in conflict that are named.
@@ -96,7 +97,7 @@ def merge(scratch: Path, base: str, head: str) -> str | None:
 def _not_merged(scratch: Path, base: str, head: str, told: str) -> str:
     """Return why two commits can't be merged, from git's message, and what to do."""
     # the tree that git made as far as it could, the files in conflict, a blank line, and its words
-    tree, *files = told.partition(" failed: ")[2].partition("\n\n")[0].splitlines() or [""]
+    tree, *files = split_lines(told.partition(" failed: ")[2].partition("\n\n")[0]) or [""]
     if not files or not set(tree) <= set("0123456789abcdef"):
         return f"{head[:12]} and {base[:12]} can't be merged: {told}"
     parted = git(scratch, "merge-base", base, head)[:12]

@@ -9,6 +9,7 @@ from reconciler.changes import approvals, rebase
 from reconciler.changes.clone import files
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
+from reconciler.model.values.text_lines import split_lines
 
 #: The most commits that are not pushed among which those of an earlier command are looked for.
 _UNPUSHED_MAX = 1_000
@@ -72,7 +73,7 @@ class BranchHistory:
         log = ("log", f"--max-count={_UNPUSHED_MAX}", "--format=%H %s")
         unpushed = (self.reference, f"^{self._remote}")
         listed = git_commands.run(self._root, *log, *unpushed, good=(0, 128)).stdout
-        for line in listed.decode("utf-8", "replace").splitlines():
+        for line in split_lines(listed.decode("utf-8", "replace")):
             commit, _, message = line.partition(" ")
             if message == subject or message.startswith(f"{subject}: "):
                 shown = ("show", "--name-only", "--no-renames", "--format=", "-z", commit)

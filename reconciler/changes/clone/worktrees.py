@@ -15,6 +15,7 @@ import msgspec
 from reconciler.changes.clone import ignored_files
 from reconciler.desired.git import git_commands, source
 from reconciler.desired.git.git_commands import GitError
+from reconciler.model.values.text_lines import split_lines
 
 _LOG = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ def _behind(tree: Path) -> str:
     """Return the commit before HEAD that the index equals exactly; empty if there is none."""
     written = git_commands.run(tree, "write-tree", good=(0, 128)).stdout.decode().strip()
     said = git_commands.run(tree, "log", f"--max-count={_BEHIND_MAX}", "--format=%H %T", "HEAD")
-    for line in said.stdout.decode().splitlines():
+    for line in split_lines(said.stdout.decode()):
         commit, _, of_commit = line.partition(" ")
         if of_commit == written:
             return commit

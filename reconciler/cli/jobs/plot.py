@@ -9,6 +9,7 @@ import typer
 
 from reconciler.cli import array_elements, common_options, context, terminal
 from reconciler.model.values import found_values, suggestions
+from reconciler.model.values.text_lines import split_lines
 from reconciler.operations.reports import job_plots, plot_text
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def written(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> jo
         job = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query["element"])["job"]
         array_elements.require_element(job, int(query["element"]))
     text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
-    return job_plots.read(text.splitlines())
+    return job_plots.read(split_lines(text))
 
 
 def _chosen(

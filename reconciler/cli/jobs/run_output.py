@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from reconciler.cli import lazy_import, retries, terminal
 from reconciler.cli.jobs import task_output
+from reconciler.model.values.text_lines import split_lines
 
 if TYPE_CHECKING:
     from reconciler.operations.client import api_client
@@ -79,7 +80,7 @@ class RunOutput:
                 self._tell_missing(f"{stream} of {task}", error)
                 continue
             output = task_output.TaskOutput(sink)
-            for line in text.splitlines():
+            for line in split_lines(text):
                 output.write_line(f"{task}: ", line)
 
     def code(self, status: int) -> int:

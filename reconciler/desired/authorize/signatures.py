@@ -20,6 +20,7 @@ import msgspec
 from reconciler.desired.git import commit_log, git_commands, source
 from reconciler.model.policy import access
 from reconciler.model.values import times
+from reconciler.model.values.text_lines import split_lines
 
 _SSH_GOOD = re.compile(r'^Good "git" signature for identity-(\d+) with (.*)$', re.MULTILINE)
 _SSH_OTHER = re.compile(r'^Good "git" signature with (.*)$', re.MULTILINE)
@@ -204,7 +205,7 @@ def _import(text: str, home: Path) -> list[str]:
     listing = _gpg((*arguments, "--with-colons", "--show-keys"), text)
     _gpg((*arguments, "--import"), text)
     found, primary = [], False
-    for line in listing.splitlines():
+    for line in split_lines(listing):
         fields = line.split(":")
         if fields[0] in {"pub", "sub"}:
             primary = fields[0] == "pub"

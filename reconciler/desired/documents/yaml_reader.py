@@ -17,6 +17,7 @@ import yaml
 from yaml import _yaml
 
 from reconciler.model.values import found_values
+from reconciler.model.values.text_lines import split_lines
 
 #: A file with more bytes is refused before it is parsed.
 FILE_BYTES_MAX = 4 * 2**20
@@ -296,7 +297,7 @@ def _may_be_large(data: bytes) -> bool:
     separators = sum(data.count(mark) for mark in (b",", b":", b"-", b"?", b"\n", b"*"))
     if 2 * (openers + separators) > NODES_MAX:
         return True
-    longest = 0 if openers > SAFE_DEPTH else max(map(len, data.splitlines()), default=0)
+    longest = 0 if openers > SAFE_DEPTH else max(map(len, split_lines(data)), default=0)
     return openers + longest > SAFE_DEPTH
 
 
@@ -377,7 +378,7 @@ def _explained(error: yaml.YAMLError, data: bytes) -> YamlError:
         return YamlError(rule, problem)
     if isinstance(error, yaml.reader.ReaderError):
         return _unreadable(error, data.removeprefix(_BYTE_ORDER_MARK))
-    return YamlError("yaml-syntax", str(error).splitlines()[0])
+    return YamlError("yaml-syntax", split_lines(str(error))[0])
 
 
 def _unreadable(error: yaml.reader.ReaderError, data: bytes) -> YamlError:

@@ -13,6 +13,7 @@ import msgspec
 
 from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
+from reconciler.model.values.text_lines import split_lines
 
 #: The most commits that are looked at one by one between two revisions, at once.
 LINE_MAX = 10_000
@@ -113,7 +114,7 @@ class CommitLog:
         """
         found = self._objects.read(commit)
         if found is not None:
-            for line in found[2].partition(b"\n\n")[0].splitlines():
+            for line in split_lines(found[2].partition(b"\n\n")[0]):
                 words = line.split()
                 if line.startswith(b"committer ") and len(words) > 2 and words[-2].isdigit():
                     return float(words[-2])
@@ -213,7 +214,7 @@ class CommitLog:
         output = git_commands.run(
             self._folder, "log", "--no-show-signature", "--format=%H %T %P", *arguments
         ).stdout
-        rows = (line.split() for line in output.decode().splitlines())
+        rows = (line.split() for line in split_lines(output.decode()))
         return [_Listed(commit, tree, tuple(parents)) for commit, tree, *parents in rows]
 
     def history(self, head: str, paths: Sequence[str], most: int) -> list[Commit]:
@@ -269,7 +270,7 @@ class CommitLog:
             ]
             commit = commit.strip()
             parents_of[commit] = tuple(parents.split())
-            pairs = [line.partition(":") for line in trailers.splitlines() if ":" in line]
+            pairs = [line.partition(":") for line in split_lines(trailers) if ":" in line]
             found.append(
                 Commit(
                     id=commit,

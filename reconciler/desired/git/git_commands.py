@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reconciler.desired.git import remote_urls, subprocesses
+from reconciler.model.values.text_lines import split_lines
 
 #: How long a git command on local files may take.
 LOCAL_TIMEOUT_S = 60.0
@@ -173,7 +174,7 @@ def reference_there(folder: Path, address: str, name: str) -> str:
     else:
         shape = "--format=%(objectname)\t%(refname)"
         listed = run(folder, "for-each-ref", shape, name).stdout
-    pairs = (line.split("\t", 1) for line in listed.decode(errors="replace").splitlines())
+    pairs = (line.split("\t", 1) for line in split_lines(listed.decode(errors="replace")))
     return next((pair[0].strip() for pair in pairs if pair[1:] == [name]), "")
 
 

@@ -23,6 +23,7 @@ from reconciler.desired.git import (
 )
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model.values import found_values
+from reconciler.model.values.text_lines import split_lines
 
 _LOG = logging.getLogger("muster.source")
 
@@ -301,7 +302,7 @@ class GitSource:
             self.folder, "cat-file", "--batch-check=%(objectname) %(objectsize)", data=wanted
         ).stdout.decode()
         found = {}
-        for blob, size in (line.split() for line in output.splitlines()):
+        for blob, size in (line.split() for line in split_lines(output)):
             if not size.isdigit():
                 raise GitError(f"the blob {blob} is not in {self.address}")
             found[blob] = int(size)

@@ -7,6 +7,7 @@ import msgspec
 
 from reconciler.changes import yaml_edit
 from reconciler.model.documents import fields
+from reconciler.model.values.text_lines import split_lines
 
 #: How a problem of what was sent begins.
 _SENT = re.compile(r"submission:(?P<line>\d+)(?=:)")
@@ -117,11 +118,11 @@ def placed(problem: str, asked: str, sent: str, place: str) -> str:
     if found is None or not place:
         return problem
     line = int(found["line"])
-    behind = line - len(sent.splitlines())
+    behind = line - len(split_lines(sent))
     if behind > 0:  # what should have come there is missing
-        return f"{place}:{len(asked.splitlines()) + behind}{problem[found.end() :]}"
+        return f"{place}:{len(split_lines(asked)) + behind}{problem[found.end() :]}"
     before = 0
-    compared = difflib.SequenceMatcher(None, asked.splitlines(), sent.splitlines(), autojunk=False)
+    compared = difflib.SequenceMatcher(None, split_lines(asked), split_lines(sent), autojunk=False)
     for tag, here, end, there, sent_end in compared.get_opcodes():
         # an owner in braces comes last in its line, and moves nothing before it
         is_same = tag == "equal" or (tag == "replace" and end - here == sent_end - there)

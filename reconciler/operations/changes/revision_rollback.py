@@ -16,6 +16,7 @@ from reconciler.changes import push_result
 from reconciler.changes.clone import clone_lock, ignored_files
 from reconciler.desired.documents import document_reader
 from reconciler.desired.git import git_commands
+from reconciler.model.values.text_lines import split_lines
 from reconciler.operations import scratch_repository
 from reconciler.operations.plan import diff, revisions
 from reconciler.operations.validate import introduced
@@ -125,7 +126,7 @@ def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
     common = git_commands.run(clone, "merge-base", pushed or head, head, good=(0, 1)).stdout
     base = common.decode().strip() or head
     listed = git_commands.run(clone, "log", "--format=%h %s", f"{base}..{head}").stdout
-    return base, tuple(listed.decode("utf-8", "replace").splitlines())
+    return base, tuple(split_lines(listed.decode("utf-8", "replace")))
 
 
 def publish(clone: Path, made: Rollback, branch: str = "") -> bool:

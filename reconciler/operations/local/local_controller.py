@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agents.logs import rotation
 from reconciler import interpreter
+from reconciler.model.values.text_lines import split_lines
 
 MODULE = "reconciler.controller.process"
 #: How long the controller may take to leave before it is killed.
@@ -91,7 +92,7 @@ class ControllerProcess:
             size = self._log.stat().st_size
             with self._log.open("rb") as log:  # one that was cut meanwhile: from its beginning
                 log.seek(self._log_begins if self._log_begins <= size else 0)
-                lines = log.read().decode(errors="replace").splitlines()
+                lines = split_lines(log.read().decode(errors="replace"))
         except OSError:
             lines = []
         code = self.exit_code

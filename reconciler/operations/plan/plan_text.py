@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from reconciler.model.values import paragraphs
+from reconciler.model.values.text_lines import split_lines
 from reconciler.operations.plan import plan_types
 from reconciler.operations.plan.plan_types import Plan
 
@@ -245,7 +246,7 @@ def field_lines(path: str, before: str | None, after: str | None, width: int) ->
 
 def text_difference(before: str, after: str) -> list[str]:
     """Yield the difference of two texts of several lines, with two lines of context."""
-    found = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
+    found = difflib.unified_diff(split_lines(before), split_lines(after), lineterm="", n=2)
     return [line for line in found if not line.startswith(("---", "+++"))]
 
 

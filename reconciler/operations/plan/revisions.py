@@ -16,6 +16,7 @@ from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
 from reconciler.model.values import suggestions
+from reconciler.model.values.text_lines import split_lines
 from reconciler.operations import scratch_repository
 from reconciler.operations.plan import diff, plan_types
 
@@ -372,9 +373,9 @@ def _touches_structure(copy: source.GitSource, before: str, after: str) -> bool:
 def _commit_of(folder: Path, revision: str) -> str:
     found = scratch_repository.known_commit(folder, revision)
     if found is None:
-        names = scratch_repository.git(
-            folder, "for-each-ref", "--format=%(refname:short)"
-        ).splitlines()
+        names = split_lines(
+            scratch_repository.git(folder, "for-each-ref", "--format=%(refname:short)")
+        )
         known = [name for name in names if name][:_NAMES_MAX]
         raise scratch_repository.RevisionError(
             f"there is no revision {revision} in {folder}{suggestions.hint(revision, known)}; name "

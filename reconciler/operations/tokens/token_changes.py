@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Iterator
 
 from reconciler.model.values import found_values
+from reconciler.model.values.text_lines import split_lines
 from reconciler.operations.tokens import token_file
 from reconciler.operations.tokens.token_file import TokenError, TokenLine
 
@@ -42,7 +43,7 @@ def create(
                 f"token file {path} holds {len(known)} tokens, the most that are read. "
                 "To fix: muster token revoke those that nobody uses"
             )
-        _write(real, [*text.splitlines(), line.text()])
+        _write(real, [*split_lines(text), line.text()])
     return token, line
 
 
@@ -88,7 +89,7 @@ def revoke(path: pathlib.Path, token_id: str) -> TokenLine:
                 f"{line.id} is the only token in {path}, and a controller without any keeps the "
                 "last ones that it knew. To fix: muster token create another one first"
             )
-        _write(real, [one for one in text.splitlines() if _digest(one) != line.digest])
+        _write(real, [one for one in split_lines(text) if _digest(one) != line.digest])
     return line
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import msgspec
 
 from reconciler.model.values import found_values, hostlists, times
+from reconciler.model.values.text_lines import split_lines
 
 _LOG = logging.getLogger(__name__)
 
@@ -186,7 +187,7 @@ def parse(text: str, path: pathlib.Path, *, any_node: bool = False) -> list[Toke
         TokenError: a line is wrong, or there are too many.
     """
     lines: list[TokenLine] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(split_lines(text), 1):
         try:
             found = parse_line(line, any_node=any_node)
         except TokenError as error:

@@ -94,6 +94,18 @@ def test_the_commit_itself_may_carry_the_approval(repository: Repository, make: 
     assert nodes(one.load()) == 4
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x1e", "\r"])
+def test_nothing_within_a_trailer_approves(repository: Repository, make: Make, mark: str) -> None:
+    """Only a line feed ends a trailer: a name with another mark in it holds no second one."""
+    repository.commit(BASE)
+    one = make()
+    one.load()
+    repository.commit({"pool.yaml": pool(4)})
+    trick = f"Ann{mark}Muster-Approve: {digest(one.load())}{mark}Smith <ann@example.org>"
+    repository.commit({}, message=f"Merge\n\nCo-authored-by: {trick}")
+    assert nodes(one.load()) == 8
+
+
 def test_an_approval_covers_no_more_than_was_approved(repository: Repository, make: Make) -> None:
     repository.commit(BASE)
     one = make()
