@@ -37,6 +37,7 @@ MADE_AGAIN = (
     *("lead.json", "assignment.key"),  # a lease is of one machine; the store has the key
 )
 _BLOCK_BYTES = 1 << 20
+_MANIFEST_BYTES_MAX = 16 << 20
 
 
 class BackupError(Exception):
@@ -116,11 +117,15 @@ def open_file(path: pathlib.Path) -> BinaryIO:
         OSError: it can't be read.
         BackupError: it is something else.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+    file = open(path, "rb", opener=_open_plain)  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise BackupError(f"{path} is no file")
     return file
+
+
+def _open_plain(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def describe(path: pathlib.Path) -> BackupFile:
@@ -146,7 +151,8 @@ def read(folder: pathlib.Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        found = _decode(path.read_bytes())
+        with open_file(path) as file:
+            found = _decode(file.read(_MANIFEST_BYTES_MAX))
     except OSError as error:
         raise BackupError(
             f"{folder} is no backup: {path.name} can't be read: {error.strerror}"

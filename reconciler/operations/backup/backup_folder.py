@@ -5,16 +5,18 @@ another name, and has its own once all of it is on disk.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import pathlib
 import shutil
+from typing import BinaryIO
 
 import msgspec
 
 from reconciler.model.values import times
 from reconciler.operations.audit import audit_log
-from reconciler.operations.backup import backup_contents
+from reconciler.operations.backup import backup_contents, folder_user
 from reconciler.operations.backup.backup_contents import BackupError, Manifest
 from reconciler.store import backup, database, errors
 
@@ -73,8 +75,8 @@ def _fill(
     backup.backup(url, partial / backup_contents.STORE)
     for path in backup_contents.kept_files(state):
         # a part that is dropped meanwhile is one that the newest part says was dropped
-        with contextlib.suppress(FileNotFoundError):
-            _copy(path, partial / path.name, whole_lines=path.suffix == ".jsonl")
+        with contextlib.suppress(FileNotFoundError), backup_contents.open_file(path) as opened:
+            _copy(opened, partial / path.name, whole_lines=path.suffix == ".jsonl")
     names = sorted(path.name for path in partial.iterdir())
     manifest = Manifest(
         made_at=times.format_time(now),
@@ -118,7 +120,7 @@ def _broken_chains(folder: pathlib.Path) -> list[str]:
 def restore(source: pathlib.Path, url: str, state: pathlib.Path) -> RestoreResult:
     """Restore a backup to a URL without a store, and beside it what belongs to it.
 
-    The files belong to who owns ``state``, if this process may say so.
+    Where a folder on the way belongs to another user than root, root becomes that user to write.
 
     Args:
         source: folder of a backup, or a file that an earlier version made.
@@ -137,37 +139,56 @@ def restore(source: pathlib.Path, url: str, state: pathlib.Path) -> RestoreResul
         raise BackupError(
             f"{state} is no folder. To fix: make it, and give it to the user of the controller"
         )
-    owner = _owner_to_be(state)
     try:
-        backup.restore(source / backup_contents.STORE if is_folder else source, url)
-        store = database.path_of(url)
-        _give(store, owner)
-        restored, kept = [store.name], list[str]()
-        for one in manifest.files if manifest else ():
-            if one.name == backup_contents.STORE:
-                continue
-            is_placed = _place(source / one.name, state / one.name, owner, one.sha256)
-            (restored if is_placed else kept).append(one.name)
-        audit_log.sync_folder(state)
+        return _restore(source, manifest, url, state)
     except errors.StoreError as error:
         raise BackupError(str(error)) from error
     except OSError as error:
         raise BackupError(f"{error.filename}: {error.strerror}") from error
+
+
+def _restore(
+    source: pathlib.Path, manifest: Manifest | None, url: str, state: pathlib.Path
+) -> RestoreResult:
+    """Write as the user of the folders, from files that are opened here."""
+    store = database.path_of(url)
+    user = folder_user.user_of(store.parent, state)
+    place = source / backup_contents.STORE if manifest else source
+    files = {one.name: one.sha256 for one in manifest.files} if manifest else {}
+    _require_closed(place)
+    with backup_contents.open_file(place) as opened:
+        folder_user.run_as(
+            user, functools.partial(_fill_store, opened, url, files.get(place.name, ""))
+        )
+    restored, kept = [store.name], list[str]()
+    for name, sha256 in files.items():
+        if name == backup_contents.STORE:
+            continue
+        with backup_contents.open_file(source / name) as opened:
+            placing = functools.partial(_place, opened, state / name, sha256)
+            is_placed = folder_user.run_as(user, placing)
+        (restored if is_placed else kept).append(name)
+    owner = None if user is None else (user.uid, user.gid)
     return RestoreResult(manifest, tuple(restored), tuple(kept), owner)
 
 
-def _owner_to_be(state: pathlib.Path) -> Owner | None:
-    found = state.stat()
-    owner = (found.st_uid, found.st_gid)
-    return owner if os.geteuid() == 0 and owner != (0, os.getegid()) else None
+def _require_closed(store: pathlib.Path) -> None:
+    """Refuse a store that is no copy: it has a log beside it that says what it holds."""
+    for end in ("-wal", "-journal"):
+        beside = store.with_name(store.name + end)
+        if beside.exists() and beside.lstat().st_size:
+            raise BackupError(
+                f"{store}: found {beside.name} beside it, so it is a store in use and no backup. "
+                "To fix: copy it with `muster backup`"
+            )
 
 
-def _give(path: pathlib.Path, owner: Owner | None) -> None:
-    if owner is not None:
-        os.chown(path, *owner, follow_symlinks=False)
+def _fill_store(source: BinaryIO, url: str, sha256: str) -> bool:
+    backup.restore(source, url, sha256=sha256)
+    return True
 
 
-def _place(source: pathlib.Path, target: pathlib.Path, owner: Owner | None, sha256: str) -> bool:
+def _place(source: BinaryIO, target: pathlib.Path, sha256: str) -> bool:
     """Copy a file to a place; return False if there is one already, which stays.
 
     Raises:
@@ -176,37 +197,27 @@ def _place(source: pathlib.Path, target: pathlib.Path, owner: Owner | None, sha2
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     try:
-        if _copy(source, partial, owner=owner) != sha256:
-            raise BackupError(f"{source}: it was changed while it was restored")
+        if _copy(source, partial) != sha256:
+            raise BackupError(f"{source.name}: it was changed while it was restored")
         os.link(partial, target)
     except FileExistsError:
         return False
     finally:
         partial.unlink(missing_ok=True)
+    audit_log.sync_folder(target.parent)
     return True
 
 
-def _copy(
-    source: pathlib.Path,
-    target: pathlib.Path,
-    *,
-    whole_lines: bool = False,
-    owner: Owner | None = None,
-) -> str:
+def _copy(source: BinaryIO, target: pathlib.Path, *, whole_lines: bool = False) -> str:
     """Copy a file to a new one and to disk; return the SHA-256 of what was read.
 
-    ``whole_lines``: up to its last end of a line. ``owner``: user and group of the copy.
+    ``whole_lines``: up to its last end of a line.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     found = hashlib.sha256()
-    with (
-        backup_contents.open_file(source) as file,
-        os.fdopen(os.open(target, flags, 0o600), "wb") as copy,
-    ):
-        if owner is not None:
-            os.fchown(copy.fileno(), *owner)
+    with os.fdopen(os.open(target, flags, 0o600), "wb") as copy:
         end = 0
-        while block := file.read(_BLOCK_BYTES):
+        while block := source.read(_BLOCK_BYTES):
             copy.write(block)
             found.update(block)
             last = block.rfind(b"\n")

@@ -4,6 +4,7 @@ import os
 import pathlib
 import pwd
 import stat
+import tempfile
 from collections.abc import Iterator
 
 import msgspec
@@ -16,6 +17,8 @@ from reconciler.store import backup
 from tests.unit.store import samples
 
 NOW = 1_800_000_000.0
+NOBODY = pwd.getpwnam("nobody")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root restores for somebody else")
 
 
 class StateFolder:
@@ -223,18 +226,86 @@ def test_a_file_of_an_earlier_version_is_restored(
     assert (done.manifest, done.restored) == (None, ("store.db",))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to restore for somebody else")
+@pytest.fixture
+def home() -> Iterator[pathlib.Path]:
+    """A folder that everybody reaches and root alone changes."""
+    with tempfile.TemporaryDirectory(dir="/var/lib") as made:
+        path = pathlib.Path(made)
+        path.chmod(0o755)
+        yield path
+
+
+def _folder_of(user: pwd.struct_passwd, path: pathlib.Path) -> pathlib.Path:
+    path.mkdir()
+    os.chown(path, user.pw_uid, user.pw_gid)
+    return path
+
+
+def _restore_into(live: StateFolder, place: pathlib.Path) -> backup_folder.RestoreResult:
+    copy = live.folder.with_name("copy")
+    if not copy.exists():
+        backup_folder.save(live.url, live.folder, copy, NOW)
+    return backup_folder.restore(copy, f"sqlite:///{place / 'store.db'}", place)
+
+
+@as_root
 def test_restored_files_belong_to_who_owns_the_folder(
-    live: StateFolder, tmp_path: pathlib.Path
+    live: StateFolder, home: pathlib.Path
 ) -> None:
-    backup_folder.save(live.url, live.folder, tmp_path / "copy", NOW)
+    place = _folder_of(NOBODY, home / "state")
+    done = _restore_into(live, place)
+    assert done.owner == (NOBODY.pw_uid, NOBODY.pw_gid)
+    assert sorted(done.restored) == sorted(path.name for path in place.iterdir())
+    assert {path.stat().st_uid for path in place.iterdir()} == {NOBODY.pw_uid}
+    opened = store.Store.open(f"sqlite:///{place / 'store.db'}")
+    assert opened.load().jobs == {"train": samples.job()}
+    opened.close()
+    again = place.with_name("again")
+    place.rename(again)
+    with pytest.raises(backup_contents.BackupError, match="exists and is not overwritten"):
+        _restore_into(live, again)
+
+
+@as_root
+def test_root_is_not_led_elsewhere_by_the_owner_of_a_folder(
+    live: StateFolder, home: pathlib.Path
+) -> None:
+    (home / "roots").mkdir()
+    above = _folder_of(NOBODY, home / "users")
+    (above / "state").symlink_to(home / "roots")
+    os.lchown(above / "state", NOBODY.pw_uid, NOBODY.pw_gid)
+    for place in (above / "state", home / "by-link"):
+        if place.name == "by-link":
+            place.symlink_to("users/state")
+        with pytest.raises(backup_contents.BackupError, match=r"as nobody: .* Permission denied"):
+            _restore_into(live, place)
+    assert not list((home / "roots").iterdir())
+
+
+@as_root
+def test_a_folder_of_several_users_or_of_everybody_is_refused(
+    live: StateFolder, home: pathlib.Path
+) -> None:
+    above = _folder_of(NOBODY, home / "users")
+    place = _folder_of(pwd.getpwnam("games"), above / "state")
+    with pytest.raises(backup_contents.BackupError, match=r"users to nobody, .*state to games"):
+        _restore_into(live, place)
+    (home / "open").mkdir()
+    (home / "open").chmod(0o1777)
+    with pytest.raises(backup_contents.BackupError, match="open may be changed by everybody"):
+        _restore_into(live, home / "open")
+    (home / "open" / "state").mkdir()  # nobody else exchanges what lies below a sticky folder
+    assert _restore_into(live, home / "open" / "state").owner is None
+    (home / "loop").symlink_to("loop")
+    with pytest.raises((backup_contents.BackupError, OSError)):
+        _restore_into(live, home / "loop")
+
+
+def test_a_store_in_use_is_no_backup(live: StateFolder, tmp_path: pathlib.Path) -> None:
     place = tmp_path / "new"
     place.mkdir()
-    nobody = pwd.getpwnam("nobody")
-    os.chown(place, nobody.pw_uid, nobody.pw_gid)
-    done = backup_folder.restore(tmp_path / "copy", f"sqlite:///{place / 'store.db'}", place)
-    assert done.owner == (nobody.pw_uid, nobody.pw_gid)
-    assert {path.stat().st_uid for path in place.iterdir()} == {nobody.pw_uid}
+    with pytest.raises(backup_contents.BackupError, match=r"store\.db-wal beside it"):
+        backup_folder.restore(live.folder / "store.db", f"sqlite:///{place / 'store.db'}", place)
 
 
 def test_nothing_is_left_of_a_backup_that_fails(live: StateFolder, tmp_path: pathlib.Path) -> None:
