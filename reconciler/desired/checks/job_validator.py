@@ -8,6 +8,7 @@ from reconciler.desired.documents.faults import Fault
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
 from reconciler.model.documents import job_spec
+from reconciler.model.policy import queue_paths
 
 
 class JobValidator:
@@ -19,6 +20,7 @@ class JobValidator:
         """Take the structure; ``rules`` are its policies, if they were used before."""
         self._basis = basis
         self._known = job_names.of_structure(basis.structure)
+        self._parents = {name: queue.parent for name, queue in basis.structure.queues.items()}
         self._fitting = feasibility.Fitting(basis.structure)
         self._rules = rules or policies.PolicyRules(basis.structure.policies)
 
@@ -56,7 +58,8 @@ class JobValidator:
         beyond = cross_references.of_job(normalised, structure)
         if beyond:
             return None, beyond, []
-        noted = self._rules.faults("Job", normalised.name, part, now, normalised)
+        above = queue_paths.ancestors(normalised.queue, self._parents.get)
+        noted = self._rules.faults("Job", normalised.name, part, now, normalised, above)
         faults = [one for one in noted if one.severity == "error"]
         warnings = [one for one in noted if one not in faults]
         return normalised, faults, [*warnings, *self._fitting.warnings(normalised)]

@@ -159,9 +159,19 @@ class PolicyRules:
         part: fields.DocumentPart,
         now: float,
         job: desired.Job | None = None,
+        above: Sequence[str] = (),
     ) -> list[Fault]:
-        """Return violations of policies by one object: errors, and warnings for exempt ones."""
-        rules = [one for one in self._by_kind.get(kind, ()) if _matches(one, part, job)]
+        """Return violations of policies by one object: errors, and warnings for exempt ones.
+
+        Args:
+            kind: its kind, and ``name`` its name.
+            part: its document.
+            now: seconds since the epoch, for waivers.
+            job: the job, if it is one.
+            above: ancestors of the job's queue: a policy for one of them holds for it too.
+        """
+        queues = frozenset() if job is None else frozenset((job.queue, *above))
+        rules = [one for one in self._by_kind.get(kind, ()) if _matches(one, part, queues)]
         if not rules:
             return []
         found = self._judged(rules, view(part, job), "" if job is None else job.owner or "", now)
@@ -206,9 +216,9 @@ class PolicyRules:
 
 
 def _matches(
-    rule: desired.AdmissionPolicy, part: fields.DocumentPart, job: desired.Job | None
+    rule: desired.AdmissionPolicy, part: fields.DocumentPart, queues: frozenset[str]
 ) -> bool:
-    if rule.queues and (job is None or job.queue not in rule.queues):
+    if rule.queues and queues.isdisjoint(rule.queues):
         return False
     if not rule.labels:
         return True

@@ -24,7 +24,10 @@ class MatchSpec(DocumentPart, frozen=True):
     ]
     queues: Annotated[
         list[Name],
-        doc("Only jobs in one of these queues. Default: any.", example=["students"]),
+        doc(
+            "Only jobs in one of these queues or below one of them. Default: any.",
+            example=["students"],
+        ),
     ] = []
     labels: Annotated[
         dict[Label, Label],

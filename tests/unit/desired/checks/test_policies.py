@@ -91,6 +91,30 @@ def test_a_new_policy_leaves_what_is_in_force_and_refuses_what_comes(
     assert set(one.load().jobs) == {"a", "b"}
 
 
+def test_a_policy_for_a_queue_holds_below_it_wherever_that_is(
+    tmp_path: Path, reader: Reader
+) -> None:
+    repository = Repository(tmp_path / "state.git")
+    owned = OWNED.replace("[Job]}", "[Job], queues: [students]}")
+    tree = {
+        "students": queue("students"), "first": queue("first", parent="students"),
+        "nlp": queue("nlp", parent="first"), "staff": queue("staff"),
+    }  # fmt: skip
+    jobs = {name: job(f"j-{name}", queue=name) for name in tree}
+    files = {f"queue-{name}.yaml": text for name, text in tree.items()}
+    files |= {f"job-{name}.yaml": text for name, text in jobs.items()}
+    repository.commit({"policy.yaml": owned, **files})
+    one = reader(0.0)
+    assert set(one.load().jobs) == {"j-staff"}
+    assert set(one.load().refused) == {"j-students", "j-first", "j-nlp"}
+    repository.commit({"queue-first.yaml": queue("first", parent="staff")})
+    assert set(one.load().jobs) == {"j-staff", "j-first", "j-nlp"}
+    repository.commit({"queue-first.yaml": queue("first", parent="students")})
+    later = one.load()
+    assert set(later.jobs) == {"j-staff", "j-first", "j-nlp"}, "what is in force stays"
+    assert rules(one) == [("policy/owned", "error")] * 3
+
+
 POOL = """\
 apiVersion: muster/v1
 kind: NodePool
