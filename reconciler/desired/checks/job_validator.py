@@ -59,7 +59,7 @@ class JobValidator:
         if beyond:
             return None, beyond, []
         above = queue_paths.ancestors(normalised.queue, self._parents.get)
-        noted = self._rules.faults("Job", normalised.name, part, now, normalised, above)
+        noted = self._rules.faults("Job", normalised.name, part, now, normalised, above=above)
         faults = [one for one in noted if one.severity == "error"]
         warnings = [one for one in noted if one not in faults]
         return normalised, faults, [*warnings, *self._fitting.warnings(normalised)]

@@ -159,6 +159,7 @@ class PolicyRules:
         part: fields.DocumentPart,
         now: float,
         job: desired.Job | None = None,
+        *,
         above: Sequence[str] = (),
     ) -> list[Fault]:
         """Return violations of policies by one object: errors, and warnings for exempt ones.
