@@ -9,6 +9,7 @@ from agents.host import disk_space, malloc_tuning
 from agents.host.token_file import TokenFileError
 from agents.link.http_client import LinkError
 from agents.node import agent_identity
+from reconciler.model.values import log_lines
 
 #: Modes of what the agent and its helpers create are those that the code names, whoever starts it.
 UMASK = 0o022
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         why = str(problem)
         if isinstance(problem, OSError):
             why = disk_space.explained(problem, given.root)
-        sys.stderr.write(f"muster-agent {given.name}: {why}\n")
+        sys.stderr.write(log_lines.escape(f"muster-agent {given.name}: {why}") + "\n")
         return 1
 
 

@@ -13,6 +13,7 @@ from agents.gpus import nvml_client, samples
 from agents.host import host_info
 from agents.preflight import gpu_findings, host_findings, option_findings, task_findings
 from agents.preflight.finding import FAILED, PreflightFinding, PreflightReport
+from reconciler.model.values import log_lines
 
 
 def main(given: argparse.Namespace) -> int:
@@ -26,11 +27,13 @@ def main(given: argparse.Namespace) -> int:
     found = list(findings(given, sample))
     report = PreflightReport(all(finding.level != FAILED for finding in found), found)
     if given.output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
+        text = msgspec.json.format(msgspec.json.encode(report)).decode()
+        sys.stdout.write(log_lines.escape_json(text) + "\n")
     else:
         for finding in found:
             do = f". {finding.do}" if finding.do else ""
-            sys.stdout.write(f"{finding.level:<8}{finding.name:<14}{finding.found}{do}\n")
+            line = f"{finding.level:<8}{finding.name:<14}{finding.found}{do}"
+            sys.stdout.write(log_lines.escape(line) + "\n")
         verdict = (
             "A node can run on this host."
             if report.ok

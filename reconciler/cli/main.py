@@ -152,6 +152,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 def main() -> None:
     """Run the command of this process's arguments and exit with its code."""
+    sys.excepthook = terminal.print_traceback
     _install_completion(sys.argv[1:])
     command = application(_word())
     interrupts.interrupt()
@@ -182,7 +183,7 @@ def _install_completion(words: list[str]) -> None:
         script = shells.get_completion_script(
             prog_name="muster", complete_var="_MUSTER_COMPLETE", shell=shell
         )
-        sys.stdout.write(f"{script}\n")
+        terminal.write_text(f"{script}\n")
     else:
         _, path = shells.install(shell=shell, prog_name="muster", complete_var="_MUSTER_COMPLETE")
         terminal.note(f"completion for {shell} is installed in {path}; open a new shell to use it")
@@ -207,7 +208,7 @@ def _status(command: Any) -> int:
     except usage_errors.UsageError as error:
         return _wrong_usage(error)
     except usage_errors.ParserError as error:
-        sys.stderr.write(f"muster: {error}\n")
+        terminal.err.print(f"muster: {error}")
         return terminal.ERROR
     except (typer.Abort, KeyboardInterrupt):
         return interrupts.STATUS
@@ -217,12 +218,12 @@ def _status(command: Any) -> int:
         return terminal.DONE
     except (_WriteError, OSError) as error:
         if isinstance(error, OSError) and (file := terminal.describe_unusable(error)):
-            sys.stderr.write(f"muster: {file}\n")
+            terminal.err.print(f"muster: {file}")
             return terminal.ERROR
         if isinstance(error, OSError) and not terminal.is_unwritable(error):
             raise
         why = (isinstance(error, OSError) and error.strerror) or str(error)
-        sys.stderr.write(f"muster: the output can't be written: {why}\n")
+        terminal.err.print(f"muster: the output can't be written: {why}")
         terminal.drop_stdout()
         return terminal.ERROR
     return code if isinstance(code, int) else terminal.DONE
@@ -231,11 +232,12 @@ def _status(command: Any) -> int:
 def _wrong_usage(error: Exception) -> int:
     """Print what is wrong and where to find help. A group without arguments prints its help."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stdout.write(f"{error.format_message()}\n")  # type: ignore[attr-defined]
+        terminal.write_text(f"{error.format_message()}\n")  # type: ignore[attr-defined]
         return terminal.DONE
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "muster"
-    sys.stderr.write(f"muster: {usage_errors.describe(error)}\n  see: {path} --help\n")
+    terminal.err.print(f"muster: {usage_errors.describe(error)}")
+    terminal.err.print(f"  see: {path} --help")
     return terminal.USAGE
 
 

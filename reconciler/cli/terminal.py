@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import importlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -20,20 +22,29 @@ from reconciler.model.values import log_lines, paragraphs, quantities, times
 
 
 def escape_control(text: str) -> str:
-    """Return a text with control characters escaped, except ends of lines.
+    """Return a text on one line, with control characters escaped.
 
-    Nodes and users choose much of what is printed; it must not move the cursor or change colours.
+    Nodes and users choose much of what is printed; it must not move the cursor, change colours or
+    look like further lines of a command.
     """
+    return text if text.isprintable() else log_lines.escape(text.replace("\n", " "))
+
+
+def escape_lines(text: str) -> str:
+    """Return a text of several lines, with all other control characters escaped."""
     if text.isprintable():
         return text
     return "\n".join(map(log_lines.escape, text.split("\n")))
 
 
 class _Plain(rich.console.Console):
-    """A console that prints text as it is."""
+    """A console that prints text as it is, each on a line of its own."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **settings)
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print as rich does, with control characters escaped."""
+        """Print as rich does, with ends of lines as spaces and control characters escaped."""
         super().print(
             *(escape_control(one) if isinstance(one, str) else one for one in objects), **how
         )
@@ -47,8 +58,8 @@ class _Console(_Plain):
         raise  # noqa: PLE0704
 
 
-out = _Console(highlight=False, soft_wrap=False)
-err = _Plain(stderr=True, highlight=False, soft_wrap=True)
+out = _Console(soft_wrap=False)
+err = _Plain(stderr=True, soft_wrap=True)
 
 #: Errors of writing to a full disk, or to a terminal or disk that is gone.
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
@@ -147,7 +158,9 @@ def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoRetu
 def _aside(text: str, hang: int) -> None:
     """Print a line to stderr, wrapped between words if that is a terminal."""
     lines = (
-        paragraphs.wrapped(text, max(err.width, 40), "", " " * hang) if err.is_terminal else [text]
+        paragraphs.wrapped(escape_control(text), max(err.width, 40), "", " " * hang)
+        if err.is_terminal
+        else [text]
     )
     for one in lines:
         err.print(one, markup=False)
@@ -199,11 +212,36 @@ def note_command(line: str) -> None:
 
 def print_document(value: Any, form: Output) -> None:
     """Print a value as JSON or YAML."""
-    if form is Output.YAML:
-        sys.stdout.write(msgspec.yaml.encode(value).decode())
-    else:
+    sys.stdout.write(document_text(value, is_yaml=form is Output.YAML))
+
+
+def document_text(value: Any, *, is_yaml: bool) -> str:
+    """Return YAML or JSON without characters that control a terminal; it says the same."""
+    if not is_yaml:
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        sys.stdout.write(log_lines.escape_json(text) + "\n")
+        return log_lines.escape_json(text) + "\n"
+    text = msgspec.yaml.encode(value).decode()
+    if escape_lines(text) == text:
+        return text
+    # it can escape characters only within quotes, and quotes what is not ASCII
+    writer = importlib.import_module("yaml")  # loaded already; no command but this needs it
+    plain: str = writer.safe_dump(msgspec.to_builtins(value), allow_unicode=False, sort_keys=False)
+    return plain
+
+
+def write_text(text: str) -> None:
+    """Write a text of several lines to stdout: as it is for programs, harmless for a terminal."""
+    sys.stdout.write(escape_lines(text) if out.is_terminal else text)
+
+
+def write_error(text: str) -> None:
+    """Write a text of several lines to stderr, harmless for a terminal."""
+    sys.stderr.write(escape_lines(text))
+
+
+def print_traceback(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Print an error that nobody expected, as Python does; its words may be those of others."""
+    write_error("".join(traceback.format_exception(kind, error, trace)))
 
 
 def print_json_line(value: Any) -> None:
@@ -233,7 +271,7 @@ def print_table(
         below: text to print wrapped below a row, by row number from 0.
     """
     # a name with a line end must not look like another row
-    rows = [[escape_control(cell.replace("\n", " ")) for cell in row] for row in rows]
+    headings, *rows = [[escape_control(cell) for cell in row] for row in (headings, *rows)]
     numeric, tailed = set(right.split()), set(middle.split())
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]

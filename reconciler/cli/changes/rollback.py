@@ -131,11 +131,11 @@ def _going_along(commits: tuple[str, ...]) -> str:
 def _confirmed(question: str) -> bool:
     """Return True if the user answers yes. Exit if nobody is there to answer."""
     while True:
-        sys.stderr.write(f"{question} [y/N]: ")
+        terminal.write_error(f"{terminal.escape_control(question)} [y/N]: ")
         sys.stderr.flush()
         answer = sys.stdin.readline()
         if not sys.stdin.isatty() or not answer.endswith("\n"):
-            sys.stderr.write("\n")  # input from a pipe ends no line on the screen
+            terminal.write_error("\n")  # input from a pipe ends no line on the screen
         if not answer:
             terminal.fail("nothing was changed: no answer. To skip the question, use --yes")
         if (said := answer.strip().lower()) in ("", "n", "no"):

@@ -294,7 +294,7 @@ def _submit(
             job_document.owned(one.text, one.owner) if one.owner else one.text
             for one in submissions
         ]
-        sys.stdout.write("---\n".join(texts))
+        terminal.write_text("---\n".join(texts))
         sys.stdout.flush()
     for result in results:
         report_change(result, to, dry_run=dry_run, among=len(results))

@@ -101,7 +101,7 @@ def export(
         which = "no nodes report" if declared else "every node that reports is declared by a pool"
         terminal.note(f"nothing to write: {which}")
         return
-    sys.stdout.write(discovery.text(found, observe=not manage))
+    terminal.write_text(discovery.text(found, observe=not manage))
     count = sum(len(pool.nodes) for pool in found)
     many = f"{terminal.counted(count, 'node')} in {terminal.counted(len(found), 'pool')}"
     terminal.note(f"{many}. Check it with `muster validate`, then commit.")

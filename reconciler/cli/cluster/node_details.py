@@ -57,7 +57,8 @@ def show(item: Json, *, is_observed: bool = False) -> None:
         terminal.print_table(["VOLUME", "STATE"], rows)
     strangers = item.get("foreignGpuProcesses") or []
     if strangers:
-        terminal.out.print("\nGPU processes that belong to no task:", markup=False)
+        terminal.out.print()
+        terminal.out.print("GPU processes that belong to no task:", markup=False)
         terminal.print_table(
             ["GPU", "PID", "PROGRAM", "USER", "MEMORY"],
             [

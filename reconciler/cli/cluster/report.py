@@ -150,10 +150,12 @@ def _write(result: "usage_reports.UsageReport", output: Form, file: Path | None)
     try:
         if output is Form.TABLE:
             _table(result, file)
-        elif file is None:
+        elif file is not None:
+            file.write_bytes(_data(result, output))
+        elif output is Form.PNG:
             sys.stdout.buffer.write(_data(result, output))
         else:
-            file.write_bytes(_data(result, output))
+            terminal.write_text(_data(result, output).decode())
     except OSError as error:
         if file is None:
             raise
@@ -169,8 +171,8 @@ def _data(made: "usage_reports.UsageReport", output: Form) -> bytes:
     if output is Form.CSV:
         return str(reportviews.as_csv(made)).encode()
     if output is Form.YAML:
-        return msgspec.yaml.encode(made)
-    return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
+        return terminal.document_text(made, is_yaml=True).encode()
+    return terminal.document_text(made, is_yaml=False).encode()
 
 
 def _require_pictures(file: Path | None, output: Form) -> None:

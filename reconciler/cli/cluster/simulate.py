@@ -76,7 +76,8 @@ def _show(report: scenarios.ScenarioReport, *, wide: bool) -> None:
     for name, folder in report.folders.items():
         for one in folder.diverging:
             meant = f" (intended: {one.meant})" if one.meant else ""
-            terminal.out.print(f"\n{name}/{one.file}{meant}", markup=False, soft_wrap=True)
+            terminal.out.print()
+            terminal.out.print(f"{name}/{one.file}{meant}", markup=False, soft_wrap=True)
             for subject, found in one.found.items():
                 expected = one.expected.get(subject)
                 line = f"  {subject}: found {_told(found)}"
@@ -84,7 +85,8 @@ def _show(report: scenarios.ScenarioReport, *, wide: bool) -> None:
                     line += f"; expected {_told(expected)}"
                 terminal.out.print(line, markup=False, soft_wrap=True)
         for file in folder.elsewhere if wide else ():
-            line = f"\n{name}/{file}: as expected, on other nodes"
+            terminal.out.print()
+            line = f"{name}/{file}: as expected, on other nodes"
             terminal.out.print(line, markup=False, soft_wrap=True)
 
 

@@ -138,10 +138,11 @@ def _explain_cycle(replayed: Json) -> None:
     which = revision if structure == revision else f"{revision}, with the structure of {structure}"
     decided = terminal.format_clock(replayed["decided"])
     terminal.out.print(
-        f"Cycle {replayed['cycle']}, {decided}, revision {which}:\n",
+        f"Cycle {replayed['cycle']}, {decided}, revision {which}:",
         markup=False,
         soft_wrap=True,
     )
+    terminal.out.print()
 
 
 def _explain_job(item: Json, now: float, *, past: bool = False, element: int | None = None) -> None:
@@ -278,9 +279,12 @@ def _spans_of(numbers: set[int]) -> str:
 
 
 def _say(text: str) -> None:
-    for line in terminal.format_clocks(text).split("\n"):
-        indent = len(line) - len(line.lstrip())
-        terminal.print_line(line, indent + 2 if indent else 0)
+    """Print a line, after an empty one if the text begins with an end of line."""
+    if text.startswith("\n"):
+        terminal.print_line("")
+    line = terminal.format_clocks(text.removeprefix("\n"))
+    indent = len(line) - len(line.lstrip())
+    terminal.print_line(line, indent + 2 if indent else 0)
 
 
 def _on_nodes(job: Json) -> str:

@@ -1,5 +1,7 @@
 """Output of tasks on its way to stdout or stderr: unchanged for a pipe, harmless for a terminal.
 
+Behind a heading a line can't go back over it either, to look like a line of another task.
+
 A task writes what its owner likes. Sequences for terminals can rewrite what stands above, fill the
 clipboard, or have the terminal type an answer into the shell of who reads.
 """
@@ -15,17 +17,27 @@ _HARMLESS = rb"\x1b\[[0-9;:]{0,32}m|\x1b\[[02]?K"
 #: Takes attributes back, so that a task's output leaves none of them to what follows.
 _PLAIN = b"\x1b[0m"
 #: Control characters but tab, line feed and carriage return (of progress bars); those of the second
-#: set in UTF-8.
-_CONTROL = rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]"
+#: set and what turns the direction of text, in UTF-8.
+_CONTROL = (
+    rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]"
+    rb"|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+)
 _TOKEN = re.compile(rb"(?P<harmless>" + _HARMLESS + rb")|" + _CONTROL)
-_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-9;:]{0,32})?|\xc2)\Z")
+_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-9;:]{0,32})?|\xc2|\xd8|\xe2[\x80\x81]?)\Z")
+#: What goes back over the heading of a line, or erases it.
+_BACK = re.compile(rb"\r|\x1b\[[02]?K")
 
 
 def _shown(match: re.Match[bytes]) -> bytes:
-    if match["harmless"]:
-        return match[0]
-    code = ord(match[0].decode())
-    return rf"\x{code:02x}".encode()
+    return match[0] if match["harmless"] else _escaped(match)
+
+
+def _escaped(match: re.Match[bytes]) -> bytes:
+    return "".join(map(_escape, match[0].decode())).encode()
+
+
+def _escape(character: str) -> str:
+    return character if " " <= character <= "~" else repr(character)[1:-1]
 
 
 class TerminalFilter:
@@ -84,7 +96,10 @@ class TaskOutput:
 
     def write_line(self, head: str, line: bytes) -> None:
         """Write a line behind a heading, in one piece: lines of other tasks don't get into it."""
-        whole = line if self._filter is None else self._filter.add(line) + self._filter.end()
+        whole = line
+        if self._filter is not None:
+            whole = _BACK.sub(_escaped, line.removesuffix(b"\r"))
+            whole = self._filter.add(whole) + self._filter.end()
         self._put(head.encode() + whole + b"\n")
 
     def _put(self, data: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -240,7 +239,8 @@ def _note_uncommitted(repo: Path, path: str) -> None:
 def show(result: plan_types.Plan, output: PlanForm, name: str) -> None:
     """Print a plan; `name` is the cluster's, for a comment."""
     if output is PlanForm.MARKDOWN:
-        sys.stdout.write(pull_request_comment.render(result, name))
+        # logs of pipelines show it, and forges
+        terminal.write_text(terminal.escape_lines(pull_request_comment.render(result, name)))
     elif output is PlanForm.TEXT:
         for line in plan_text.lines(result, terminal.format_clocks):
             terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """The command `muster schema`: fields of a kind, without the reference at hand."""
 
 import difflib
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -77,9 +76,9 @@ def _print(row: tuple[str, ...]) -> None:
     said = {"—": "", "as below": "", "required": "; required"}.get(default, f"; default {default}")
     text = f"{meaning} Example: {example}"
     width = max(terminal.out.width, 40) if terminal.out.is_terminal else len(text) + 4
-    sys.stdout.write(f"{field}: {value}{said}\n")
+    terminal.write_text(f"{field}: {value}{said}\n")
     for line in paragraphs.wrapped(text, width, "    ", "    "):
-        sys.stdout.write(f"{line}\n")
+        terminal.write_text(f"{line}\n")
 
 
 def _kind(word: str) -> str:

@@ -12,19 +12,28 @@ from reconciler.model.values import times
 FORMS = ("readable", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
-#: Control characters, and the two separators that some readers take for ends of lines.
-#: Those of the second set of control characters, and what turns the direction of text.
-_ENDS = (
-    *range(127, 160),
-    0x2028,
-    0x2029,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
+#: Characters beside those below 32 that control what shows them, or that can't be seen: DEL and the
+#: second set of control characters; what turns the direction of text; separators that some readers
+#: take for ends of lines; what has no width or marks other characters. Joiners stay, and
+#: places where words may be broken.
+_CONTROLS = (
+    *range(0x7F, 0xA0),
+    0xAD,
+    0x61C,
+    *(0x200E, 0x200F),
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x2070),
+    0xFEFF,
+    *range(0xFFF9, 0xFFFC),
+    *range(0xE0000, 0xE0080),
 )
-_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *_ENDS)}
-_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _ENDS}
+#: Halves of characters, by which Python keeps bytes of file names that are no text.
+_HALVES = range(0xD800, 0xE000)
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *_CONTROLS, *_HALVES)}
+_JSON_ESCAPES = {
+    code: json.dumps(chr(code))[1:-1] if code > 0x7F else "\\u007f"
+    for code in (*_CONTROLS, *_HALVES)
+}
 
 
 def escape(text: str) -> str:

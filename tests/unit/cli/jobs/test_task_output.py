@@ -21,6 +21,11 @@ SHOWN = {
     "question": (b"\x1b[6n\x1bP$q q\x1b\\", rb"\x1b[6n\x1bP$q q\x1b" + b"\\"),
     "cursor": (b"\x1b[3A\x1b[2J\x1bcok", rb"\x1b[3A\x1b[2J\x1bcok"),
     "C1": (b"\xc2\x9b6n \xc3\xa4 \xe2\x9c\x93", b"\\x9b6n \xc3\xa4 \xe2\x9c\x93"),
+    "direction": (
+        "a\u202eb\u2066\u200f\u061c ✓ \u0634\u05d0€".encode(),
+        rb"a\u202eb\u2066\u200f\u061c" + " ✓ \u0634\u05d0€".encode(),
+    ),
+    "lines": ("a\u2028b".encode(), rb"a\u2028b"),
     "erases": (b"a\x08b\x7fc\x00", rb"a\x08b\x7fc\x00"),
     "unfinished": (b"the end \x1b[3", rb"the end \x1b[3"),
 }
@@ -38,7 +43,8 @@ def test_a_terminal_gets_colours_and_nothing_that_controls_it(
 
 @given(
     st.lists(
-        st.binary(max_size=40) | st.sampled_from([b"\x1b", b"[", b"1;", b"m", b"\xc2", b"\x9b"])
+        st.binary(max_size=40)
+        | st.sampled_from([b"\x1b", b"[", b"1;", b"m", b"\xc2", b"\x9b", b"\xe2", b"\x80", b"\xae"])
     )
 )
 def test_how_output_is_cut_changes_nothing_and_little_is_held(pieces: list[bytes]) -> None:
@@ -67,10 +73,14 @@ def test_on_a_terminal_each_line_and_stream_is_made_harmless() -> None:
             assert not output.copy([])
             output.copy([b"a\x1b]0;t", b"itle\x07\x1b["])
             output.write_line("main-0: ", b"\x1b[2J")
+            output.write_line("main-0: ", b"50 %\rmain-1: \x1b[K\x1b[2Kdone\r")
         shown = b""
-        while not shown.endswith(b"\n"):
+        while shown.count(b"\n") < 2:
             shown += os.read(parent, 4096)
-        assert shown == rb"a\x1b]0;title\x07\x1b[main-0: \x1b[2J" + b"\r\n"
+        assert shown == (
+            rb"a\x1b]0;title\x07\x1b[main-0: \x1b[2J" + b"\r\n"
+            rb"main-0: 50 %\rmain-1: \x1b[K\x1b[2Kdone" + b"\r\n"
+        )
     finally:
         os.close(child)
         os.close(parent)
