@@ -4,6 +4,7 @@ A run is (name, run number, hash of the execution fields) and happens once. This
 applies fields that may change while a run is alive, and marks runs whose document was removed.
 """
 
+import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,12 +12,12 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from reconciler.core import cycle_cache, cycle_context, job_errors
+from reconciler.core import cycle_attempts, cycle_cache, cycle_context, job_errors
 from reconciler.core.cycle import cycle_events, cycle_jobs
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
-from reconciler.model.state.states import JobState
+from reconciler.model.state.states import AttemptState, JobState
 
 #: Desired state, documents by name, and their changes once the outcome is absorbed.
 _Next = tuple[desired.Desired, dict[str, desired.Job], dict[str, desired.Job]]
@@ -106,7 +107,7 @@ def admit(context: cycle_context.CycleContext, desired_state: desired.Desired) -
         record, spec = jobs.known.get(name), documents[name]
         if record is None or record.spec is not spec:
             with job_errors.JobErrorScope(name):
-                admit_job(jobs, events, spec, desired_state.structure)
+                admit_job(context, spec, desired_state.structure)
     for name in sorted(name for name in without if name not in desired_state.refused):
         draft = jobs.draft(name)
         if draft is not None and not draft.removed:
@@ -129,7 +130,7 @@ def admit_successors(context: cycle_context.CycleContext, desired_state: desired
         if draft.spec.key != spec.key:
             with job_errors.JobErrorScope(name):
                 context.jobs.archive_finished(name)
-                admit_job(jobs, context.events, spec, structure)
+                admit_job(context, spec, structure)
     for name, draft in list(jobs.drafts.items()):
         spec = desired_state.jobs.get(name)
         if spec is None or draft.spec is spec or draft.finished or draft.removed:
@@ -137,16 +138,14 @@ def admit_successors(context: cycle_context.CycleContext, desired_state: desired
         is_same = (draft.spec.key, draft.spec.owner) == (spec.key, spec.owner)
         if is_same and not draft.live_count():
             with job_errors.JobErrorScope(name):
-                admit_job(jobs, context.events, spec, structure)
+                admit_job(context, spec, structure)
 
 
 def admit_job(
-    jobs: cycle_jobs.CycleJobs,
-    events: cycle_events.CycleEvents,
-    spec: desired.Job,
-    structure: desired.Structure,
+    context: cycle_context.CycleContext, spec: desired.Job, structure: desired.Structure
 ) -> None:
     """Begin, change or replace one job's run."""
+    jobs, events = context.jobs, context.events
     record = jobs.before(spec.name)
     if record is None:
         if not jobs.has_begun(spec.key):
@@ -155,7 +154,7 @@ def admit_job(
     if record.key == spec.key:
         if not record.finished and record.spec != spec:
             if record.spec.owner == spec.owner:
-                _take_over(jobs, events, spec, structure)
+                _take_over(context, spec, structure)
             else:
                 _keep_owner(jobs, events, spec, record.spec.owner)
         return
@@ -181,6 +180,13 @@ def admit_job(
         events.add("JobReplaced", draft.message, job=spec.name)
 
 
+def _nodes_of(attempts: cycle_attempts.CycleAttempts, job: str) -> set[str]:
+    """Return the nodes on which tasks of a job are."""
+    elements = attempts.elements(job)
+    found = (one for element in elements for one in attempts.of_element(job, element))
+    return {one.node for one in found if one.state is not AttemptState.ENDED}
+
+
 def _keep_owner(
     jobs: cycle_jobs.CycleJobs, events: cycle_events.CycleEvents, spec: desired.Job, owner: str
 ) -> None:
@@ -200,19 +206,21 @@ def _keep_owner(
 
 
 def _take_over(
-    jobs: cycle_jobs.CycleJobs,
-    events: cycle_events.CycleEvents,
-    spec: desired.Job,
-    structure: desired.Structure,
+    context: cycle_context.CycleContext, spec: desired.Job, structure: desired.Structure
 ) -> None:
     """Apply queue, priority, limits, labels and holds, which may change while a run is alive.
 
     What its tasks could not have started under waits until none of them is on a node.
     """
+    jobs, events = context.jobs, context.events
     draft = jobs.draft(spec.name)
     if draft is None:
         return
-    kept = run_terms.kept_fields(structure, draft.spec, spec) if draft.live_count() else ()
+    kept: tuple[str, ...] = ()
+    if draft.live_count():
+        room = context.observed.scheduler_state.kept
+        nodes = functools.partial(_nodes_of, context.attempts, spec.name)
+        kept = run_terms.kept_fields(structure, draft.spec, spec, run_terms.Reserved(room, nodes))
     taken = run_terms.keep(draft.spec, spec, kept)
     if draft.spec.suspend != spec.suspend:
         if spec.suspend:

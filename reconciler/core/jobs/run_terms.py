@@ -5,16 +5,39 @@ made the start wrong therefore waits until the run has no task on a node any mor
 the run counts at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from reconciler.model import desired
 from reconciler.model.policy import queue_paths
+from reconciler.model.state.scheduler_state import KeptRoom
+
+
+class Reserved(NamedTuple):
+    """The backfill reservations, and the nodes on which tasks of a run are; asked if needed."""
+
+    room: Collection[KeptRoom]
+    nodes: Callable[[], Collection[str]]
+
+    def holds_back(self, job: str) -> bool:
+        """Return True if another job's tasks are to start where tasks of a job are now."""
+        others = [one for one in self.room if one.job != job]
+        if not others:
+            return False
+        mine = frozenset(self.nodes())
+        return any(not mine.isdisjoint(one.nodes) for one in others)
+
+
+NOTHING_RESERVED = Reserved((), frozenset)
 
 
 def kept_fields(
-    structure: desired.Structure, before: desired.Job, after: desired.Job
+    structure: desired.Structure,
+    before: desired.Job,
+    after: desired.Job,
+    reserved: Reserved = NOTHING_RESERVED,
 ) -> tuple[str, ...]:
     """Return the fields of a job that stay as they were while tasks of it are on nodes.
 
@@ -22,12 +45,17 @@ def kept_fields(
         structure: in force.
         before: what the run goes on under.
         after: what its document says.
+        reserved: by backfill. A run that started before such a reservation, because it was to end
+            before that begins, does not get more time at the cost of who waits.
     """
-    return tuple(
+    kept = [
         field
         for field, judge in _JUDGES.items()
         if getattr(before, field) != getattr(after, field) and judge(structure, before, after)
-    )
+    ]
+    if "time_limit_s" not in kept and _is_longer(before, after) and reserved.holds_back(after.name):
+        kept.append("time_limit_s")
+    return tuple(kept)
 
 
 def keep(before: desired.Job, after: desired.Job, fields: tuple[str, ...]) -> desired.Job:
@@ -80,8 +108,7 @@ def _path_of(structure: desired.Structure, queue: str) -> tuple[str, ...]:
 
 def _outlives(structure: desired.Structure, before: desired.Job, after: desired.Job) -> bool:
     """Return True if a longer time limit costs a budget more, or can meet a reservation."""
-    old, new = before.time_limit_s, after.time_limit_s
-    if old is None or (new is not None and new < old):
+    if not _is_longer(before, after):
         return False
     groups = structure.access.groups_of(after.owner)
     path = _path_of(structure, before.queue)
@@ -91,6 +118,11 @@ def _outlives(structure: desired.Structure, before: desired.Job, after: desired.
         quota.budget_gpu_s is not None and quota.holds_for(after.owner, groups, path)
         for quota in structure.quotas.values()
     )
+
+
+def _is_longer(before: desired.Job, after: desired.Job) -> bool:
+    old, new = before.time_limit_s, after.time_limit_s
+    return old is not None and (new is None or new > old)
 
 
 def _is_settled(_structure: desired.Structure, before: desired.Job, _after: desired.Job) -> bool:

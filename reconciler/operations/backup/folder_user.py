@@ -23,7 +23,7 @@ _LINKS_MAX = 40
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """What the process of a user did: its answer, or what went wrong."""
+    """The outcome of a piece of work: its answer, or what went wrong."""
 
     answer: bool = False
     wrong: str = ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from reconciler.core import job_draft
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
+from reconciler.model.state.states import AttemptState
 from reconciler.operations.plan import diff, revisions
 
 if TYPE_CHECKING:
@@ -75,10 +76,21 @@ def _waiting(
     snapshot: cluster_snapshot.DigestedSnapshot | None,
 ) -> str:
     """Return which changes of a job wait until its tasks have left their nodes; empty: none."""
-    record = None if snapshot is None else snapshot.live.observed.jobs.get(new.name)
+    if snapshot is None:
+        return ""
+    observed = snapshot.live.observed
+    record = observed.jobs.get(new.name)
     if record is None or record.finished or record.key != new.key:
         return ""
     if not any(record.elements.count(code) for code in job_draft.LIVE_CODES):
         return ""
-    kept = run_terms.kept_fields(structure, record.spec, new)
+    reserved = run_terms.Reserved(
+        observed.scheduler_state.kept,
+        lambda: {
+            one.node
+            for one in observed.attempts.values()
+            if one.job == new.name and one.state is not AttemptState.ENDED
+        },
+    )
+    kept = run_terms.kept_fields(structure, record.spec, new, reserved)
     return run_terms.message(kept) if kept else ""

@@ -161,10 +161,10 @@ def test_a_job_of_a_revision_that_a_phase_names_is_left_out_without_a_search(
     leader.cycle()
     admit_job = admission.admit_job
 
-    def raising(jobs: Any, events: Any, spec: Any, structure: Any) -> None:
+    def raising(context: Any, spec: Any, structure: Any) -> None:
         if spec.name == POISON:
             raise KeyError("a secret of somebody's")
-        admit_job(jobs, events, spec, structure)
+        admit_job(context, spec, structure)
 
     monkeypatch.setattr(admission, "admit_job", raising)
     leader.core.calls = 0

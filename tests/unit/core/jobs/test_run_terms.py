@@ -7,6 +7,7 @@ import pytest
 
 from reconciler.core.jobs import run_terms
 from reconciler.model import desired
+from reconciler.model.state import scheduler_state
 from reconciler.model.state.states import JobState
 from tests.unit.core.world import World, job
 
@@ -125,6 +126,40 @@ def test_a_time_limit_that_could_not_be_raised_ends_the_run() -> None:
     world.commit(job("a", time_limit_s=9000))
     world.advance(90)
     assert world.state("a") is JobState.TIMED_OUT
+
+
+@pytest.mark.parametrize(("backfilled", "limit_s"), [(True, 90), (False, 900)])
+def test_who_starts_before_others_by_backfill_keeps_to_its_time(
+    backfilled: bool, limit_s: int
+) -> None:
+    world = World()
+    world.commit(job("long", cpu=3, time_limit_s=100))
+    world.settle()
+    if backfilled:  # it waits for the whole cluster, and the node beside is free until then
+        world.commit(job("wide", cpu=4, count=2, time_limit_s=100))
+        world.settle()
+    world.commit(job("short", cpu=4, time_limit_s=90))
+    world.settle()
+    assert world.state("short") is JobState.RUNNING
+    world.commit(job("short", cpu=4, time_limit_s=900, priority=7))
+    world.settle()
+    assert (_limit(world, "short"), world.memory.jobs["short"].spec.priority) == (limit_s, 7)
+    assert world.events("JobChangeWaits") == (["short"] if backfilled else [])
+    world.commit(job("short", cpu=4, time_limit_s=60))
+    world.settle()
+    assert _limit(world, "short") == 60
+
+
+def test_reservations_elsewhere_and_of_oneself_keep_nobody_to_a_time() -> None:
+    before = job("a", time_limit_s=60)
+    after = msgspec.structs.replace(before, time_limit_s=None)
+    for room, kept in (
+        (scheduler_state.KeptRoom("b", 0, 9.0, ("n2", "n1")), ("time_limit_s",)),
+        (scheduler_state.KeptRoom("b", 0, 9.0, ("n2",)), ()),
+        (scheduler_state.KeptRoom("a", 1, 9.0, ("n1",)), ()),
+    ):
+        reserved = run_terms.Reserved((room,), lambda: {"n0", "n1"})
+        assert run_terms.kept_fields(STRUCTURE, before, after, reserved) == kept
 
 
 def test_what_waits_is_taken_over_by_a_hold_and_a_release() -> None:
