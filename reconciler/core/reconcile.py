@@ -65,7 +65,7 @@ PHASES: Mapping[str, PhaseFields] = {
         writes="actions attempts events nodes",
     ),
     "admission.admit": PhaseFields(
-        observed="active desired_generation",
+        observed="active desired_generation scheduler_state",
         reads="attempts jobs",
         writes="events jobs",
     ),
@@ -110,8 +110,8 @@ PHASES: Mapping[str, PhaseFields] = {
         writes="actions alarm attempts events jobs",
     ),
     "admission.admit_successors": PhaseFields(
-        observed="",
-        reads="jobs",
+        observed="scheduler_state",
+        reads="attempts jobs",
         writes="events jobs",
     ),
     "lifecycle.progress_successors": PhaseFields(
