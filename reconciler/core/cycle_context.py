@@ -77,9 +77,9 @@ class CycleContext:
         self.jobs = cycle_jobs.CycleJobs(observed, cache, self.events, now)
         self.attempts = cycle_attempts.CycleAttempts(observed.attempts, cache, self.actions)
         self.nodes = cycle_nodes.CycleNodes(observed.nodes, cache.nodes, self.events)
-        # overrides change no pools
-        pools = desired_state.structure.pools
-        self.stops = stop_orders.StopOrders(self.attempts, self.nodes, pools, now)
+        # overrides change neither pools nor settings
+        graces = stop_orders.Graces(self.nodes, desired_state.structure)
+        self.stops = stop_orders.StopOrders(self.attempts, graces, now)
         self.losses = attempt_losses.AttemptLosses(self.attempts, self.jobs, self.events, now)
         self.reasons = cycle_reasons.CycleReasons(observed.reasons)
         self.work = cycle_work.CycleWork(observed.scheduler_state.short_since)

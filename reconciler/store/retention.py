@@ -6,6 +6,7 @@ The newest stretch stays.
 """
 
 import itertools
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,11 +18,13 @@ BATCH = 2000
 KEYS_MAX = 500
 #: The most bytes that journal entries and snapshots may have together.
 JOURNAL_BYTES_MAX = 512 * 2**20
-#: The most events. Beyond it those nodes lose their oldest that have more than their share; only if
-#: no node has, the oldest of all go.
+#: The most events. Beyond it those lose their oldest who have more than a share; only if nobody has,
+#: the oldest of all go.
 EVENTS_MAX = 5_000_000
 #: The most events of one node, as long as there are more than ``EVENTS_MAX``.
 EVENTS_OF_NODE_MAX = 50_000
+#: The most events of the jobs of one owner, as long as there are more than ``EVENTS_MAX``.
+EVENTS_OF_OWNER_MAX = 500_000
 
 #: Sums for reports are kept so long: a year, and what one compares it with.
 ROLLUPS_S = 800 * 86_400
@@ -93,14 +96,16 @@ def _prune_events(connection: sa.Connection, before: float) -> int:
         sa.select(events.c.sequence).where(events.c.at < before).order_by(events.c.at).limit(BATCH)
     )
     deleted = connection.execute(sa.delete(events).where(events.c.sequence.in_(old))).rowcount
-    return deleted or _share_events(connection, EVENTS_MAX, EVENTS_OF_NODE_MAX)
+    return deleted or _share_events(connection)
 
 
-def _share_events(connection: sa.Connection, most: int, most_of_node: int) -> int:
-    """Delete a batch of events beyond ``most``, first of the node that has most beyond its share.
+def _share_events(connection: sa.Connection) -> int:
+    """Delete a batch of events beyond ``EVENTS_MAX``, first of who has most beyond a share.
 
-    So a node that makes events without end pushes out its own history, and not that of others.
+    These are owners of jobs, then nodes. So who makes events without end pushes out their own
+    history, and not that of others.
     """
+    most = EVENTS_MAX
     events = schema.EVENTS.c
     # rows are numbered without gaps but where such a batch was deleted: an upper bound, and no scan
     ends = connection.execute(
@@ -112,21 +117,70 @@ def _share_events(connection: sa.Connection, most: int, most_of_node: int) -> in
     total = int(connection.execute(sa.select(count).select_from(schema.EVENTS)).scalar() or 0)
     if total <= most:
         return 0
-    greedy = connection.execute(
-        sa.select(events.node, count)
-        .where(events.node != sa.literal_column("''"))
-        .group_by(events.node)
-        .having(count > most_of_node)
-        .order_by(count.desc())
-        .limit(1)
-    ).first()
+    greedy = _greedy_owner(connection) or _greedy_node(connection)
     oldest = sa.select(events.sequence).order_by(events.sequence)
     surplus = total - most
     if greedy is not None:
-        oldest = oldest.where(events.node == greedy[0], events.node != sa.literal_column("''"))
-        surplus = min(surplus, int(greedy[1]) - most_of_node)
+        oldest = oldest.where(greedy.events)
+        surplus = min(surplus, greedy.beyond)
     oldest = oldest.limit(min(BATCH, surplus))
     return connection.execute(sa.delete(schema.EVENTS).where(events.sequence.in_(oldest))).rowcount
+
+
+class _Surplus(NamedTuple):
+    """A share of the events that is too large.
+
+    Attributes:
+        events: what holds for all of them.
+        beyond: how many are beyond the share.
+    """
+
+    events: sa.ColumnElement[bool]
+    beyond: int
+
+
+def _greedy_owner(connection: sa.Connection) -> _Surplus | None:
+    """Return the owner whose jobs have the most events; None if nobody has too many."""
+    jobs, events = schema.JOBS.c, schema.EVENTS.c
+    # of a name that several people had, the last one counts
+    owners = sa.select(jobs.name, jobs.owner, sa.func.max(jobs.run)).group_by(jobs.name).subquery()
+    of_job = (
+        sa.select(events.job, sa.func.count().label("number"))
+        .where(events.job != sa.literal_column("''"))
+        .group_by(events.job)
+        .subquery()
+    )
+    number = sa.func.sum(of_job.c.number)
+    found = connection.execute(
+        sa.select(owners.c.owner, number)
+        .join_from(of_job, owners, of_job.c.job == owners.c.name)
+        .group_by(owners.c.owner)
+        .having(number > EVENTS_OF_OWNER_MAX)
+        .order_by(number.desc())
+        .limit(1)
+    ).first()
+    if found is None:
+        return None
+    theirs = sa.select(owners.c.name).where(owners.c.owner == found[0])
+    return _Surplus(events.job.in_(theirs), int(found[1]) - EVENTS_OF_OWNER_MAX)
+
+
+def _greedy_node(connection: sa.Connection) -> _Surplus | None:
+    """Return the node with the most events; None if none has too many."""
+    events, number = schema.EVENTS.c, sa.func.count()
+    on_a_node = events.node != sa.literal_column("''")
+    found = connection.execute(
+        sa.select(events.node, number)
+        .where(on_a_node)
+        .group_by(events.node)
+        .having(number > EVENTS_OF_NODE_MAX)
+        .order_by(number.desc())
+        .limit(1)
+    ).first()
+    if found is None:
+        return None
+    its = sa.and_(events.node == found[0], on_a_node)
+    return _Surplus(its, int(found[1]) - EVENTS_OF_NODE_MAX)
 
 
 def _prune_journal(connection: sa.Connection, before: float, bytes_max: int) -> int:

@@ -1,7 +1,5 @@
 """Orders to tasks to stop before they end on their own."""
 
-from collections.abc import Mapping
-
 from reconciler.core import cycle_attempts
 from reconciler.core.cycle import cycle_nodes
 from reconciler.model import desired
@@ -12,29 +10,54 @@ from reconciler.model.state.states import EndReason
 _GRACE_S = 30
 
 
+class Graces:
+    """The times that tasks of jobs get to stop, in seconds.
+
+    A job's own grace is at most ``graceMax`` of the Cluster, because others wait for what it holds;
+    that of its pool is the operator's, and has no bound.
+
+    Args:
+        nodes: of this cycle. Their pool has the grace of jobs without one.
+        structure: pools and settings.
+    """
+
+    def __init__(self, nodes: cycle_nodes.CycleNodes, structure: desired.Structure) -> None:
+        self._nodes = nodes
+        self._pools = structure.pools
+        self._longest_s = structure.settings.scheduling.grace_max_s
+
+    def to_save(self, spec: desired.Job, node: str) -> int:
+        """Return the grace after the checkpoint signal; without checkpoints, as :meth:`to_end`."""
+        checkpoint = spec.checkpoint
+        return self.to_end(spec, node) if checkpoint is None else self._cut(checkpoint.grace_s)
+
+    def to_end(self, spec: desired.Job, node_name: str) -> int:
+        """Return the grace after SIGTERM."""
+        if spec.grace_s is not None:
+            return self._cut(spec.grace_s)
+        node = self._nodes.get(node_name)
+        pool = self._pools.get(node.pool) if node else None
+        return pool.grace_s if pool else _GRACE_S
+
+    def _cut(self, grace_s: int) -> int:
+        return min(grace_s, self._longest_s)
+
+
 class StopOrders:
     """The orders to stop of one cycle, each with signal and grace.
 
     Args:
         attempts: of this cycle, which are changed.
-        nodes: of this cycle. Their pool has the grace of jobs without one.
-        pools: by name.
+        graces: of jobs.
         now: seconds since the epoch.
 
     Attributes:
         attempts: of this cycle.
     """
 
-    def __init__(
-        self,
-        attempts: cycle_attempts.CycleAttempts,
-        nodes: cycle_nodes.CycleNodes,
-        pools: Mapping[str, desired.Pool],
-        now: float,
-    ) -> None:
+    def __init__(self, attempts: cycle_attempts.CycleAttempts, graces: Graces, now: float) -> None:
         self.attempts = attempts
-        self._nodes = nodes
-        self._pools = pools
+        self._graces = graces
         self._now = now
 
     def order(
@@ -55,13 +78,12 @@ class StopOrders:
             by: the job for which it is preempted.
             moving: True if it only ends to start on other nodes.
         """
-        signal, grace_s = "SIGTERM", None
-        if spec.checkpoint is not None and reason is not EndReason.CANCELLED:
-            signal, grace_s = spec.checkpoint.signal, spec.checkpoint.grace_s
+        saves = spec.checkpoint is not None and reason is not EndReason.CANCELLED
+        grace_s = (self._graces.to_save if saves else self._graces.to_end)(spec, attempt.node)
         stop = records.StopOrder(
             reason=reason,
-            signal=signal,
-            grace_s=self._grace_s(spec, attempt.node) if grace_s is None else grace_s,
+            signal=spec.checkpoint.signal if saves and spec.checkpoint else "SIGTERM",
+            grace_s=grace_s,
             at=self._now,
             by=by,
             moving=moving,
@@ -70,11 +92,4 @@ class StopOrders:
 
     def lease_grace_s(self, spec: desired.Job, node: str) -> int:
         """Return the seconds that a task which starts on a node has to stop after its lease."""
-        return self._grace_s(spec, node) if spec.checkpoint is None else spec.checkpoint.grace_s
-
-    def _grace_s(self, spec: desired.Job, node_name: str) -> int:
-        if spec.grace_s is not None:
-            return spec.grace_s
-        node = self._nodes.get(node_name)
-        pool = self._pools.get(node.pool) if node else None
-        return pool.grace_s if pool else _GRACE_S
+        return self._graces.to_save(spec, node)

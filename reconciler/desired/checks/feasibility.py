@@ -28,7 +28,7 @@ _Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
 RULES = entitlements.RULES | {
-    *("never-fits", "never-in-reservation", "unknown-pool"),
+    *("never-fits", "never-in-reservation", "unknown-pool", "grace-cut"),
 }
 #: The most users and queues that are named of whom a reservation is for.
 WHOM_SHOWN = 3
@@ -46,10 +46,11 @@ class Fitting:
         self._tainted = any(pool.taints for pool in structure.pools.values())
         self._why = functools.lru_cache(maxsize=4096)(self._judge)
         self._may = functools.lru_cache(maxsize=4096)(self._usable)
+        self._grace_max_s = structure.settings.scheduling.grace_max_s
         self._together = gang_feasibility.GangFeasibility(structure.pools)
 
     def warnings(self, job: desired.Job) -> list[Fault]:
-        """Return why a job cannot start at present; none if it may.
+        """Return why a job cannot start at present, or runs otherwise than written; none else.
 
         Of several bounds on one start the smallest is reported.
         """
@@ -64,7 +65,26 @@ class Fitting:
             )
         quota = self._entitled.beyond_quota(job)
         found = [alone, *(entitlements.smallest(beyond) if beyond else ()), quota, self._kept(job)]
-        return [one for one in found if one is not None]
+        return [one for one in found if one is not None] + self._cut(job)
+
+    def _cut(self, job: desired.Job) -> list[Fault]:
+        """Return warnings of the graces of a job that are longer than jobs may have."""
+        most = self._grace_max_s
+        asked = {
+            ("spec", "checkpoint", "grace"): job.checkpoint.grace_s if job.checkpoint else None,
+            ("spec", "terminationGrace"): job.grace_s,
+        }
+        return [
+            Fault(
+                "grace-cut",
+                f"{quantities.format_duration(grace_s)} is cut to "
+                f"{quantities.format_duration(most)}, the graceMax of the Cluster: save within it",
+                place,
+                severity="warning",
+            )
+            for place, grace_s in asked.items()
+            if grace_s is not None and grace_s > most
+        ]
 
     def _kept(self, job: desired.Job) -> Fault | None:
         """Return a warning if a job may not use the reservation that it names.

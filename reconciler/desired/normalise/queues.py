@@ -300,4 +300,5 @@ def scheduling(spec: cluster_spec.SchedulingSpec, faults: FaultCollector) -> des
         overdue_after=float(spec.overdue_after),
         min_runtime_s=faults.duration(spec.min_runtime, *place, "minRuntime"),
         stale_gang_s=faults.duration(spec.stale_gang_grace, *place, "staleGangGrace"),
+        grace_max_s=faults.duration(spec.grace_max, *place, "graceMax"),
     )

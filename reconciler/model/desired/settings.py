@@ -46,6 +46,7 @@ class Scheduling(msgspec.Struct, frozen=True):
 
     ``depth`` None: as ``backfill`` says. ``learned_quantile`` None: time limits only.
     ``usage_window_s`` None: usage counts as long as any of it is left after decay.
+    ``grace_max_s`` bounds the graces of jobs.
     """
 
     backfill: Literal["none", "easy", "conservative"] = "easy"
@@ -59,6 +60,7 @@ class Scheduling(msgspec.Struct, frozen=True):
     overdue_after: float = 2.0
     min_runtime_s: int = 0
     stale_gang_s: int = 60
+    grace_max_s: int = 3600
     usage_window_s: int | None = None
 
 

@@ -119,6 +119,15 @@ class SchedulingSpec(DocumentPart, frozen=True):
             unit="duration",
         ),
     ] = "1m"
+    grace_max: Annotated[
+        Duration,
+        doc(
+            "Longest grace that a job may give itself by `checkpoint.grace` or "
+            "`terminationGrace`: others wait for what it holds. Longer ones are cut to it.",
+            example="15m",
+            unit="duration",
+        ),
+    ] = "1h"
 
 
 class FilesSpec(DocumentPart, frozen=True):

@@ -222,6 +222,7 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Scheduling, "overdue_after"): ("overdueAfter", None),
     (desired.Scheduling, "min_runtime_s"): ("minRuntime", quantities.format_duration),
     (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
+    (desired.Scheduling, "grace_max_s"): ("graceMax", quantities.format_duration),
     (desired.ClusterSettings, "safety"): ("sync", None),
     (desired.SafetyLimits, "windows"): ("windows", _windows),
     (desired.RevisionLimits, "size"): ("bytes", quantities.format_memory),

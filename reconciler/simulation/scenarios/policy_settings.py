@@ -77,6 +77,7 @@ def _scheduling(spec: cluster_spec.SchedulingSpec) -> desired.Scheduling:
         overdue_after=float(spec.overdue_after),
         min_runtime_s=_seconds(spec.min_runtime, "minRuntime"),
         stale_gang_s=_seconds(spec.stale_gang_grace, "staleGangGrace"),
+        grace_max_s=_seconds(spec.grace_max, "graceMax"),
         usage_window_s=None if window is None else _some_seconds(window, "fairness.window"),
     )
 
@@ -163,6 +164,7 @@ _SETTINGS = {
     "overdueAfter": "overdue_after",
     "minRuntime": "min_runtime_s",
     "staleGangGrace": "stale_gang_s",
+    "graceMax": "grace_max_s",
 }
 #: The words of those that take some.
 _WORDS = {

@@ -36,3 +36,31 @@ def test_the_node_with_most_events_loses_its_own(
     assert opened.prune(epoch, 100.0, **KEPT) == 15
     assert collections.Counter(event.node for event in opened.reader.events())["liar"] == 20
     opened.close()
+
+
+def test_the_owner_with_most_events_loses_their_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds and releases jobs all day pushes out nobody else's history."""
+    monkeypatch.setattr("reconciler.store.retention.EVENTS_MAX", 50)
+    monkeypatch.setattr("reconciler.store.retention.EVENTS_OF_OWNER_MAX", 20)
+    opened = store.Store.open(f"sqlite:///{tmp_path / 'muster.db'}")
+    epoch = opened.lead("one", 50.0)
+    quiet = [samples.event("x", node=f"n{number % 4}") for number in range(20)]
+    mine = [samples.event("x", job="mine") for _ in range(10)]
+    loud = [samples.event(str(number), job=f"loud-{number % 5}") for number in range(100)]
+    jobs = (
+        samples.job("mine", owner="me@example.org"),
+        *(samples.job(f"loud-{number}", owner="loud@example.org") for number in range(5)),
+    )
+    decided = samples.cycle(jobs=jobs, events=tuple(quiet + mine + loud))
+    opened.commit(epoch, 1, decided, store.CycleExtras())
+    # jobs that are gone from git are still theirs
+    gone = samples.cycle(left_jobs=("loud-0", "loud-1"))
+    opened.commit(epoch, 2, gone, store.CycleExtras())
+    assert opened.prune(epoch, 100.0, **KEPT) == 80
+    found = opened.reader.events()
+    counts = collections.Counter(event.job.partition("-")[0] for event in found)
+    assert counts == {"": 20, "mine": 10, "loud": 20}
+    assert min(int(event.message) for event in found if event.job.startswith("loud")) == 80
+    opened.close()

@@ -284,6 +284,31 @@ def test_a_finished_job_runs_again_when_what_it_executes_changes() -> None:
     assert world.state("a") is JobState.RUNNING
 
 
+@pytest.mark.parametrize(
+    ("longest_s", "saves_s", "ends_s"), [(864_000, 864_000, 600_000), (300, 300, 300)]
+)
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_nobody_waits_longer_for_a_job_than_the_operator_lets_it(
+    longest_s: int, saves_s: int, ends_s: int, cancelled: bool
+) -> None:
+    scheduling = desired.Scheduling(grace_max_s=longest_s)
+    world = World(nodes=1, cpu=4, settings=desired.ClusterSettings(scheduling=scheduling))
+    saving = desired.Checkpoint(signal="SIGUSR1", grace_s=864_000, path="c")
+    low = job("low", cpu=4, priority=10, checkpoint=saving, grace_s=600_000)
+    world.commit(low)
+    world.settle()
+    (attempt,) = world.attempts("low")
+    assert attempt.grace_s == saves_s
+    if cancelled:
+        world.commit(remove=("low",))
+    else:
+        world.commit(job("high", cpu=4, priority=90))
+    world.cycle()
+    stop = world.memory.attempts[attempt.id].stop
+    assert stop is not None
+    assert stop.grace_s == (ends_s if cancelled else saves_s)
+
+
 def test_preemption_sends_the_checkpoint_signal_and_the_job_comes_back() -> None:
     world = World(nodes=1, cpu=4)
     checkpoint = desired.Checkpoint(signal="SIGUSR1", grace_s=20, path="c")
