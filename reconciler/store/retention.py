@@ -18,8 +18,8 @@ BATCH = 2000
 KEYS_MAX = 500
 #: The most bytes that journal entries and snapshots may have together.
 JOURNAL_BYTES_MAX = 512 * 2**20
-#: The most events. Beyond it those lose their oldest who have more than a share; only if nobody has,
-#: the oldest of all go.
+#: The most events. Beyond it those lose their oldest who have more than a share; only if nobody
+#: has, the oldest of all go.
 EVENTS_MAX = 5_000_000
 #: The most events of one node, as long as there are more than ``EVENTS_MAX``.
 EVENTS_OF_NODE_MAX = 50_000

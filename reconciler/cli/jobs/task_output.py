@@ -19,11 +19,19 @@ _PLAIN = b"\x1b[0m"
 #: Control characters but tab, line feed and carriage return (of progress bars); those of the second
 #: set and what turns the direction of text, in UTF-8.
 _CONTROL = (
-    rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]"
+    rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]"
     rb"|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
 )
-_TOKEN = re.compile(rb"(?P<harmless>" + _HARMLESS + rb")|" + _CONTROL)
-_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-9;:]{0,32})?|\xc2|\xd8|\xe2[\x80\x81]?)\Z")
+#: A character of several bytes in UTF-8.
+_CHARACTER = rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+#: What is left of escape characters, and of control characters of the second set as terminals with
+#: one byte a character have them.
+_BARE = rb"[\x1b\x80-\x9f]"
+_TOKEN = re.compile(_CONTROL + rb"|(?P<harmless>" + _HARMLESS + rb"|" + _CHARACTER + rb")|" + _BARE)
+_UNFINISHED = re.compile(
+    rb"(?:\x1b(?:\[[0-9;:]{0,32})?"
+    rb"|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
+)
 #: What goes back over the heading of a line, or erases it.
 _BACK = re.compile(rb"\r|\x1b\[[02]?K")
 
@@ -33,7 +41,9 @@ def _shown(match: re.Match[bytes]) -> bytes:
 
 
 def _escaped(match: re.Match[bytes]) -> bytes:
-    return "".join(map(_escape, match[0].decode())).encode()
+    data = match[0]
+    text = data.decode("latin-1") if len(data) == 1 else data.decode()
+    return "".join(map(_escape, text)).encode()
 
 
 def _escape(character: str) -> str:

@@ -21,6 +21,10 @@ SHOWN = {
     "question": (b"\x1b[6n\x1bP$q q\x1b\\", rb"\x1b[6n\x1bP$q q\x1b" + b"\\"),
     "cursor": (b"\x1b[3A\x1b[2J\x1bcok", rb"\x1b[3A\x1b[2J\x1bcok"),
     "C1": (b"\xc2\x9b6n \xc3\xa4 \xe2\x9c\x93", b"\\x9b6n \xc3\xa4 \xe2\x9c\x93"),
+    "bare C1": (
+        b"\x9b6n\x9d52;c;aGk=\x9c \xe2\x9b\x94 \xc7\x9b \xe2\x9b",
+        b"\\x9b6n\\x9d52;c;aGk=\\x9c \xe2\x9b\x94 \xc7\x9b \xe2\\x9b",
+    ),
     "direction": (
         "a\u202eb\u2066\u200f\u061c ✓ \u0634\u05d0€".encode(),
         rb"a\u202eb\u2066\u200f\u061c" + " ✓ \u0634\u05d0€".encode(),
@@ -44,7 +48,9 @@ def test_a_terminal_gets_colours_and_nothing_that_controls_it(
 @given(
     st.lists(
         st.binary(max_size=40)
-        | st.sampled_from([b"\x1b", b"[", b"1;", b"m", b"\xc2", b"\x9b", b"\xe2", b"\x80", b"\xae"])
+        | st.sampled_from(
+            [b"\x1b", b"[", b"1;", b"m", b"\xc2", b"\x9b", b"\xe2", b"\x80", b"\xae", b"\xf0"]
+        )
     )
 )
 def test_how_output_is_cut_changes_nothing_and_little_is_held(pieces: list[bytes]) -> None:
