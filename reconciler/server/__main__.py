@@ -20,7 +20,7 @@ from reconciler.model.values import addresses, log_lines
 from reconciler.operations.changes import submission_repository
 from reconciler.operations.tokens import hook_secret, token_file
 from reconciler.server import app, composition, repository_facts, server_store
-from reconciler.server.auth import tokens
+from reconciler.server.auth import authentication, tokens
 from reconciler.server.changes import pushed_repository
 from reconciler.server.process import connection_limits, server_certificate
 
@@ -38,8 +38,9 @@ SHUTDOWN_S = 3
 _PR_SET_PDEATHSIG = 1
 #: Connections that wait to be accepted: a fleet comes back at once.
 BACKLOG = 2048
-#: How many are accepted before any of them is looked at, all of them files: fewer than are kept.
-TOGETHER_MAX = connection_limits.FILES_KEPT // 2
+#: How many are accepted before any of them is looked at. A handshake needs some five looks, and has
+#: to be over before as many others have come as make it the oldest of too many: 512 in all.
+TOGETHER_MAX = 8
 
 
 class _Parser(argparse.ArgumentParser):
@@ -140,7 +141,9 @@ def main(arguments: list[str]) -> int:
         log_level="warning",
         lifespan="on",
         http=connection_limits.protocol(
-            connection_limits.by_files(), None if certificate is None else certificate.context
+            connection_limits.by_files(),
+            authentication.is_identified,
+            None if certificate is None else certificate.context,
         ),
         ws="none",
         backlog=TOGETHER_MAX,

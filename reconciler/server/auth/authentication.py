@@ -3,6 +3,7 @@
 There is no way in without a token but to the few handlers that are open to everybody.
 """
 
+from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
 from litestar.connection import ASGIConnection
@@ -123,6 +124,11 @@ def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
     """Return the authenticated caller."""
     found: Caller = connection.scope["state"]["identity"]
     return found
+
+
+def is_identified(scope: Mapping[str, Any]) -> bool:
+    """Tell whether the request of a scope has shown a valid token by now."""
+    return "identity" in scope["state"]
 
 
 class AccessNotes(Protocol):

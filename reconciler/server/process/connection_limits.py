@@ -2,8 +2,10 @@
 
 Anybody who reaches the port can open a connection before any token was seen. A request has to come
 in whole within a time, its body too, and one address can't take all the places there are, so that
-agents and users are served beside whoever keeps quiet. uvicorn's protocol comes in, a class of it
-that does this goes out; time between two requests of one connection is uvicorn's keep-alive.
+agents and users are served beside whoever keeps quiet. Where all places are taken, the oldest
+connection that has shown no valid token makes room: refusing the newest would let whoever came
+first keep everybody else out. uvicorn's protocol comes in, a class of it that does this goes out;
+time between two requests of one connection is uvicorn's keep-alive.
 
 With TLS a connection counts before its handshake, which costs memory and time: asyncio's own TLS
 would show it to nobody until then.
@@ -14,6 +16,7 @@ import collections
 import logging
 import resource
 import ssl
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import h11
@@ -62,17 +65,23 @@ def by_files() -> Limits:
     return Limits(most, max(1, int(most * ADDRESS_SHARE)))
 
 
-def protocol(limits: Limits, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
+def protocol(
+    limits: Limits,
+    is_known: Callable[[Mapping[str, Any]], bool],
+    tls: ssl.SSLContext | None = None,
+) -> type[asyncio.Protocol]:
     """Return a class of connections that keep within ``limits`` together.
 
     Args:
+        limits: on all of them.
+        is_known: tells by the scope of a request whether its caller has shown a valid token.
         tls: for connections by TLS; None: plain ones.
     """
     doors = _Doors(limits)
 
     class Connection(_Connection):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(doors, *arguments, **options)
+            super().__init__(doors, is_known, *arguments, **options)
 
     if tls is None:
         return Connection
@@ -85,59 +94,118 @@ def protocol(limits: Limits, tls: ssl.SSLContext | None = None) -> type[asyncio.
     return Handshake
 
 
+class _Places:
+    """Places for connections, of which one address has only a part.
+
+    Args:
+        all_max: of all addresses.
+        address_max: of one.
+    """
+
+    def __init__(self, all_max: int, address_max: int) -> None:
+        self._all_max, self._address_max = all_max, address_max
+        self._inside: dict[_Connection, str] = {}
+        self._taken: collections.Counter[str] = collections.Counter()
+        #: Who has shown no token when last looked at, the oldest first: of all, and by address.
+        self._strangers: dict[_Connection, None] = {}
+        self._strangers_of: dict[str, dict[_Connection, None]] = {}
+
+    def why_full(self, address: str) -> str:
+        """Return why an address has no place left; empty if it has one."""
+        if self._taken[address] >= self._address_max:
+            return f"{address} has {self._taken[address]}, as many as it may"
+        if len(self._inside) >= self._all_max:
+            return f"there are {len(self._inside)}, which is all there may be"
+        return ""
+
+    def oldest_stranger(self, address: str) -> "_Connection | None":
+        """Return who is to make room for an address that has no place left; None: nobody."""
+        crowd = self._strangers
+        if self._taken[address] >= self._address_max:
+            crowd = self._strangers_of.get(address, {})
+        while crowd:
+            oldest = next(iter(crowd))
+            if not oldest.is_known:
+                return oldest
+            self._know(oldest, self._inside[oldest])  # looked at once, whatever it does later
+        return None
+
+    def take(self, guest: "_Connection", address: str) -> None:
+        """Count a connection of an address."""
+        self._inside[guest] = address
+        self._taken[address] += 1
+        self._strangers[guest] = None
+        self._strangers_of.setdefault(address, {})[guest] = None
+
+    def release(self, guest: "_Connection") -> None:
+        """Count the end of a connection, once."""
+        address = self._inside.pop(guest, None)
+        if address is None:
+            return
+        self._taken[address] -= 1
+        if not self._taken[address]:
+            del self._taken[address]
+        self._know(guest, address)
+
+    def _know(self, guest: "_Connection", address: str) -> None:
+        """Count a connection among strangers no more."""
+        if guest not in self._strangers:
+            return
+        del self._strangers[guest]
+        of_address = self._strangers_of[address]
+        del of_address[guest]
+        if not of_address:
+            del self._strangers_of[address]
+
+
 class _Doors:
-    """Counts who is in."""
+    """Counts who is in, and who is in a handshake."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.handshakes: set[asyncio.Task[None]] = set()
-        self._shaking: collections.Counter[str] = collections.Counter()
-        self._inside: collections.Counter[str] = collections.Counter()
-        self._all = 0
+        self._inside = _Places(limits.connections_max, limits.address_max)
+        self._shaking = _Places(limits.handshakes_max, limits.address_handshakes_max)
         self._tell_at = 0.0
 
-    def come(self, address: str, now: float) -> bool:
-        """Count a connection of an address; False, and told now and then: it can't be taken in."""
-        if self._all >= self.limits.connections_max:
-            found = f"{self._all} connections are open, which is all there may be"
-        elif self._inside[address] >= self.limits.address_max:
-            found = f"{address} has {self._inside[address]} connections open, as many as it may"
-        else:
-            self._all += 1
-            self._inside[address] += 1
-            return True
-        self._tell(address, found, now)
-        return False
+    def come(self, guest: "_Connection", address: str, now: float) -> bool:
+        """Count a connection, for which another may have to go; False: it can't be taken in."""
+        return self._take(self._inside, "open connections", guest, address, now)
 
-    def begin_handshake(self, address: str, now: float) -> bool:
-        """Count a handshake; False, and told now and then: too many go on already."""
-        if len(self.handshakes) >= self.limits.handshakes_max:
-            found = f"{len(self.handshakes)} handshakes of TLS go on, which is all there may be"
-        elif self._shaking[address] >= self.limits.address_handshakes_max:
-            found = f"{address} is in {self._shaking[address]} handshakes of TLS, as many as it may"
-        else:
-            self._shaking[address] += 1
-            return True
-        self._tell(address, found, now)
-        return False
+    def begin_handshake(self, guest: "_Connection", address: str, now: float) -> None:
+        """Count a handshake, for which another may have to end."""
+        self._take(self._shaking, "handshakes of TLS", guest, address, now)
 
-    def end_handshake(self, address: str) -> None:
+    def end_handshake(self, guest: "_Connection") -> None:
         """Count the end of a handshake."""
-        self._shaking[address] -= 1
-        if not self._shaking[address]:
-            del self._shaking[address]
+        self._shaking.release(guest)
 
-    def _tell(self, address: str, found: str, now: float) -> None:
-        if now >= self._tell_at:
-            self._tell_at = now + TELL_EVERY_S
-            log.warning("a connection of %s is closed at once: %s", address, found)
-
-    def leave(self, address: str) -> None:
+    def leave(self, guest: "_Connection") -> None:
         """Count a connection that has closed."""
-        self._all -= 1
-        self._inside[address] -= 1
-        if not self._inside[address]:
-            del self._inside[address]
+        self._inside.release(guest)
+        self._shaking.release(guest)
+
+    def _take(
+        self, places: _Places, of: str, guest: "_Connection", address: str, now: float
+    ) -> bool:
+        """Count a connection in some places; False: none is left, and nobody makes room."""
+        why = places.why_full(address)
+        if why:
+            oldest = places.oldest_stranger(address)
+            self._tell(address, f"{of}: {why}", now, is_refused=oldest is None)
+            if oldest is None:
+                return False
+            oldest.let_go()
+        places.take(guest, address)
+        return True
+
+    def _tell(self, address: str, found: str, now: float, *, is_refused: bool) -> None:
+        """Log now and then that there is no room."""
+        if now < self._tell_at:
+            return
+        self._tell_at = now + TELL_EVERY_S
+        what = "is closed at once" if is_refused else "makes the oldest without a token close"
+        log.warning("a connection of %s %s: %s", address, what, found)
 
 
 class _Handshake(asyncio.Protocol):
@@ -156,16 +224,14 @@ class _Handshake(asyncio.Protocol):
         """Begin the handshake, or close the connection at once."""
         loop = self._connection.loop
         address = str((transport.get_extra_info("peername") or ("",))[0])
-        if not self._connection.come(address):
+        if not self._connection.come(address, transport):
             transport.abort()
-        elif not self._doors.begin_handshake(address, loop.time()):
-            self._connection.leave()
-            transport.abort()
-        else:
-            transport.pause_reading()  # what comes belongs to the handshake
-            task = loop.create_task(self._shake(transport, address))
-            self._doors.handshakes.add(task)
-            task.add_done_callback(self._doors.handshakes.discard)
+            return
+        self._doors.begin_handshake(self._connection, address, loop.time())
+        transport.pause_reading()  # what comes belongs to the handshake
+        task = loop.create_task(self._shake(transport, address))
+        self._doors.handshakes.add(task)
+        task.add_done_callback(self._doors.handshakes.discard)
 
     async def _shake(self, transport: asyncio.Transport, address: str) -> None:
         """Do the handshake in its time, and hand the connection over."""
@@ -182,8 +248,9 @@ class _Handshake(asyncio.Protocol):
         except OSError as error:  # of TLS and of time-outs, too
             log.debug("a handshake with %s has failed: %s", address, error)
         finally:
-            self._doors.end_handshake(address)
-            if secured is None:
+            self._doors.end_handshake(self._connection)
+            if secured is None or transport.is_closing():  # it may have made room meanwhile
+                secured = None
                 self._connection.leave()
                 transport.abort()
         if secured is not None:
@@ -193,10 +260,17 @@ class _Handshake(asyncio.Protocol):
 class _Connection(h11_impl.H11Protocol):
     """A connection with the deadline of its next step."""
 
-    def __init__(self, doors: _Doors, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        doors: _Doors,
+        is_known: Callable[[Mapping[str, Any]], bool],
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self._doors = doors
-        self._address: str | None = None
+        self._is_known = is_known
+        self._outer: asyncio.Transport | None = None
         self._has_asked = False
         self._is_made, self._early = False, b""
         self._awaited = ""
@@ -206,7 +280,8 @@ class _Connection(h11_impl.H11Protocol):
         """Take it in, or close it at once."""
         super().connection_made(transport)
         self._is_made = True
-        if self._address is None and not self.come(self.client[0] if self.client else ""):
+        address = self.client[0] if self.client else ""
+        if self._outer is None and not self.come(address, transport):
             transport.abort()
             return
         self._await_more()
@@ -221,18 +296,32 @@ class _Connection(h11_impl.H11Protocol):
         if self._is_made:  # else it ends within its handshake
             super().connection_lost(exc)
 
-    def come(self, address: str) -> bool:
-        """Count the connection; return False if it can't be taken in."""
-        if not self._doors.come(address, self.loop.time()):
+    @property
+    def is_known(self) -> bool:
+        """True if its newest request came with a valid token."""
+        return self.scope is not None and self._is_known(self.scope)
+
+    def come(self, address: str, outer: asyncio.Transport) -> bool:
+        """Count the connection; return False if it can't be taken in.
+
+        Args:
+            address: of the other end.
+            outer: what is below TLS, if it is by TLS.
+        """
+        if not self._doors.come(self, address, self.loop.time()):
             return False
-        self._address = address
+        self._outer = outer
         return True
 
     def leave(self) -> None:
         """Count the connection's end, once."""
-        if self._address is not None:
-            self._doors.leave(self._address)
-            self._address = None
+        self._doors.leave(self)
+
+    def let_go(self) -> None:
+        """Close it without a word, to make room."""
+        self.leave()
+        if self._outer is not None:
+            self._outer.abort()
 
     def data_received(self, data: bytes) -> None:
         """Something of a request has come, perhaps together with the end of the handshake."""

@@ -1,4 +1,7 @@
-"""Who connects and says nothing, or too little, neither stays nor keeps others out."""
+"""Who connects and says nothing, or too little, neither stays nor keeps others out.
+
+Here a caller is known by any token.
+"""
 
 import contextlib
 import datetime as dt
@@ -6,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ import uvicorn
 from reconciler.operations import own_ca
 from reconciler.server.process import connection_limits
 
-WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+STRANGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+WHOLE = STRANGE[:-2] + b"Authorization: Bearer x\r\n\r\n"
 UNTIL_S = 60.0
 
 
@@ -31,6 +35,10 @@ async def _answer(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", b"%d" % len(str(length)))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": str(length).encode()})
+
+
+def _is_known(scope: Mapping[str, Any]) -> bool:
+    return any(name == b"authorization" for name, _ in scope["headers"])
 
 
 class Door:
@@ -103,7 +111,7 @@ def served(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
             _answer,
-            http=connection_limits.protocol(limits, context),
+            http=connection_limits.protocol(limits, _is_known, context),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -190,47 +198,90 @@ def test_no_address_takes_the_places_of_others(
             other = door.open(WHOLE, of="127.0.0.2")
             assert is_answered(other), number
             for one in (*inside, other):
-                one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                one.sendall(WHOLE[:-2] + b"Connection: close\r\n\r\n")
                 assert is_answered(one)
                 assert is_closed(one)
     told = [record.getMessage() for record in caplog.records if record.name == "muster.server"]
-    found = "127.0.0.1 has 3 connections open, as many as it may"
+    found = "open connections: 127.0.0.1 has 3, as many as it may"
     assert told == [f"a connection of 127.0.0.1 is closed at once: {found}"]
 
 
-@pytest.mark.parametrize("tls", ["tls"], indirect=True)
-def test_a_handshake_left_open_takes_a_place_and_ends(
-    caplog: pytest.LogCaptureFixture, tls: Path
+@pytest.mark.parametrize("said", [b"", STRANGE[:-2], STRANGE, POST + b"Content-Length: 9\r\n\r\n1"])
+def test_who_shows_no_token_makes_room_and_nobody_else(
+    said: bytes, caplog: pytest.LogCaptureFixture, tls: Path | None
 ) -> None:
+    with served(tls=tls) as door:
+        known = door.open(WHOLE)
+        assert is_answered(known)
+        strange = [door.open(said) for _ in range(2)]
+        if said == STRANGE:
+            assert all(map(is_answered, strange))
+        new = door.open(WHOLE)
+        assert is_answered(new)
+        assert is_closed(strange[0]), "the oldest"
+        last = door.open(WHOLE)
+        assert is_answered(last)
+        assert is_closed(strange[1])
+        assert is_closed(door.open(WHOLE)), "nobody who is known makes room"
+        for one in (known, new, last):
+            one.sendall(WHOLE)
+            assert is_answered(one)
+    told = [record.getMessage() for record in caplog.records if record.name == "muster.server"]
+    found = "open connections: 127.0.0.1 has 3, as many as it may"
+    assert told == [f"a connection of 127.0.0.1 makes the oldest without a token close: {found}"]
+
+
+def test_strangers_of_all_addresses_make_room_where_all_places_are_taken(tls: Path | None) -> None:
+    with served(tls=tls) as door:
+        known = door.open(WHOLE)
+        assert is_answered(known)
+        strange = [door.open(of=f"127.0.0.{last}") for last in (1, 1, 2, 2, 2)]
+        new = door.open(WHOLE, of="127.0.0.3")
+        assert is_answered(new)
+        assert is_closed(strange[0])
+        known.sendall(WHOLE)
+        assert is_answered(known)
+
+
+@pytest.mark.parametrize("tls", ["tls"], indirect=True)
+def test_a_handshake_left_open_takes_a_place_and_ends(tls: Path) -> None:
     limits = connection_limits.Limits(6, 3, UNTIL_S, UNTIL_S, handshake_s=1.0)
     with served(tls=tls, limits=limits) as door:
         quiet = [door.connect() for _ in range(3)]
-        assert is_closed(door.connect()), "one address has all its places taken"
-        assert is_answered(door.open(WHOLE, of="127.0.0.2"))
         assert all(map(is_closed, quiet)), "the time of a handshake is over"
         assert is_answered(door.open(WHOLE))
         for _ in range(5):
             spoilt = door.connect()
             spoilt.sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS at all
             is_closed(spoilt)
-        assert is_answered(door.open(WHOLE)), "each place was given back, once"
-    told = [record.getMessage() for record in caplog.records if record.name == "muster.server"]
-    assert len(told) == 1
+        inside = [door.open(WHOLE) for _ in range(2)]
+        assert all(map(is_answered, inside)), "each place was given back"
+        assert is_closed(door.open(WHOLE)), "once"
 
 
 @pytest.mark.parametrize("tls", ["tls"], indirect=True)
-def test_only_so_many_handshakes_go_on(tls: Path) -> None:
+def test_the_oldest_handshake_makes_room(caplog: pytest.LogCaptureFixture, tls: Path) -> None:
     limits = connection_limits.Limits(
         60, 30, UNTIL_S, UNTIL_S, handshake_s=UNTIL_S, handshakes_max=3, address_handshakes_max=2
     )
     with served(tls=tls, limits=limits) as door:
-        assert is_answered(door.open(WHOLE))
-        for _ in range(2):
-            door.connect()
-        assert is_closed(door.connect())
-        assert is_answered(door.open(WHOLE, of="127.0.0.2"))
-        door.connect(of="127.0.0.2")
-        assert is_closed(door.connect(of="127.0.0.3"))
+        known = door.open(WHOLE)
+        assert is_answered(known)
+        quiet = [door.connect() for _ in range(2)]
+        newest = door.open(WHOLE)
+        assert is_answered(newest)
+        assert is_closed(quiet[0])
+        quiet += [door.connect(), door.connect(of="127.0.0.2")]
+        assert is_answered(door.open(WHOLE, of="127.0.0.3"))
+        assert is_closed(quiet[1]), "the oldest of all"
+        for one in (known, newest):
+            one.sendall(WHOLE)
+            assert is_answered(one)
+        for number in range(12):
+            assert is_answered(door.open(WHOLE)), number
+    told = [record.getMessage() for record in caplog.records if record.name == "muster.server"]
+    found = "handshakes of TLS: 127.0.0.1 has 2, as many as it may"
+    assert told == [f"a connection of 127.0.0.1 makes the oldest without a token close: {found}"]
 
 
 def test_there_are_only_so_many_in_all(tls: Path | None) -> None:
