@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from agents.host import token_file
+from agents.link import source_ports
 from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
 
 BODY_BYTES_MAX = 64 * 2**20
@@ -129,7 +130,7 @@ class Connection:
                 self._token = token_file.read_token(self.target.token_file)
             except token_file.TokenFileError as problem:
                 raise LinkError(str(problem)) from None
-        plain = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
+        plain = source_ports.dial(self._host, self._port, CONNECT_TIMEOUT_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket = plain

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from agents import settings
 from agents.data import secret_store
 from agents.exporter import listeners
 from agents.host import token_file
-from agents.link import controller_address
+from agents.link import controller_address, source_ports
 from agents.link.http_client import ControllerTarget, LinkError
 from agents.node import agent_identity
 from agents.preflight.finding import PreflightFinding, failed, note, ok
@@ -41,7 +40,7 @@ def controller(given: argparse.Namespace) -> Iterator[PreflightFinding]:
         return
     try:
         _, host, port, _ = ControllerTarget(given.server).parts()
-        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+        source_ports.dial(host, port, CONNECT_TIMEOUT_S).close()
     except (LinkError, OSError) as problem:
         do = "To fix: check the address, the port, and that the controller runs"
         yield failed("controller", f"{given.server}: {problem}", do)
