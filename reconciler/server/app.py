@@ -21,6 +21,7 @@ from reconciler.server.api import (
     queries,
     reports,
 )
+from reconciler.server.auth import standing_tokens
 from reconciler.server.changes import change_routes, overrides
 from reconciler.server.composition import Composition
 from reconciler.server.logs import log_routes
@@ -69,6 +70,7 @@ def create_app(parts: Composition, *, address: str) -> Litestar:
         middleware=[
             functools.partial(health.counted, parts.answers),
             functools.partial(shutdown.told, parts.stopping),
+            functools.partial(standing_tokens.judged_again, parts.gate),
         ],
         guards=[parts.gate.guard],
         exception_handlers={

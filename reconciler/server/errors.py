@@ -1,6 +1,7 @@
 """Errors as clients see them: ``{"error": {"code", "message", "problems"}}``, never a trace."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from litestar.status_codes import (
     HTTP_413_REQUEST_ENTITY_TOO_LARGE,
     HTTP_500_INTERNAL_SERVER_ERROR,
 )
+from litestar.types import Send
 
 from reconciler.model import desired
 from reconciler.operations.audit import access_audit
@@ -92,6 +94,16 @@ def answer(
 def body(status: int, message: str) -> bytes:
     """Return the body of an error that is sent without the framework."""
     return msgspec.json.encode(ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message)))
+
+
+async def send_bare(
+    send: Send, status: int, message: str, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    """Send an error without the framework."""
+    text = body(status, message)
+    told = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
+    await send({"type": "http.response.start", "status": status, "headers": [*told, *headers]})
+    await send({"type": "http.response.body", "body": text, "more_body": False})
 
 
 def on_failure(

@@ -59,13 +59,7 @@ def is_safe(method: str, path: str) -> bool:
 
 
 async def _refuse(send: Send, *, is_safe: bool) -> None:
-    body = errors.body(503, AGAIN if is_safe else BEGUN)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
+    headers = [(b"connection", b"close")]
     if is_safe:
         headers.append((b"retry-after", str(round(RETRY_AFTER_S)).encode()))
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await errors.send_bare(send, 503, AGAIN if is_safe else BEGUN, headers)

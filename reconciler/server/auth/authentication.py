@@ -61,6 +61,23 @@ class Authenticator:
         except UnknownTokenError as error:
             raise UnauthenticatedError(error.reason, str(error)) from None
 
+    def identify_again(self, header: str | None, caller: Caller) -> None:
+        """Look whether a call's ``Authorization`` header still is its caller's.
+
+        Raises:
+            UnauthenticatedError: its token is not valid any more, or another caller's.
+        """
+        try:
+            found = self.identify(header)
+        except UnauthenticatedError as error:
+            raise UnauthenticatedError(
+                error.reason, "the token of this call is not valid any more"
+            ) from None
+        if found != caller:
+            raise UnauthenticatedError(
+                failed_calls.UNKNOWN, "the token of this call is somebody else's now"
+            )
+
     async def guard(
         self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
     ) -> None:
@@ -128,7 +145,7 @@ def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
 
 def is_identified(scope: Mapping[str, Any]) -> bool:
     """Tell whether the request of a scope has shown a valid token by now."""
-    return "identity" in scope["state"]
+    return "identity" in scope.get("state", {})
 
 
 class AccessNotes(Protocol):

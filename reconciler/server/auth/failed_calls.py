@@ -28,8 +28,8 @@ LOG_EVERY_S, LOG_LINES_MAX = 60.0, 20
 #: The most characters of a path to log.
 _PATH_MAX = 200
 #: Why a call was refused, as the metric counts it.
-MISSING, SIGNATURE = "missing", "signature"
-REASONS = (MISSING, "unknown", "expired", SIGNATURE)
+MISSING, UNKNOWN, SIGNATURE = "missing", "unknown", "signature"
+REASONS = (MISSING, UNKNOWN, "expired", SIGNATURE)
 
 
 class _Failures:

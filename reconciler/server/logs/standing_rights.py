@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 from litestar import Request
 
-from reconciler.server import errors
 from reconciler.server.auth import authentication, read_rights, tokens
 from reconciler.store import StoreReader
 
@@ -44,14 +43,12 @@ async def why_ended(
         StoreError: the store can't be read.
     """
     try:
-        caller = gate.identify(reading.token)
-    except errors.Failure:
-        return "the token of this call is not valid any more"
-    if caller.name != reading.caller.name:
-        return "the token of this call is somebody else's now"
+        gate.identify_again(reading.token, reading.caller)
+    except authentication.UnauthenticatedError as error:
+        return error.message
 
     def why_not() -> str:
-        rights = read_rights.ReadRights(reader, caller)
+        rights = read_rights.ReadRights(reader, reading.caller)
         return rights.why_not(reading.job, reading.queue, reading.owner)
 
     return await asyncio.to_thread(why_not) or None

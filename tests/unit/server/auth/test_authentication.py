@@ -23,7 +23,8 @@ def test_a_call_is_identified_once_it_has_shown_a_valid_token() -> None:
         return None
 
     gate = authentication.Authenticator(_Tokens())
-    app, scopes = Litestar([handler], guards=[gate.guard], openapi_config=None), []
+    app = Litestar([handler], guards=[gate.guard], openapi_config=None, logging_config=None)
+    scopes: list[Any] = []
 
     async def outer(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
