@@ -34,9 +34,9 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
         handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(handle, "wb") as target:
-                os.fchmod(target.fileno(), stat.S_IMODE(found.st_mode))
-                if os.geteuid() == 0:
+                if os.geteuid() == 0:  # first: the mode is its owner's, for no file of root's
                     os.fchown(target.fileno(), found.st_uid, found.st_gid)
+                os.fchmod(target.fileno(), stat.S_IMODE(found.st_mode))
                 began = source.seek(-min(keep_bytes, found.st_size), os.SEEK_END)
                 copied = _copy(source, target, keep_bytes)
                 target.flush()
