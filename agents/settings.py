@@ -79,7 +79,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
         watch_gpus: True to offer real GPUs.
         gpu_uuids: the only real GPUs and MIG instances to offer; None for all.
         enter: prefix of the supervisor's command.
-        task_pids_max: processes of one task; 0 for no limit.
+        task_pids_max: processes of one task, within a part of the machine's; 0 for no limit.
         cache_bytes_max: space for data that tasks copy; 0 for a fifth of the file system.
         metrics: the node's own port for Prometheus, if it has one.
     """
@@ -204,7 +204,8 @@ def _add_task_options(made: Parser) -> None:
     add("--pin-cpus", action="store_true", help="give each task cores of its own, near its GPUs, "
         "instead of a share of all cores")  # fmt: skip
     add("--task-pids", type=int, default=32_768, metavar="N", help="processes and threads that a "
-        "task may have; 0 for no limit. Default: 32768")  # fmt: skip
+        "task may have, at most a quarter of the machine's (4096 at least); 0 for no limit. "
+        "Default: 32768")  # fmt: skip
     add("--podman", default="podman", metavar="COMMAND", help="command that runs podman, with any "
         "options that this host needs")  # fmt: skip
     add("--image-timeout", type=float, default=1800.0, metavar="SECONDS", help="time limit for "

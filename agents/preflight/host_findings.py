@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agents.gpus import process_owners
 from agents.host import disk_space
-from agents.isolation import project_quotas
+from agents.isolation import kernel_tables, project_quotas
 from agents.preflight.finding import (
     NOT_EXERCISED,
     PreflightFinding,
@@ -143,6 +143,19 @@ def shared_memory(top: Path) -> PreflightFinding:
     if size_bytes < SHARED_MEMORY_BYTES_MIN:
         return note(name, found, "Data loaders with several processes may need more")
     return ok(name, found)
+
+
+def tables(cpus: int, top: Path) -> PreflightFinding:
+    """Check the tables of the kernel that one task can take from all others."""
+    name, tasks = "kernel tables", max(1, cpus)
+    small = list(kernel_tables.too_small(tasks, top))
+    if not small:
+        return ok(name, f"enough for {tasks} tasks, one a CPU")
+    found = ", ".join(f"{table.sysctl} {number}" for table, number in small)
+    counted = ", ".join(table.counts for table, _ in small)
+    wanted = " ".join(f"{table.sysctl}={table.wanted(tasks)}" for table, _ in small)
+    do = f"One task can take all {counted}. To fix: sysctl -w {wanted}, and in /etc/sysctl.d"
+    return note(name, f"too small for {tasks} tasks, one a CPU: {found}", do)
 
 
 def _speed(bits_per_s: int | None) -> str:

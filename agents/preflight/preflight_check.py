@@ -66,7 +66,9 @@ def findings(
     if sample is not None and sample.devices:
         yield gpu_findings.sharing()
     yield task_findings.data()
-    yield from host_findings.machine(host_info.read(top))
+    host = host_info.read(top)
+    yield from host_findings.machine(host)
+    yield host_findings.tables(host.cpus, top)
     yield host_findings.shared_memory(top)
     yield from option_findings.controller(given)
     yield from option_findings.address(given)

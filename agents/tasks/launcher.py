@@ -18,7 +18,7 @@ from agents.deletion import trash
 from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
 from agents.host import host_info, unix_users
-from agents.isolation import cpu_pinning, task_limits, user_commands
+from agents.isolation import cpu_pinning, kernel_tables, task_limits, user_commands
 from agents.settings import AgentSettings
 from agents.supervisor import task_isolation
 from agents.supervisor.commands import AttemptCommand
@@ -101,7 +101,7 @@ class Launcher:
             enforces=enforces,
             views=bool(facts.get("views")),
             restricts=tuple(facts.get("restricts", ())),
-            pids_max=self._settings.task_pids_max,
+            pids_max=kernel_tables.pids_max(self._settings.task_pids_max),
             path=facts.get("path", ""),
         )
         self.node = msgspec.structs.replace(self.node, isolation=capabilities)

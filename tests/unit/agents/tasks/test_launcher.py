@@ -56,6 +56,12 @@ def starts(tmp_path: Path) -> Starts:
     return Starts(tmp_path, threading.RLock())
 
 
+def test_no_task_may_take_all_processes_of_the_machine(starts: Starts) -> None:
+    all_of_them = int(Path("/proc/sys/kernel/pid_max").read_text())
+    starts.carrier.supervisor_connected({})
+    assert 4 * starts.carrier.node.isolation.pids_max <= max(all_of_them, 4 * 4096)
+
+
 def test_checkpoints_are_looked_for_beside_the_lock(starts: Starts) -> None:
     (starts.shared / "c").mkdir()
     (starts.shared / "c" / "step-3").write_text("weights")
