@@ -146,7 +146,7 @@ def shared_memory(top: Path) -> PreflightFinding:
 
 
 def tables(cpus: int, top: Path) -> PreflightFinding:
-    """Check the tables of the kernel that one task can take from all others."""
+    """Check the tables of the kernel that one task, or a few, can take from all others."""
     name, tasks = "kernel tables", max(1, cpus)
     small = list(kernel_tables.too_small(tasks, top))
     if not small:
@@ -154,7 +154,7 @@ def tables(cpus: int, top: Path) -> PreflightFinding:
     found = ", ".join(f"{table.sysctl} {number}" for table, number in small)
     counted = ", ".join(table.counts for table, _ in small)
     wanted = " ".join(f"{table.sysctl}={table.wanted(tasks)}" for table, _ in small)
-    do = f"One task can take all {counted}. To fix: sysctl -w {wanted}, and in /etc/sysctl.d"
+    do = f"Few tasks can take all {counted}. To fix: sysctl -w {wanted}, and in /etc/sysctl.d"
     return note(name, f"too small for {tasks} tasks, one a CPU: {found}", do)
 
 

@@ -309,7 +309,7 @@ def test_secrets_that_others_could_read_are_told_without_what_is_in_them(tmp_pat
     assert not list(option_findings.secrets(None))
 
 
-def test_tables_that_one_task_can_take_are_told_with_what_mends_them(tmp_path: Path) -> None:
+def test_tables_that_few_tasks_can_take_are_told_with_what_mends_them(tmp_path: Path) -> None:
     top = tree(tmp_path, {"proc/sys/kernel/pid_max": "99999", "proc/sys/fs/aio-max-nr": "65536"})
     told = host_findings.tables(8, top)
     assert (told.level, told.found) == (
@@ -317,7 +317,7 @@ def test_tables_that_one_task_can_take_are_told_with_what_mends_them(tmp_path: P
         "too small for 8 tasks, one a CPU: kernel.pid_max 99999, fs.aio-max-nr 65536",
     )
     assert told.do == (
-        "One task can take all processes, requests of asynchronous I/O. To fix: "
+        "Few tasks can take all processes, requests of asynchronous I/O. To fix: "
         "sysctl -w kernel.pid_max=262144 fs.aio-max-nr=524288, and in /etc/sysctl.d"
     )
     assert host_findings.tables(1, top).level == "ok"
